@@ -1,0 +1,95 @@
+"""Settings of a store: unit, default and effect per field, checked on construction."""
+
+import re
+from dataclasses import dataclass
+
+from lsmstate.errors import InvalidArgumentError
+
+KIB = 1024
+MIB = 1024 * KIB
+
+#: The least cap that works: 4 MiB for a process, and 1 MiB for each open store.
+MINIMUM_MEMORY_BYTES = 4 * MIB
+STORE_MEMORY_BYTES = 1 * MIB
+
+_UNITS = {"": 1, "b": 1, "k": KIB, "kb": KIB, "m": MIB, "mb": MIB, "g": KIB * MIB, "gb": KIB * MIB}
+
+
+def parse_bytes(value: int | str, name: str = "memory") -> int:
+    """``"64m"`` -> 67108864. Units are powers of 1024, as in Spark's settings."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*?)(?:ib)?\s*", str(value).lower())
+    if found is None or found[2] not in _UNITS:
+        raise InvalidArgumentError(
+            f"{name}={value!r} is not a size; write bytes or a size such as '64m' or '1g'"
+        )
+    return int(float(found[1]) * _UNITS[found[2]])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """How a store uses memory and disk. Every field may change between two openings."""
+
+    memory_bytes: int = 64 * MIB
+    """The cap over everything the stores of this process hold: memtables, cache, filters,
+    indexes, buffers of flush, merge and probe. Reaching it flushes or evicts; never exceeded."""
+
+    memtable_bytes: int | None = None
+    """A memtable is flushed when it has grown to this. Default: a quarter of the cap."""
+
+    block_bytes: int = 16 * KIB
+    """Size of a key or row block before compression. Larger: smaller files, dearer reads."""
+
+    filter_bits_per_key: int = 10
+    """Bits per key of the Bloom filters; 10 let one absent key in a hundred through. 0: none."""
+
+    compression: str = "lz4"
+    """``lz4``, ``zstd`` or ``none``, for the upper levels."""
+
+    bottom_compression: str = "lz4"
+    """The same for the bottom run, which holds most of the data and is written least often."""
+
+    fanout: int = 4
+    """Runs of one level that are merged into one run of the next."""
+
+    max_runs: int = 8
+    """At most this many sorted runs are left for a probe to visit."""
+
+    file_bytes: int = 32 * MIB
+    """A run is cut into key-range files of about this size."""
+
+    sync: bool = False
+    """fsync what a commit names before it returns. kill -9 needs none, power loss does."""
+
+    def __post_init__(self) -> None:
+        def refuse(name: str, rule: str) -> None:
+            raise InvalidArgumentError(f"{name}={getattr(self, name)!r}: {rule}")
+
+        if self.memory_bytes < MINIMUM_MEMORY_BYTES + STORE_MEMORY_BYTES:
+            refuse(
+                "memory_bytes",
+                "too small a cap to work in; give at least "
+                f"{MINIMUM_MEMORY_BYTES + STORE_MEMORY_BYTES} bytes ('5m')",
+            )
+        if self.memtable_bytes is not None and not (
+            256 * KIB <= self.memtable_bytes <= self.memory_bytes // 2
+        ):
+            refuse("memtable_bytes", "must lie between 256 KiB and half of memory_bytes")
+        if not 1 * KIB <= self.block_bytes <= 256 * KIB:
+            refuse("block_bytes", "must lie between 1 KiB and 256 KiB")
+        if not 0 <= self.filter_bits_per_key <= 32:
+            refuse("filter_bits_per_key", "must lie between 0 and 32")
+        for name in ("compression", "bottom_compression"):
+            if getattr(self, name) not in ("lz4", "zstd", "none"):
+                refuse(name, "choose 'lz4', 'zstd' or 'none'")
+        if not 2 <= self.fanout <= 16:
+            refuse("fanout", "must lie between 2 and 16")
+        if not 2 <= self.max_runs <= 32:
+            refuse("max_runs", "must lie between 2 and 32")
+        if not 64 * KIB <= self.file_bytes <= 1024 * MIB:
+            refuse("file_bytes", "must lie between 64 KiB and 1 GiB")
+
+    @property
+    def memtable_limit_bytes(self) -> int:
+        return self.memtable_bytes or max(256 * KIB, self.memory_bytes // 4)

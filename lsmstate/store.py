@@ -1,0 +1,115 @@
+"""The contract of a state store: what every backend promises, and the tests hold it to.
+
+A store holds named *streams*. A stream is a multimap: typed join key -> rows in arrival order.
+Work comes in Arrow batches and leaves in Arrow batches. Three backends keep the contract:
+``lsm`` (ours), ``rocksdb`` (rocksdict) and ``memory`` (hash tables).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cython_ext.key_codec import KeyBatch
+
+Positions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSchema:
+    """The types of one stream: ``key`` columns it is looked up by, ``rows`` columns it stores."""
+
+    name: str
+    key: pa.Schema
+    rows: pa.Schema
+
+
+class Matches(NamedTuple):
+    """Some rows found by a probe: row i was stored under ``keys[positions[i]]``.
+
+    Rows of one key come in arrival order; positions ascend in the order they were asked for.
+    """
+
+    positions: Positions
+    rows: pa.RecordBatch
+
+
+class Probe(Protocol):
+    """What a probe found. Valid until the next write to the store; used later, it raises.
+
+    ``counts[i]`` is the number of live rows under ``keys[i]`` (0: absent, null or not asked for),
+    ``row_bytes[i]`` their encoded size; neither has read a row. Both have one item per key.
+    """
+
+    counts: npt.NDArray[np.int64]
+    row_bytes: npt.NDArray[np.int64]
+
+    def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
+        """Read the rows of the keys at ``positions``, in pieces of about ``max_bytes`` of encoded
+        rows each (a larger single row travels alone). A key may span pieces; pieces are not empty.
+        Cost: proportional to the rows read; memory: one piece."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """Counters of one store. Sizes in bytes; ``memory`` by component."""
+
+    memory: Mapping[str, int]
+    peak_memory_bytes: int
+    disk_bytes: int
+    spilled_bytes: int
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(self.memory.values())
+
+
+class StateStore(Protocol):
+    """One store with its streams. Not thread-safe; used by the process that opened it, only."""
+
+    @property
+    def streams(self) -> Mapping[str, StreamSchema]:
+        """The streams by name, in their fixed order."""
+        ...
+
+    def append(
+        self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch
+    ) -> int:
+        """Store ``rows[i]`` under ``keys[i]``; rows whose key holds a null are left out, because
+        a null never equals anything in an equi-join. Returns the number of rows stored.
+        All or nothing when the arguments are refused (InvalidArgumentError, MemoryLimitError)."""
+        ...
+
+    def probe(
+        self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
+    ) -> Probe:
+        """Look up the keys (only those at the ascending ``positions``, if given) without reading
+        a row. Cost: one walk over each structure in key order, filters first."""
+        ...
+
+    def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
+        """Remove all rows stored so far under each of the keys. Absent keys are no error."""
+        ...
+
+    def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
+        """All live rows of a stream in pieces of about ``max_bytes``, grouped by key."""
+        ...
+
+    def commit(self) -> str:
+        """Make everything appended so far durable and return the pointer that opens it again.
+        After the commit the store reads on and, if it is an attempt's, refuses further writes."""
+        ...
+
+    def stats(self) -> StoreStats:
+        """Counters as of now. Cost: no file is read."""
+        ...
+
+    def close(self) -> None:
+        """Release memory and locks. What was not committed is given up by an attempt's store.
+        A second call does nothing."""
+        ...

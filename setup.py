@@ -1,0 +1,81 @@
+"""Extensions and the debug switch; the metadata stands in pyproject.toml.
+
+Blosc2's wheel is a build requirement only: its static library also holds LZ4, Zstandard and
+XXH3, is linked in whole where it is used, and is not needed at run time. It is found by its
+spec, never imported.
+
+``LSMSTATE_DEBUG=1`` keeps assertions and bounds checks.
+"""
+
+import importlib.util
+import os
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+HERE = Path(__file__).parent
+DEBUG = os.environ.get("LSMSTATE_DEBUG") == "1"
+
+
+def blosc2_directory() -> Path:
+    """Where Blosc2's wheel keeps its headers and its static library."""
+    spec = importlib.util.find_spec("blosc2")
+    if spec is None or spec.origin is None:
+        sys.exit("lsmstate: the build needs the package blosc2; run: pip install blosc2")
+    directory = Path(spec.origin).parent
+    if not (directory / "lib" / "libblosc2.a").exists():
+        sys.exit(
+            f"lsmstate: no static library in {directory / 'lib'}; "
+            "install blosc2 4.5 or later from a wheel: pip install -U --only-binary :all: blosc2"
+        )
+    return directory
+
+
+def require_compiler() -> None:
+    """Say in one sentence what is missing, before distutils says it in forty lines."""
+    command = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
+    if shutil.which(command) is None:
+        sys.exit(f"lsmstate: no C compiler ({command}); install one, e.g. apt-get install gcc")
+
+
+def extensions() -> list[Extension]:
+    require_compiler()
+    blosc2 = blosc2_directory()
+    macros = [] if DEBUG else [("CYTHON_WITHOUT_ASSERTIONS", "1"), ("NDEBUG", "1")]
+    flags = ["-O1", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g1"]
+    return [
+        Extension(
+            f"cython_ext.{source.stem}",
+            [str(source.relative_to(HERE))],
+            include_dirs=[str(blosc2 / "include")],
+            extra_objects=[str(blosc2 / "lib" / "libblosc2.a")] if source.stem == "codec" else [],
+            libraries=["m", "pthread"],
+            define_macros=macros,
+            extra_compile_args=[*flags, "-fvisibility=hidden", "-Wno-unreachable-code"],
+        )
+        for source in sorted((HERE / "cython_ext").glob("*.pyx"))
+    ]
+
+
+def cythonized() -> list[Extension]:
+    from Cython.Build import cythonize
+
+    return cythonize(
+        extensions(),
+        nthreads=0,
+        compiler_directives={
+            "language_level": 3,
+            "boundscheck": DEBUG,
+            "wraparound": False,
+            "cdivision": True,
+            "initializedcheck": DEBUG,
+            "auto_pickle": False,
+            "embedsignature": True,
+        },
+    )
+
+
+setup(ext_modules=cythonized() if "egg_info" not in sys.argv else [])
