@@ -1,0 +1,85 @@
+# Two commands from a bare machine: `make run` (the main job) and `make test`.
+# A repeated call does only what changed: stamps stand in $(VENV)/.stamps.
+
+# The main job: scale factor, cap of one worker, micro-batches, store (lsm, rocksdb, memory).
+SF ?= 1
+CAP ?= 16m
+BATCHES ?= 10
+BACKEND ?= lsm
+# JSON=1: the last line of standard output is one JSON object.
+JSON ?=
+# Further arguments of pytest, e.g. ARGS="-k layers".
+ARGS ?=
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/.stamps
+EXTENSION_SOURCES := setup.py $(wildcard cython_ext/*.pyx cython_ext/*.pxd)
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# What pyproject.toml names in build-system.requires; installed once, used for every build.
+BUILD_REQUIREMENTS := "setuptools>=77" wheel "cython>=3.1" "blosc2>=4.5"
+
+export PYTHONDONTWRITEBYTECODE = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help run test pytest stress build debug lint types bench clean check-all
+
+help:
+	@echo "make run     the main job: four streams joined on Spark (SF=1 CAP=16m BATCHES=10 BACKEND=lsm JSON=)"
+	@echo "make test    lint, types, then the tests (ARGS= goes to pytest)"
+	@echo "make build   virtual environment and extensions      make debug   the same with assertions, and the tests of the store"
+	@echo "make stress  the slow tests                          make bench   benchmarks"
+	@echo "make lint    ruff                                    make types   mypy"
+	@echo "make clean   remove builds and caches (not $(VENV), not the data)"
+
+run: check-all build
+	@$(BIN)/lsmstate demo --scale $(SF) --memory $(CAP) --batches $(BATCHES) --backend $(BACKEND) $(if $(JSON),--json)
+
+test: check-all build lint types
+	@$(BIN)/python -m pytest $(ARGS)
+
+stress: check-all build
+	@$(BIN)/python -m pytest -m stress $(ARGS)
+
+bench: build
+	@$(BIN)/python -m pytest bench --benchmark-only --benchmark-columns=min,median,max,rounds -p no:cacheprovider -o python_files='bench_*.py' $(ARGS)
+
+lint: $(STAMPS)/installed
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: build
+	@$(BIN)/mypy
+	@$(BIN)/python -m mypy.stubtest --ignore-missing-stub cython_ext
+
+build: $(STAMPS)/release
+
+# Assertions and bounds checks kept; the next `make build` compiles without them again.
+debug: $(STAMPS)/debug
+	@$(BIN)/python -m pytest -m "not spark and not stress" $(ARGS)
+
+check-all:
+	@.ci/preflight all >/dev/null
+
+$(BIN)/python:
+	@python=$$(.ci/preflight python) && $$python -m venv $(VENV)
+
+$(STAMPS)/installed: pyproject.toml | $(BIN)/python
+	@echo "installing into $(VENV) (Spark is large: some minutes the first time)" >&2
+	@$(PIP) install $(BUILD_REQUIREMENTS)
+	@$(PIP) install --no-build-isolation --editable '.[spark,rocksdb,demo,dev]'
+	@mkdir -p $(STAMPS) && rm -f $(STAMPS)/debug && touch $@
+
+$(STAMPS)/release: $(EXTENSION_SOURCES) | $(STAMPS)/installed
+	@echo "building the extensions" >&2
+	@$(BIN)/python setup.py --quiet build_ext --inplace --parallel 2 $(if $(wildcard $(STAMPS)/debug),--force) >/dev/null
+	@rm -f $(STAMPS)/debug && touch $@
+
+$(STAMPS)/debug: $(EXTENSION_SOURCES) | $(STAMPS)/installed
+	@echo "building the extensions with assertions" >&2
+	@LSMSTATE_DEBUG=1 $(BIN)/python setup.py --quiet build_ext --inplace --parallel 2 --force >/dev/null
+	@rm -f $(STAMPS)/release && touch $@
+
+clean:
+	rm -rf build dist *.egg-info cython_ext/*.c cython_ext/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -f $(STAMPS)/release $(STAMPS)/debug
