@@ -1,0 +1,137 @@
+"""Block compression, byte shuffle and checksums, all from Blosc2's static library.
+
+The raw LZ4, Zstandard and XXH3 functions in it are called directly: no frame format of Blosc2's,
+no global lock, no initialisation. Zstandard wants a context; each thread keeps one per direction.
+"""
+
+from libc.stdint cimport int32_t, uint8_t, uint64_t
+from libc.string cimport memcpy
+
+cdef extern from *:
+    """
+    #include <stddef.h>
+    #include <stdint.h>
+    unsigned long long XXH3_64bits(const void* data, size_t size);
+    int LZ4_compress_default(const char* source, char* target, int size, int capacity);
+    int LZ4_decompress_safe(const char* source, char* target, int size, int capacity);
+    typedef struct ZSTD_CCtx_s ZSTD_CCtx;
+    typedef struct ZSTD_DCtx_s ZSTD_DCtx;
+    ZSTD_CCtx* ZSTD_createCCtx(void);
+    ZSTD_DCtx* ZSTD_createDCtx(void);
+    size_t ZSTD_compressCCtx(ZSTD_CCtx*, void*, size_t, const void*, size_t, int level);
+    size_t ZSTD_decompressDCtx(ZSTD_DCtx*, void*, size_t, const void*, size_t);
+    unsigned ZSTD_isError(size_t code);
+    int blosc2_shuffle(int32_t width, int32_t size, const void* source, void* target);
+    int blosc2_unshuffle(int32_t width, int32_t size, const void* source, void* target);
+
+    static __thread ZSTD_CCtx* zstd_compressor;
+    static __thread ZSTD_DCtx* zstd_decompressor;
+
+    static size_t zstd_compress(void* target, size_t capacity, const void* source, size_t size) {
+        if (!zstd_compressor && !(zstd_compressor = ZSTD_createCCtx())) return 0;
+        size_t written = ZSTD_compressCCtx(zstd_compressor, target, capacity, source, size, 1);
+        return ZSTD_isError(written) ? 0 : written;
+    }
+    static size_t zstd_decompress(void* target, size_t capacity, const void* source, size_t size) {
+        if (!zstd_decompressor && !(zstd_decompressor = ZSTD_createDCtx())) return (size_t)-1;
+        size_t written = ZSTD_decompressDCtx(zstd_decompressor, target, capacity, source, size);
+        return ZSTD_isError(written) ? (size_t)-1 : written;
+    }
+    """
+    uint64_t XXH3_64bits(const void* data, size_t size) noexcept nogil
+    int LZ4_compress_default(const char*, char*, int, int) noexcept nogil
+    int LZ4_decompress_safe(const char*, char*, int, int) noexcept nogil
+    int blosc2_shuffle(int32_t, int32_t, const void*, void*) noexcept nogil
+    int blosc2_unshuffle(int32_t, int32_t, const void*, void*) noexcept nogil
+    size_t zstd_compress(void*, size_t, const void*, size_t) noexcept nogil
+    size_t zstd_decompress(void*, size_t, const void*, size_t) noexcept nogil
+
+cdef size_t LARGEST_BLOCK = 0x7E000000  # LZ4 counts in int
+
+
+cdef uint64_t xxh3(const void* data, size_t size) noexcept nogil:
+    return XXH3_64bits(data, size)
+
+
+cdef size_t compress_bound(size_t size) noexcept nogil:
+    return size + size // 128 + 512
+
+
+cdef size_t compress(
+    int codec, const uint8_t* source, size_t size, uint8_t* target, size_t capacity
+) noexcept nogil:
+    cdef size_t written = 0
+    cdef int found
+    if size > LARGEST_BLOCK or size < 32:
+        return 0
+    if codec == CODEC_LZ4:
+        found = LZ4_compress_default(
+            <const char*> source, <char*> target, <int> size, <int> min(capacity, LARGEST_BLOCK)
+        )
+        written = found if found > 0 else 0
+    elif codec == CODEC_ZSTD:
+        written = zstd_compress(target, capacity, source, size)
+    return written if written < size else 0
+
+
+cdef int decompress(
+    int codec, const uint8_t* source, size_t size, uint8_t* target, size_t raw_size
+) noexcept nogil:
+    cdef size_t written
+    if codec == CODEC_NONE:
+        if size != raw_size:
+            return -1
+        memcpy(target, source, size)
+        return 0
+    if size > LARGEST_BLOCK or raw_size > LARGEST_BLOCK:
+        return -1
+    if codec == CODEC_LZ4:
+        return 0 if LZ4_decompress_safe(
+            <const char*> source, <char*> target, <int> size, <int> raw_size
+        ) == <int> raw_size else -1
+    if codec == CODEC_ZSTD:
+        written = zstd_decompress(target, raw_size, source, size)
+        return 0 if written == raw_size else -1
+    return -1
+
+
+cdef int shuffle(size_t width, const uint8_t* source, size_t size, uint8_t* target) noexcept nogil:
+    return 0 if blosc2_shuffle(<int32_t> width, <int32_t> size, source, target) >= 0 else -1
+
+
+cdef int unshuffle(
+    size_t width, const uint8_t* source, size_t size, uint8_t* target
+) noexcept nogil:
+    return 0 if blosc2_unshuffle(<int32_t> width, <int32_t> size, source, target) >= 0 else -1
+
+
+def checksum(const uint8_t[::1] data not None) -> int:
+    """XXH3 of the bytes, 64 bits."""
+    return XXH3_64bits(&data[0] if data.shape[0] else NULL, data.shape[0])
+
+
+_CODECS = {"none": CODEC_NONE, "lz4": CODEC_LZ4, "zstd": CODEC_ZSTD}
+
+
+def codec_number(str name not None) -> int:
+    """The number that stands for a codec on disk; never renumbered."""
+    return _CODECS[name]
+
+
+def packed(bytes data not None, str codec not None) -> bytes | None:
+    """Compress one piece, for tests and small sections; None if it does not shrink."""
+    cdef bytearray target = bytearray(compress_bound(len(data)))
+    cdef int number = _CODECS[codec]
+    cdef size_t written = compress(
+        number, <const uint8_t*> data, len(data), <uint8_t*> target, len(target)
+    )
+    return bytes(target[:written]) if written else None
+
+
+def unpacked(bytes data not None, str codec not None, size_t raw_size) -> bytes | None:
+    """The inverse of packed; None if the data is damaged."""
+    cdef bytearray target = bytearray(raw_size)
+    cdef int number = _CODECS[codec]
+    if decompress(number, <const uint8_t*> data, len(data), <uint8_t*> target, raw_size):
+        return None
+    return bytes(target)

@@ -1,0 +1,114 @@
+"""Inline helpers every module shares: varints, fixed-width integers, growable buffers."""
+
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport realloc, free
+from libc.string cimport memcmp, memcpy
+
+
+cdef struct Buffer:
+    uint8_t* data
+    size_t size
+    size_t capacity
+
+
+cdef inline int reserve(Buffer* buffer, size_t extra) except -1 nogil:
+    """Room for `extra` more bytes; grows by half, so that the cost of appending is amortised."""
+    cdef size_t wanted = buffer.size + extra
+    cdef size_t capacity
+    cdef void* data
+    if wanted <= buffer.capacity:
+        return 0
+    capacity = buffer.capacity + (buffer.capacity >> 1)
+    if capacity < wanted:
+        capacity = wanted
+    data = realloc(buffer.data, capacity)
+    if data == NULL:
+        with gil:
+            raise MemoryError(f"cannot allocate {capacity} bytes")
+    buffer.data = <uint8_t*> data
+    buffer.capacity = capacity
+    return 0
+
+
+cdef inline void release(Buffer* buffer) noexcept nogil:
+    free(buffer.data)
+    buffer.data = NULL
+    buffer.size = 0
+    buffer.capacity = 0
+
+
+cdef inline int put_bytes(Buffer* buffer, const void* data, size_t size) except -1 nogil:
+    reserve(buffer, size)
+    if size:
+        memcpy(buffer.data + buffer.size, data, size)
+    buffer.size += size
+    return 0
+
+
+cdef inline int put_varint(Buffer* buffer, uint64_t value) except -1 nogil:
+    reserve(buffer, 10)
+    while value >= 0x80:
+        buffer.data[buffer.size] = <uint8_t> (value | 0x80)
+        buffer.size += 1
+        value >>= 7
+    buffer.data[buffer.size] = <uint8_t> value
+    buffer.size += 1
+    return 0
+
+
+cdef inline int put_u32(Buffer* buffer, uint32_t value) except -1 nogil:
+    return put_bytes(buffer, &value, 4)
+
+
+cdef inline int put_u64(Buffer* buffer, uint64_t value) except -1 nogil:
+    return put_bytes(buffer, &value, 8)
+
+
+cdef inline uint32_t load_u32(const uint8_t* data) noexcept nogil:
+    cdef uint32_t value
+    memcpy(&value, data, 4)
+    return value
+
+
+cdef inline uint64_t load_u64(const uint8_t* data) noexcept nogil:
+    cdef uint64_t value
+    memcpy(&value, data, 8)
+    return value
+
+
+cdef inline const uint8_t* get_varint(
+    const uint8_t* data, const uint8_t* end, uint64_t* value
+) noexcept nogil:
+    """The byte after the varint, or NULL if it runs past `end` or past 64 bits."""
+    cdef uint64_t result = 0
+    cdef int shift = 0
+    cdef uint8_t byte
+    if data == NULL:
+        return NULL
+    while data < end and shift < 64:
+        byte = data[0]
+        data += 1
+        result |= (<uint64_t> (byte & 0x7F)) << shift
+        if byte < 0x80:
+            value[0] = result
+            return data
+        shift += 7
+    return NULL
+
+
+cdef inline int compare(
+    const uint8_t* a, size_t a_size, const uint8_t* b, size_t b_size
+) noexcept nogil:
+    """Order of byte strings: memcmp, then the shorter first."""
+    cdef int found = memcmp(a, b, a_size if a_size < b_size else b_size)
+    if found:
+        return found
+    return (a_size > b_size) - (a_size < b_size)
+
+
+cdef inline uint64_t mix_stream(uint64_t hash, uint32_t stream) noexcept nogil:
+    """The hash of a stored key: the typed key's hash, set apart by stream."""
+    hash ^= (<uint64_t> stream + 1) * <uint64_t> 0x9E3779B97F4A7C15
+    hash ^= hash >> 32
+    hash *= <uint64_t> 0xD6E8FEB86659FD93
+    return hash ^ (hash >> 32)
