@@ -1,0 +1,1 @@
+"""Routers: which buckets see a row."""
