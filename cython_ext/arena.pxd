@@ -1,0 +1,20 @@
+from libc.stdint cimport int64_t, uint8_t
+
+from cython_ext.budget cimport Budget
+
+cdef struct Slab:
+    Slab* next
+    int64_t size
+
+
+cdef class Arena:
+    cdef Budget budget
+    cdef int component
+    cdef Slab* slabs
+    cdef uint8_t* free_start
+    cdef uint8_t* free_end
+    cdef int64_t slab_bytes
+    cdef int64_t held_bytes
+    # 8-aligned memory, or NULL if the budget or the system has no more.
+    cdef void* allocate(self, size_t size) noexcept nogil
+    cdef void clear(self) noexcept nogil

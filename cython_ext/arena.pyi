@@ -1,0 +1,1 @@
+"""Slabs of memory; used from Cython only."""

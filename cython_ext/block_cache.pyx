@@ -1,0 +1,220 @@
+"""Byte-charged LRU of decoded blocks, keyed by file identity and offset.
+
+The files are immutable and their identity is drawn at random when they are written, so a cached
+block can never be wrong, and the cache outlives the stores. Invariants: every block in the table
+is in the LRU list; pinned blocks are not evicted; the capacity of all blocks is charged.
+A block for which the budget has no room is handed out all the same, as a transient one that
+is charged, and freed at its last unpin: a reader never fails for want of cache.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+
+from cython_ext.budget cimport CACHE, PROBE, Budget
+
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_mutex_t:
+        pass
+    int pthread_mutex_init(pthread_mutex_t*, void*)
+    int pthread_mutex_lock(pthread_mutex_t*)
+    int pthread_mutex_unlock(pthread_mutex_t*)
+    int pthread_mutex_destroy(pthread_mutex_t*)
+
+cdef size_t OVERHEAD = sizeof(CachedBlock) + 32  # the record, and what malloc adds
+
+
+cdef int64_t _evict(void* cache, int64_t size) noexcept nogil:
+    return (<BlockCache> cache).evict(size)
+
+
+cdef class BlockCache:
+    """One per budget, shared by all stores that are charged to it."""
+
+    def __cinit__(self, Budget budget not None):
+        self.budget = budget
+        self.slot_count = 1024
+        self.count = 0
+        self.newest = NULL
+        self.oldest = NULL
+        self.hits = 0
+        self.misses = 0
+        self.evicted_bytes = 0
+        self.slots = <CachedBlock**> calloc(self.slot_count, sizeof(CachedBlock*))
+        self.mutex = malloc(sizeof(pthread_mutex_t))
+        if self.slots == NULL or self.mutex == NULL:
+            raise MemoryError("no memory for the block cache's table")
+        pthread_mutex_init(<pthread_mutex_t*> self.mutex, NULL)
+
+    def __init__(self, Budget budget not None):
+        if self.budget.evictor != NULL:
+            raise ValueError("this budget already has a block cache")
+        self.budget.evictor_object = <void*> self
+        self.budget.evictor = _evict
+
+    def __dealloc__(self):
+        cdef CachedBlock* block
+        cdef CachedBlock* older
+        if self.mutex != NULL:
+            block = self.newest
+            while block != NULL:
+                older = block.older
+                self._destroy(block, CACHE)
+                block = older
+            pthread_mutex_destroy(<pthread_mutex_t*> self.mutex)
+            if self.budget.evictor_object == <void*> self:
+                self.budget.evictor = NULL
+                self.budget.evictor_object = NULL
+        free(self.mutex)
+        free(self.slots)
+
+    cdef CachedBlock* get(self, uint64_t file, uint64_t offset) noexcept nogil:
+        cdef CachedBlock* block
+        pthread_mutex_lock(<pthread_mutex_t*> self.mutex)
+        block = self.slots[_slot(file, offset) & (self.slot_count - 1)]
+        while block != NULL and (block.offset != offset or block.file != file):
+            block = block.chain
+        if block != NULL:
+            block.pins += 1
+            self.hits += 1
+            if block != self.newest:
+                self._unlink(block)
+                self._link(block)
+        else:
+            self.misses += 1
+        pthread_mutex_unlock(<pthread_mutex_t*> self.mutex)
+        return block
+
+    cdef CachedBlock* allocate(self, uint64_t file, uint64_t offset, size_t size) noexcept nogil:
+        cdef CachedBlock* block = <CachedBlock*> malloc(sizeof(CachedBlock))
+        if block == NULL:
+            return NULL
+        block.data = <uint8_t*> malloc(size if size else 1)
+        if block.data == NULL:
+            free(block)
+            return NULL
+        block.file = file
+        block.offset = offset
+        block.size = size
+        block.capacity = size + OVERHEAD
+        block.pins = 1
+        block.transient = 0
+        block.chain = NULL
+        block.newer = NULL
+        block.older = NULL
+        if self.budget.try_charge(CACHE, <int64_t> block.capacity):
+            block.transient = 1
+            self.budget.charge(PROBE, <int64_t> block.capacity)
+        return block
+
+    cdef void publish(self, CachedBlock* block) noexcept nogil:
+        cdef size_t slot
+        if block.transient:
+            return
+        pthread_mutex_lock(<pthread_mutex_t*> self.mutex)
+        if self.count >= self.slot_count:
+            self._grow()
+        slot = _slot(block.file, block.offset) & (self.slot_count - 1)
+        block.chain = self.slots[slot]
+        self.slots[slot] = block
+        self.count += 1
+        self._link(block)
+        pthread_mutex_unlock(<pthread_mutex_t*> self.mutex)
+
+    cdef void unpin(self, CachedBlock* block) noexcept nogil:
+        cdef bint drop
+        if block == NULL:
+            return
+        if block.transient:
+            self._destroy(block, PROBE)
+            return
+        pthread_mutex_lock(<pthread_mutex_t*> self.mutex)
+        block.pins -= 1
+        # Filled in vain (an error came before publish): it is in no list.
+        drop = block.pins == 0 and block.newer == NULL and block.older == NULL \
+            and self.newest != block
+        pthread_mutex_unlock(<pthread_mutex_t*> self.mutex)
+        if drop:
+            self._destroy(block, CACHE)
+
+    cdef int64_t evict(self, int64_t size) noexcept nogil:
+        cdef int64_t freed = 0
+        cdef CachedBlock* block
+        cdef CachedBlock* newer
+        pthread_mutex_lock(<pthread_mutex_t*> self.mutex)
+        block = self.oldest
+        while block != NULL and freed < size:
+            newer = block.newer
+            if block.pins == 0:
+                self._unlink(block)
+                self._unchain(block)
+                freed += <int64_t> block.capacity
+                self._destroy(block, CACHE)
+            block = newer
+        self.evicted_bytes += freed
+        pthread_mutex_unlock(<pthread_mutex_t*> self.mutex)
+        return freed
+
+    cdef void _destroy(self, CachedBlock* block, int component) noexcept nogil:
+        self.budget.release(component, <int64_t> block.capacity)
+        free(block.data)
+        free(block)
+
+    cdef void _link(self, CachedBlock* block) noexcept nogil:
+        block.newer = NULL
+        block.older = self.newest
+        if self.newest != NULL:
+            self.newest.newer = block
+        self.newest = block
+        if self.oldest == NULL:
+            self.oldest = block
+
+    cdef void _unlink(self, CachedBlock* block) noexcept nogil:
+        if block.newer != NULL:
+            block.newer.older = block.older
+        else:
+            self.newest = block.older
+        if block.older != NULL:
+            block.older.newer = block.newer
+        else:
+            self.oldest = block.newer
+
+    cdef void _unchain(self, CachedBlock* block) noexcept nogil:
+        cdef CachedBlock** place = &self.slots[
+            _slot(block.file, block.offset) & (self.slot_count - 1)
+        ]
+        while place[0] != block:
+            place = &place[0].chain
+        place[0] = block.chain
+        self.count -= 1
+
+    cdef void _grow(self) noexcept nogil:
+        """Twice the slots; without memory the chains just get longer."""
+        cdef size_t wanted = self.slot_count * 2
+        cdef CachedBlock** slots = <CachedBlock**> calloc(wanted, sizeof(CachedBlock*))
+        cdef CachedBlock* block = self.newest
+        cdef size_t slot
+        if slots == NULL:
+            return
+        while block != NULL:
+            slot = _slot(block.file, block.offset) & (wanted - 1)
+            block.chain = slots[slot]
+            slots[slot] = block
+            block = block.older
+        # A block that is pinned but not linked is in no chain: only published ones are.
+        free(self.slots)
+        self.slots = slots
+        self.slot_count = wanted
+
+    def clear(self) -> int:
+        """Evict all that is not pinned; the bytes freed."""
+        return self.evict(<int64_t> 1 << 62)
+
+    def __len__(self) -> int:
+        return self.count
+
+
+cdef inline uint64_t _slot(uint64_t file, uint64_t offset) noexcept nogil:
+    cdef uint64_t mixed = (file ^ (offset * <uint64_t> 0x9E3779B97F4A7C15))
+    mixed ^= mixed >> 29
+    mixed *= <uint64_t> 0xBF58476D1CE4E5B9
+    return mixed ^ (mixed >> 32)

@@ -1,0 +1,1 @@
+"""Blocked Bloom filter; used from Cython only."""

@@ -1,0 +1,189 @@
+"""The only open, pread, append and sync of table files, with hooks that tests inject faults by.
+
+``set_fault_hook(hook)``: before each operation ``hook(operation, path, offset, size)`` is called
+(operations: create, open, read, append, sync, remove). It may raise (the operation fails so) or return
+an int: an append then writes only that many bytes and fails with EIO, as a torn write does.
+The price where no hook is set is one test of a C pointer.
+"""
+
+import errno
+import os
+
+from libc.errno cimport EINTR
+from libc.errno cimport errno as c_errno
+from libc.stdint cimport int64_t, uint8_t
+from posix.fcntl cimport O_APPEND, O_CLOEXEC, O_CREAT, O_EXCL, O_RDONLY, O_WRONLY, open as c_open
+from posix.unistd cimport close as c_close
+from posix.unistd cimport fdatasync, pread, write
+
+from cython_ext.errors import CorruptionError
+
+cdef object _hook = None
+cdef bint _hooked = False
+
+
+def set_fault_hook(hook) -> None:
+    """Install a hook for tests (None: remove it)."""
+    global _hook, _hooked
+    _hook = hook
+    _hooked = hook is not None
+
+
+cdef int64_t _ask(str operation, str path, int64_t offset, int64_t size) except -2:
+    """What the hook says: -1 to go on, otherwise how many bytes a torn append writes."""
+    answer = _hook(operation, path, offset, size)
+    return -1 if answer is None else <int64_t> answer
+
+
+cdef class ReadFile:
+    """An immutable file, read at offsets; closed by close or when it is garbage."""
+
+    def __cinit__(self):
+        self.descriptor = -1
+
+    def __init__(self, str path not None):
+        if _hooked:
+            _ask("open", path, 0, 0)
+        self.path = path
+        self.descriptor = c_open(os.fsencode(path), O_RDONLY | O_CLOEXEC)
+        if self.descriptor < 0:
+            raise OSError(c_errno, os.strerror(c_errno), path)
+        self.size = os.fstat(self.descriptor).st_size
+
+    def __dealloc__(self):
+        if self.descriptor >= 0:
+            c_close(self.descriptor)
+
+    cdef int read_at(self, int64_t offset, uint8_t* target, size_t size) except -1 nogil:
+        cdef size_t done = 0
+        cdef Py_ssize_t got
+        if offset < 0 or offset + <int64_t> size > self.size:
+            with gil:
+                raise CorruptionError(
+                    f"{size} bytes were expected here, the file has {self.size}", self.path, offset
+                )
+        if _hooked:
+            with gil:
+                _ask("read", self.path, offset, size)
+        while done < size:
+            got = pread(self.descriptor, target + done, size - done, offset + done)
+            if got < 0:
+                if c_errno == EINTR:
+                    continue
+                with gil:
+                    raise OSError(c_errno, os.strerror(c_errno), self.path)
+            if got == 0:
+                with gil:
+                    raise CorruptionError(
+                        f"the file ends after {done} of {size} bytes", self.path, offset
+                    )
+            done += got
+        return 0
+
+    def read(self, int64_t offset, Py_ssize_t size) -> bytes:
+        """Exactly `size` bytes at `offset`."""
+        cdef bytearray target
+        if size < 0 or offset < 0 or offset + size > self.size:
+            raise CorruptionError(
+                f"{size} bytes were expected here, the file has {self.size}", self.path, offset
+            )
+        target = bytearray(size)
+        self.read_at(offset, <uint8_t*> target, size)
+        return bytes(target)
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            c_close(self.descriptor)
+            self.descriptor = -1
+
+
+cdef class AppendFile:
+    """A new file, written once from front to back; an existing one is never opened."""
+
+    def __cinit__(self):
+        self.descriptor = -1
+
+    def __init__(self, str path not None):
+        if _hooked:
+            _ask("create", path, 0, 0)
+        self.path = path
+        self.descriptor = c_open(
+            os.fsencode(path), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0o644
+        )
+        if self.descriptor < 0:
+            raise OSError(c_errno, os.strerror(c_errno), path)
+        self.size = 0
+
+    def __dealloc__(self):
+        if self.descriptor >= 0:
+            c_close(self.descriptor)
+
+    cdef int append_c(self, const uint8_t* source, size_t size) except -1 nogil:
+        cdef size_t done = 0
+        cdef Py_ssize_t put
+        cdef int64_t torn = -1
+        if self.descriptor < 0:
+            with gil:
+                raise ValueError(f"append to the closed file {self.path}")
+        if _hooked:
+            with gil:
+                torn = _ask("append", self.path, self.size, size)
+        if torn >= 0 and <size_t> torn < size:
+            size = torn
+        while done < size:
+            put = write(self.descriptor, source + done, size - done)
+            if put < 0:
+                if c_errno == EINTR:
+                    continue
+                with gil:
+                    raise OSError(c_errno, os.strerror(c_errno), self.path)
+            done += put
+        self.size += done
+        if torn >= 0:
+            with gil:
+                raise OSError(errno.EIO, "torn write (injected)", self.path)
+        return 0
+
+    def append(self, const uint8_t[::1] data not None) -> None:
+        """Write the bytes at the end."""
+        if data.shape[0]:
+            self.append_c(&data[0], data.shape[0])
+
+    def sync(self) -> None:
+        """Ask the system to put what was written on the disk; an error means it may not be."""
+        cdef int failed
+        if _hooked:
+            _ask("sync", self.path, 0, self.size)
+        with nogil:
+            failed = fdatasync(self.descriptor)
+        if failed:
+            raise OSError(c_errno, os.strerror(c_errno), self.path)
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            c_close(self.descriptor)
+            self.descriptor = -1
+
+
+def sync_directory(str path not None) -> None:
+    """Make the names in a directory durable."""
+    cdef int descriptor
+    if _hooked:
+        _ask("sync", path, 0, 0)
+    descriptor = c_open(os.fsencode(path), O_RDONLY | O_CLOEXEC)
+    if descriptor < 0:
+        raise OSError(c_errno, os.strerror(c_errno), path)
+    try:
+        os.fsync(descriptor)
+    finally:
+        c_close(descriptor)
+
+
+def remove(str path not None) -> None:
+    """Delete a file; an absent one is no error."""
+    if _hooked:
+        _ask("remove", path, 0, 0)
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
