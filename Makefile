@@ -19,8 +19,6 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # What pyproject.toml names in build-system.requires; installed once, used for every build.
 BUILD_REQUIREMENTS := "setuptools>=77" wheel "cython>=3.1" "blosc2>=4.5"
 
-export PYTHONDONTWRITEBYTECODE = 1
-
 .DEFAULT_GOAL := help
 .PHONY: help run test pytest stress build debug lint types bench clean check-all
 

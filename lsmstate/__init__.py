@@ -1,0 +1,62 @@
+"""Disk-spilling state store and full-history multi-way streaming joins.
+
+The public names, each imported when it is first used: ``import lsmstate`` loads neither the
+extensions nor pyarrow. Joins without Spark: ``lsmstate.join``. On Spark: ``lsmstate.spark``.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lsmstate.errors import (
+        CorruptionError,
+        FormatVersionError,
+        InvalidArgumentError,
+        LsmStateError,
+        LsmStateWarning,
+        MemoryLimitError,
+        StoreClosedError,
+        StoreLockedError,
+    )
+    from lsmstate.options import Options
+    from lsmstate.store import Matches, Probe, StateStore, StoreStats, StreamSchema
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CorruptionError",
+    "FormatVersionError",
+    "InvalidArgumentError",
+    "LsmStateError",
+    "LsmStateWarning",
+    "Matches",
+    "MemoryLimitError",
+    "Options",
+    "Probe",
+    "StateStore",
+    "StoreClosedError",
+    "StoreLockedError",
+    "StoreStats",
+    "StreamSchema",
+]
+
+_MODULES = {
+    "Matches": "lsmstate.store",
+    "Options": "lsmstate.options",
+    "Probe": "lsmstate.store",
+    "StateStore": "lsmstate.store",
+    "StoreStats": "lsmstate.store",
+    "StreamSchema": "lsmstate.store",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'lsmstate' has no attribute {name!r}")
+    value: object = getattr(import_module(_MODULES.get(name, "lsmstate.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,148 @@
+"""What the main job leaves behind: a table, one JSON object, a plot."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from spark_integration.demo.check import Comparison
+from spark_integration.demo.progress import MIB, BatchReport, megabytes
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The whole run. Peaks are of the worst worker, disk is the sum over all buckets at the end."""
+
+    scale: float
+    backend: str
+    cap_bytes: int
+    batches: int
+    seconds: float
+    input_rows: int
+    output_rows: int
+    expected_rows: int
+    equal: bool
+    difference: str
+    peak_state_bytes: int
+    worker_peak_rss_bytes: int
+    worker_idle_rss_bytes: int
+    worker_growth_bytes: int
+    spilled_bytes: int
+    state_disk_bytes: int
+    plot: str
+    output: str
+
+    def as_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def summarize(
+    reports: Sequence[BatchReport],
+    comparison: Comparison,
+    *,
+    scale: float,
+    backend: str,
+    cap_bytes: int,
+    seconds: float,
+    plot: Path,
+    output: Path,
+) -> Summary:
+    """Put together what the micro-batches reported and what the check found."""
+    return Summary(
+        scale=scale,
+        backend=backend,
+        cap_bytes=cap_bytes,
+        batches=len(reports),
+        seconds=round(seconds, 3),
+        input_rows=sum(report.rows_in for report in reports),
+        output_rows=comparison.output_rows,
+        expected_rows=comparison.expected_rows,
+        equal=comparison.equal,
+        difference=comparison.difference,
+        peak_state_bytes=max((report.peak_state_bytes for report in reports), default=0),
+        worker_peak_rss_bytes=max((report.worker_peak_rss_bytes for report in reports), default=0),
+        worker_idle_rss_bytes=max((report.worker_idle_rss_bytes for report in reports), default=0),
+        worker_growth_bytes=max((report.worker_growth_bytes for report in reports), default=0),
+        spilled_bytes=sum(report.spilled_bytes for report in reports),
+        state_disk_bytes=reports[-1].state_disk_bytes if reports else 0,
+        plot=str(plot),
+        output=str(output),
+    )
+
+
+def print_summary(console: Console, summary: Summary) -> None:
+    rate = summary.input_rows / summary.seconds if summary.seconds else 0.0
+    peak, cap = summary.peak_state_bytes, summary.cap_bytes
+    table = Table(title="four streams, joined over their full history", show_header=False)
+    table.add_row("rows in", f"{summary.input_rows:,} in {summary.batches} micro-batches")
+    table.add_row("rows out", f"{summary.output_rows:,}")
+    table.add_row("time", f"{summary.seconds:.1f} s ({rate:,.0f} rows in per second)")
+    table.add_row(
+        "peak of the state in memory",
+        f"{megabytes(peak)} of a cap of {megabytes(cap)} ({peak / cap:.0%}), worst worker",
+    )
+    table.add_row(
+        "resident memory, worst worker",
+        f"{megabytes(summary.worker_peak_rss_bytes)}, "
+        f"of it {megabytes(summary.worker_idle_rss_bytes)} before the first row",
+    )
+    table.add_row("state on disk", megabytes(summary.state_disk_bytes))
+    table.add_row("spilled", megabytes(summary.spilled_bytes))
+    table.add_row(
+        "check against DuckDB",
+        f"[green]equal[/green]: the same {summary.expected_rows:,} rows, all columns and types"
+        if summary.equal
+        else f"[red]NOT equal[/red]: {summary.difference}",
+    )
+    table.add_row("plot", summary.plot)
+    console.print(table)
+
+
+def draw_plot(
+    path: Path,
+    reports: Sequence[BatchReport],
+    worker_memory: Sequence[tuple[float, int]],
+    cap_bytes: int,
+) -> None:
+    """Output rows and memory over time, as PNG. Time counts from the first micro-batch's start."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 7), layout="constrained")
+    FigureCanvasAgg(figure)
+    rows, memory = figure.subplots(2, 1, sharex=True)
+    start = min((r.finished.timestamp() - r.seconds for r in reports), default=0.0)
+    times = [report.finished.timestamp() - start for report in reports]
+    totals = [sum(r.rows_out for r in reports[: i + 1]) for i in range(len(reports))]
+    rows.plot([0.0, *times], [0, *totals], marker="o", color="tab:blue")
+    rows.set_ylabel("rows of output, in total")
+    rows.set_title("Four TPC-DS streams joined over their full history")
+    memory.plot(
+        times,
+        [report.state_memory_bytes / MIB for report in reports],
+        marker="o",
+        label="state in memory, worst worker",
+    )
+    memory.plot(
+        times,
+        [report.state_disk_bytes / MIB for report in reports],
+        marker="s",
+        label="state on disk, all buckets",
+    )
+    memory.plot(
+        [at - start for at, _ in worker_memory if at >= start],
+        [count / MIB for at, count in worker_memory if at >= start],
+        color="tab:gray",
+        label="resident memory of the largest worker, sampled",
+    )
+    memory.axhline(cap_bytes / MIB, color="tab:red", linestyle="--", label="cap of one worker")
+    memory.set_ylabel("MiB")
+    memory.set_ylim(bottom=0)
+    memory.set_xlabel("seconds")
+    memory.legend(loc="best", fontsize="small")
+    for axes in (rows, memory):
+        axes.grid(visible=True, alpha=0.3)
+    figure.savefig(path, dpi=110)

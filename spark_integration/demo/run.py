@@ -1,0 +1,120 @@
+"""The main job: four TPC-DS streams, one operator, the result checked against DuckDB."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from lsmstate.options import parse_bytes
+from spark_integration.demo.check import compare
+from spark_integration.demo.progress import BatchReport, Display, WorkerMemory, report_of
+from spark_integration.demo.query import CONDITION, batch_sql, read_streams, written_files
+from spark_integration.demo.report import Summary, draw_plot, print_summary, summarize
+from spark_integration.demo.session import start_session
+from spark_integration.demo.settings import DemoSettings
+from spark_integration.demo.tpcds import StreamFiles, stream_files
+from spark_integration.demo.workdir import fresh_directory
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+POLL_SECONDS = 0.2
+
+
+def run(settings: DemoSettings, console: Console) -> Summary:
+    """Make or find the data, run the query to its end, check and report.
+
+    Prints to ``console`` only. Raises what the query raised; the result, the state, the plot
+    and summary.json stay in ``settings.run_directory`` until the next run.
+    """
+    cap_bytes = parse_bytes(settings.memory)
+    with fresh_directory(settings.run_directory.resolve()) as directory:
+        console.print(f"data: TPC-DS, scale {settings.scale:g} (made once, then kept)")
+        files = stream_files(settings.data_directory.resolve(), settings.scale, settings.batches)
+        console.print("starting Spark ...")
+        spark = start_session(directory, settings.cores or core_count(), settings.batches)
+        try:
+            display = Display(console, settings.batches, cap_bytes)
+            worker_memory = WorkerMemory()
+            query = _start(spark, files, settings, directory)
+            started = time.monotonic()
+            with display:
+                reports = _follow(query, display, worker_memory.sample)
+            seconds = time.monotonic() - started
+            output = written_files(spark, directory / "output")
+        finally:
+            spark.stop()
+        console.print("comparing with DuckDB ...")
+        comparison = compare(batch_sql(files), output)
+        plot = directory / "plot.png"
+        draw_plot(plot, reports, worker_memory.samples, cap_bytes)
+        summary = summarize(
+            reports,
+            comparison,
+            scale=settings.scale,
+            backend=settings.backend,
+            cap_bytes=cap_bytes,
+            seconds=seconds,
+            plot=plot,
+            output=directory / "output",
+        )
+        (directory / "summary.json").write_text(summary.as_json() + "\n")
+        print_summary(console, summary)
+        return summary
+
+
+def core_count() -> int:
+    """Cores this process may use; a container often has fewer than the machine."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _start(
+    spark: "SparkSession", files: StreamFiles, settings: DemoSettings, directory: Path
+) -> "StreamingQuery":
+    from spark_integration.api import multiway_join
+
+    joined = multiway_join(
+        read_streams(spark, files),
+        on=CONDITION,
+        memory=settings.memory,
+        backend=settings.backend,
+    )
+    return (
+        joined.writeStream.format("parquet")
+        .option("checkpointLocation", str(directory / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(directory / "output"))
+    )
+
+
+def _follow(
+    query: "StreamingQuery", display: Display, sample: Callable[[], None]
+) -> list[BatchReport]:
+    """Show every micro-batch once, until the query has ended; stop it if we are interrupted."""
+    reports: list[BatchReport] = []
+    seen = -1
+    try:
+        active = True
+        while active:
+            time.sleep(POLL_SECONDS)
+            active = query.isActive
+            sample()
+            for progress in query.recentProgress:
+                if progress.batchId <= seen:
+                    continue
+                seen = progress.batchId
+                report = report_of(progress)
+                if report is not None:
+                    reports.append(report)
+                    display.add(report)
+        query.awaitTermination()  # has ended: raises what it ended by
+    except BaseException:
+        query.stop()
+        raise
+    return reports

@@ -1,0 +1,52 @@
+"""A quiet local Spark session for the demo."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lsmstate.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def start_session(directory: Path, cores: int, batches: int) -> "SparkSession":
+    """A session whose files lie in ``directory`` and whose workers use this Python.
+
+    As many state partitions as cores: one task each per micro-batch. All progress reports of
+    the query are kept, because the report at the end needs every micro-batch.
+    """
+    require_java()
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    log_settings = Path(__file__).with_name("log4j2.properties")
+    builder = (
+        SparkSession.builder.master(f"local[{cores}]")
+        .appName("lsmstate demo")
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{log_settings}")
+        .config("spark.driver.memory", "2g")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.local.dir", str(directory / "spark-local"))
+        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", cores)
+        .config("spark.sql.streaming.numRecentProgressUpdates", 2 * batches + 100)
+    )
+    return builder.getOrCreate()
+
+
+def require_java() -> None:
+    """One sentence instead of the gateway's stack trace."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else "java"
+    if shutil.which(java) is None:
+        raise InvalidArgumentError(
+            f"no Java ({java}) was found; Spark needs version 17 or later: install one, e.g. "
+            "apt-get install openjdk-17-jre-headless, or set JAVA_HOME"
+        )
