@@ -1,0 +1,1 @@
+"""Joins on Spark Structured Streaming: what knows Spark, and nothing else does."""

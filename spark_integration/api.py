@@ -1,0 +1,267 @@
+"""multiway_join: named streaming DataFrames and a condition -> one streaming DataFrame."""
+
+import difflib
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from joins.spec import Condition, JoinSpec, output_names
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.options import Options, parse_bytes
+from spark_integration import metrics
+from spark_integration.commit import STATE_DDL
+from spark_integration.frames import FRAME_DDL
+from spark_integration.keys import KeyColumn, common_type
+from spark_integration.plan import CoercedSpec, JoinPlan, StreamPlan
+from spark_integration.query import PLAN_METADATA, listen, local_path
+from spark_integration.route import route_function
+from spark_integration.schemas import arrow_schema, arrow_type, output_fields
+from spark_integration.stateful_join import OUTPUT_DDL, stateful_function
+from spark_integration.unpack import unpack_function
+from spark_integration.worker_memory import ENVIRONMENT
+
+#: Names kept for later versions, with the only value this one accepts.
+_RESERVED: Final = {"how": "inner", "event_time": None, "late": None, "retention": None}
+_OPTIONS: Final = ("memory", "backend", "buckets", "state_dir")
+_BACKENDS: Final = ("lsm", "rocksdb", "memory")
+_MOST_BUCKETS: Final = 4096
+#: Buckets per core, where the number of cores is known.
+_BUCKETS_PER_CORE: Final = 2
+_BUCKETS_OTHERWISE: Final = 8
+
+_environment_lock = threading.Lock()
+
+
+def multiway_join(
+    streams: Mapping[str, DataFrame],
+    on: Condition,
+    *,
+    memory: int | str = "64m",
+    backend: str = "lsm",
+    buckets: int | None = None,
+    state_dir: str | None = None,
+    **reserved: Any,
+) -> DataFrame:
+    """Join streaming DataFrames over their full history, in one operator.
+
+        joined = multiway_join({"o": orders, "p": payments}, on="o.id = p.order_id")
+        joined.select("amount", "o_day").writeStream...
+
+    ``on`` is SQL text of equalities joined by AND, or the key columns of each stream
+    (``{"o": ["id"], "p": ["order_id"]}``), or the columns all streams share by name (``["id"]``).
+    Keys are compared as Spark's ``=`` compares them; a null key matches nothing.
+
+    **Columns of the result.** All columns of all inputs, in the order of ``streams``. A name that
+    occurs in one input only stays; one that occurs in several becomes ``<stream>_<column>``
+    (``o_day``, ``p_day``). Name columns by these names: ``joined["o_day"]`` or ``F.col("o_day")``.
+    The inputs' own column objects (``orders["day"]``) do not resolve in the result; Spark says so
+    (CANNOT_RESOLVE_DATAFRAME_COLUMN or MISSING_ATTRIBUTES) when the query is built.
+
+    Options: ``memory`` is the cap of what the state of one running task may hold ("64m", or
+    bytes; at least "5m"). ``backend`` is "lsm", "rocksdb" or "memory". ``buckets`` is fixed by
+    the first start of a query; default: two per core. ``state_dir`` is a local directory of this
+    query alone; default: ``lsmstate`` in its checkpoint location. ``how``, ``event_time``,
+    ``late`` and ``retention`` are reserved.
+
+    The result may stand once in a query: to use it twice, write it once with ``foreachBatch``, or
+    to a table that other queries read. Join static DataFrames afterwards.
+
+    InvalidArgumentError: the message names the value and what to write instead.
+    """
+    _check_reserved(reserved)
+    spark = _check_inputs(streams)
+    options = _Checked.of(memory, backend, buckets, state_dir)
+    plan, key_types = _plan(spark, streams, on, options)
+    is_classic = hasattr(spark, "_jsparkSession")
+    if is_classic:
+        listen(spark)
+    elif plan.state_dir is None:
+        raise InvalidArgumentError(
+            "under Spark Connect the workers cannot learn the query's checkpoint location; name "
+            "a directory that they can write to: multiway_join(..., state_dir=...)"
+        )
+    frames = _routed(streams, plan, key_types)
+    grouped = frames.groupBy("bucket")
+    with _worker_environment(spark) if is_classic else _no_environment():
+        results = grouped.applyInPandasWithState(
+            stateful_function(plan), OUTPUT_DDL, STATE_DDL, "append", "NoTimeout"
+        )
+    payloads = metrics.observe(results).where("payload IS NOT NULL").select("rows", "payload")
+    return payloads.mapInArrow(unpack_function(plan), _output_type(streams))
+
+
+@dataclass(frozen=True)
+class _Checked:
+    memory_bytes: int
+    backend: str
+    buckets: int | None
+    state_dir: str | None
+
+    @classmethod
+    def of(
+        cls, memory: int | str, backend: str, buckets: int | None, state_dir: str | None
+    ) -> "_Checked":
+        if backend not in _BACKENDS:
+            raise InvalidArgumentError(
+                f"backend={backend!r}: did you mean {_nearest(backend, _BACKENDS)!r}? "
+                f"Known: {', '.join(_BACKENDS)}"
+            )
+        if buckets is not None and (
+            isinstance(buckets, bool)
+            or not isinstance(buckets, int)
+            or not 1 <= buckets <= _MOST_BUCKETS
+        ):
+            raise InvalidArgumentError(
+                f"buckets={buckets!r}: must be a whole number from 1 to {_MOST_BUCKETS}, or None"
+            )
+        memory_bytes = Options(memory_bytes=parse_bytes(memory, "memory")).memory_bytes
+        if state_dir is not None:
+            state_dir = local_path(str(state_dir), "state_dir")
+        return cls(memory_bytes, backend, buckets, state_dir)
+
+
+def _check_reserved(reserved: Mapping[str, Any]) -> None:
+    for name, value in reserved.items():
+        if name not in _RESERVED:
+            near = _nearest(name, (*_OPTIONS, *_RESERVED))
+            raise InvalidArgumentError(
+                f"there is no option {name!r}; did you mean {near!r}? "
+                f"Options: {', '.join(_OPTIONS)}"
+            )
+        if value != _RESERVED[name]:
+            raise InvalidArgumentError(
+                f"{name}={value!r} is not available in this version; leave {name} out "
+                "(inner joins over the full history only)"
+            )
+
+
+def _check_inputs(streams: Mapping[str, DataFrame]) -> SparkSession:
+    if not isinstance(streams, Mapping) or len(streams) < 2:
+        raise InvalidArgumentError(
+            "streams must map names to at least two streaming DataFrames, such as "
+            '{"o": orders, "p": payments}'
+        )
+    for name, frame in streams.items():
+        if not isinstance(name, str) or not hasattr(frame, "isStreaming"):
+            raise InvalidArgumentError(
+                f"streams[{name!r}] is {type(frame).__name__}, not a streaming DataFrame under a "
+                "name that is text"
+            )
+        if not frame.isStreaming:
+            raise InvalidArgumentError(
+                f"stream {name!r} is a static DataFrame; join it afterwards: "
+                f"multiway_join(...).join({name}, ...)"
+            )
+    return next(iter(streams.values())).sparkSession
+
+
+def _plan(
+    spark: SparkSession, streams: Mapping[str, DataFrame], on: Condition, options: _Checked
+) -> tuple[JoinPlan, list[T.DataType]]:
+    """The plan, and the types Spark casts its key columns to."""
+    schemas = {name: frame.schema for name, frame in streams.items()}
+    rows = {name: arrow_schema(name, schema) for name, schema in schemas.items()}
+    # Which columns make up the key is JoinSpec's business, the types they are compared in are
+    # Spark's: names are resolved on columns of one type.
+    alike = {name: pa.schema([(c, pa.int64()) for c in s.names]) for name, s in rows.items()}
+    keys = JoinSpec.create(alike, on).keys
+    key_types = []
+    for k in range(len(next(iter(keys.values())))):
+        columns = [KeyColumn(n, keys[n][k], schemas[n][keys[n][k]].dataType) for n in keys]
+        key_types.append(common_type(spark, columns))
+    coerced = pa.schema(
+        [pa.field(f"k{k}", arrow_type(t, f"join key {k + 1}")) for k, t in enumerate(key_types)]
+    )
+    plans = [_stream_plan(name, rows[name], keys[name], coerced) for name in streams]
+    plan = JoinPlan(
+        spec=CoercedSpec(rows, keys, coerced),
+        streams=tuple(plans),
+        memory_bytes=options.memory_bytes,
+        backend=options.backend,
+        buckets=options.buckets,
+        default_buckets=_default_buckets(spark),
+        state_dir=options.state_dir,
+    )
+    return plan, key_types
+
+
+def _stream_plan(
+    name: str, rows: pa.Schema, columns: tuple[str, ...], key: pa.Schema
+) -> StreamPlan:
+    positions, casts = [], []
+    for column, field in zip(columns, key, strict=True):
+        if rows.field(column).type.equals(field.type):
+            positions.append(rows.get_field_index(column))
+        else:
+            positions.append(len(rows) + len(casts))
+            casts.append(field)
+    return StreamPlan(name, rows, key, tuple(positions), pa.schema(casts))
+
+
+def _routed(
+    streams: Mapping[str, DataFrame], plan: JoinPlan, key_types: list[T.DataType]
+) -> DataFrame:
+    """All inputs as frames, in one DataFrame whose bucket column carries the join's settings."""
+    routed: DataFrame | None = None
+    for number, stream in enumerate(plan.streams):
+        frame = streams[stream.name]
+        columns = [frame[_quoted(name)] for name in stream.rows.names]
+        wanted = plan.spec.keys[stream.name]
+        for column, field, key_type in zip(wanted, stream.key, key_types, strict=True):
+            if field.name in stream.cast_keys.names:
+                cast = frame[_quoted(column)].cast(key_type)
+                columns.append(cast.alias(f"lsmstate {field.name}"))
+        frames = frame.select(*columns).mapInArrow(route_function(plan, number), FRAME_DDL)
+        routed = frames if routed is None else routed.unionAll(frames)
+    assert routed is not None
+    bucket = F.col("bucket").alias("bucket", metadata={PLAN_METADATA: plan.wanted().to_json()})
+    return routed.select(bucket, "stream", "partition", "number", "rows", "payload")
+
+
+def _output_type(streams: Mapping[str, DataFrame]) -> T.StructType:
+    names = output_names({name: frame.columns for name, frame in streams.items()})
+    fields: list[T.StructField] = []
+    for name, frame in streams.items():
+        fields += output_fields(frame.schema, names[name])
+    return T.StructType(fields)
+
+
+def _default_buckets(spark: SparkSession) -> int:
+    if not hasattr(spark, "_jsparkSession"):
+        return _BUCKETS_OTHERWISE
+    return max(1, _BUCKETS_PER_CORE * spark.sparkContext.defaultParallelism)
+
+
+@contextmanager
+def _worker_environment(spark: SparkSession) -> Iterator[None]:
+    """Give the stateful node workers of its own: Spark keeps one pool of workers per environment,
+    so route and unpack do not make it start more of those that hold state."""
+    environment = spark.sparkContext.environment
+    with _environment_lock:
+        before = dict(environment)
+        environment.update(ENVIRONMENT)
+        try:
+            yield
+        finally:
+            environment.clear()
+            environment.update(before)
+
+
+@contextmanager
+def _no_environment() -> Iterator[None]:
+    yield
+
+
+def _nearest(name: str, known: tuple[str, ...]) -> str:
+    return difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,51 @@
+"""The store of one bucket for one task attempt: opened at a pointer, given up with the attempt.
+
+Workers change between micro-batches, so nothing is kept open across them; what an attempt wrote
+and did not commit is named by no pointer and harms nobody.
+"""
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lsmstate.backends import open_attempt
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.options import Options
+from lsmstate.store import StateStore
+from spark_integration.plan import JoinPlan
+from spark_integration.run import TaskRun
+
+
+def bucket_directory(run: TaskRun, bucket: int) -> str:
+    """Where the files of a bucket lie; made if it is not there."""
+    path = os.path.join(run.root, f"bucket-{bucket:06d}")
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"the state directory {path} cannot be written to ({error.strerror}); make it "
+            "writable for the user Spark runs as, or choose another with state_dir"
+        ) from error
+    return path
+
+
+@contextmanager
+def attempt_store(
+    plan: JoinPlan, run: TaskRun, directory: str, pointer: str | None
+) -> Iterator[StateStore]:
+    """The bucket's store as the last accepted micro-batch left it. Cost: one manifest read."""
+    store = open_attempt(
+        directory,
+        plan.spec.stream_schemas,
+        backend=plan.backend,
+        pointer=pointer,
+        batch_id=run.batch_id,
+        # Task attempt ids repeat after a restart of the driver, names of files never may.
+        attempt_id=f"{run.attempt}-{uuid.uuid4().hex[:12]}",
+        options=Options(memory_bytes=plan.memory_bytes),
+    )
+    try:
+        yield store
+    finally:
+        store.close()

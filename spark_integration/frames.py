@@ -1,0 +1,211 @@
+"""Frames: the rows that cross Spark's stateful operator, packed as Arrow IPC record batches.
+
+One row of Spark is one frame of some 64 to 256 KiB, so pandas, which Spark puts in between,
+never sees a cell of user data and every type survives. A huge row travels alone.
+
+Invariant: frames of a bucket are handled in the order (stream, partition, number), which does not
+depend on the order Spark delivers them in; a retried micro-batch therefore gives the same rows.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+
+from lsmstate.errors import CorruptionError
+from lsmstate.options import KIB, MIB
+
+FRAME_DDL: Final = (
+    "bucket BIGINT, stream INT, partition INT, number BIGINT, rows INT, payload BINARY"
+)
+_FRAME_SCHEMA: Final = pa.schema(
+    [
+        ("bucket", pa.int64()),
+        ("stream", pa.int32()),
+        ("partition", pa.int32()),
+        ("number", pa.int64()),
+        ("rows", pa.int32()),
+        ("payload", pa.binary()),
+    ]
+)
+FRAME_BYTES: Final = 128 * KIB
+#: A frame grows to at most this, except for a single row that is larger.
+_LARGEST_FRAME_BYTES: Final = 256 * KIB
+#: Frames that are handed to Spark in one piece, and rows that wait for their frame to fill.
+_HANDOVER_BYTES: Final = 1 * MIB
+_WAITING_BYTES: Final = 8 * MIB
+
+
+class FramePacker:
+    """Cuts the rows of one route task into frames, one bucket at a time.
+
+    Memory: rows that wait stay under ``_WAITING_BYTES`` however many buckets there are.
+    """
+
+    def __init__(self, stream: int, partition: int) -> None:
+        self._stream = stream
+        self._partition = partition
+        self._number = 0
+        self._waiting: dict[int, list[pa.RecordBatch]] = {}
+        self._waiting_bytes: dict[int, int] = {}
+        self._frames: list[tuple[int, int, int, bytes]] = []
+        self._frame_bytes = 0
+
+    def add(
+        self, batch: pa.RecordBatch, buckets: npt.NDArray[np.int64]
+    ) -> Iterator[pa.RecordBatch]:
+        """Take the rows; row ``i`` belongs to bucket ``buckets[i]``, a negative one to none."""
+        for bucket in np.unique(buckets[buckets >= 0]).tolist():
+            # A copy, not a slice: a slice would keep the whole batch alive until it is packed.
+            rows = batch.take(pa.array(np.flatnonzero(buckets == bucket)))
+            self._waiting.setdefault(bucket, []).append(rows)
+            waiting = self._waiting_bytes.get(bucket, 0) + rows.nbytes
+            self._waiting_bytes[bucket] = waiting
+            if waiting >= FRAME_BYTES:
+                yield from self._pack(bucket)
+        while sum(self._waiting_bytes.values()) > _WAITING_BYTES:
+            fullest = max(self._waiting_bytes, key=lambda b: (self._waiting_bytes[b], -b))
+            yield from self._pack(fullest)
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Everything that still waits."""
+        for bucket in sorted(self._waiting):
+            yield from self._pack(bucket)
+        if self._frames:
+            yield self._hand_over()
+
+    def _pack(self, bucket: int) -> Iterator[pa.RecordBatch]:
+        self._waiting_bytes.pop(bucket)
+        rows = pa.concat_batches(self._waiting.pop(bucket))
+        for piece in cut(rows, _LARGEST_FRAME_BYTES):
+            payload = piece.serialize().to_pybytes()
+            self._frames.append((bucket, self._number, piece.num_rows, payload))
+            self._number += 1
+            self._frame_bytes += len(payload)
+            if self._frame_bytes >= _HANDOVER_BYTES:
+                yield self._hand_over()
+
+    def _hand_over(self) -> pa.RecordBatch:
+        buckets, numbers, rows, payloads = zip(*self._frames, strict=True)
+        count = len(buckets)
+        self._frames, self._frame_bytes = [], 0
+        columns = [
+            buckets,
+            [self._stream] * count,
+            [self._partition] * count,
+            numbers,
+            rows,
+            payloads,
+        ]
+        return pa.record_batch(
+            [pa.array(c, f.type) for c, f in zip(columns, _FRAME_SCHEMA, strict=True)],
+            schema=_FRAME_SCHEMA,
+        )
+
+
+def cut(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Slices of at most ``max_bytes`` in row order; a single larger row is a slice of its own."""
+    stack = [batch]
+    while stack:
+        piece = stack.pop()
+        if piece.num_rows > 1 and piece.nbytes > max_bytes:
+            half = piece.num_rows // 2
+            stack += [piece.slice(half), piece.slice(0, half)]
+        elif piece.num_rows:
+            yield piece
+
+
+class _Place(NamedTuple):
+    stream: int
+    partition: int
+    number: int
+    rows: int
+    offset: int
+    length: int
+
+
+class FrameSpool:
+    """The frames of one bucket and micro-batch, put in order; spilled once they are many.
+
+    Payloads stay in memory up to ``memory_bytes``; then all of them lie in one unnamed file in
+    ``directory``, which vanishes with the process whatever happens to it. The index of places,
+    some 100 bytes a frame, stays in memory.
+    """
+
+    def __init__(self, directory: str, memory_bytes: int) -> None:
+        self._directory = directory
+        self._memory_bytes = memory_bytes
+        self._held: dict[int, bytes] = {}
+        self._places: list[_Place] = []
+        self._end = 0
+        self._file: int | None = None
+        self.spilled_bytes = 0
+
+    def add(self, frames: pd.DataFrame) -> None:
+        """Take the frames of one of the pieces Spark delivers."""
+        columns = [frames[name].tolist() for name in _FRAME_SCHEMA.names[1:]]
+        for stream, partition, number, rows, payload in zip(*columns, strict=True):
+            place = _Place(stream, partition, number, rows, self._end, len(payload))
+            self._places.append(place)
+            self._end += len(payload)
+            if self._file is None:
+                self._held[place.offset] = payload
+                if self._end > self._memory_bytes:
+                    self._spill()
+            else:
+                self._write(payload, place.offset)
+
+    def in_order(self, schemas: list[pa.Schema]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """(stream number, rows) of every frame in the fixed order; each payload is read once."""
+        for place in sorted(self._places):
+            payload = self._held.pop(place.offset, None)
+            if payload is None:
+                payload = self._read(place)
+            yield place.stream, unpack_rows(payload, place.rows, schemas[place.stream])
+
+    def close(self) -> None:
+        """Give up the memory and the file. A second call does nothing."""
+        self._held.clear()
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _spill(self) -> None:
+        handle, path = tempfile.mkstemp(prefix="frames-", dir=self._directory)
+        os.unlink(path)
+        self._file = handle
+        for offset, payload in self._held.items():
+            self._write(payload, offset)
+        self._held.clear()
+
+    def _write(self, payload: bytes, offset: int) -> None:
+        assert self._file is not None
+        view = memoryview(payload)
+        while view:
+            written = os.pwrite(self._file, view, offset)
+            view, offset = view[written:], offset + written
+            self.spilled_bytes += written
+
+    def _read(self, place: _Place) -> bytes:
+        assert self._file is not None
+        parts, offset, end = [], place.offset, place.offset + place.length
+        while offset < end:
+            part = os.pread(self._file, end - offset, offset)
+            if not part:
+                raise CorruptionError("a spilled frame is cut short; restart the query")
+            parts.append(part)
+            offset += len(part)
+        return b"".join(parts)
+
+
+def unpack_rows(payload: bytes, rows: int, schema: pa.Schema) -> pa.RecordBatch:
+    """The record batch of a frame; its buffers stay views of ``payload``."""
+    batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
+    if batch.num_rows != rows:
+        raise CorruptionError(f"a frame says {rows} rows and holds {batch.num_rows}")
+    return batch

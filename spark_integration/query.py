@@ -1,0 +1,162 @@
+"""What a query needs at its start: where its state lies, its buckets, limits of its own.
+
+A listener runs on the query's own thread before its first batch. There it finds the join in the
+query's plan, adopts or pins the settings, changes limits in the query's own copy of the session,
+and leaves the workers what they must know in local properties of that thread. The user's session
+keeps its values, and two queries cannot meet: each has its own thread and its own copy.
+"""
+
+import os
+from typing import Any, Final
+from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from lsmstate.errors import InvalidArgumentError, LsmStateError
+from lsmstate.options import MIB
+from spark_integration.pinned import adopt_or_pin
+from spark_integration.plan import Wanted
+from spark_integration.run import (
+    FLUSH_ROWS_PROPERTY,
+    PARTITIONS_PROPERTY,
+    REFUSAL_PROPERTY,
+    ROOT_PROPERTY,
+)
+
+#: Column metadata under which the join's settings stand in the plan.
+PLAN_METADATA: Final = "lsmstate.join"
+#: Name of the state's directory in the checkpoint location.
+STATE_NAME: Final = "lsmstate"
+
+_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+_MAX_RECORDS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_MAX_BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
+#: Spark hands rows to Python in pieces of at most this.
+_PIECE_BYTES: Final = 4 * MIB
+_FLUSH_ROWS: Final = 10_000
+
+_listening: "WeakKeyDictionary[SparkSession, QueryStarter]" = WeakKeyDictionary()
+
+
+def listen(spark: SparkSession) -> None:
+    """Register the listener, once per session. It stays: it does nothing to other queries."""
+    if spark not in _listening:
+        listener = QueryStarter(spark)
+        spark.streams.addListener(listener)
+        _listening[spark] = listener
+
+
+def local_path(location: str, what: str) -> str:
+    """``file:/a/b`` or ``/a/b`` -> ``/a/b``; other file systems are refused."""
+    parts = urlsplit(location)
+    if parts.scheme in ("", "file") and parts.netloc in ("", "localhost"):
+        # Not parts.path: Hadoop does not escape its paths, so '#' and '?' are plain characters.
+        path = location.split(":", 1)[1] if parts.scheme else location
+        return os.path.abspath("/" + path.lstrip("/") if parts.scheme else path)
+    raise InvalidArgumentError(
+        f"{what} {location!r} is not a local path; this version keeps its state on local paths "
+        "only: name a local directory with multiway_join(..., state_dir=...)"
+    )
+
+
+class QueryStarter(StreamingQueryListener):
+    """Prepares each query of its session that holds a join of ours."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._streams = spark._jsparkSession.streams()
+        self._context = spark._jsc.sc()
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        query = self._streams.get(str(event.id))
+        if query is None:
+            return
+        if hasattr(query, "streamingQuery"):
+            query = query.streamingQuery()
+        wanted = _join_in(query.analyzedPlan())
+        properties: dict[str, str | None] = dict.fromkeys(
+            (ROOT_PROPERTY, PARTITIONS_PROPERTY, FLUSH_ROWS_PROPERTY, REFUSAL_PROPERTY)
+        )
+        if wanted is not None:
+            try:
+                properties |= _prepare(query, str(event.id), wanted, self._context)
+            except (LsmStateError, Py4JError) as refusal:
+                # Spark swallows what a listener raises; the first task raises it instead.
+                properties[REFUSAL_PROPERTY] = str(refusal)
+        for name, value in properties.items():
+            self._context.setLocalProperty(name, value)
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Nothing to do."""
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """Nothing to do."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Nothing to do."""
+
+
+def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> dict[str, str]:
+    """Check and set up one query; returns its local properties."""
+    _check_mode(query)
+    checkpoint = query.resolvedCheckpointRoot()
+    root = wanted.state_dir
+    if root is None:
+        root = os.path.join(local_path(checkpoint, "the checkpoint location"), STATE_NAME)
+    conf = query.sparkSessionForStream().conf()
+    partitions = context.defaultParallelism()
+    if conf.contains(_PARTITIONS):
+        partitions = int(conf.get(_PARTITIONS))
+    pinned = adopt_or_pin(root, wanted, partitions, query_id)
+    # Read by Spark after this, and fixed by the checkpoint from the first batch on.
+    conf.set(_PARTITIONS, str(pinned.partitions))
+    flush_rows = int(conf.get(_MAX_RECORDS))
+    if flush_rows <= 0:
+        flush_rows = _FLUSH_ROWS
+        conf.set(_MAX_RECORDS, str(flush_rows))
+    conf.set(_MAX_BYTES, str(_PIECE_BYTES))
+    return {
+        ROOT_PROPERTY: root,
+        PARTITIONS_PROPERTY: str(pinned.partitions),
+        FLUSH_ROWS_PROPERTY: str(flush_rows),
+    }
+
+
+def _check_mode(query: Any) -> None:
+    if "AsyncProgress" in query.getClass().getName():
+        raise InvalidArgumentError(
+            "the join needs each batch's progress written before the next begins; start the "
+            "query without asyncProgressTrackingEnabled"
+        )
+    trigger = query.trigger().toString()
+    if "RealTime" in trigger or "Continuous" in trigger:
+        raise InvalidArgumentError(
+            f"the join runs in micro-batches, not under {trigger}; use trigger(processingTime=...) "
+            "or trigger(availableNow=True)"
+        )
+
+
+def _join_in(plan: Any) -> Wanted | None:
+    """The settings of the join in a plan; they stand in the metadata of its bucket column."""
+    stack = [plan]
+    while stack:
+        node = stack.pop()
+        children = node.children()
+        nodes = [children.apply(i) for i in range(children.size())]
+        stack += nodes
+        if "InPandasWithState" not in node.nodeName():
+            continue
+        output = nodes[0].output()
+        for i in range(output.size()):
+            metadata = output.apply(i).metadata()
+            if metadata.contains(PLAN_METADATA):
+                return Wanted.from_json(metadata.getString(PLAN_METADATA))
+    return None

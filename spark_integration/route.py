@@ -1,0 +1,39 @@
+"""route: the rows of one input -> frames, each with the bucket it belongs to.
+
+Runs once per input, before the shuffle. Rows whose key holds a null match nothing and stop here.
+"""
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from cython_ext.key_codec import KeyBatch
+from joins.routing.hash import NO_BUCKET, bucket_of
+from spark_integration.frames import FramePacker
+from spark_integration.plan import JoinPlan
+from spark_integration.run import current_run
+from spark_integration.schemas import as_schema
+
+RouteFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def route_function(plan: JoinPlan, number: int) -> RouteFunction:
+    """The function mapInArrow runs over input ``number`` of the join."""
+    stream = plan.streams[number]
+    routed = stream.routed
+
+    def route(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        run = current_run(plan)
+        ids = pa.array(run.pinned.bucket_ids, pa.int64()).to_numpy()
+        packer = FramePacker(number, run.partition)
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            rows = as_schema(batch, routed)
+            buckets = bucket_of(KeyBatch(stream.keys_of(rows)), run.pinned.buckets)
+            has_bucket = buckets != NO_BUCKET
+            buckets[has_bucket] = ids[buckets[has_bucket]]
+            yield from packer.add(rows, buckets)
+        yield from packer.finish()
+
+    return route

@@ -1,0 +1,142 @@
+"""The body given to applyInPandasWithState: one call per bucket and micro-batch.
+
+    put the frames in order -> open the store at the pointer -> join frame by frame -> commit
+
+Invariant: the pointer is handed to Spark after the last frame of results; a call that fails or is
+closed early leaves the previous pointer in place.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any, Final
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql.streaming.state import GroupState
+
+from joins.local.umjoin import UMJoin
+from lsmstate.options import MIB
+from lsmstate.store import StateStore, StoreStats
+from spark_integration.attempt import attempt_store, bucket_directory
+from spark_integration.commit import read_pointer, write_pointer
+from spark_integration.frames import FrameSpool, cut
+from spark_integration.metrics import BucketMetrics
+from spark_integration.plan import JoinPlan
+from spark_integration.run import TaskRun, current_run
+from spark_integration.worker_memory import give_back, measure, settle
+
+OUTPUT_DDL: Final = "rows INT, payload BINARY, metrics ARRAY<BIGINT>"
+_COLUMNS: Final = ("rows", "payload", "metrics")
+#: A frame of results is cut to at most this, except for a single row that is larger.
+_RESULT_BYTES: Final = 1 * MIB
+#: Results that may wait in the worker before it is made to hand them over.
+_PENDING_BYTES: Final = 4 * MIB
+
+StatefulFunction = Callable[[tuple[Any, ...], Iterator[pd.DataFrame], GroupState], Any]
+
+
+def stateful_function(plan: JoinPlan) -> StatefulFunction:
+    """The function Spark calls per bucket; yields frames of results and one row of metrics."""
+    pacer = _Pacer()
+
+    def join(
+        key: tuple[Any, ...], pieces: Iterator[pd.DataFrame], state: GroupState
+    ) -> Iterator[pd.DataFrame]:
+        settle()
+        run = current_run(plan)
+        directory = bucket_directory(run, int(key[0]))
+        with closing(FrameSpool(directory, min(plan.memory_bytes // 8, 8 * MIB))) as spool:
+            for frames in pieces:
+                spool.add(frames)
+            with attempt_store(plan, run, directory, read_pointer(state)) as store:
+                counter = _Counter()
+                for payload_rows, payload in _results(plan, store, spool, counter):
+                    yield _frame(payload_rows, payload, None)
+                    yield from pacer.passed(run, len(payload))
+                before = store.stats()
+                started = time.perf_counter()
+                pointer = store.commit()
+                commit_seconds = time.perf_counter() - started
+                metrics = _metrics(before, store.stats(), counter, commit_seconds)
+                yield _frame(None, None, metrics.values())
+        give_back()
+        write_pointer(state, pointer)
+
+    return join
+
+
+class _Counter:
+    """Rows of one call, in and out."""
+
+    def __init__(self) -> None:
+        self.rows_in = 0
+        self.rows_out = 0
+
+
+class _Pacer:
+    """Makes Spark's worker hand over its results before they fill its memory.
+
+    The worker collects results until their row count passes maxRecordsPerBatch, whatever their
+    size, and over all buckets of a task. After every few MiB of payload it is therefore given
+    that many rows of nulls, which the plan drops right above.
+    """
+
+    def __init__(self) -> None:
+        self._task = -1
+        self._pending = 0
+        self._nulls = pd.DataFrame()
+
+    def passed(self, run: TaskRun, payload_bytes: int) -> Iterator[pd.DataFrame]:
+        if run.task_attempt_id != self._task:
+            self._task, self._pending = run.task_attempt_id, 0
+        self._pending += payload_bytes
+        if self._pending >= _PENDING_BYTES:
+            self._pending = 0
+            if len(self._nulls) != run.flush_rows + 1:
+                nothing = [None] * (run.flush_rows + 1)
+                self._nulls = pd.DataFrame(dict.fromkeys(_COLUMNS, nothing), dtype=object)
+            yield self._nulls
+
+
+def _results(
+    plan: JoinPlan, store: StateStore, spool: FrameSpool, counter: _Counter
+) -> Iterator[tuple[int, bytes]]:
+    """(rows, payload) of every frame of results, in an order that does not change on a retry."""
+    joined = UMJoin(plan.spec, store)
+    for number, routed in spool.in_order([stream.routed for stream in plan.streams]):
+        stream = plan.streams[number]
+        counter.rows_in += routed.num_rows
+        results = joined.process(stream.name, stream.rows_of(routed), stream.keys_of(routed))
+        for found in results:
+            counter.rows_out += found.num_rows
+            for piece in cut(found, _RESULT_BYTES):
+                yield piece.num_rows, _payload(piece)
+
+
+def _payload(rows: pa.RecordBatch) -> bytes:
+    return bytes(rows.serialize().to_pybytes())
+
+
+def _frame(rows: int | None, payload: bytes | None, metrics: list[int] | None) -> pd.DataFrame:
+    columns = {"rows": [rows], "payload": [payload], "metrics": [metrics]}
+    return pd.DataFrame(columns, dtype=object)
+
+
+def _metrics(
+    before: StoreStats, after: StoreStats, counter: _Counter, commit_seconds: float
+) -> BucketMetrics:
+    memory = measure()
+    return BucketMetrics(
+        rows_in=counter.rows_in,
+        rows_out=counter.rows_out,
+        state_memory_bytes=before.memory_bytes,
+        peak_state_bytes=after.peak_memory_bytes,
+        state_disk_bytes=after.disk_bytes,
+        spilled_bytes=after.spilled_bytes,
+        worker_rss_bytes=memory.now,
+        worker_peak_rss_bytes=memory.peak,
+        worker_idle_rss_bytes=memory.idle,
+        worker_growth_bytes=memory.growth,
+        commit_ms=round(commit_seconds * 1000),
+    )

@@ -1,0 +1,24 @@
+"""unpack: frames of results -> rows with the types the query sees."""
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from spark_integration.frames import unpack_rows
+from spark_integration.plan import JoinPlan
+
+UnpackFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def unpack_function(plan: JoinPlan) -> UnpackFunction:
+    """The function mapInArrow runs over (rows, payload); one frame becomes one batch."""
+    schema = plan.spec.output_schema
+
+    def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows, payloads = batch.column(0), batch.column(1)
+            for i in range(batch.num_rows):
+                if payloads[i].is_valid:
+                    yield unpack_rows(payloads[i].as_py(), rows[i].as_py(), schema)
+
+    return unpack
