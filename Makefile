@@ -18,9 +18,11 @@ EXTENSION_SOURCES := setup.py $(wildcard cython_ext/*.pyx cython_ext/*.pxd)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # What pyproject.toml names in build-system.requires; installed once, used for every build.
 BUILD_REQUIREMENTS := "setuptools>=77" wheel "cython>=3.1" "blosc2>=4.5"
+BUILD_EXT = $(BIN)/python setup.py --quiet build_ext --inplace --parallel 2
 
 .DEFAULT_GOAL := help
-.PHONY: help run test pytest stress build debug lint types bench clean check-all
+.PHONY: help run test stress build debug lint types bench clean check-all
+.NOTPARALLEL:
 
 help:
 	@echo "make run     the main job: four streams joined on Spark (SF=1 CAP=16m BATCHES=10 BACKEND=lsm JSON=)"
@@ -50,33 +52,36 @@ types: build
 	@$(BIN)/mypy
 	@$(BIN)/python -m mypy.stubtest --ignore-missing-stub cython_ext
 
-build: $(STAMPS)/release
+# Compiled first, on two cores; the editable installation then finds nothing left to compile.
+build: $(STAMPS)/release $(STAMPS)/installed
 
 # Assertions and bounds checks kept; the next `make build` compiles without them again.
-debug: $(STAMPS)/debug
+debug: $(STAMPS)/debug $(STAMPS)/installed
 	@$(BIN)/python -m pytest -m "not spark and not stress" $(ARGS)
 
 check-all:
 	@.ci/preflight all >/dev/null
 
-$(BIN)/python:
-	@python=$$(.ci/preflight python) && $$python -m venv $(VENV)
-
-$(STAMPS)/installed: pyproject.toml | $(BIN)/python
-	@echo "installing into $(VENV) (Spark is large: some minutes the first time)" >&2
+$(STAMPS)/tools:
+	@.ci/preflight python >/dev/null
+	@$$(.ci/preflight python) -m venv $(VENV)
 	@$(PIP) install $(BUILD_REQUIREMENTS)
-	@$(PIP) install --no-build-isolation --editable '.[spark,rocksdb,demo,dev]'
-	@mkdir -p $(STAMPS) && rm -f $(STAMPS)/debug && touch $@
+	@mkdir -p $(STAMPS) && touch $@
 
-$(STAMPS)/release: $(EXTENSION_SOURCES) | $(STAMPS)/installed
+$(STAMPS)/release: $(EXTENSION_SOURCES) | $(STAMPS)/tools
 	@echo "building the extensions" >&2
-	@$(BIN)/python setup.py --quiet build_ext --inplace --parallel 2 $(if $(wildcard $(STAMPS)/debug),--force) >/dev/null
+	@$(BUILD_EXT) $(if $(wildcard $(STAMPS)/debug),--force) >/dev/null
 	@rm -f $(STAMPS)/debug && touch $@
 
-$(STAMPS)/debug: $(EXTENSION_SOURCES) | $(STAMPS)/installed
+$(STAMPS)/debug: $(EXTENSION_SOURCES) | $(STAMPS)/tools
 	@echo "building the extensions with assertions" >&2
-	@LSMSTATE_DEBUG=1 $(BIN)/python setup.py --quiet build_ext --inplace --parallel 2 --force >/dev/null
+	@LSMSTATE_DEBUG=1 $(BUILD_EXT) --force >/dev/null
 	@rm -f $(STAMPS)/release && touch $@
+
+$(STAMPS)/installed: pyproject.toml | $(STAMPS)/tools
+	@echo "installing into $(VENV) (Spark is large: some minutes the first time)" >&2
+	@$(PIP) install --no-build-isolation --editable '.[spark,rocksdb,demo,dev]'
+	@touch $@
 
 clean:
 	rm -rf build dist *.egg-info cython_ext/*.c cython_ext/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
