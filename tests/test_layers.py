@@ -80,12 +80,19 @@ def test_imports_point_downward(path: str) -> None:
     assert violations(path, imports(path)) == []
 
 
-@pytest.mark.parametrize("path", [path for path in FACES if (ROOT / path).exists()])
+@pytest.mark.parametrize("path", FACES)
 def test_a_face_holds_no_code(path: str) -> None:
+    """Imports and names; at most a ``__getattr__`` that imports a name when it is first used."""
     for node in ast.parse((ROOT / path).read_text()).body:
-        docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        names = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-        assert docstring or names or isinstance(node, ast.ImportFrom), ast.unparse(node)
+        if isinstance(node, ast.FunctionDef):
+            assert node.name == "__getattr__"
+        elif isinstance(node, ast.Assign):
+            assert ast.unparse(node.targets[0]) in ("__all__", "_MODULES")
+        elif isinstance(node, ast.If):
+            assert ast.unparse(node.test) == "TYPE_CHECKING"
+        else:
+            docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            assert docstring or isinstance(node, ast.ImportFrom), ast.unparse(node)
 
 
 def test_the_check_would_notice() -> None:

@@ -59,7 +59,7 @@ def report_of(progress: "StreamingQueryProgress") -> BatchReport | None:
         batch=int(progress.batchId),
         finished=datetime.fromtimestamp(started.timestamp() + seconds),
         seconds=seconds,
-        rows_in=number("rows_in"),
+        rows_in=int(progress.numInputRows),  # the operator never sees rows with a null key
         rows_out=number("rows_out"),
         state_memory_bytes=number("state_memory_bytes"),
         peak_state_bytes=number("peak_state_bytes"),

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 def start_session(directory: Path, cores: int, batches: int) -> "SparkSession":
     """A session whose files lie in ``directory`` and whose workers use this Python.
 
-    As many state partitions as cores: one task each per micro-batch. All progress reports of
-    the query are kept, because the report at the end needs every micro-batch.
+    All progress reports of the query are kept: the report at the end needs every micro-batch.
     """
     require_java()
     from pyspark.sql import SparkSession
@@ -35,7 +34,6 @@ def start_session(directory: Path, cores: int, batches: int) -> "SparkSession":
         .config("spark.local.dir", str(directory / "spark-local"))
         .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
         .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", cores)
         .config("spark.sql.streaming.numRecentProgressUpdates", 2 * batches + 100)
     )
     return builder.getOrCreate()
