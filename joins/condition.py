@@ -1,8 +1,8 @@
 """The text of a join condition: a conjunction of ``name.column = name.column``, nothing else.
 
-    condition := comparison (AND comparison)*      parentheses around any part
-    comparison := column '=' column                 '==' too, as in Spark
-    column := identifier '.' identifier             backquoted or plain
+condition := comparison (AND comparison)*      parentheses around any part
+comparison := column '=' column                 '==' too, as in Spark
+column := identifier '.' identifier             backquoted or plain
 """
 
 import re
@@ -12,7 +12,7 @@ from lsmstate.errors import InvalidArgumentError
 
 _SUPPORTED = (
     "supported are equalities of columns joined by AND, such as "
-    "\"a.id = b.id AND a.day = b.day\"; filter the inputs before the join for anything else"
+    '"a.id = b.id AND a.day = b.day"; filter the inputs before the join for anything else'
 )
 
 _TOKEN = re.compile(

@@ -110,8 +110,7 @@ def output_names(streams: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     counts = Counter(column.casefold() for columns in streams.values() for column in columns)
     names = {
         stream: [
-            column if counts[column.casefold()] == 1 else f"{stream}_{column}"
-            for column in columns
+            column if counts[column.casefold()] == 1 else f"{stream}_{column}" for column in columns
         ]
         for stream, columns in streams.items()
     }
@@ -242,6 +241,5 @@ def _unknown(what: str, name: str, known: Iterable[str], stream: str = "") -> In
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)
     owner = f" in stream {stream!r}" if stream else ""
     return InvalidArgumentError(
-        f"there is no {what} {name!r}{owner}; did you mean {near[0]!r}? "
-        f"Known: {', '.join(known)}"
+        f"there is no {what} {name!r}{owner}; did you mean {near[0]!r}? Known: {', '.join(known)}"
     )

@@ -1,0 +1,294 @@
+"""UMJoin: several streams with one common key, joined over everything that ever arrived.
+
+A batch is stored in its own stream first; then its keys are probed in one other stream after
+another, and a key that is absent from one is asked for no further. Only the keys that every stream
+holds have rows fetched. A combination is found once: when the last of its rows arrives.
+"""
+
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+
+import numpy as np
+import pyarrow as pa
+
+from cython_ext.key_codec import KeyBatch, KeyCodec
+from joins.local.cross_product import Numbers, Side, cross_product
+from joins.spec import JoinSpec
+from lsmstate.arrow_sizes import least_row_bytes, pieces_of, row_sizes
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.store import Probe, StateStore
+
+#: A batch is probed in slices of at most this many rows.
+SLICE_ROWS = 10_000
+
+
+class UMJoin:
+    """The operator over one store, whose streams are ``spec.stream_schemas``.
+
+    Not thread-safe. The store belongs to the caller, who commits and closes it.
+    """
+
+    def __init__(self, spec: JoinSpec, store: StateStore, piece_bytes: int = 1 << 20) -> None:
+        if piece_bytes < 1:
+            raise InvalidArgumentError(f"piece_bytes={piece_bytes!r}: must be at least 1")
+        if list(store.streams) != list(spec.streams):
+            raise InvalidArgumentError(
+                f"the store holds the streams {', '.join(store.streams)}, the join needs "
+                f"{', '.join(spec.streams)}; open the store with spec.stream_schemas"
+            )
+        self._spec = spec
+        self._store = store
+        self._piece_bytes = piece_bytes
+        self._codec = KeyCodec(spec.key_schema)
+        self._least_bytes = {name: least_row_bytes(schema) for name, schema in spec.streams.items()}
+        self._rates = MatchRates(spec)
+        self._unfinished: Results | None = None
+
+    def process(
+        self,
+        stream: str,
+        batch: pa.RecordBatch,
+        keys: pa.RecordBatch | KeyBatch | None = None,
+    ) -> "Results":
+        """Store the batch now; return the new results, worked out as they are asked for.
+
+        ``keys`` are the batch's keys if the caller has them. Results come in pieces of at most
+        ``piece_bytes`` of Arrow data or one row, with the columns of ``spec.output_schema``.
+        They must be consumed or closed before the next call (InvalidArgumentError): closing
+        gives up the rest of them. If storing fails midway, give the store up uncommitted.
+        Memory: a piece and, per stream, about ``piece_bytes`` of fetched rows, whatever the data.
+        """
+        self._spec.check_stream(stream)
+        if self._unfinished is not None and not self._unfinished.is_finished:
+            raise InvalidArgumentError(
+                f"process({stream!r}): the results of the previous call were not consumed to the "
+                "end; iterate over them, or close() them to give up the rest"
+            )
+        # At most SLICE_ROWS rows and piece_bytes bytes a slice.
+        sizes = row_sizes(batch)
+        least = -(-self._piece_bytes // SLICE_ROWS)
+        slices = list(pieces_of(np.maximum(sizes, least), self._piece_bytes))
+        arrived = []
+        for piece in slices:
+            rows = batch.slice(piece.start, piece.stop - piece.start)
+            part = self._encoded(stream, rows, keys, piece, len(slices) == 1)
+            self._store.append(stream, rows, part)
+            arrived.append(Arrived(rows, part, sizes[piece]))
+        self._unfinished = Results(self._results(stream, arrived))
+        return self._unfinished
+
+    def _encoded(
+        self,
+        stream: str,
+        rows: pa.RecordBatch,
+        keys: pa.RecordBatch | KeyBatch | None,
+        piece: slice,
+        is_whole: bool,
+    ) -> KeyBatch:
+        """The encoded keys of a slice of the batch."""
+        if keys is None:
+            return self._codec.encode(self._spec.key_batch(stream, rows))
+        if isinstance(keys, KeyBatch):
+            if is_whole:
+                return keys
+            return KeyBatch.from_bytes(keys.to_pylist()[piece])
+        return self._codec.encode(keys.slice(piece.start, piece.stop - piece.start))
+
+    def _results(self, stream: str, arrived: "list[Arrived]") -> Iterator[pa.RecordBatch]:
+        for part in arrived:
+            distinct, starts = part.keys.distinct()
+            probes, survivors = self._probe(stream, distinct)
+            if len(survivors):
+                found = Found(stream, part, starts, probes, survivors)
+                yield from self._combine(found)
+
+    def _probe(self, stream: str, keys: KeyBatch) -> tuple[dict[str, Probe], Numbers]:
+        """Existence in every other stream, most selective first, without reading a row."""
+        survivors = np.arange(len(keys), dtype=np.int64)
+        probes: dict[str, Probe] = {}
+        for other in self._rates.order(stream):
+            if len(survivors) == 0:
+                break
+            probe = probes[other] = self._store.probe(other, keys, survivors)
+            asked = len(survivors)
+            survivors = survivors[probe.counts[survivors] > 0]
+            self._rates.record(stream, other, asked, len(survivors))
+        return probes, survivors
+
+    def _combine(self, found: "Found") -> Iterator[pa.RecordBatch]:
+        """Cross products of the surviving keys, in groups whose rows are few enough to hold."""
+        keys = found.survivors
+        weights = {name: self._weights(name, found.probes[name])[keys] for name in found.probes}
+        ends = [np.cumsum(weight) for weight in weights.values()]
+        first = 0
+        while first < len(keys):
+            limits = [(end[first - 1] if first else 0) + self._piece_bytes for end in ends]
+            stops = [
+                int(np.searchsorted(end, limit, side="right"))
+                for end, limit in zip(ends, limits, strict=True)
+            ]
+            last = max(first + 1, min(stops))
+            if any(weight[first] > self._piece_bytes for weight in weights.values()):
+                yield from self._combine_hot(found, int(keys[first]))
+            else:
+                yield from self._combine_group(found, keys[first:last])
+            first = last
+
+    def _combine_group(self, found: "Found", keys: Numbers) -> Iterator[pa.RecordBatch]:
+        """Keys whose rows, all together, fit into a piece per stream: each row is fetched once."""
+        sides = {}
+        for name, probe in found.probes.items():
+            pieces = list(probe.fetch(keys, self._piece_bytes))
+            rows = pa.concat_batches([piece.rows for piece in pieces])
+            counts = probe.counts[keys]
+            assert rows.num_rows == counts.sum(), f"{name}: fetched other rows than were counted"
+            sides[name] = Side(rows, _starts(counts), row_sizes(rows))
+        return self._product(found, keys, sides)
+
+    def _combine_hot(self, found: "Found", key: int) -> Iterator[pa.RecordBatch]:
+        """One key with more rows than a piece: nested pieces, the smallest stream outermost.
+
+        The inner streams are read again for each piece of an outer one, so memory stays at one
+        piece per stream however large the result.
+        """
+        keys = np.array([key], dtype=np.int64)
+        weight = {name: int(self._weights(name, p)[key]) for name, p in found.probes.items()}
+        names = sorted(found.probes, key=lambda name: weight[name])
+        sides: dict[str, Side] = {}
+        stack = [self._pieces(found, names[0], keys, weight)]
+        while stack:
+            rows = next(stack[-1], None)
+            if rows is None:
+                stack.pop()
+                continue
+            sides[names[len(stack) - 1]] = Side(
+                rows, np.array([0, rows.num_rows], dtype=np.int64), row_sizes(rows)
+            )
+            if len(stack) < len(names):
+                stack.append(self._pieces(found, names[len(stack)], keys, weight))
+            else:
+                yield from self._product(found, keys, sides)
+
+    def _pieces(
+        self, found: "Found", name: str, keys: Numbers, weight: Mapping[str, int]
+    ) -> Iterator[pa.RecordBatch]:
+        probe = found.probes[name]
+        # The store counts encoded bytes, which can be far fewer than Arrow's.
+        encoded = int(probe.row_bytes[keys[0]])
+        max_bytes = max(1, self._piece_bytes * encoded // max(1, weight[name]))
+        return (piece.rows for piece in probe.fetch(keys, max_bytes))
+
+    def _product(
+        self, found: "Found", keys: Numbers, sides: Mapping[str, Side]
+    ) -> Iterator[pa.RecordBatch]:
+        """The cross product of the arrived rows of ``keys`` with the fetched ones."""
+        own = found.own_side(keys)
+        ordered = [own if name == found.stream else sides[name] for name in self._spec.streams]
+        return cross_product(ordered, self._spec.output_schema, self._piece_bytes)
+
+    def _weights(self, stream: str, probe: Probe) -> Numbers:
+        """Bytes that the rows of each key take when fetched: an estimate, never far too low."""
+        return probe.row_bytes + probe.counts * self._least_bytes[stream]
+
+
+class Results(Iterator[pa.RecordBatch]):
+    """Pieces of a join's result. After an error it stays unfinished: the result is not whole."""
+
+    def __init__(self, pieces: Iterator[pa.RecordBatch]) -> None:
+        self._pieces = pieces
+        self._error: BaseException | None = None
+        self.is_finished = False
+
+    def __next__(self) -> pa.RecordBatch:
+        if self._error is not None:
+            raise self._error
+        if self.is_finished:
+            raise StopIteration
+        try:
+            return next(self._pieces)
+        except StopIteration:
+            self.is_finished = True
+            raise
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def close(self) -> None:
+        """Give up the results that were not asked for yet."""
+        self.is_finished = True
+        self._pieces = iter(())
+
+    def __enter__(self) -> "Results":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Arrived:
+    """A slice of a batch that has been stored: rows, their keys and bytes."""
+
+    def __init__(self, rows: pa.RecordBatch, keys: KeyBatch, sizes: Numbers) -> None:
+        self.rows = rows
+        self.keys = keys
+        self.sizes = sizes
+
+
+class Found:
+    """What probing a slice found: its distinct keys' places, and the keys no stream lacks."""
+
+    def __init__(
+        self,
+        stream: str,
+        part: Arrived,
+        starts: Numbers,
+        probes: dict[str, Probe],
+        survivors: Numbers,
+    ) -> None:
+        self.stream = stream
+        self.probes = probes
+        self.survivors = survivors
+        self._part = part
+        self._starts = starts
+
+    def own_side(self, keys: Numbers) -> Side:
+        """The slice's own rows under the distinct keys ``keys``."""
+        counts = self._starts[keys + 1] - self._starts[keys]
+        starts = _starts(counts)
+        places = np.repeat(self._starts[keys] - starts[:-1], counts) + np.arange(starts[-1])
+        order = self._part.keys.order[places].astype(np.int64)
+        return Side(self._part.rows, starts, self._part.sizes[order], order)
+
+
+class MatchRates:
+    """Which stream to probe first: the one that let the smallest share of keys through so far.
+
+    Follows from what this operator has processed alone; the order never changes the result.
+    """
+
+    def __init__(self, spec: JoinSpec) -> None:
+        self._names = tuple(spec.streams)
+        self._asked = {(a, b): 2 for a in self._names for b in self._names}
+        self._matched = {(a, b): 1 for a in self._names for b in self._names}
+
+    def order(self, stream: str) -> list[str]:
+        """The other streams, most selective first; ties in the order of the spec."""
+        others = [name for name in self._names if name != stream]
+        return sorted(
+            others, key=lambda name: self._matched[stream, name] / self._asked[stream, name]
+        )
+
+    def record(self, stream: str, other: str, asked: int, matched: int) -> None:
+        """``asked`` keys of ``stream`` were probed in ``other``, ``matched`` of them are there."""
+        self._asked[stream, other] += asked
+        self._matched[stream, other] += matched
+
+
+def _starts(counts: Numbers) -> Numbers:
+    """Where each group begins, and where the last one ends."""
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)])

@@ -1,0 +1,86 @@
+"""The join for plain Python: Arrow batches in, Arrow batches out, no Spark."""
+
+import tempfile
+from collections.abc import Mapping
+from types import TracebackType
+
+import pyarrow as pa
+
+from joins.local.umjoin import Results, UMJoin
+from joins.spec import Condition, JoinSpec
+from lsmstate.backends import open_store
+from lsmstate.options import Options, parse_bytes
+from lsmstate.store import StoreStats
+
+
+class MultiwayJoin:
+    """Several streams joined by a common key over everything that was ever fed to it.
+
+        with MultiwayJoin({"cu": schema, "sr": schema2}, on="cu.id = sr.cu_id") as join:
+            for result in join.process("cu", batch):
+                ...
+
+    ``memory`` caps what the state holds in memory. With ``path`` the state is kept there and found
+    again; without, it lies in a temporary directory that ``close`` removes.
+    """
+
+    def __init__(
+        self,
+        streams: Mapping[str, pa.Schema],
+        on: Condition,
+        *,
+        memory: int | str = "64m",
+        backend: str = "lsm",
+        path: str | None = None,
+        piece_bytes: int = 1 << 20,
+    ) -> None:
+        self.spec = JoinSpec.create(streams, on)
+        options = Options(memory_bytes=parse_bytes(memory))
+        self._temporary = None if path else tempfile.TemporaryDirectory(prefix="lsmstate-")
+        directory = path or (self._temporary.name if self._temporary else "")
+        try:
+            self._store = open_store(
+                directory, self.spec.stream_schemas, backend=backend, options=options
+            )
+        except BaseException:
+            if self._temporary is not None:
+                self._temporary.cleanup()
+            raise
+        self._join = UMJoin(self.spec, self._store, piece_bytes)
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """The columns of every result; see ``output_names`` for how they are called."""
+        return self.spec.output_schema
+
+    def process(self, stream: str, batch: pa.RecordBatch) -> Results:
+        """Store the batch now; return what it newly matches, in bounded pieces.
+
+        Consume or close the results before the next call.
+        """
+        return self._join.process(stream, batch)
+
+    def commit(self) -> None:
+        """Make everything fed so far durable: opening ``path`` again finds it."""
+        self._store.commit()
+
+    def stats(self) -> StoreStats:
+        """Memory, disk and counters of the state as of now."""
+        return self._store.stats()
+
+    def close(self) -> None:
+        """Release memory, locks and the temporary directory. A second call does nothing."""
+        self._store.close()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def __enter__(self) -> "MultiwayJoin":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,85 @@
+"""The two ways to own a store, for every backend."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.options import Options
+from lsmstate.store import StateStore, StreamSchema
+from lsmstate.store_checks import nearest
+
+#: ``lsm``: ours, spills to disk under a memory cap. ``rocksdb``: the same on RocksDB.
+#: ``memory``: hash tables, no spilling.
+BACKENDS = ("lsm", "rocksdb", "memory")
+
+
+def open_attempt(
+    directory: str,
+    streams: Sequence[StreamSchema],
+    *,
+    backend: str = "lsm",
+    pointer: str | None = None,
+    batch_id: int,
+    attempt_id: str,
+    options: Options,
+) -> StateStore:
+    """A task attempt's private store, at the state a commit pointer names; None: empty.
+
+    ``commit`` writes new files with unique names below ``directory`` and returns the new pointer.
+    Nothing is renamed over or rewritten: attempts may run from one pointer at the same time, and
+    any pointer whose files are kept opens later, in any process. Closed without a commit, the
+    attempt leaves nothing that matters.
+    """
+    opened: StateStore = _store_class(backend).open_attempt(
+        directory,
+        streams,
+        pointer=pointer,
+        batch_id=batch_id,
+        attempt_id=attempt_id,
+        options=options,
+    )
+    return opened
+
+
+def open_store(
+    directory: str,
+    streams: Sequence[StreamSchema],
+    *,
+    backend: str = "lsm",
+    options: Options,
+) -> StateStore:
+    """A store that one process owns (StoreLockedError otherwise); finds what was committed.
+
+    The pointers of its commits serve as names in messages only: the directory holds one state.
+    """
+    opened: StateStore = _store_class(backend).open(directory, streams, options=options)
+    return opened
+
+
+def check_backend(backend: str) -> None:
+    """InvalidArgumentError, with the nearest valid name, for an unknown backend."""
+    if backend not in BACKENDS:
+        raise InvalidArgumentError(f"backend={backend!r} is unknown{nearest(backend, BACKENDS)}")
+
+
+def _store_class(backend: str) -> Any:
+    """Imported when it is asked for: rocksdict is an optional dependency."""
+    check_backend(backend)
+    if backend == "memory":
+        from lsmstate.memory_store import MemoryStore
+
+        return MemoryStore
+    if backend == "rocksdb":
+        try:
+            from lsmstate.rocks_store import RocksStore
+        except ModuleNotFoundError as error:
+            if error.name != "rocksdict":
+                raise
+            raise InvalidArgumentError(
+                "backend='rocksdb' needs the package rocksdict; "
+                "run: pip install 'lsmstate[rocksdb]'"
+            ) from error
+        return RocksStore
+    from lsmstate.lsm_store import LsmStore
+
+    return LsmStore

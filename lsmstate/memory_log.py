@@ -1,0 +1,195 @@
+"""Files of the memory backend: one per commit, holding only what that commit added.
+
+    file := magic part* footer(JSON) length(u64) digest(16) magic
+    part := Arrow IPC stream, as the footer lists it with offset, length and digest
+
+The footer names the predecessor's pointer, so a state is the chain of its files. A pointer is
+``name#digest``, the digest being the footer's. Files are never changed once they are named.
+"""
+
+import hashlib
+import json
+import os
+import struct
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
+from lsmstate.store import Positions, StreamSchema
+from lsmstate.store_checks import check_same_streams, pack_schemas, unpack_schemas
+
+FORMAT_VERSION = 1
+SUFFIX = ".mem"
+
+_MAGIC = b"LSMSTmem"
+_DIGEST_BYTES = 16
+_TRAILER = struct.Struct(f"<Q{_DIGEST_BYTES}s{len(_MAGIC)}s")
+_KEYS = pa.schema([("key", pa.binary()), ("count", pa.int64())])
+
+
+class Change(NamedTuple):
+    """One append (rows grouped by key, ``counts[g]`` each) or, without rows, one delete."""
+
+    stream: str
+    keys: list[bytes]
+    counts: Positions
+    rows: pa.RecordBatch | None
+
+
+class LogWriter:
+    """The file of the commit to come: changes are written as they are made, so nothing is held."""
+
+    def __init__(self, directory: str, batch_id: int, attempt_id: str, sync: bool) -> None:
+        safe = "".join(c if c.isalnum() or c in "_-" else "_" for c in attempt_id)
+        self.name = f"{batch_id:012d}-{safe}-{uuid.uuid4().hex}{SUFFIX}"
+        self._directory = Path(directory)
+        self._sync = sync
+        self.size = 0
+        self._parts: list[dict[str, Any]] = []
+        self._file = open(self._directory / f"{self.name}.open", "xb")  # noqa: SIM115
+        self._file.write(_MAGIC)
+
+    def write(self, change: Change) -> None:
+        """Add a change. OS errors pass through."""
+        keys = pa.RecordBatch.from_arrays(
+            [pa.array(change.keys, pa.binary()), pa.array(change.counts)], schema=_KEYS
+        )
+        part = {"stream": change.stream, "keys": self._write_batch(keys)}
+        if change.rows is not None:
+            part["rows"] = self._write_batch(change.rows)
+        self._parts.append(part)
+
+    def finish(self, predecessor: str | None, streams: Mapping[str, StreamSchema]) -> str:
+        """Seal the file, give it its name and return the pointer."""
+        footer = json.dumps(
+            {
+                "format": FORMAT_VERSION,
+                "predecessor": predecessor,
+                "streams": pack_schemas(streams),
+                "parts": self._parts,
+            }
+        ).encode()
+        digest = _digest(footer)
+        self._file.write(footer + _TRAILER.pack(len(footer), digest, _MAGIC))
+        self._file.flush()
+        self.size = self._file.tell()
+        if self._sync:
+            os.fsync(self._file.fileno())
+        self._file.close()
+        # The name is fresh: nothing is renamed over.
+        os.rename(self._file.name, self._directory / self.name)
+        if self._sync:
+            _sync_directory(self._directory)
+        return f"{self.name}#{digest.hex()}"
+
+    def discard(self) -> None:
+        """Remove the unfinished file. Does nothing after ``finish``."""
+        if not self._file.closed:
+            self._file.close()
+            os.unlink(self._file.name)
+
+    def _write_batch(self, batch: pa.RecordBatch) -> dict[str, Any]:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        data = sink.getvalue()
+        offset = self._file.tell()
+        self._file.write(data)
+        return {"offset": offset, "length": data.size, "digest": _digest(data).hex()}
+
+
+class LogFile:
+    """A committed file: its footer checked and parsed, its changes read on demand."""
+
+    def __init__(self, directory: str, pointer: str) -> None:
+        name, _, digest = pointer.partition("#")
+        if not name.endswith(SUFFIX) or os.path.basename(name) != name:
+            raise InvalidArgumentError(
+                f"pointer {pointer!r} is not one that a memory store's commit returned"
+            )
+        self.path = Path(directory) / name
+        with open(self.path, "rb") as file:
+            self.size = os.fstat(file.fileno()).st_size
+            footer, found = _read_footer(file, str(self.path), self.size)
+        if digest and found.hex() != digest:
+            raise CorruptionError(f"not the file that {pointer} names", str(self.path), 0)
+        self.pointer = f"{name}#{found.hex()}"
+        if footer["format"] != FORMAT_VERSION:
+            raise FormatVersionError(
+                f"{self.path}: format {footer['format']}, this release reads {FORMAT_VERSION}"
+            )
+        self.predecessor: str | None = footer["predecessor"]
+        self.streams = unpack_schemas(footer["streams"])
+        self._parts = footer["parts"]
+
+    def changes(self) -> Iterator[Change]:
+        """The changes in the order they were made. CorruptionError names a damaged part."""
+        with open(self.path, "rb") as file:
+            for part in self._parts:
+                keys = self._read_batch(file, part["keys"])
+                rows = self._read_batch(file, part["rows"]) if "rows" in part else None
+                counts = keys.column(1).to_numpy().astype(np.int64)
+                yield Change(part["stream"], keys.column(0).to_pylist(), counts, rows)
+
+    def _read_batch(self, file: Any, place: Mapping[str, Any]) -> pa.RecordBatch:
+        file.seek(place["offset"])
+        data = file.read(place["length"])
+        if len(data) != place["length"] or _digest(data).hex() != place["digest"]:
+            raise CorruptionError(
+                "checksum does not match; restore the file or start from another checkpoint",
+                str(self.path),
+                place["offset"],
+            )
+        return pa.ipc.open_stream(data).read_next_batch()
+
+
+def read_chain(directory: str, pointer: str, streams: Mapping[str, StreamSchema]) -> list[LogFile]:
+    """The files of a state, oldest first."""
+    chain: list[LogFile] = []
+    at: str | None = pointer
+    while at is not None:
+        chain.append(LogFile(directory, at))
+        at = chain[-1].predecessor
+    check_same_streams(f"{directory} at {pointer}", chain[0].streams, streams)
+    chain.reverse()
+    return chain
+
+
+def newest_pointer(directory: str) -> tuple[int, str | None]:
+    """(number, pointer) of the last commit in a directory that one process owns; (0, None)."""
+    names = sorted(name for name in os.listdir(directory) if name.endswith(SUFFIX))
+    return (int(names[-1].split("-")[0]), names[-1]) if names else (0, None)
+
+
+def _read_footer(file: Any, path: str, size: int) -> tuple[dict[str, Any], bytes]:
+    remedy = "restore the file or start from another checkpoint"
+    if size < _TRAILER.size + len(_MAGIC):
+        raise CorruptionError(f"only {size} bytes long; {remedy}", path, 0)
+    file.seek(size - _TRAILER.size)
+    length, digest, magic = _TRAILER.unpack(file.read(_TRAILER.size))
+    start = size - _TRAILER.size - length
+    if magic != _MAGIC or start < len(_MAGIC):
+        raise CorruptionError(f"no valid trailer; {remedy}", path, size - _TRAILER.size)
+    file.seek(start)
+    footer = file.read(length)
+    if _digest(footer) != digest:
+        raise CorruptionError(f"checksum of the footer does not match; {remedy}", path, start)
+    parsed: dict[str, Any] = json.loads(footer)
+    return parsed, digest
+
+
+def _digest(data: Any) -> bytes:
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
+
+
+def _sync_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,321 @@
+"""MemoryStore: the contract on hash tables. All state stays in memory; a commit writes what is new.
+
+It never spills: work that would pass the cap is refused. The cap covers all memory stores of the
+process and the states kept from closed ones.
+"""
+
+import os
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+import pyarrow as pa
+
+from cython_ext.key_codec import KeyBatch, KeyCodec
+from lsmstate.arrow_sizes import pieces_of
+from lsmstate.directory_lock import DirectoryLock
+from lsmstate.errors import MemoryLimitError
+from lsmstate.memory_log import Change, LogWriter, newest_pointer, read_chain
+from lsmstate.memory_table import MemoryTable
+from lsmstate.options import Options
+from lsmstate.store import Matches, Positions, StoreStats, StreamSchema
+from lsmstate.store_checks import (
+    StoreGuard,
+    check_rows,
+    checked_positions,
+    encoded_keys,
+    stream_of,
+    streams_by_name,
+)
+
+Tables = dict[str, MemoryTable]
+
+#: Committed states of closed stores, by directory and pointer: opening one takes it out, since
+#: its owner will change it. Whoever comes second loads the files.
+_kept: OrderedDict[tuple[str, str], tuple[Tables, int]] = OrderedDict()
+_open_stores: "weakref.WeakSet[MemoryStore]" = weakref.WeakSet()
+
+
+class MemoryStore:
+    """A StateStore; see ``open_attempt`` and ``open`` for the two ways to own one."""
+
+    def __init__(
+        self,
+        directory: str,
+        streams: Sequence[StreamSchema],
+        options: Options,
+        *,
+        pointer: str | None,
+        batch_id: int,
+        attempt_id: str | None,
+    ) -> None:
+        os.makedirs(directory, exist_ok=True)
+        self._directory = directory
+        self._streams = streams_by_name(streams)
+        self._codecs = {name: KeyCodec(stream.key) for name, stream in self._streams.items()}
+        self._options = options
+        self._guard = StoreGuard(directory)
+        self._pointer = pointer
+        self._batch_id = batch_id
+        self._attempt_id = attempt_id
+        self._lock: DirectoryLock | None = None
+        self._log: LogWriter | None = None
+        self._tables: Tables = {}
+        self._disk_bytes = 0
+        self._peak_bytes = 0
+        self._counters = {"appended_rows": 0, "probed_keys": 0, "fetched_rows": 0}
+        _open_stores.add(self)
+
+    @classmethod
+    def open_attempt(
+        cls,
+        directory: str,
+        streams: Sequence[StreamSchema],
+        *,
+        pointer: str | None,
+        batch_id: int,
+        attempt_id: str,
+        options: Options,
+    ) -> "MemoryStore":
+        """A task attempt's private store at a commit pointer; None: empty.
+
+        Cost: nothing if this process committed and closed that state, else reading all of it.
+        """
+        store = cls(
+            directory,
+            streams,
+            options,
+            pointer=pointer,
+            batch_id=batch_id,
+            attempt_id=attempt_id,
+        )
+        return store._loaded()
+
+    @classmethod
+    def open(
+        cls, directory: str, streams: Sequence[StreamSchema], *, options: Options
+    ) -> "MemoryStore":
+        """The store that this process alone owns, with what was last committed."""
+        os.makedirs(directory, exist_ok=True)
+        lock = DirectoryLock(directory)
+        try:
+            number, pointer = newest_pointer(directory)
+            store = cls(
+                directory,
+                streams,
+                options,
+                pointer=pointer,
+                batch_id=number + 1,
+                attempt_id=None,
+            )
+            store._lock = lock
+            return store._loaded()
+        except BaseException:
+            lock.release()
+            raise
+
+    @property
+    def streams(self) -> Mapping[str, StreamSchema]:
+        return MappingProxyType(self._streams)
+
+    def append(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+        self._guard.check_writable()
+        schema = stream_of(self._streams, stream)
+        check_rows(schema, rows, keys)
+        encoded = encoded_keys(schema, self._codecs[stream], keys)
+        if encoded.n_valid == 0:
+            return 0
+        distinct, starts = encoded.distinct()
+        # A copy, grouped by key: the caller's batch may be a slice that pins far more memory.
+        grouped = rows.take(pa.array(encoded.order))
+        grouped = pa.RecordBatch.from_arrays(grouped.columns, schema=schema.rows)
+        change = Change(stream, _present(distinct), np.diff(starts), grouped)
+        self._reserve(MemoryTable.cost(change.keys, grouped))
+        self._write(change)
+        self._apply(change)
+        self._counters["appended_rows"] += encoded.n_valid
+        return int(encoded.n_valid)
+
+    def probe(
+        self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
+    ) -> "MemoryProbe":
+        self._guard.check_readable()
+        schema = stream_of(self._streams, stream)
+        encoded = encoded_keys(schema, self._codecs[stream], keys)
+        asked = checked_positions(encoded, positions)
+        self._counters["probed_keys"] += len(asked)
+        return MemoryProbe(self._guard, self._tables[stream], encoded, asked, self._counters)
+
+    def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
+        self._guard.check_writable()
+        schema = stream_of(self._streams, stream)
+        distinct, _ = encoded_keys(schema, self._codecs[stream], keys).distinct()
+        if len(distinct):
+            counts = np.zeros(len(distinct), dtype=np.int64)
+            change = Change(stream, _present(distinct), counts, None)
+            self._write(change)
+            self._apply(change)
+
+    def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
+        self._guard.check_readable()
+        stream_of(self._streams, stream)
+        return self._scan(self._tables[stream], max_bytes)
+
+    def commit(self) -> str:
+        self._guard.check_readable()
+        is_own = self._attempt_id is None
+        if self._pointer is not None and self._log is None and (is_own or self._guard.is_sealed):
+            return self._pointer
+        log = self._log or self._new_log()
+        self._pointer = log.finish(self._pointer, self._streams)
+        self._disk_bytes += log.size
+        self._log = None
+        self._batch_id += 1
+        if not is_own:
+            self._guard.seal()
+        return self._pointer
+
+    def stats(self) -> StoreStats:
+        self._guard.check_readable()
+        return StoreStats(
+            memory={
+                "rows": sum(table.row_bytes for table in self._tables.values()),
+                "index": sum(table.index_bytes for table in self._tables.values()),
+            },
+            peak_memory_bytes=self._peak_bytes,
+            disk_bytes=self._disk_bytes,
+            spilled_bytes=0,
+            counters=dict(self._counters),
+        )
+
+    def close(self) -> None:
+        if not self._guard.close():
+            return
+        _open_stores.discard(self)
+        if self._log is not None:
+            self._log.discard()
+        elif self._pointer is not None and self._guard.is_sealed:
+            place = (os.path.realpath(self._directory), self._pointer)
+            _kept[place] = (self._tables, self._disk_bytes)
+        self._tables = {}
+        if self._lock is not None:
+            self._lock.release()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of memory this store holds."""
+        return _bytes_of(self._tables)
+
+    def _loaded(self) -> "MemoryStore":
+        """Bring the state of the pointer in, before the store is handed out."""
+        self._tables = {name: MemoryTable(s.rows) for name, s in self._streams.items()}
+        if self._pointer is None:
+            return self
+        chain = read_chain(self._directory, self._pointer, self._streams)
+        self._pointer = chain[-1].pointer
+        place = (os.path.realpath(self._directory), self._pointer)
+        if place in _kept:
+            self._tables, self._disk_bytes = _kept.pop(place)
+            return self
+        for file in chain:
+            self._disk_bytes += file.size
+            for change in file.changes():
+                if change.rows is not None:
+                    self._reserve(MemoryTable.cost(change.keys, change.rows))
+                self._apply(change)
+        return self
+
+    def _write(self, change: Change) -> None:
+        if self._log is None:
+            self._log = self._new_log()
+        self._log.write(change)
+
+    def _new_log(self) -> LogWriter:
+        attempt = self._attempt_id or "own"
+        return LogWriter(self._directory, self._batch_id, attempt, self._options.sync)
+
+    def _apply(self, change: Change) -> None:
+        self._guard.writes += 1
+        table = self._tables[change.stream]
+        if change.rows is not None:
+            table.append(change.keys, change.counts, change.rows)
+            return
+        table.delete(change.keys)
+        if table.is_mostly_dead:
+            self._tables[change.stream] = table.rebuilt()
+
+    def _reserve(self, more: int) -> None:
+        """MemoryLimitError if ``more`` bytes do not fit under the cap beside all that is held."""
+        held = sum(store.held_bytes for store in _open_stores)
+        kept = sum(_bytes_of(tables) for tables, _ in _kept.values())
+        cap = self._options.memory_bytes
+        while _kept and held + kept + more > cap:
+            _, (tables, _) = _kept.popitem(last=False)
+            kept -= _bytes_of(tables)
+        if held + more > cap:
+            raise MemoryLimitError(
+                f"backend 'memory' holds {held} bytes and needs {more} more, past the cap "
+                f'memory_bytes={cap}; it cannot spill to disk: choose backend="lsm", which '
+                "does, or raise the cap"
+            )
+        self._peak_bytes = max(self._peak_bytes, self.held_bytes + more)
+
+    def _scan(self, table: MemoryTable, max_bytes: int) -> Iterator[pa.RecordBatch]:
+        writes = self._guard.writes
+        for piece in table.scan(max_bytes):
+            self._guard.check_probe(writes)
+            yield piece
+
+
+class MemoryProbe:
+    """What a probe of a MemoryStore found: row numbers, no rows."""
+
+    def __init__(
+        self,
+        guard: StoreGuard,
+        table: MemoryTable,
+        keys: KeyBatch,
+        asked: Positions,
+        counters: dict[str, int],
+    ) -> None:
+        self._guard = guard
+        self._writes = guard.writes
+        self._table = table
+        self._counters = counters
+        self._numbers: dict[int, Positions] = {}
+        self.counts = np.zeros(len(keys), dtype=np.int64)
+        self.row_bytes = np.zeros(len(keys), dtype=np.int64)
+        encoded = keys.to_pylist()
+        for position in asked.tolist():
+            key = encoded[position]
+            numbers = None if key is None else table.numbers(key)
+            if numbers is not None:
+                self._numbers[position] = numbers
+                self.counts[position] = len(numbers)
+                self.row_bytes[position] = int(table.sizes(numbers).sum())
+
+    def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
+        self._guard.check_probe(self._writes)
+        return self._fetch(np.asarray(positions, dtype=np.int64), max_bytes)
+
+    def _fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
+        found = positions[self.counts[positions] > 0]
+        if len(found) == 0:
+            return
+        numbers = np.concatenate([self._numbers[position] for position in found.tolist()])
+        owners = np.repeat(found, self.counts[found])
+        for piece in pieces_of(self._table.sizes(numbers), max_bytes):
+            self._guard.check_probe(self._writes)
+            self._counters["fetched_rows"] += len(owners[piece])
+            yield Matches(owners[piece], self._table.rows(numbers[piece]))
+
+
+def _present(keys: KeyBatch) -> list[bytes]:
+    """The bytes of keys of which none holds a null."""
+    return [key for key in keys.to_pylist() if key is not None]
+
+
+def _bytes_of(tables: Tables) -> int:
+    return sum(table.row_bytes + table.index_bytes for table in tables.values())

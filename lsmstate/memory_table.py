@@ -1,0 +1,166 @@
+"""The rows of one stream in memory: a hash table from key to row numbers over Arrow batches."""
+
+from array import array
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from lsmstate.arrow_sizes import Sizes, pieces_of, row_sizes
+from lsmstate.store import Positions
+
+#: What a key costs beside its bytes: the objects of key and ranges, and its place in the table.
+KEY_BYTES = 240
+RANGE_BYTES = 16
+
+#: Arrow batches below this are joined, this many at a time, so that a gather touches few.
+_SMALL_BATCH_BYTES = 1 << 20
+_SMALL_BATCHES = 64
+
+
+class MemoryTable:
+    """A multimap: key -> ranges of row numbers. Row numbers ascend in arrival order per key."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._index: dict[bytes, array[int]] = {}
+        self._batches: list[pa.RecordBatch] = []
+        self._sizes: list[Sizes] = []
+        self._starts: list[int] = []
+        self._end = 0
+        self._dead = 0
+        self.row_bytes = 0
+        self.index_bytes = 0
+
+    @staticmethod
+    def cost(keys: Sequence[bytes], rows: pa.RecordBatch) -> int:
+        """Upper bound of the bytes that ``append`` of these will add."""
+        return (
+            int(rows.get_total_buffer_size())
+            + 8 * rows.num_rows
+            + sum(map(len, keys))
+            + (KEY_BYTES + RANGE_BYTES) * len(keys)
+        )
+
+    def append(self, keys: Sequence[bytes], counts: Positions, rows: pa.RecordBatch) -> None:
+        """Add rows that are grouped by key: ``counts[g]`` rows of ``keys[g]``, then the next."""
+        first = self._end
+        index = self._index
+        for key, count in zip(keys, counts.tolist(), strict=True):
+            ranges = index.get(key)
+            if ranges is None:
+                ranges = index[key] = array("q")
+                self.index_bytes += KEY_BYTES + len(key)
+            ranges.extend((first, count))
+            first += count
+        assert first == self._end + rows.num_rows, "the counts must add up to the rows"
+        self.index_bytes += RANGE_BYTES * len(keys)
+        self._keep(rows)
+
+    def delete(self, keys: Sequence[bytes]) -> None:
+        """Forget the keys. Their rows keep their space until the table is ``rebuilt``."""
+        for key in keys:
+            ranges = self._index.pop(key, None)
+            if ranges is not None:
+                self._dead += sum(ranges[1::2])
+                self.index_bytes -= KEY_BYTES + len(key) + RANGE_BYTES * (len(ranges) // 2)
+
+    @property
+    def is_mostly_dead(self) -> bool:
+        """Deleted rows outnumber the live ones: time to rebuild."""
+        return self._dead > self._end - self._dead
+
+    def rebuilt(self) -> "MemoryTable":
+        """The live rows alone, in a new table."""
+        keys = sorted(self._index)
+        numbers = [_expanded(_pairs(self._index[key])) for key in keys]
+        table = MemoryTable(self._schema)
+        if keys:
+            counts = np.array([len(found) for found in numbers], dtype=np.int64)
+            table.append(keys, counts, self.rows(np.concatenate(numbers)))
+        return table
+
+    def numbers(self, key: bytes) -> Positions | None:
+        """Row numbers under the key in arrival order, None if there are none."""
+        ranges = self._index.get(key)
+        if ranges is None:
+            return None
+        return _expanded(_pairs(ranges))
+
+    def sizes(self, numbers: Positions) -> Sizes:
+        """Bytes of each of the rows."""
+        found = np.empty(len(numbers), dtype=np.int64)
+        batch_of = np.searchsorted(self._starts, numbers, side="right") - 1
+        for k in np.unique(batch_of):
+            here = batch_of == k
+            found[here] = self._sizes[k][numbers[here] - self._starts[k]]
+        return found
+
+    def rows(self, numbers: Positions) -> pa.RecordBatch:
+        """The rows, in the order asked for. Cost: one gather per batch they lie in."""
+        if len(numbers) == 0:
+            return pa.RecordBatch.from_pylist([], schema=self._schema)
+        batch_of = np.searchsorted(self._starts, numbers, side="right") - 1
+        order = np.argsort(batch_of, kind="stable")
+        bounds = np.flatnonzero(np.diff(batch_of[order])) + 1
+        parts = []
+        for members in np.split(order, bounds):
+            k = batch_of[members[0]]
+            parts.append(self._batches[k].take(pa.array(numbers[members] - self._starts[k])))
+        if len(parts) == 1:
+            return parts[0]
+        inverse = np.empty(len(order), dtype=np.int64)
+        inverse[order] = np.arange(len(order))
+        return pa.concat_batches(parts).take(pa.array(inverse))
+
+    def scan(self, max_bytes: int) -> Iterator[pa.RecordBatch]:
+        """All live rows in ascending key order, in pieces of about ``max_bytes``."""
+        waiting: list[Positions] = []
+        size = 0
+        for key in sorted(self._index):
+            numbers = _expanded(_pairs(self._index[key]))
+            for piece in pieces_of(self.sizes(numbers), max_bytes):
+                part = numbers[piece]
+                part_size = int(self.sizes(part).sum())
+                if waiting and size + part_size > max_bytes:
+                    yield self.rows(np.concatenate(waiting))
+                    waiting, size = [], 0
+                waiting.append(part)
+                size += part_size
+        if waiting:
+            yield self.rows(np.concatenate(waiting))
+
+    def _keep(self, rows: pa.RecordBatch) -> None:
+        if rows.num_rows == 0:
+            return
+        self._batches.append(rows)
+        self._sizes.append(row_sizes(rows))
+        self._starts.append(self._end)
+        self._end += rows.num_rows
+        self.row_bytes += rows.get_total_buffer_size() + 8 * rows.num_rows
+        last = self._batches[-_SMALL_BATCHES:]
+        if len(last) == _SMALL_BATCHES and all(b.nbytes < _SMALL_BATCH_BYTES for b in last):
+            self._join_last()
+
+    def _join_last(self) -> None:
+        last = self._batches[-_SMALL_BATCHES:]
+        joined = pa.concat_batches(last)
+        self.row_bytes += joined.get_total_buffer_size()
+        self.row_bytes -= sum(batch.get_total_buffer_size() for batch in last)
+        self._batches[-_SMALL_BATCHES:] = [joined]
+        self._sizes[-_SMALL_BATCHES:] = [np.concatenate(self._sizes[-_SMALL_BATCHES:])]
+        self._starts[-_SMALL_BATCHES + 1 :] = []
+
+
+def _pairs(ranges: "array[int]") -> Positions:
+    """A key's ranges as (first, count) pairs; a view that must not outlive the next append."""
+    return np.frombuffer(ranges, dtype=np.int64).reshape(-1, 2)
+
+
+def _expanded(ranges: Positions) -> Positions:
+    """(first, count) pairs -> the numbers they stand for."""
+    firsts, counts = ranges[:, 0], ranges[:, 1]
+    if len(ranges) == 1:
+        return np.arange(firsts[0], firsts[0] + counts[0], dtype=np.int64)
+    before = np.cumsum(counts) - counts
+    return np.repeat(firsts - before, counts) + np.arange(int(counts.sum()), dtype=np.int64)

@@ -1,0 +1,530 @@
+"""RocksStore: the contract on RocksDB, through rocksdict. The reference our own store is held to.
+
+One database per store, with three column families:
+
+    default   "streams" -> the streams' schemas
+    counts    stream(u16) key -> entry: rows, bytes, chunks
+    rows      stream(u16) key chunk(u32) -> chunk: encoded rows
+
+Whether a key exists is one point read in ``counts``, whose filters and entries are small; rows lie
+in chunks of one append, at most 32 KiB or one row, each found by its exact key.
+
+An attempt works in a private directory into which the tables of its pointer are hard-linked; its
+commit is a RocksDB checkpoint (hard links again) in a new directory that the pointer names.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import struct
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import rocksdict
+
+from cython_ext.key_codec import KeyBatch, KeyCodec
+from cython_ext.row_codec import RowCodec
+from lsmstate.directory_lock import DirectoryLock
+from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
+from lsmstate.options import MIB, Options
+from lsmstate.rocks_chunks import (
+    Chunk,
+    Entry,
+    chunk_name,
+    chunks_of,
+    cut,
+    pack_chunk,
+    unpack_chunk,
+    unpack_entry,
+)
+from lsmstate.store import Matches, Positions, StoreStats, StreamSchema
+from lsmstate.store_checks import (
+    StoreGuard,
+    check_rows,
+    check_same_streams,
+    checked_positions,
+    encoded_keys,
+    pack_schemas,
+    stream_of,
+    streams_by_name,
+    unpack_schemas,
+)
+
+FORMAT_VERSION = 1
+
+#: Chunks read by one multi-get, at most; fewer if they are large on average.
+_CHUNKS_PER_GET = 64
+_STREAM = struct.Struct(">H")
+_STREAMS_KEY = b"streams"
+_CHECKPOINT = "rocks-"
+_WORK = "work-"
+
+
+class RocksStore:
+    """A StateStore; see ``open_attempt`` and ``open`` for the two ways to own one."""
+
+    def __init__(
+        self,
+        directory: str,
+        streams: Sequence[StreamSchema],
+        options: Options,
+        *,
+        path: str,
+        checkpoint: str | None,
+        lock: DirectoryLock | None,
+    ) -> None:
+        """``checkpoint`` is the path the commit will make; None if one process owns the store."""
+        self._directory = directory
+        self._streams = streams_by_name(streams)
+        self._numbers = {name: _STREAM.pack(k) for k, name in enumerate(self._streams)}
+        self._key_codecs = {name: KeyCodec(s.key) for name, s in self._streams.items()}
+        self._row_codecs = {name: RowCodec(s.rows) for name, s in self._streams.items()}
+        self._options = options
+        self._path = path
+        self._checkpoint = checkpoint
+        self._lock = lock
+        self._guard = StoreGuard(directory)
+        self._peak_bytes = 0
+        self._counters = {"appended_rows": 0, "probed_keys": 0, "fetched_rows": 0}
+        self._cache = rocksdict.Cache(options.memory_bytes * 3 // 4)
+        with _rocks_errors(path):
+            self._open_database()
+        try:
+            self._check_streams()
+        except BaseException:
+            self._close_database()
+            raise
+
+    @classmethod
+    def open_attempt(
+        cls,
+        directory: str,
+        streams: Sequence[StreamSchema],
+        *,
+        pointer: str | None,
+        batch_id: int,
+        attempt_id: str,
+        options: Options,
+    ) -> "RocksStore":
+        """A task attempt's private store at a commit pointer; None: empty.
+
+        Cost: a hard link per table, a copy of the manifest, the opening of a database.
+        """
+        safe = "".join(c if c.isalnum() or c in "_-" else "_" for c in attempt_id)
+        name = f"{batch_id:012d}-{safe}-{uuid.uuid4().hex}"
+        work = os.path.join(directory, _WORK + name)
+        if pointer is not None:
+            source = os.path.join(directory, pointer)
+            if os.path.basename(pointer) != pointer or not pointer.startswith(_CHECKPOINT):
+                raise InvalidArgumentError(
+                    f"pointer {pointer!r} is not one that a RocksDB store's commit returned"
+                )
+            _link_files(source, work)
+        else:
+            os.makedirs(work)
+        try:
+            return cls(
+                directory,
+                streams,
+                options,
+                path=work,
+                checkpoint=os.path.join(directory, _CHECKPOINT + name),
+                lock=None,
+            )
+        except BaseException:
+            shutil.rmtree(work)
+            raise
+
+    @classmethod
+    def open(
+        cls, directory: str, streams: Sequence[StreamSchema], *, options: Options
+    ) -> "RocksStore":
+        """The store that this process alone owns; RocksDB's own log keeps every write."""
+        os.makedirs(directory, exist_ok=True)
+        lock = DirectoryLock(directory)
+        try:
+            path = os.path.join(directory, "db")
+            return cls(directory, streams, options, path=path, checkpoint=None, lock=lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    @property
+    def streams(self) -> Mapping[str, StreamSchema]:
+        return MappingProxyType(self._streams)
+
+    def append(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+        self._guard.check_writable()
+        schema = stream_of(self._streams, stream)
+        check_rows(schema, rows, keys)
+        encoded = encoded_keys(schema, self._key_codecs[stream], keys)
+        if encoded.n_valid == 0:
+            return 0
+        distinct, starts = encoded.distinct()
+        names = self._names(stream, distinct)
+        values = self._row_codecs[stream].encode(rows).to_pylist()
+        order = encoded.order.tolist()
+        batch = rocksdict.WriteBatch(raw_mode=True)
+        with _rocks_errors(self._path):
+            old = _get(self._counts, names)
+            for g, name in enumerate(names):
+                added = [values[row] for row in order[starts[g] : starts[g + 1]]]
+                self._put(batch, name, old[g], added)
+            self._write(batch)
+        self._counters["appended_rows"] += encoded.n_valid
+        return int(encoded.n_valid)
+
+    def probe(
+        self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
+    ) -> "RocksProbe":
+        self._guard.check_readable()
+        schema = stream_of(self._streams, stream)
+        encoded = encoded_keys(schema, self._key_codecs[stream], keys)
+        asked = checked_positions(encoded, positions)
+        asked = asked[encoded.valid[asked]]
+        names = self._names(stream, encoded)
+        with _rocks_errors(self._path):
+            found = _get(self._counts, [names[position] for position in asked.tolist()])
+        self._counters["probed_keys"] += len(asked)
+        self._note_memory()
+        return RocksProbe(self, stream, len(encoded), asked, names, found)
+
+    def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
+        self._guard.check_writable()
+        schema = stream_of(self._streams, stream)
+        distinct, _ = encoded_keys(schema, self._key_codecs[stream], keys).distinct()
+        names = self._names(stream, distinct)
+        batch = rocksdict.WriteBatch(raw_mode=True)
+        with _rocks_errors(self._path):
+            for name, found in zip(names, _get(self._counts, names), strict=True):
+                if found is None:
+                    continue
+                batch.delete(name, self._counts_family)
+                for chunk in range(unpack_entry(found).chunks):
+                    batch.delete(chunk_name(name, chunk), self._rows_family)
+            self._write(batch)
+
+    def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
+        self._guard.check_readable()
+        stream_of(self._streams, stream)
+        return self._scan(stream, max_bytes)
+
+    def commit(self) -> str:
+        self._guard.check_readable()
+        with _rocks_errors(self._path):
+            if self._checkpoint is None:
+                self._database.flush_wal(self._options.sync)
+                return f"db@{self._database.latest_sequence_number()}"
+            if not self._guard.is_sealed:
+                # Flushes the memtables first: attempts write no log.
+                rocksdict.Checkpoint(self._database).create_checkpoint(self._checkpoint)
+                self._guard.seal()
+        return os.path.basename(self._checkpoint)
+
+    def stats(self) -> StoreStats:
+        self._guard.check_readable()
+        self._note_memory()
+        disk = self._property("rocksdb.total-sst-files-size")
+        return StoreStats(
+            memory=self._memory(),
+            peak_memory_bytes=self._peak_bytes,
+            disk_bytes=disk,
+            spilled_bytes=disk,
+            counters=dict(self._counters),
+        )
+
+    def close(self) -> None:
+        if not self._guard.close():
+            return
+        self._close_database()
+        if self._checkpoint is not None:
+            shutil.rmtree(self._path)
+        if self._lock is not None:
+            self._lock.release()
+
+    def rows_of(self, stream: str, chunks: Iterator[Chunk], max_bytes: int) -> Iterator[Matches]:
+        """Read and decode the chunks' rows, in pieces of at most ``max_bytes`` or one row."""
+        writes = self._guard.writes
+        owners: list[int] = []
+        rows: list[bytes] = []
+        size = 0
+        for position, chunk in self._chunks(chunks, max_bytes):
+            for row in unpack_chunk(chunk, self._path):
+                if rows and size + len(row) > max_bytes:
+                    yield self._matches(stream, owners, rows)
+                    self._guard.check_probe(writes)
+                    owners, rows, size = [], [], 0
+                owners.append(position)
+                rows.append(row)
+                size += len(row)
+        if rows:
+            yield self._matches(stream, owners, rows)
+
+    def check_probe(self, writes: int) -> None:
+        """InvalidArgumentError if the store was written to since ``writes``."""
+        self._guard.check_probe(writes)
+
+    @property
+    def writes(self) -> int:
+        """Number of writes so far."""
+        return self._guard.writes
+
+    def _matches(self, stream: str, owners: list[int], rows: list[bytes]) -> Matches:
+        self._counters["fetched_rows"] += len(rows)
+        self._note_memory()
+        return Matches(np.array(owners, dtype=np.int64), self._row_codecs[stream].decode(rows))
+
+    def _chunks(self, chunks: Iterator[Chunk], max_bytes: int) -> Iterator[tuple[int, bytes]]:
+        """Read chunks by multi-gets of about ``max_bytes``."""
+        waiting: list[tuple[int, bytes]] = []
+        size = 0
+        for position, name, average in chunks:
+            if waiting and (len(waiting) == _CHUNKS_PER_GET or size + average > max_bytes):
+                yield from self._get_chunks(waiting)
+                waiting, size = [], 0
+            waiting.append((position, name))
+            size += average
+        if waiting:
+            yield from self._get_chunks(waiting)
+
+    def _get_chunks(self, wanted: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        with _rocks_errors(self._path):
+            found = _get(self._rows, [name for _, name in wanted])
+        chunks = []
+        for (position, name), chunk in zip(wanted, found, strict=True):
+            if chunk is None:
+                raise CorruptionError(f"rows of key {name.hex()} are missing", self._path, 0)
+            chunks.append((position, chunk))
+        return chunks
+
+    def _put(
+        self, batch: rocksdict.WriteBatch, name: bytes, old: bytes | None, rows: list[bytes]
+    ) -> None:
+        """Add one key's rows to a write: new chunks, and the key's new entry."""
+        entry = unpack_entry(old)
+        number = entry.chunks
+        for number, part in enumerate(cut(rows), start=entry.chunks):
+            batch.put(chunk_name(name, number), pack_chunk(part), self._rows_family)
+        size = entry.row_bytes + sum(map(len, rows))
+        new = Entry(entry.rows + len(rows), size, number + 1)
+        batch.put(name, new.pack(), self._counts_family)
+
+    def _write(self, batch: rocksdict.WriteBatch) -> None:
+        self._guard.writes += 1
+        self._database.write(batch, self._write_options)
+        self._note_memory()
+
+    def _scan(self, stream: str, max_bytes: int) -> Iterator[pa.RecordBatch]:
+        for piece in self.rows_of(stream, self._all_chunks(stream), max_bytes):
+            yield piece.rows
+
+    def _all_chunks(self, stream: str) -> Iterator[Chunk]:
+        """Every chunk of a stream, in key order."""
+        prefix = self._numbers[stream]
+        with _rocks_errors(self._path):
+            at = self._counts.iter()
+            at.seek(prefix)
+        while at.valid():
+            name, entry = at.key(), at.value()
+            if name[: len(prefix)] != prefix:
+                return
+            yield from chunks_of(0, name, entry)
+            with _rocks_errors(self._path):
+                at.next()
+        with _rocks_errors(self._path):
+            # An iterator that met an error looks as if it had come to the end.
+            at.status()
+
+    def _names(self, stream: str, keys: KeyBatch) -> list[bytes]:
+        """The keys as they stand in ``counts``; a key with a null gets a name nobody uses."""
+        prefix = self._numbers[stream]
+        return [prefix + (key or b"") for key in keys.to_pylist()]
+
+    def _check_streams(self) -> None:
+        """Write the schemas into a new database, compare them in an old one."""
+        with _rocks_errors(self._path):
+            kept = self._database.get(_STREAMS_KEY)
+        if kept is None:
+            entry = {"format": FORMAT_VERSION, "streams": pack_schemas(self._streams)}
+            with _rocks_errors(self._path):
+                self._database.put(
+                    _STREAMS_KEY, json.dumps(entry).encode(), write_opt=self._write_options
+                )
+            return
+        entry = json.loads(kept)
+        if entry["format"] != FORMAT_VERSION:
+            raise FormatVersionError(
+                f"{self._path}: format {entry['format']}, this release reads {FORMAT_VERSION}"
+            )
+        check_same_streams(self._directory, unpack_schemas(entry["streams"]), self._streams)
+
+    def _open_database(self) -> None:
+        buffers = rocksdict.WriteBufferManager.new_write_buffer_manager_with_cache(
+            self._options.memtable_limit_bytes, False, self._cache
+        )
+        default = _database_options(self._options, self._cache, buffers, with_filter=True)
+        rows = _database_options(self._options, self._cache, buffers, with_filter=False)
+        self._write_options = rocksdict.WriteOptions()
+        # The stub calls this attribute a method.
+        setattr(self._write_options, "disable_wal", self._checkpoint is not None)
+        self._database = rocksdict.Rdict(
+            self._path,
+            default,
+            column_families={"default": default, "counts": default, "rows": rows},
+        )
+        self._counts = self._database.get_column_family("counts")
+        self._rows = self._database.get_column_family("rows")
+        self._counts_family = self._database.get_column_family_handle("counts")
+        self._rows_family = self._database.get_column_family_handle("rows")
+
+    def _close_database(self) -> None:
+        with _rocks_errors(self._path):
+            del self._counts_family, self._rows_family
+            self._counts.close()
+            self._rows.close()
+            self._database.close()
+
+    def _memory(self) -> dict[str, int]:
+        # Write buffers are charged to the cache; they are told apart for the reader's sake.
+        memtables = self._property("rocksdb.cur-size-all-mem-tables")
+        return {
+            "memtables": memtables,
+            "block_cache": max(0, int(self._cache.get_usage()) - memtables),
+            "table_readers": self._property("rocksdb.estimate-table-readers-mem"),
+        }
+
+    def _note_memory(self) -> None:
+        self._peak_bytes = max(self._peak_bytes, sum(self._memory().values()))
+
+    def _property(self, name: str) -> int:
+        with _rocks_errors(self._path):
+            return sum(f.property_int_value(name) or 0 for f in (self._counts, self._rows))
+
+
+class RocksProbe:
+    """What a probe of a RocksStore found: the count entries, no rows."""
+
+    def __init__(
+        self,
+        store: RocksStore,
+        stream: str,
+        keys: int,
+        asked: Positions,
+        names: list[bytes],
+        found: list[bytes | None],
+    ) -> None:
+        self._store = store
+        self._stream = stream
+        self._writes = store.writes
+        self._names = names
+        self._found = dict(zip(asked.tolist(), found, strict=True))
+        self.counts = np.zeros(keys, dtype=np.int64)
+        self.row_bytes = np.zeros(keys, dtype=np.int64)
+        for position, entry in self._found.items():
+            if entry is not None:
+                self.counts[position], self.row_bytes[position], _ = unpack_entry(entry)
+
+    def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
+        self._store.check_probe(self._writes)
+        wanted = np.asarray(positions, dtype=np.int64).tolist()
+        chunks = (
+            chunk
+            for position in wanted
+            if (entry := self._found.get(position)) is not None
+            for chunk in chunks_of(position, self._names[position], entry)
+        )
+        return self._fetch(chunks, max_bytes)
+
+    def _fetch(self, chunks: Iterator[Chunk], max_bytes: int) -> Iterator[Matches]:
+        self._store.check_probe(self._writes)
+        yield from self._store.rows_of(self._stream, chunks, max_bytes)
+
+
+def _get(family: rocksdict.Rdict, names: list[bytes]) -> list[bytes | None]:
+    """Read many keys at once."""
+    wanted: Any = names
+    found: Any = family.get(wanted)
+    return list(found)
+
+
+def _database_options(
+    options: Options,
+    cache: rocksdict.Cache,
+    buffers: rocksdict.WriteBufferManager,
+    *,
+    with_filter: bool,
+) -> rocksdict.Options:
+    """Everything RocksDB holds is charged to one cache: blocks, indexes, filters, write buffers."""
+    table = rocksdict.BlockBasedOptions()
+    table.set_block_cache(cache)
+    table.set_block_size(options.block_bytes)
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_index_type(rocksdict.BlockBasedIndexType.two_level_index_search())
+    table.set_format_version(5)
+    if with_filter and options.filter_bits_per_key:
+        table.set_bloom_filter(options.filter_bits_per_key, False)
+        table.set_partition_filters(True)
+    found = rocksdict.Options(raw_mode=True)
+    found.create_if_missing(True)
+    found.create_missing_column_families(True)
+    found.set_block_based_table_factory(table)
+    found.set_write_buffer_manager(buffers)
+    found.set_write_buffer_size(max(64 << 10, options.memtable_limit_bytes // 2))
+    found.set_arena_block_size(64 << 10)
+    found.set_max_write_buffer_number(2)
+    # Counts and rows reach the disk together: attempts have no log to mend the difference.
+    found.set_atomic_flush(True)
+    found.set_compression_type(_compression(options.compression))
+    found.set_bottommost_compression_type(_compression(options.bottom_compression))
+    found.set_level_zero_file_num_compaction_trigger(options.fanout)
+    found.set_target_file_size_base(options.file_bytes)
+    found.set_max_background_jobs(2)
+    found.set_max_open_files(256)
+    found.set_keep_log_file_num(1)
+    found.set_max_log_file_size(1 * MIB)
+    found.set_stats_dump_period_sec(0)
+    found.set_stats_persist_period_sec(0)
+    found.set_paranoid_checks(True)
+    return found
+
+
+def _compression(name: str) -> rocksdict.DBCompressionType:
+    kinds = rocksdict.DBCompressionType
+    return {"lz4": kinds.lz4, "zstd": kinds.zstd, "none": kinds.none}[name]()
+
+
+def _link_files(source: str, target: str) -> None:
+    """A private copy of a checkpoint: tables are immutable and hard-linked, the rest is copied."""
+    names = sorted(os.listdir(source))
+    os.makedirs(target)
+    for name in names:
+        old, new = os.path.join(source, name), os.path.join(target, name)
+        if not name.endswith(".sst"):
+            shutil.copyfile(old, new)
+            continue
+        try:
+            os.link(old, new)
+        except OSError:
+            # A file system without hard links.
+            shutil.copyfile(old, new)
+
+
+@contextlib.contextmanager
+def _rocks_errors(path: str) -> Iterator[None]:
+    """rocksdict raises bare Exceptions that carry RocksDB's words; give them our classes."""
+    try:
+        yield
+    except Exception as error:
+        if type(error) is not Exception:
+            raise
+        message = str(error)
+        if message.startswith("Corruption"):
+            raise CorruptionError(
+                f"{message}; restore the file or start from another checkpoint", path, 0
+            ) from error
+        raise OSError(f"{path}: {message}") from error

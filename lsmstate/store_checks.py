@@ -1,0 +1,193 @@
+"""Checks that every backend makes alike, so that their errors read alike."""
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from cython_ext.key_codec import KeyBatch, KeyCodec
+from lsmstate.errors import InvalidArgumentError, StoreClosedError
+from lsmstate.store import Positions, StreamSchema
+
+
+class StoreGuard:
+    """Whether a store may be used: by the process that opened it, until it is closed; written to
+    until its attempt was committed. ``writes`` counts the writes, so that old probes are refused.
+    """
+
+    def __init__(self, where: str) -> None:
+        self.writes = 0
+        self.is_closed = False
+        self.is_sealed = False
+        self._where = where
+        self._process = os.getpid()
+
+    def check_readable(self) -> None:
+        if self.is_closed:
+            raise StoreClosedError(f"the store in {self._where} is closed; open it again")
+        if os.getpid() != self._process:
+            raise StoreClosedError(
+                f"the store in {self._where} was opened by process {self._process} and inherited "
+                f"over a fork by {os.getpid()}; open it in the process that uses it"
+            )
+
+    def check_writable(self) -> None:
+        self.check_readable()
+        if self.is_sealed:
+            raise StoreClosedError(
+                f"this attempt's store in {self._where} was committed and takes no more writes; "
+                "open a new attempt at the pointer that commit returned"
+            )
+
+    def check_probe(self, writes: int) -> None:
+        """InvalidArgumentError if the store was written to since ``writes``."""
+        self.check_readable()
+        if writes != self.writes:
+            raise InvalidArgumentError(
+                "this probe is older than the last write to the store; probe again after writing"
+            )
+
+    def seal(self) -> None:
+        """No more writes: the attempt has been committed."""
+        self.is_sealed = True
+
+    def close(self) -> bool:
+        """True the first time, and only in the process that opened the store."""
+        first = not self.is_closed and os.getpid() == self._process
+        self.is_closed = True
+        return first
+
+
+def streams_by_name(streams: Sequence[StreamSchema]) -> dict[str, StreamSchema]:
+    """The streams of a store by name. InvalidArgumentError if there are none or two of a name."""
+    if not streams:
+        raise InvalidArgumentError("a store needs at least one stream")
+    found: dict[str, StreamSchema] = {}
+    for stream in streams:
+        if not stream.name or stream.name in found:
+            raise InvalidArgumentError(
+                f"stream name {stream.name!r} is empty or given twice; names must differ"
+            )
+        found[stream.name] = stream
+    return found
+
+
+def stream_of(streams: Mapping[str, StreamSchema], name: str) -> StreamSchema:
+    """The stream of that name. InvalidArgumentError names the nearest one."""
+    try:
+        return streams[name]
+    except KeyError:
+        raise InvalidArgumentError(
+            f"the store has no stream {name!r}{nearest(name, streams)}"
+        ) from None
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'x'? Known: x, y"``, to end a message about an unknown name."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
+    return f"; did you mean {near[0]!r}? Known: {', '.join(names)}" if near else ""
+
+
+def check_rows(stream: StreamSchema, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> None:
+    """InvalidArgumentError unless the rows have the stream's columns and there is a key each."""
+    if not same_columns(rows.schema, stream.rows):
+        raise InvalidArgumentError(
+            f"rows of stream {stream.name!r}: {_difference(stream.rows, rows.schema)}"
+        )
+    count = len(keys) if isinstance(keys, KeyBatch) else keys.num_rows
+    if count != rows.num_rows:
+        raise InvalidArgumentError(
+            f"stream {stream.name!r}: {rows.num_rows} rows but {count} keys; give one key per row"
+        )
+
+
+def encoded_keys(
+    stream: StreamSchema, codec: KeyCodec, keys: pa.RecordBatch | KeyBatch
+) -> KeyBatch:
+    """The keys of a stream, encoded unless they are. InvalidArgumentError on other key types."""
+    if isinstance(keys, KeyBatch):
+        return keys
+    if keys.schema.types != stream.key.types:
+        raise InvalidArgumentError(
+            f"keys of stream {stream.name!r}: {_difference(stream.key, keys.schema)}"
+        )
+    return codec.encode(keys)
+
+
+def checked_positions(keys: KeyBatch, positions: Positions | None) -> Positions:
+    """The positions as an ascending int64 array; all positions if none are given."""
+    if positions is None:
+        return np.arange(len(keys), dtype=np.int64)
+    asked = np.asarray(positions, dtype=np.int64)
+    if asked.size and (
+        asked[0] < 0 or asked[-1] >= len(keys) or not bool(np.all(np.diff(asked) > 0))
+    ):
+        raise InvalidArgumentError(
+            f"positions must ascend and lie between 0 and {len(keys) - 1}; given "
+            f"{asked[:8].tolist()}{' ...' if asked.size > 8 else ''}"
+        )
+    return asked
+
+
+def check_same_streams(
+    where: str, kept: Mapping[str, StreamSchema], asked: Mapping[str, StreamSchema]
+) -> None:
+    """InvalidArgumentError unless a state was written with these very streams, in this order."""
+    if list(kept) != list(asked):
+        raise InvalidArgumentError(
+            f"{where} holds the streams {', '.join(kept)}, asked for: {', '.join(asked)}; "
+            "open it with the streams it was made with"
+        )
+    for name, stream in asked.items():
+        for what, was, now in (
+            ("keys", kept[name].key, stream.key),
+            ("rows", kept[name].rows, stream.rows),
+        ):
+            if not same_columns(was, now):
+                raise InvalidArgumentError(
+                    f"{where}, {what} of stream {name!r}: {_difference(was, now)}; open it with "
+                    "the schema it was made with, or start a new state"
+                )
+
+
+def pack_schemas(streams: Mapping[str, StreamSchema]) -> list[dict[str, str]]:
+    """The streams as JSON values; ``unpack_schemas`` reads them."""
+    return [
+        {
+            "name": stream.name,
+            "key": stream.key.serialize().to_pybytes().hex(),
+            "rows": stream.rows.serialize().to_pybytes().hex(),
+        }
+        for stream in streams.values()
+    ]
+
+
+def unpack_schemas(packed: Sequence[Mapping[str, str]]) -> dict[str, StreamSchema]:
+    """Inverse of ``pack_schemas``; Arrow checks the bytes (pa.ArrowInvalid)."""
+    return streams_by_name(
+        [
+            StreamSchema(
+                entry["name"],
+                pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(entry["key"]))),
+                pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(entry["rows"]))),
+            )
+            for entry in packed
+        ]
+    )
+
+
+def same_columns(left: pa.Schema, right: pa.Schema) -> bool:
+    """Same names and types. Whether a column may hold nulls is a promise nobody relies on."""
+    return bool(left.names == right.names and left.types == right.types)
+
+
+def _difference(expected: pa.Schema, given: pa.Schema) -> str:
+    if expected.names != given.names:
+        return f"expected the columns {expected.names}, given {given.names}"
+    for want, have in zip(expected, given, strict=True):
+        if not want.equals(have):
+            return f"column {want.name!r}: expected {want}, given {have}"
+    return f"expected {expected}, given {given}"
