@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from cython_ext.key_codec import KeyBatch
+from cython_ext.key_codec import KeyCodec
 from joins.routing.hash import NO_BUCKET, bucket_of
 from spark_integration.frames import FramePacker
 from spark_integration.plan import JoinPlan
@@ -26,11 +26,12 @@ def route_function(plan: JoinPlan, number: int) -> RouteFunction:
         run = current_run(plan)
         ids = pa.array(run.pinned.bucket_ids, pa.int64()).to_numpy()
         packer = FramePacker(number, run.partition)
+        codec = KeyCodec(stream.key)
         for batch in batches:
             if not batch.num_rows:
                 continue
             rows = as_schema(batch, routed)
-            buckets = bucket_of(KeyBatch(stream.keys_of(rows)), run.pinned.buckets)
+            buckets = bucket_of(codec.encode(stream.keys_of(rows)), run.pinned.buckets)
             has_bucket = buckets != NO_BUCKET
             buckets[has_bucket] = ids[buckets[has_bucket]]
             yield from packer.add(rows, buckets)

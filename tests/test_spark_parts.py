@@ -2,7 +2,9 @@
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +42,14 @@ def test_the_hash_is_sparks() -> None:
 SPARK_HASHES = {0: -1670924195, 1: -1712319331, -5: 424949597, 123456789012: -1439831649}
 
 
+def _flat(lists: Iterable[list[int]]) -> list[int]:
+    return list(chain.from_iterable(lists))
+
+
+def _ids(batches: Iterable[pa.RecordBatch]) -> list[int]:
+    return _flat(batch.column(0).to_pylist() for batch in batches)
+
+
 def _rows(ids: list[int], width: int = 10) -> pa.RecordBatch:
     texts = [str(i % 10) * width for i in ids]
     return pa.record_batch([pa.array(ids, pa.int64()), pa.array(texts)], schema=SCHEMA)
@@ -68,8 +78,8 @@ def test_frames_keep_every_row_and_one_order(
         batches.append(_rows(list(range(start, start + size)), width=100))
         buckets.append(data.draw(st.lists(st.integers(-1, 2), min_size=size, max_size=size)))
         start += size
-    expected = [i for i, b in enumerate(sum(buckets, [])) if b == 1]
-    if all(b < 0 for b in sum(buckets, [])):
+    expected = [i for i, b in enumerate(_flat(buckets)) if b == 1]
+    if all(b < 0 for b in _flat(buckets)):
         return
     frames = _pack(batches, buckets)
     frames = frames[frames.bucket == 1]
@@ -77,8 +87,7 @@ def test_frames_keep_every_row_and_one_order(
     spool = FrameSpool(str(tmp_path_factory.getbasetemp()), memory_bytes)
     for i in range(len(shuffled)):
         spool.add(shuffled.iloc[i : i + 1])
-    got = [batch for _, batch in spool.in_order([SCHEMA])]
-    assert sum((batch.column(0).to_pylist() for batch in got), []) == expected
+    assert _ids(batch for _, batch in spool.in_order([SCHEMA])) == expected
     spool.close()
     spool.close()
 
@@ -88,8 +97,7 @@ def test_frames_spill_past_their_bound_and_leave_no_file(tmp_path: Path) -> None
     spool = FrameSpool(str(tmp_path), 64 * 1024)
     spool.add(frames)
     assert spool.spilled_bytes > 5000 * 200
-    rows = sum((b.column(0).to_pylist() for _, b in spool.in_order([SCHEMA])), [])
-    assert rows == list(range(5000))
+    assert _ids(batch for _, batch in spool.in_order([SCHEMA])) == list(range(5000))
     assert os.listdir(str(tmp_path)) == []
     spool.close()
 
@@ -117,7 +125,7 @@ def test_many_buckets_do_not_hold_many_rows_back() -> None:
 def test_cut_bounds_bytes_and_keeps_the_order() -> None:
     pieces = list(cut(_rows(list(range(1000)), width=100), 5000))
     assert all(piece.nbytes <= 5000 for piece in pieces)
-    assert sum((p.column(0).to_pylist() for p in pieces), []) == list(range(1000))
+    assert _ids(pieces) == list(range(1000))
 
 
 WANTED = Wanted(
