@@ -40,6 +40,7 @@ cdef struct Node:
     int64_t width  # bytes of a value in Arrow's buffer; elements of a fixed-size list
     int64_t row_width  # bytes in a row (decimals are narrowed); 0 if not fixed-width
     int64_t key_width  # bytes in a key; 0 if not fixed-width
+    bint required  # an entry or key of a map: never null
     Py_ssize_t n_children
     Node* children
 

@@ -156,7 +156,8 @@ cdef int fill_node(Node* node, object t, int depth) except -1:
     elif pt.is_map(t):
         node.kind = KIND_LIST
         entries = pa.struct([t.key_field, t.item_field])
-        return fill_children(node, [entries], depth)
+        fill_children(node, [entries], depth)
+        node.children.required = node.children.children.required = True
     elif pt.is_list(t) or pt.is_large_list(t):
         node.kind = KIND_LIST if pt.is_list(t) else KIND_LARGE_LIST
         return fill_children(node, [t.value_type], depth)

@@ -1,4 +1,7 @@
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+
+from cython_ext.arrow_read cimport TypeTree
+from cython_ext.row_layout cimport Layout
 
 
 cdef class RowBatch:
@@ -9,6 +12,12 @@ cdef class RowBatch:
 
 
 cdef class RowCodec:
+    cdef TypeTree tree
+    cdef Layout layout
+    cdef list required  # columns that are not nullable
+    cdef list extensions  # columns to wrap again
     cdef RowBatch encode_c(self, object batch)
     # Rows -> one pyarrow.RecordBatch. The bytes are checked, never trusted: CorruptionError.
     cdef object decode_c(self, const uint8_t* data, const uint64_t* offsets, Py_ssize_t n)
+    cdef object located(self, object error, int64_t row, Py_ssize_t column)
+    cdef object wrapped(self, object batch)
