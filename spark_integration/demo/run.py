@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from lsmstate.errors import LsmStateError
 from lsmstate.options import parse_bytes
 from spark_integration.demo.check import compare
 from spark_integration.demo.progress import BatchReport, Display, WorkerMemory, report_of
 from spark_integration.demo.query import CONDITION, batch_sql, read_streams, written_files
 from spark_integration.demo.report import Summary, draw_plot, print_summary, summarize
-from spark_integration.demo.session import start_session
+from spark_integration.demo.session import LOG_NAME, start_session
 from spark_integration.demo.settings import DemoSettings
 from spark_integration.demo.tpcds import StreamFiles, stream_files
 from spark_integration.demo.workdir import fresh_directory
@@ -25,11 +26,15 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.2
 
 
+class QueryFailedError(LsmStateError):
+    """The streaming query ended by an error; the message holds its cause, Spark's log the rest."""
+
+
 def run(settings: DemoSettings, console: Console) -> Summary:
     """Make or find the data, run the query to its end, check and report.
 
-    Prints to ``console`` only. Raises what the query raised; the result, the state, the plot
-    and summary.json stay in ``settings.run_directory`` until the next run.
+    Prints to ``console`` only. Raises QueryFailedError if the query failed. Its result and state,
+    the plot, summary.json and Spark's log stay in ``settings.run_directory`` until the next run.
     """
     cap_bytes = parse_bytes(settings.memory)
     with fresh_directory(settings.run_directory.resolve()) as directory:
@@ -44,6 +49,7 @@ def run(settings: DemoSettings, console: Console) -> Summary:
             started = time.monotonic()
             with display:
                 reports = _follow(query, display, worker_memory.sample)
+                _raise_failure(query, directory / LOG_NAME)
             seconds = time.monotonic() - started
             output = written_files(spark, directory / "output")
         finally:
@@ -113,8 +119,24 @@ def _follow(
                 if report is not None:
                     reports.append(report)
                     display.add(report)
-        query.awaitTermination()  # has ended: raises what it ended by
     except BaseException:
         query.stop()
         raise
     return reports
+
+
+def _raise_failure(query: "StreamingQuery", log: Path) -> None:
+    """One sentence instead of a page of stack trace, which goes where Spark's log is."""
+    error = query.exception()
+    if error is None:
+        return
+    text = str(error)
+    with log.open("a") as file:
+        file.write(text + "\n")
+    # A Python worker's own exception is what matters; its type stands at the start of the line.
+    own = [line.strip() for line in text.splitlines() if "lsmstate.errors." in line.split(":")[0]]
+    own += [
+        line.strip() for line in text.splitlines() if "cython_ext.errors." in line.split(":")[0]
+    ]
+    cause = own[-1] if own else text.splitlines()[0]
+    raise QueryFailedError(f"the query failed: {cause} (Spark's log: {log})")

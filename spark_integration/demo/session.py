@@ -11,6 +11,9 @@ from lsmstate.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+#: What Spark logs of a run, in the run's directory.
+LOG_NAME = "spark.log"
+
 
 def start_session(directory: Path, cores: int, batches: int) -> "SparkSession":
     """A session whose files lie in ``directory`` and whose workers use this Python.
@@ -23,10 +26,14 @@ def start_session(directory: Path, cores: int, batches: int) -> "SparkSession":
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     log_settings = Path(__file__).with_name("log4j2.properties")
+    java_options = (
+        f"-Dlog4j2.configurationFile={log_settings.as_uri()} "
+        f'"-Dlsmstate.log={directory / LOG_NAME}"'
+    )
     builder = (
         SparkSession.builder.master(f"local[{cores}]")
         .appName("lsmstate demo")
-        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{log_settings}")
+        .config("spark.driver.extraJavaOptions", java_options)
         .config("spark.driver.memory", "2g")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.ui.enabled", "false")

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import duckdb
 
+from lsmstate.errors import LsmStateError
+
 #: The four streams of the main job, in the order of the paper's query.
 TABLES = ("store_returns", "customer", "web_returns", "catalog_returns")
 
@@ -26,7 +28,7 @@ SHUFFLE_SEED = 20240229
 MARKER = "complete.json"
 
 
-class DemoDataError(RuntimeError):
+class DemoDataError(LsmStateError):
     """The data could not be made; the message says what to install or change."""
 
 
