@@ -68,7 +68,8 @@ def _common_of_two(left: pa.DataType, right: pa.DataType) -> pa.DataType:
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    return any(is_kind(kind) for is_kind in kinds)
 
 
 def _common_number(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
@@ -121,7 +122,7 @@ def _common_time(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
 
 
 def _finest(kinds: list[pa.DataType]) -> str:
-    return max((kind.unit for kind in kinds), key=_UNITS.index)
+    return str(max((kind.unit for kind in kinds), key=_UNITS.index))
 
 
 def _to_decimal(column: pa.Array, target: pa.DataType) -> pa.Array:

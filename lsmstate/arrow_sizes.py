@@ -55,7 +55,7 @@ def _sizes(column: pa.Array) -> Sizes:
         return np.full(count, 1 + (kind.bit_width + 7) // 8, dtype=np.int64)
     if _is_text(kind):
         lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
-        return lengths.astype(np.int64) + 9
+        return np.asarray(lengths, dtype=np.int64) + 9
     if pa.types.is_struct(kind):
         children = [_sizes(column.field(k)) for k in range(kind.num_fields)]
         return sum(children, np.ones(count, dtype=np.int64))
@@ -66,12 +66,7 @@ def _sizes(column: pa.Array) -> Sizes:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return (
-        pa.types.is_string(kind)
-        or pa.types.is_binary(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_large_binary(kind)
-    )
+    return kind in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 
 
 def _list_sizes(column: pa.Array) -> Sizes:
@@ -81,4 +76,4 @@ def _list_sizes(column: pa.Array) -> Sizes:
     first, last = offsets[0], offsets[-1]
     items = _sizes(column.values.slice(first, last - first))
     before = np.concatenate([[0], np.cumsum(items)])
-    return np.diff(before[offsets - first]) + 9
+    return np.asarray(np.diff(before[offsets - first]) + 9, dtype=np.int64)

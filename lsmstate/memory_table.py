@@ -35,12 +35,8 @@ class MemoryTable:
     @staticmethod
     def cost(keys: Sequence[bytes], rows: pa.RecordBatch) -> int:
         """Upper bound of the bytes that ``append`` of these will add."""
-        return (
-            int(rows.get_total_buffer_size())
-            + 8 * rows.num_rows
-            + sum(map(len, keys))
-            + (KEY_BYTES + RANGE_BYTES) * len(keys)
-        )
+        buffers: int = rows.get_total_buffer_size() + 8 * rows.num_rows
+        return buffers + sum(map(len, keys)) + (KEY_BYTES + RANGE_BYTES) * len(keys)
 
     def append(self, keys: Sequence[bytes], counts: Positions, rows: pa.RecordBatch) -> None:
         """Add rows that are grouped by key: ``counts[g]`` rows of ``keys[g]``, then the next."""

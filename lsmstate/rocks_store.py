@@ -42,6 +42,7 @@ from lsmstate.rocks_chunks import (
     unpack_chunk,
     unpack_entry,
 )
+from lsmstate.rocks_probe import RocksProbe
 from lsmstate.store import Matches, Positions, StoreStats, StreamSchema
 from lsmstate.store_checks import (
     StoreGuard,
@@ -181,7 +182,7 @@ class RocksStore:
 
     def probe(
         self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
-    ) -> "RocksProbe":
+    ) -> RocksProbe:
         self._guard.check_readable()
         schema = stream_of(self._streams, stream)
         encoded = encoded_keys(schema, self._key_codecs[stream], keys)
@@ -371,7 +372,8 @@ class RocksStore:
         rows = _database_options(self._options, self._cache, buffers, with_filter=False)
         self._write_options = rocksdict.WriteOptions()
         # The stub calls this attribute a method.
-        setattr(self._write_options, "disable_wal", self._checkpoint is not None)
+        options: Any = self._write_options
+        options.disable_wal = self._checkpoint is not None
         self._database = rocksdict.Rdict(
             self._path,
             default,
@@ -404,45 +406,6 @@ class RocksStore:
     def _property(self, name: str) -> int:
         with _rocks_errors(self._path):
             return sum(f.property_int_value(name) or 0 for f in (self._counts, self._rows))
-
-
-class RocksProbe:
-    """What a probe of a RocksStore found: the count entries, no rows."""
-
-    def __init__(
-        self,
-        store: RocksStore,
-        stream: str,
-        keys: int,
-        asked: Positions,
-        names: list[bytes],
-        found: list[bytes | None],
-    ) -> None:
-        self._store = store
-        self._stream = stream
-        self._writes = store.writes
-        self._names = names
-        self._found = dict(zip(asked.tolist(), found, strict=True))
-        self.counts = np.zeros(keys, dtype=np.int64)
-        self.row_bytes = np.zeros(keys, dtype=np.int64)
-        for position, entry in self._found.items():
-            if entry is not None:
-                self.counts[position], self.row_bytes[position], _ = unpack_entry(entry)
-
-    def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
-        self._store.check_probe(self._writes)
-        wanted = np.asarray(positions, dtype=np.int64).tolist()
-        chunks = (
-            chunk
-            for position in wanted
-            if (entry := self._found.get(position)) is not None
-            for chunk in chunks_of(position, self._names[position], entry)
-        )
-        return self._fetch(chunks, max_bytes)
-
-    def _fetch(self, chunks: Iterator[Chunk], max_bytes: int) -> Iterator[Matches]:
-        self._store.check_probe(self._writes)
-        yield from self._store.rows_of(self._stream, chunks, max_bytes)
 
 
 def _get(family: rocksdict.Rdict, names: list[bytes]) -> list[bytes | None]:

@@ -1,0 +1,51 @@
+"""What a probe of a RocksStore found: the keys' entries, no rows."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lsmstate.rocks_chunks import Chunk, chunks_of, unpack_entry
+from lsmstate.store import Matches, Positions
+
+if TYPE_CHECKING:
+    from lsmstate.rocks_store import RocksStore
+
+
+class RocksProbe:
+    """A Probe; ``found`` are the entries of the keys at ``asked``."""
+
+    def __init__(
+        self,
+        store: "RocksStore",
+        stream: str,
+        keys: int,
+        asked: Positions,
+        names: list[bytes],
+        found: list[bytes | None],
+    ) -> None:
+        self._store = store
+        self._stream = stream
+        self._writes = store.writes
+        self._names = names
+        self._found = dict(zip(asked.tolist(), found, strict=True))
+        self.counts = np.zeros(keys, dtype=np.int64)
+        self.row_bytes = np.zeros(keys, dtype=np.int64)
+        for position, entry in self._found.items():
+            if entry is not None:
+                self.counts[position], self.row_bytes[position], _ = unpack_entry(entry)
+
+    def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
+        self._store.check_probe(self._writes)
+        wanted = np.asarray(positions, dtype=np.int64).tolist()
+        chunks = (
+            chunk
+            for position in wanted
+            if (entry := self._found.get(position)) is not None
+            for chunk in chunks_of(position, self._names[position], entry)
+        )
+        return self._fetch(chunks, max_bytes)
+
+    def _fetch(self, chunks: Iterator[Chunk], max_bytes: int) -> Iterator[Matches]:
+        self._store.check_probe(self._writes)
+        yield from self._store.rows_of(self._stream, chunks, max_bytes)

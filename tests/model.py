@@ -1,0 +1,38 @@
+"""The model a store is held to: a dict of lists, too simple to be wrong."""
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+Key = tuple[Hashable, ...]
+Row = dict[str, Any]
+
+
+class ModelStore:
+    """Streams -> keys -> rows in arrival order. Keys that hold a None are left out."""
+
+    def __init__(self, streams: Iterable[str]) -> None:
+        self.streams: dict[str, dict[Key, list[Row]]] = {name: {} for name in streams}
+
+    def append(self, stream: str, rows: Sequence[Row], keys: Sequence[Key]) -> int:
+        stored = 0
+        for row, key in zip(rows, keys, strict=True):
+            if None not in key:
+                self.streams[stream].setdefault(key, []).append(row)
+                stored += 1
+        return stored
+
+    def probe(self, stream: str, keys: Sequence[Key]) -> list[list[Row]]:
+        return [self.streams[stream].get(key, []) for key in keys]
+
+    def delete(self, stream: str, keys: Sequence[Key]) -> None:
+        for key in keys:
+            self.streams[stream].pop(key, None)
+
+    def scan(self, stream: str) -> list[Row]:
+        return [row for rows in self.streams[stream].values() for row in rows]
+
+    def copy(self) -> "ModelStore":
+        other = ModelStore(self.streams)
+        for name, kept in self.streams.items():
+            other.streams[name] = {key: list(rows) for key, rows in kept.items()}
+        return other

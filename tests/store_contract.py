@@ -1,0 +1,561 @@
+"""The contract of ``lsmstate/store.py`` as tests. Every backend subclasses StateStoreTests and
+runs the state machine of ``store_machine``."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import hypothesis.strategies as st
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from model import ModelStore
+
+from cython_ext.key_codec import KeyCodec
+from lsmstate.backends import open_attempt, open_store
+from lsmstate.errors import (
+    InvalidArgumentError,
+    LsmStateError,
+    StoreClosedError,
+    StoreLockedError,
+)
+from lsmstate.options import MIB, Options
+from lsmstate.store import StateStore, StreamSchema
+
+KEY = pa.schema([("k0", pa.int64()), ("k1", pa.string())])
+CUSTOMERS = StreamSchema("customers", KEY, pa.schema([("id", pa.int64()), ("name", pa.string())]))
+RETURNS = StreamSchema(
+    "returns",
+    KEY,
+    pa.schema([("id", pa.int64()), ("price", pa.decimal128(7, 2)), ("day", pa.date32())]),
+)
+STREAMS = (CUSTOMERS, RETURNS)
+
+
+def keys_of(*keys):
+    """Each key an int (k1 follows from it), a pair, or None."""
+    pairs = [
+        (None, "x") if k is None else k if isinstance(k, tuple) else (k, f"s{k % 3}") for k in keys
+    ]
+    return pa.RecordBatch.from_pylist([{"k0": a, "k1": b} for a, b in pairs], schema=KEY)
+
+
+def customers(*ids, name="n"):
+    rows = [{"id": i, "name": None if i % 7 == 6 else f"{name}{i}"} for i in ids]
+    return pa.RecordBatch.from_pylist(rows, schema=CUSTOMERS.rows)
+
+
+def fetched(probe, positions, max_bytes=1 << 20):
+    """position -> rows, after checking what every piece must keep."""
+    found = {}
+    last = -1
+    for piece in probe.fetch(np.asarray(positions, dtype=np.int64), max_bytes):
+        assert piece.rows.num_rows > 0
+        assert len(piece.positions) == piece.rows.num_rows
+        assert last <= piece.positions[0]
+        assert bool(np.all(np.diff(piece.positions) >= 0))
+        last = piece.positions[-1]
+        for position, row in zip(piece.positions.tolist(), piece.rows.to_pylist(), strict=True):
+            found.setdefault(position, []).append(row)
+    return found
+
+
+def scanned(store, stream, max_bytes=1 << 20):
+    return [row for piece in store.scan(stream, max_bytes) for row in piece.to_pylist()]
+
+
+def ids(rows):
+    return [row["id"] for row in rows]
+
+
+class StateStoreTests:
+    """Subclasses name their ``backend``."""
+
+    backend = ""
+    memory_bytes = 8 * MIB
+
+    def attempt(self, directory, pointer=None, batch_id=1, attempt_id="a0", streams=STREAMS):
+        return open_attempt(
+            str(directory),
+            streams,
+            backend=self.backend,
+            pointer=pointer,
+            batch_id=batch_id,
+            attempt_id=attempt_id,
+            options=Options(memory_bytes=self.memory_bytes),
+        )
+
+    def owned(self, directory, streams=STREAMS):
+        options = Options(memory_bytes=self.memory_bytes)
+        return open_store(str(directory), streams, backend=self.backend, options=options)
+
+    @pytest.fixture
+    def store(self, tmp_path):
+        store = self.attempt(tmp_path)
+        yield store
+        store.close()
+
+    def test_streams_come_in_their_order(self, store):
+        assert list(store.streams) == ["customers", "returns"]
+        assert store.streams["returns"] == RETURNS
+
+    def test_a_probe_finds_what_was_appended_in_arrival_order(self, store):
+        assert store.append("customers", customers(1, 2, 3, 4), keys_of(10, 20, 10, 30)) == 4
+        assert store.append("customers", customers(5, 6), keys_of(10, 20)) == 2
+        probe = store.probe("customers", keys_of(20, 99, 10))
+        assert probe.counts.tolist() == [2, 0, 3]
+        assert probe.row_bytes[1] == 0
+        assert probe.row_bytes[0] > 0
+        found = fetched(probe, [0, 2])
+        assert ids(found[0]) == [2, 6]
+        assert ids(found[2]) == [1, 3, 5]
+        assert found[0][1] == {"id": 6, "name": None}
+
+    def test_rows_keep_their_types(self, store):
+        rows = pa.RecordBatch.from_pylist(
+            [{"id": None, "price": None, "day": None}], schema=RETURNS.rows
+        )
+        store.append("returns", rows, keys_of(1))
+        (piece,) = store.probe("returns", keys_of(1)).fetch(np.array([0]), 1 << 20)
+        assert piece.rows.schema == RETURNS.rows
+        assert piece.rows.equals(rows)
+        (piece,) = store.scan("returns")
+        assert piece.equals(rows)
+
+    def test_keys_may_be_encoded_already(self, store):
+        encoded = KeyCodec(KEY).encode(keys_of(1, None, 2, 1))
+        assert store.append("customers", customers(1, 2, 3, 4), encoded) == 3
+        # One batch of keys serves several streams.
+        assert store.probe("returns", encoded).counts.tolist() == [0, 0, 0, 0]
+        probe = store.probe("customers", encoded)
+        assert probe.counts.tolist() == [2, 0, 1, 2]
+        assert ids(fetched(probe, [0])[0]) == [1, 4]
+
+    def test_rows_whose_key_holds_a_null_are_not_stored(self, store):
+        keys = keys_of((1, None), None, (None, None), 5)
+        assert store.append("customers", customers(1, 2, 3, 4), keys) == 1
+        assert store.probe("customers", keys).counts.tolist() == [0, 0, 0, 1]
+        assert ids(scanned(store, "customers")) == [4]
+        assert store.append("customers", customers(1), keys_of(None)) == 0
+
+    def test_a_key_asked_for_twice_is_found_twice(self, store):
+        store.append("customers", customers(1, 2), keys_of(7, 7))
+        probe = store.probe("customers", keys_of(7, 8, 7))
+        assert probe.counts.tolist() == [2, 0, 2]
+        found = fetched(probe, [0, 2])
+        assert ids(found[0]) == ids(found[2]) == [1, 2]
+
+    def test_only_the_positions_asked_for_are_looked_up(self, store):
+        store.append("customers", customers(1, 2, 3), keys_of(1, 2, 3))
+        probe = store.probe("customers", keys_of(1, 2, 3), np.array([0, 2]))
+        assert probe.counts.tolist() == [1, 0, 1]
+        assert set(fetched(probe, [2])) == {2}
+        none = store.probe("customers", keys_of(1, 2, 3), np.array([], dtype=np.int64))
+        assert none.counts.tolist() == [0, 0, 0]
+        assert fetched(none, []) == {}
+
+    def test_streams_are_apart(self, store):
+        store.append("customers", customers(1), keys_of(1))
+        assert store.probe("returns", keys_of(1)).counts.tolist() == [0]
+        assert scanned(store, "returns") == []
+
+    def test_empty_batches(self, store):
+        assert store.append("customers", customers(), keys_of()) == 0
+        assert store.probe("customers", keys_of()).counts.tolist() == []
+        assert scanned(store, "customers") == []
+        store.delete("customers", keys_of())
+
+    def test_pieces_are_bounded_and_a_key_spans_them(self, store):
+        for start in range(0, 600, 100):
+            rows = customers(*range(start, start + 100), name="x" * 50)
+            store.append("customers", rows, keys_of(*[1] * 100))
+        store.append("customers", customers(600), keys_of(2))
+        probe = store.probe("customers", keys_of(1, 2))
+        assert probe.counts.tolist() == [600, 1]
+        total = int(probe.row_bytes.sum())
+        pieces = list(probe.fetch(np.array([0, 1]), 2000))
+        assert len(pieces) >= total // 2000
+        # Rows are all alike, so a bound in bytes is one in rows.
+        widest = 2000 * 601 // total + 2
+        assert max(piece.rows.num_rows for piece in pieces) <= widest
+        assert [i for piece in pieces for i in ids(piece.rows.to_pylist())] == list(range(601))
+
+    def test_a_row_larger_than_a_piece_travels_alone(self, store):
+        store.append("customers", customers(1, 2, 3, name="y" * 5000), keys_of(1, 1, 2))
+        probe = store.probe("customers", keys_of(1, 2))
+        assert [p.rows.num_rows for p in probe.fetch(np.array([0, 1]), 100)] == [1, 1, 1]
+
+    def test_delete_then_append(self, store):
+        store.append("customers", customers(1, 2, 3), keys_of(1, 2, 1))
+        store.delete("customers", keys_of(1, 44, None))
+        assert store.probe("customers", keys_of(1, 2)).counts.tolist() == [0, 1]
+        assert ids(scanned(store, "customers")) == [2]
+        store.append("customers", customers(4), keys_of(1))
+        probe = store.probe("customers", keys_of(1))
+        assert ids(fetched(probe, [0])[0]) == [4]
+
+    def test_deletes_survive_a_commit(self, tmp_path):
+        with_rows = self.attempt(tmp_path)
+        with_rows.append("customers", customers(1, 2, 3), keys_of(1, 2, 1))
+        first = with_rows.commit()
+        with_rows.close()
+        store = self.attempt(tmp_path, first, 2)
+        store.delete("customers", keys_of(1))
+        store.append("customers", customers(9), keys_of(1))
+        second = store.commit()
+        store.close()
+        store = self.attempt(tmp_path, second, 3)
+        assert sorted(ids(scanned(store, "customers"))) == [2, 9]
+        store.close()
+
+    def test_scan_groups_by_key_in_bounded_pieces(self, store):
+        for start in range(0, 300, 30):
+            numbers = range(start, start + 30)
+            store.append("customers", customers(*numbers), keys_of(*[n % 10 for n in numbers]))
+        pieces = list(store.scan("customers", 500))
+        assert len(pieces) > 3
+        groups = [i % 10 for piece in pieces for i in ids(piece.to_pylist())]
+        assert len(groups) == 300
+        assert sum(a != b for a, b in zip(groups, groups[1:], strict=False)) == 9
+
+    def test_commit_and_reopen_at_the_pointer(self, tmp_path):
+        store = self.attempt(tmp_path)
+        store.append("customers", customers(1, 2), keys_of(1, 2))
+        store.append("returns", _return(7), keys_of(1))
+        pointer = store.commit()
+        # A committed attempt reads on, but writes no more.
+        assert store.probe("customers", keys_of(1)).counts.tolist() == [1]
+        with pytest.raises(StoreClosedError, match="new attempt"):
+            store.append("customers", customers(3), keys_of(3))
+        with pytest.raises(StoreClosedError, match="new attempt"):
+            store.delete("customers", keys_of(1))
+        store.close()
+        assert len(pointer) < 256
+        assert os.sep not in pointer
+        store = self.attempt(tmp_path, pointer, 2)
+        assert sorted(ids(scanned(store, "customers"))) == [1, 2]
+        assert store.append("customers", customers(3), keys_of(1)) == 1
+        assert ids(fetched(store.probe("customers", keys_of(1)), [0])[0]) == [1, 3]
+        assert ids(scanned(store, "returns")) == [7]
+        store.close()
+
+    def test_an_old_pointer_still_opens_after_newer_commits(self, tmp_path):
+        pointers = [None]
+        for batch_id in range(1, 6):
+            store = self.attempt(tmp_path, pointers[-1], batch_id)
+            store.append("customers", customers(batch_id), keys_of(batch_id % 2))
+            pointers.append(store.commit())
+            store.close()
+        assert len(set(pointers)) == 6
+        for count in (5, 2, 0, 3, 3, 1):
+            store = self.attempt(tmp_path, pointers[count], 9)
+            assert sorted(ids(scanned(store, "customers"))) == list(range(1, count + 1))
+            store.close()
+
+    def test_two_attempts_from_one_pointer(self, tmp_path):
+        base = self.attempt(tmp_path)
+        base.append("customers", customers(1), keys_of(1))
+        pointer = base.commit()
+        base.close()
+        # The same batch and even the same attempt: a zombie and its successor.
+        stores = [self.attempt(tmp_path, pointer, 2, "a1") for _ in range(3)]
+        for number, store in enumerate(stores):
+            store.append("customers", customers(10 + number), keys_of(1))
+        stores[2].close()
+        results = [store.commit() for store in stores[:2]]
+        for store in stores[:2]:
+            store.close()
+        assert results[0] != results[1]
+        for number, result in enumerate(results):
+            store = self.attempt(tmp_path, result, 3)
+            assert ids(fetched(store.probe("customers", keys_of(1)), [0])[0]) == [1, 10 + number]
+            store.close()
+
+    def test_what_was_not_committed_is_given_up(self, tmp_path):
+        store = self.attempt(tmp_path)
+        store.append("customers", customers(1), keys_of(1))
+        pointer = store.commit()
+        store.close()
+        store = self.attempt(tmp_path, pointer, 2)
+        store.append("customers", customers(2), keys_of(1))
+        store.close()
+        store = self.attempt(tmp_path, pointer, 2)
+        assert ids(scanned(store, "customers")) == [1]
+        store.close()
+
+    def test_a_commit_in_another_process(self, tmp_path):
+        store = self.attempt(tmp_path)
+        store.append("customers", customers(1), keys_of(1))
+        pointer = store.commit()
+        store.close()
+        command = [sys.executable, __file__, self.backend, str(tmp_path), pointer]
+        here = Path(__file__).parent
+        environment = {**os.environ, "PYTHONPATH": f"{here.parent}{os.pathsep}{here}"}
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        store = self.attempt(tmp_path, done.stdout.strip(), 3)
+        assert ids(fetched(store.probe("customers", keys_of(1)), [0])[0]) == [1, 2]
+        store.close()
+
+    def test_a_closed_store_says_so(self, tmp_path):
+        store = self.attempt(tmp_path)
+        store.append("customers", customers(1), keys_of(1))
+        probe = store.probe("customers", keys_of(1))
+        store.close()
+        store.close()
+        for call in (
+            lambda: store.append("customers", customers(1), keys_of(1)),
+            lambda: store.probe("customers", keys_of(1)),
+            lambda: store.delete("customers", keys_of(1)),
+            lambda: list(store.scan("customers")),
+            lambda: list(probe.fetch(np.array([0]), 100)),
+            store.commit,
+            store.stats,
+        ):
+            with pytest.raises(StoreClosedError):
+                call()
+
+    def test_a_store_inherited_over_a_fork_is_refused(self, store):
+        store.append("customers", customers(1), keys_of(1))
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                store.probe("customers", keys_of(1))
+            except StoreClosedError:
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def test_a_probe_is_valid_until_the_next_write(self, store):
+        store.append("customers", customers(1, 2), keys_of(1, 1))
+        probe = store.probe("customers", keys_of(1))
+        begun = probe.fetch(np.array([0]), 1)
+        assert ids(next(begun).rows.to_pylist()) == [1]
+        store.append("customers", customers(3), keys_of(1))
+        with pytest.raises(LsmStateError, match="probe"):
+            list(probe.fetch(np.array([0]), 100))
+        with pytest.raises(LsmStateError, match="probe"):
+            next(begun)
+
+    def test_other_columns_are_refused_and_nothing_is_stored(self, store):
+        wrong = customers(1).rename_columns(["id", "label"])
+        with pytest.raises(InvalidArgumentError, match="label"):
+            store.append("customers", wrong, keys_of(1))
+        typed = pa.RecordBatch.from_pylist(
+            [{"id": 1, "name": "x"}], schema=pa.schema([("id", pa.int32()), ("name", pa.string())])
+        )
+        with pytest.raises(InvalidArgumentError, match="int32"):
+            store.append("customers", typed, keys_of(1))
+        with pytest.raises(InvalidArgumentError, match="2 rows but 1 keys"):
+            store.append("customers", customers(1, 2), keys_of(1))
+        bad_key = pa.RecordBatch.from_pylist([{"k0": "1", "k1": "s1"}])
+        with pytest.raises(InvalidArgumentError, match="k0"):
+            store.append("customers", customers(1), bad_key)
+        with pytest.raises(InvalidArgumentError, match="k0"):
+            store.probe("customers", bad_key)
+        assert scanned(store, "customers") == []
+
+    def test_bad_positions_are_refused(self, store):
+        for positions in ([1, 0], [0, 0], [2], [-1]):
+            with pytest.raises(InvalidArgumentError, match="positions"):
+                store.probe("customers", keys_of(1, 2), np.array(positions))
+
+    def test_an_unknown_stream_is_refused_with_the_nearest_name(self, store):
+        for call in (
+            lambda: store.append("customer", customers(1), keys_of(1)),
+            lambda: store.probe("customer", keys_of(1)),
+            lambda: store.delete("customer", keys_of(1)),
+            lambda: store.scan("customer"),
+        ):
+            with pytest.raises(InvalidArgumentError, match="did you mean 'customers'"):
+                call()
+
+    def test_another_schema_is_refused_when_opening(self, tmp_path):
+        store = self.attempt(tmp_path)
+        store.append("customers", customers(1), keys_of(1))
+        pointer = store.commit()
+        store.close()
+        other = StreamSchema("customers", KEY, pa.schema([("id", pa.int64())]))
+        with pytest.raises(InvalidArgumentError, match="customers"):
+            self.attempt(tmp_path, pointer, 2, streams=(other, RETURNS))
+        with pytest.raises(InvalidArgumentError, match="returns"):
+            self.attempt(tmp_path, pointer, 2, streams=(CUSTOMERS,))
+        with pytest.raises(InvalidArgumentError, match="returns"):
+            self.attempt(tmp_path, pointer, 2, streams=(RETURNS, CUSTOMERS))
+
+    def test_a_pointer_that_is_none_is_an_error(self, tmp_path):
+        with pytest.raises((LsmStateError, OSError)):
+            self.attempt(tmp_path, "nonsense")
+
+    def test_stats_count_memory_and_disk(self, tmp_path):
+        store = self.attempt(tmp_path)
+        for start in range(0, 2000, 500):
+            numbers = range(start, start + 500)
+            store.append("customers", customers(*numbers, name="z" * 40), keys_of(*numbers))
+        stats = store.stats()
+        assert 0 < stats.memory_bytes <= self.memory_bytes
+        assert stats.memory_bytes <= stats.peak_memory_bytes
+        store.commit()
+        assert store.stats().disk_bytes > 1000
+        store.close()
+
+    def test_a_store_of_one_process_finds_what_was_committed(self, tmp_path):
+        store = self.owned(tmp_path)
+        for batch in range(1, 4):
+            store.append("customers", customers(batch), keys_of(1))
+            store.commit()
+        with pytest.raises(StoreLockedError):
+            self.owned(tmp_path)
+        store.close()
+        store.close()
+        store = self.owned(tmp_path)
+        assert ids(fetched(store.probe("customers", keys_of(1)), [0])[0]) == [1, 2, 3]
+        store.append("customers", customers(4), keys_of(1))
+        store.commit()
+        store.close()
+        store = self.owned(tmp_path)
+        assert ids(scanned(store, "customers")) == [1, 2, 3, 4]
+        store.close()
+
+
+def _return(number):
+    rows = [{"id": number, "price": None, "day": None}]
+    return pa.RecordBatch.from_pylist(rows, schema=RETURNS.rows)
+
+
+KEYS = st.lists(
+    st.one_of(
+        st.none(),
+        st.integers(0, 6),
+        st.tuples(st.integers(-1, 1), st.sampled_from(["", "a", "a\0", "b" * 40])),
+    ),
+    max_size=12,
+)
+STREAM_NAMES = st.sampled_from(["customers", "returns"])
+
+
+def store_machine(backend: str, examples: int, steps: int = 12) -> type:
+    """A unittest.TestCase: random operations on a store and the model; reopening is one."""
+
+    class Machine(RuleBasedStateMachine):
+        def __init__(self):
+            super().__init__()
+            self.directory = tempfile.TemporaryDirectory()
+            self.committed = [(None, ModelStore(["customers", "returns"]))]
+            self.model = self.committed[0][1].copy()
+            self.batch_id = 0
+            self.row_id = 0
+            self.store: StateStore | None = None
+            self.open_at(None)
+
+        def open_at(self, pointer):
+            self.batch_id += 1
+            self.store = open_attempt(
+                self.directory.name,
+                STREAMS,
+                backend=backend,
+                pointer=pointer,
+                batch_id=self.batch_id,
+                attempt_id="machine",
+                options=Options(memory_bytes=8 * MIB),
+            )
+            self.is_committed = False
+
+        @precondition(lambda self: not self.is_committed)
+        @rule(stream=STREAM_NAMES, keys=KEYS)
+        def append(self, stream, keys):
+            numbers = range(self.row_id, self.row_id + len(keys))
+            self.row_id += len(keys)
+            if stream == "customers":
+                rows = customers(*numbers)
+            else:
+                rows = pa.RecordBatch.from_pylist(
+                    [{"id": n, "price": None, "day": None} for n in numbers], schema=RETURNS.rows
+                )
+            batch = keys_of(*keys)
+            stored = self.store.append(stream, rows, batch)
+            assert stored == self.model.append(stream, rows.to_pylist(), model_keys(batch))
+
+        @precondition(lambda self: not self.is_committed)
+        @rule(stream=STREAM_NAMES, keys=KEYS)
+        def delete(self, stream, keys):
+            self.store.delete(stream, keys_of(*keys))
+            self.model.delete(stream, model_keys(keys_of(*keys)))
+
+        @rule(stream=STREAM_NAMES, keys=KEYS, max_bytes=st.sampled_from([1, 100, 1 << 20]))
+        def probe(self, stream, keys, max_bytes):
+            batch = keys_of(*keys)
+            probe = self.store.probe(stream, batch)
+            expected = self.model.probe(stream, model_keys(batch))
+            assert probe.counts.tolist() == [len(rows) for rows in expected]
+            found = fetched(probe, np.arange(len(keys)), max_bytes)
+            assert found == {i: rows for i, rows in enumerate(expected) if rows}
+
+        @rule(stream=STREAM_NAMES)
+        def scan(self, stream):
+            found = sorted(scanned(self.store, stream, 200), key=lambda row: row["id"])
+            assert found == sorted(self.model.scan(stream), key=lambda row: row["id"])
+
+        @precondition(lambda self: not self.is_committed)
+        @rule()
+        def commit(self):
+            self.committed.append((self.store.commit(), self.model.copy()))
+            self.is_committed = True
+
+        @rule(pick=st.integers(0, 3))
+        def reopen(self, pick):
+            self.store.close()
+            pointer, model = self.committed[-1 - min(pick, len(self.committed) - 1)]
+            self.model = model.copy()
+            self.open_at(pointer)
+
+        @invariant()
+        def stays_under_the_cap(self):
+            if self.store is not None:
+                assert self.store.stats().memory_bytes <= 8 * MIB
+
+        def teardown(self):
+            self.store.close()
+            self.directory.cleanup()
+
+    Machine.TestCase.settings = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    return Machine.TestCase
+
+
+def model_keys(batch):
+    return [tuple(row.values()) for row in batch.to_pylist()]
+
+
+def main() -> None:
+    """What the other process of ``test_a_commit_in_another_process`` does."""
+    backend, directory, pointer = sys.argv[1:]
+    store = open_attempt(
+        directory,
+        STREAMS,
+        backend=backend,
+        pointer=pointer,
+        batch_id=2,
+        attempt_id="elsewhere",
+        options=Options(memory_bytes=8 * MIB),
+    )
+    store.append("customers", customers(2), keys_of(1))
+    print(store.commit())
+    store.close()
+
+
+if __name__ == "__main__":
+    main()

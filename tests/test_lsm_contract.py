@@ -1,0 +1,10 @@
+"""The contract suite on our own store."""
+
+from store_contract import StateStoreTests, store_machine
+
+
+class TestLsmStore(StateStoreTests):
+    backend = "lsm"
+
+
+TestLsmMachine = store_machine("lsm", examples=60)
