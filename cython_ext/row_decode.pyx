@@ -116,7 +116,7 @@ cdef int read_rows(
 cdef int size_column(Builder* builder, int64_t n) except -1 nogil:
     """Room for n values of a column; variable ones grow."""
     cdef const Node* node = builder.node
-    reserve(&builder.validity, (n + 7) >> 3)
+    reserve(&builder.validity, ((n + 7) >> 3) + 1)  # memset wants a buffer even for no rows
     memset(builder.validity.data, 0xFF, (n + 7) >> 3)
     builder.validity.size = (n + 7) >> 3
     if node.kind == KIND_BOOL:
