@@ -83,7 +83,9 @@ def demo(
 
 
 def _fail(message: str, status: int = FAILED) -> NoReturn:
-    Console(stderr=True, highlight=False).print(f"lsmstate: {message}", markup=False)
+    Console(stderr=True, highlight=False).print(
+        f"lsmstate: {message}", markup=False, soft_wrap=True
+    )
     sys.exit(status)
 
 

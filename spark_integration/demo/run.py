@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from lsmstate.backends import check_backend
 from lsmstate.errors import LsmStateError
-from lsmstate.options import parse_bytes
+from lsmstate.options import Options, parse_bytes
 from spark_integration.demo.check import compare
 from spark_integration.demo.progress import BatchReport, Display, WorkerMemory, report_of
 from spark_integration.demo.query import CONDITION, batch_sql, read_streams, written_files
@@ -36,7 +37,8 @@ def run(settings: DemoSettings, console: Console) -> Summary:
     Prints to ``console`` only. Raises QueryFailedError if the query failed. Its result and state,
     the plot, summary.json and Spark's log stay in ``settings.run_directory`` until the next run.
     """
-    cap_bytes = parse_bytes(settings.memory)
+    cap_bytes = Options(memory_bytes=parse_bytes(settings.memory)).memory_bytes
+    check_backend(settings.backend)
     with fresh_directory(settings.run_directory.resolve()) as directory:
         console.print(f"data: TPC-DS, scale {settings.scale:g} (made once, then kept)")
         files = stream_files(settings.data_directory.resolve(), settings.scale, settings.batches)
