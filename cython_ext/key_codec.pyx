@@ -199,6 +199,10 @@ cdef class KeyBatch:
             copy_groups(self, found, first)
         return found, np.asarray(starts)[: found.n + 1].copy()
 
+    def set_stream_number(self, uint32_t stream):
+        """Say which stream the keys are of, for stores that put the number in front."""
+        self.set_stream(stream)
+
     cdef int set_stream(self, uint32_t stream) except -1 nogil:
         """Write the stream's number in front of every key."""
         cdef uint16_t number = __builtin_bswap16(<uint16_t> stream)
@@ -214,7 +218,9 @@ cdef class KeyBatch:
         """Room for n keys, all of them null and empty."""
         if n > 0x7FFFFFFF:
             with gil:
-                raise InvalidArgumentError(f"{n} keys in one batch; split it, the limit is 2^31 - 1")
+                raise InvalidArgumentError(
+                    f"{n} keys in one batch; split it, the limit is 2^31 - 1"
+                )
         self.n = n
         self.offsets = <uint64_t*> calloc(n + 1, sizeof(uint64_t))
         self.valid = <uint8_t*> calloc(n + 1, 1)

@@ -295,8 +295,9 @@ cdef uint8_t* write_value(
         bitmap = target
         target = start_bitmap(target, node.n_children)
         for k in range(node.n_children):
+            start = array.children[k].offset + i
             target = write_child(
-                &node.children[k], array.children[k], array.children[k].offset + i, bitmap, k, target
+                &node.children[k], array.children[k], start, bitmap, k, target
             )
             if target == NULL:
                 return NULL
