@@ -1,0 +1,190 @@
+"""Bad input to multiway_join is answered when the join is built, with what to write instead."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.errors import AnalysisException, StreamingQueryException
+from spark_streams import BACKEND, FileStream, run_to_end
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.spark import multiway_join
+
+pytestmark = pytest.mark.spark
+
+SCHEMAS = {
+    "cu": "c_addr INT, name STRING, flag BOOLEAN, c_long BIGINT",
+    "sr": "sr_addr BIGINT, name STRING, day DATE, tags ARRAY<INT>, lower STRING COLLATE UTF8_LCASE",
+    "wr": "wr_addr DOUBLE, item DECIMAL(7,2), span INTERVAL YEAR TO MONTH",
+}
+
+
+@pytest.fixture(scope="module")
+def frames(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    home = tmp_path_factory.mktemp("errors")
+    found = {}
+    for name, schema in SCHEMAS.items():
+        (home / name).mkdir()
+        found[name] = spark.readStream.schema(schema).parquet(str(home / name))
+    found["wr"] = found["wr"].drop("span")
+    return found
+
+
+def pair(frames: dict[str, Any]) -> dict[str, Any]:
+    return {name: frames[name] for name in ("cu", "sr")}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"memmory": "64m"}, ["memmory", "did you mean 'memory'"]),
+        ({"statedir": "/x"}, ["statedir", "did you mean 'state_dir'"]),
+        ({"how": "left"}, ["how='left'", "not available in this version"]),
+        ({"event_time": "ts"}, ["event_time='ts'", "not available in this version"]),
+        ({"late": "drop"}, ["late='drop'", "not available in this version"]),
+        ({"retention": "1 day"}, ["retention='1 day'", "not available in this version"]),
+        ({"backend": "rocks"}, ["backend='rocks'", "did you mean 'rocksdb'"]),
+        ({"buckets": 0}, ["buckets=0", "from 1"]),
+        ({"buckets": "4"}, ["buckets='4'", "whole number"]),
+        ({"memory": "64 apples"}, ["64 apples", "such as '64m'"]),
+        ({"memory": "1m"}, ["memory", "1048576", "too small", "'5m'"]),
+        ({"state_dir": "s3://bucket/x"}, ["s3://bucket/x", "local path"]),
+        ({"state_dir": "hdfs://host/x"}, ["hdfs://host/x", "local path"]),
+    ],
+)
+def test_options_are_checked(
+    frames: dict[str, Any], options: dict[str, Any], words: list[str]
+) -> None:
+    with pytest.raises(InvalidArgumentError) as refusal:
+        multiway_join(pair(frames), on="cu.c_addr = sr.sr_addr", **options)
+    for word in words:
+        assert word in str(refusal.value)
+
+
+def test_reserved_options_take_their_defaults(frames: dict[str, Any]) -> None:
+    joined = multiway_join(
+        pair(frames),
+        on="cu.c_addr = sr.sr_addr",
+        how="inner",
+        event_time=None,
+        late=None,
+        retention=None,
+    )
+    assert joined.isStreaming
+
+
+@pytest.mark.parametrize(
+    ("on", "words"),
+    [
+        ("cu.c_adr = sr.sr_addr", ["c_adr", "did you mean 'c_addr'"]),
+        ("cv.c_addr = sr.sr_addr", ["cv", "did you mean 'cu'"]),
+        ("cu.flag = sr.day", ["cu.flag (boolean)", "sr.day (date)", "cannot be compared"]),
+        ("cu.name = sr.tags", ["cu.name (string)", "sr.tags (array<int>)"]),
+        ("cu.name = sr.lower", ["sr.lower", "UTF8_LCASE"]),
+        ("cu.c_addr < sr.sr_addr", ["cu.c_addr < sr.sr_addr", "equalities"]),
+        (["name", "no"], ["'no'"]),
+        ({"cu": ["c_addr"]}, ["sr"]),
+    ],
+)
+def test_conditions_are_checked(frames: dict[str, Any], on: Any, words: list[str]) -> None:
+    with pytest.raises(InvalidArgumentError) as refusal:
+        multiway_join(pair(frames), on=on)
+    for word in words:
+        assert word in str(refusal.value)
+
+
+def test_a_common_type_that_merges_values_is_refused(frames: dict[str, Any]) -> None:
+    on = "cu.c_long = sr.sr_addr AND sr.sr_addr = wr.wr_addr"
+    with pytest.raises(InvalidArgumentError, match=r"cu\.c_long \(bigint\).*as double"):
+        multiway_join(frames, on=on)
+    narrow = "cu.c_addr = sr.sr_addr AND sr.sr_addr = wr.item"
+    assert multiway_join(frames, on=narrow).isStreaming
+
+
+def test_inputs_are_checked(spark: Any, frames: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"'cu' is a static DataFrame; join it after"):
+        multiway_join(
+            {"cu": spark.range(1).withColumnRenamed("id", "c_addr"), "sr": frames["sr"]},
+            on="cu.c_addr = sr.sr_addr",
+        )
+    with pytest.raises(InvalidArgumentError, match="at least two"):
+        multiway_join({"cu": frames["cu"]}, on=["c_addr"])
+    with pytest.raises(InvalidArgumentError, match=r"streams\['sr'\] is str"):
+        multiway_join({"cu": frames["cu"], "sr": "sr"}, on=["c_addr"])
+    odd = spark.readStream.schema("k INT, span INTERVAL YEAR TO MONTH").parquet(os.curdir)
+    with pytest.raises(InvalidArgumentError, match=r"odd\.span has type interval year to month"):
+        multiway_join({"cu": frames["cu"], "odd": odd}, on="cu.c_addr = odd.k")
+
+
+def test_columns_are_named_by_the_rule(frames: dict[str, Any]) -> None:
+    joined = multiway_join(pair(frames), on="CU.C_ADDR = sr.SR_addr")
+    assert joined.columns == [
+        "c_addr", "cu_name", "flag", "c_long", "sr_addr", "sr_name", "day", "tags", "lower",
+    ]  # fmt: skip
+    assert joined.select("cu_name", joined["sr_name"]).columns == ["cu_name", "sr_name"]
+    with pytest.raises(AnalysisException, match="flag"):
+        joined.select(frames["cu"]["flag"]).schema  # noqa: B018
+
+
+def _two_streams(home: Path) -> dict[str, FileStream]:
+    table = pa.table({"k": pa.array([1, 2], pa.int64())})
+    return {name: FileStream(home / name, "k BIGINT").add(table) for name in ("a", "b")}
+
+
+def test_the_result_used_twice_is_refused_before_it_runs(spark: Any, tmp_path: Path) -> None:
+    streams = _two_streams(tmp_path)
+    joined = multiway_join({n: s.read(spark) for n, s in streams.items()}, on=["k"])
+    twice = joined.union(joined)
+    with pytest.raises(AnalysisException, match=r"(?i)multiple.*applyInPandasWithState|lsmstate"):
+        run_to_end(twice, tmp_path / "checkpoint", tmp_path / "out")
+
+
+def test_a_state_directory_that_cannot_be_written_is_said(spark: Any, tmp_path: Path) -> None:
+    streams = _two_streams(tmp_path)
+    (tmp_path / "file").write_text("in the way")
+    state = tmp_path / "file" / "state"
+    joined = multiway_join(
+        {n: s.read(spark) for n, s in streams.items()},
+        on=["k"],
+        backend=BACKEND,
+        state_dir=str(state),
+    )
+    with pytest.raises(StreamingQueryException, match=r"state directory .* cannot be written to"):
+        run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
+
+
+def test_a_state_directory_serves_one_query(spark: Any, tmp_path: Path) -> None:
+    streams = _two_streams(tmp_path)
+
+    def joined() -> Any:
+        return multiway_join(
+            {n: s.read(spark) for n, s in streams.items()},
+            on=["k"],
+            backend=BACKEND,
+            state_dir=f"file://{tmp_path}/state",
+        )
+
+    run_to_end(joined(), tmp_path / "one", tmp_path / "out1")
+    assert (tmp_path / "state" / "query.json").exists()
+    with pytest.raises(StreamingQueryException, match="give each query a state_dir of its own"):
+        run_to_end(joined(), tmp_path / "two", tmp_path / "out2")
+
+
+def test_outside_a_query_the_join_says_where_it_runs(spark: Any, tmp_path: Path) -> None:
+    """Async progress tracking writes no offset before the next batch starts."""
+    streams = _two_streams(tmp_path)
+    joined = multiway_join({n: s.read(spark) for n, s in streams.items()}, on=["k"])
+    writer = (
+        joined.writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .option("asyncProgressTrackingEnabled", "true")
+        .option("asyncProgressTrackingOverrideSinkSupportCheck", "true")
+    )
+    with pytest.raises((StreamingQueryException, AnalysisException, Exception)) as refusal:
+        writer.start().awaitTermination()
+    assert "async" in str(refusal.value).lower()
