@@ -1,6 +1,7 @@
 """The contract of ``lsmstate/store.py`` as tests. Every backend subclasses StateStoreTests and
 runs the state machine of ``store_machine``."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -220,7 +221,7 @@ class StateStoreTests:
         assert len(pieces) > 3
         groups = [i % 10 for piece in pieces for i in ids(piece.to_pylist())]
         assert len(groups) == 300
-        assert sum(a != b for a, b in zip(groups, groups[1:], strict=False)) == 9
+        assert sum(a != b for a, b in itertools.pairwise(groups)) == 9
 
     def test_commit_and_reopen_at_the_pointer(self, tmp_path):
         store = self.attempt(tmp_path)

@@ -69,10 +69,14 @@ class TestMemoryStore(StateStoreTests):
 
     def test_the_cap_is_an_error_that_names_the_remedy(self, tmp_path):
         store = self.attempt(tmp_path)
-        with pytest.raises(MemoryLimitError, match='backend="lsm"'):
+
+        def fill():
             for start in range(0, 200_000, 1000):
                 rows = customers(*range(start, start + 1000), name="w" * 100)
                 store.append("customers", rows, keys_of(*[1] * 1000))
+
+        with pytest.raises(MemoryLimitError, match='backend="lsm"'):
+            fill()
         assert store.stats().memory_bytes <= self.memory_bytes
         # What was refused left no trace.
         assert len(scanned(store, "customers")) % 1000 == 0

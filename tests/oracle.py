@@ -1,0 +1,71 @@
+"""DuckDB as the oracle of joins: the same join over whole tables, compared as multisets."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import duckdb
+import pyarrow as pa
+
+from joins.spec import JoinSpec
+
+#: DuckDB names of Arrow key types it would otherwise coerce in its own way.
+_KEY_SQL = {pa.string(): "VARCHAR", pa.float64(): "DOUBLE", pa.int64(): "BIGINT"}
+
+
+def joined(spec: JoinSpec, tables: Mapping[str, pa.Table]) -> Counter:
+    """The rows of the join, each a tuple of exact values, with how often it occurs.
+
+    DuckDB does the joining, over row numbers and keys; the values are the inputs' own, so that a
+    conversion by DuckDB cannot hide or invent a difference. NaN equals NaN, -0.0 equals 0.0 and
+    null equals nothing there too.
+    """
+    connection = duckdb.connect()
+    names = list(tables)
+    for name in names:
+        columns = {f"k{k}": tables[name].column(column) for k, column in enumerate(spec.keys[name])}
+        columns["row"] = pa.array(range(tables[name].num_rows), pa.int64())
+        connection.register("arrow", pa.table(columns))
+        # A table of its own: filters that DuckDB pushes into an Arrow scan tell -0.0 from 0.0.
+        connection.execute(f"CREATE TABLE t_{name} AS SELECT * FROM arrow")
+    first = names[0]
+    clauses = " AND ".join(
+        f"{_key(spec, first, k)} = {_key(spec, name, k)}"
+        for name in names[1:]
+        for k in range(len(spec.key_schema))
+    )
+    columns = ", ".join(f"t_{name}.row" for name in names)
+    sources = ", ".join(f"t_{name}" for name in names)
+    found = connection.execute(f"SELECT {columns} FROM {sources} WHERE {clauses}").fetchall()
+    connection.close()
+    rows = {name: _rows(tables[name]) for name in names}
+    return Counter(
+        tuple(value for name, at in zip(names, places, strict=True) for value in rows[name][at])
+        for places in found
+    )
+
+
+def counted(batches: Iterable[pa.RecordBatch]) -> Counter:
+    """The rows of the batches as a multiset of the same form."""
+    return Counter(row for batch in batches for row in _rows(batch))
+
+
+def _key(spec: JoinSpec, name: str, k: int) -> str:
+    kind = spec.key_schema.field(k).type
+    sql = f"DECIMAL({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else None
+    sql = sql or _KEY_SQL.get(kind)
+    return f"CAST(t_{name}.k{k} AS {sql})" if sql else f"t_{name}.k{k}"
+
+
+def _rows(table: pa.Table | pa.RecordBatch) -> list[tuple]:
+    columns = [[_exact(value) for value in column.to_pylist()] for column in table.columns]
+    return list(zip(*columns, strict=True)) if columns else [()] * table.num_rows
+
+
+def _exact(value: object) -> object:
+    """A hashable value that differs whenever type, sign of zero or scale does."""
+    if isinstance(value, float):
+        return "nan" if math.isnan(value) else (value, math.copysign(1, value))
+    if isinstance(value, list | dict):
+        return repr(value)
+    return (type(value).__name__, str(value)) if value is not None else None

@@ -1,0 +1,381 @@
+"""UMJoin against DuckDB: any streams, any arrival order, any cut into batches, any restart."""
+
+import datetime
+import decimal
+import itertools
+import random
+import tempfile
+
+import hypothesis.strategies as st
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from oracle import counted, joined
+
+from joins.local.cross_product import Side, cross_product
+from joins.local.umjoin import SLICE_ROWS, MatchRates, UMJoin
+from joins.spec import JoinSpec
+from lsmstate.arrow_sizes import row_sizes
+from lsmstate.backends import open_attempt
+from lsmstate.errors import InvalidArgumentError, MemoryLimitError
+from lsmstate.join import MultiwayJoin
+from lsmstate.options import Options
+
+NAN = float("nan")
+D = decimal.Decimal
+DAY = datetime.date(2020, 2, 28)
+
+#: Families of key types that are comparable, and values that fit all of them.
+FAMILIES = [
+    (
+        [pa.int8(), pa.int32(), pa.int64(), pa.decimal128(9, 2), pa.decimal128(5, 0)],
+        [None, 0, 1, -1, 7, 100],
+    ),
+    ([pa.float32(), pa.float64(), pa.int16()], [None, 0, 1, -3]),
+    ([pa.float32(), pa.float64()], [None, 0.0, -0.0, NAN, 0.5, float("inf")]),
+    ([pa.string(), pa.large_string()], [None, "", "a", "a\0", "ab", "ä" * 9]),
+    ([pa.date32()], [None, DAY, datetime.date(1969, 12, 31)]),
+    ([pa.bool_()], [None, True, False]),
+    ([pa.decimal128(4, 1), pa.decimal128(12, 6)], [None, D("1.5"), D("-2"), D("0")]),
+]
+PAYLOADS = [
+    (pa.int32(), [None, -5, 3]),
+    (pa.string(), [None, "", "xyz" * 20]),
+    (pa.float64(), [None, 0.0, -0.0, NAN]),
+    (pa.decimal128(7, 2), [None, D("12.34")]),
+    (pa.list_(pa.int8()), [None, [], [1, None, 3]]),
+    (pa.timestamp("us", "UTC"), [None, datetime.datetime(2020, 1, 1)]),
+]
+#: Most rows of a stream, by the number of streams: results stay small enough to compare.
+MOST_ROWS = {2: 20, 3: 8, 4: 5, 5: 4}
+
+
+def random_table(rng, schema, pools):
+    """Rows whose values come from ``pools``, one pool a column."""
+    count = max(rng.randint(0, 25), rng.randint(0, 25))
+    rows = [[rng.choice(pool) for pool in pools] for _ in range(count)]
+    columns = [pa.array([row[c] for row in rows], kind) for c, kind in enumerate(schema.types)]
+    return pa.table(columns, schema=schema)
+
+
+@st.composite
+def joins(draw):
+    """A spec, the tables of its streams, an arrival of (stream, first row, last row), restarts.
+
+    Drawn from one seed: independent draws would hardly ever make keys match in all streams.
+    """
+    rng = random.Random(draw(st.integers(0, 2**32)))
+    families = rng.sample(FAMILIES, rng.choice([1, 1, 2]))
+    # A few values, the first of them often: keys match, and are skewed.
+    pools = []
+    for _, values in families:
+        few = rng.sample(values, rng.randint(2, min(4, len(values))))
+        pools.append([few[0]] * rng.randint(1, 4) + few)
+    streams, tables, keys, arrivals = {}, {}, {}, []
+    for name in [f"s{number}" for number in range(rng.choice(list(MOST_ROWS)))]:
+        payloads = rng.sample(PAYLOADS, rng.randint(0, 2))
+        kinds = [rng.choice(kinds) for kinds, _ in families]
+        names = [f"k{k}" for k in range(len(kinds))] + [f"p{k}" for k in range(len(payloads))]
+        types = [*kinds, *(kind for kind, _ in payloads)]
+        streams[name] = pa.schema(list(zip(names, types, strict=True)))
+        keys[name] = names[: len(kinds)]
+        tables[name] = random_table(rng, streams[name], [*pools, *(pool for _, pool in payloads)])
+    most = MOST_ROWS[len(streams)]
+    tables = {name: table.slice(0, most) for name, table in tables.items()}
+    for name, table in tables.items():
+        count = table.num_rows
+        cuts = sorted({0, count, *(rng.randint(0, count) for _ in range(rng.randint(0, 4)))})
+        arrivals += [(name, a, b) for a, b in itertools.pairwise(cuts)]
+    rng.shuffle(arrivals)
+    restarts = {rng.randrange(len(arrivals) + 1) for _ in range(rng.randint(0, 2))}
+    return JoinSpec.create(streams, keys), tables, arrivals, restarts
+
+
+def run(spec, tables, order, restarts, backend, piece_bytes):
+    """The results of one arrival, through an attempt's store that is committed at ``restarts``."""
+    found = []
+    with tempfile.TemporaryDirectory() as directory:
+        pointer = None
+        store = None
+        for at, (name, first, last) in enumerate(order):
+            if store is None or at in restarts:
+                if store is not None:
+                    pointer = store.commit()
+                    store.close()
+                store = open_attempt(
+                    directory,
+                    spec.stream_schemas,
+                    backend=backend,
+                    pointer=pointer,
+                    batch_id=at,
+                    attempt_id="a",
+                    options=Options(),
+                )
+                join = UMJoin(spec, store, piece_bytes)
+            (batch,) = tables[name].slice(first, last - first).combine_chunks().to_batches() or [
+                pa.RecordBatch.from_pylist([], schema=tables[name].schema)
+            ]
+            found += list(join.process(name, batch))
+        if store is not None:
+            store.close()
+    return found
+
+
+def check(case, backend, piece_bytes):
+    spec, tables, order, restarts = case
+    found = run(spec, tables, order, restarts, backend, piece_bytes)
+    assert all(batch.schema == spec.output_schema for batch in found)
+    assert all(batch.num_rows > 0 for batch in found)
+    assert counted(found) == joined(spec, tables)
+
+
+QUICK = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+@settings(QUICK, max_examples=70)
+@given(joins(), st.sampled_from([1, 60, 400, 1 << 20]))
+def test_the_result_equals_duckdb(case, piece_bytes):
+    check(case, "memory", piece_bytes)
+
+
+@settings(QUICK, max_examples=8)
+@given(joins(), st.sampled_from([60, 1 << 20]))
+def test_the_result_equals_duckdb_on_rocksdb(case, piece_bytes):
+    check(case, "rocksdb", piece_bytes)
+
+
+@settings(QUICK, max_examples=40)
+@given(joins(), st.sampled_from([1, 60, 400, 1 << 20]))
+def test_the_result_equals_duckdb_on_lsm(case, piece_bytes):
+    check(case, "lsm", piece_bytes)
+
+
+INT = pa.schema([("id", pa.int64()), ("v", pa.string())])
+
+
+def batch_of(ids, values=None):
+    values = values or [f"v{n}" for n in range(len(ids))]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(ids, pa.int64()), pa.array(values, pa.string())], schema=INT
+    )
+
+
+def memory_join(names=("a", "b", "c"), piece_bytes=1 << 20, schema=INT, on=("id",)):
+    return MultiwayJoin(
+        dict.fromkeys(names, schema),
+        list(on),
+        backend="memory",
+        memory="256m",
+        piece_bytes=piece_bytes,
+    )
+
+
+def test_a_hot_key_comes_in_bounded_pieces():
+    with memory_join(piece_bytes=20_000) as join:
+        wide = ["x" * 40 + str(n) for n in range(300)]
+        assert list(join.process("a", batch_of([1] * 300, wide))) == []
+        assert list(join.process("b", batch_of([1] * 200))) == []
+        pieces = rows = 0
+        total = np.zeros((2, 300), dtype=np.int64)
+        for piece in join.process("c", batch_of([1, 1])):
+            assert row_sizes(piece).sum() <= 20_000
+            pieces += 1
+            rows += piece.num_rows
+            firsts = piece.column("a_v").to_pylist()
+            for n, c in zip(firsts, piece.column("c_v").to_pylist(), strict=True):
+                total[int(c[1:]), int(n[40:])] += 1
+        assert rows == 2 * 300 * 200
+        assert bool((total == 200).all())
+        assert pieces >= rows * 90 // 20_000
+
+
+def test_the_first_piece_of_a_huge_result_comes_at_once():
+    # 10 ** 15 combinations: nothing may be proportional to them.
+    with memory_join(("a", "b", "c", "d", "e"), piece_bytes=50_000) as join:
+        for name in "abcd":
+            with join.process(name, batch_of([1] * 1000)) as results:
+                assert next(results, None) is None
+        with join.process("e", batch_of([1] * 1000)) as results:
+            piece = next(results)
+            assert 0 < row_sizes(piece).sum() <= 50_000
+
+
+def test_a_result_row_larger_than_a_piece_travels_alone():
+    with memory_join(("a", "b"), piece_bytes=100) as join:
+        list(join.process("a", batch_of([1, 1, 2], ["y" * 500] * 3)))
+        pieces = list(join.process("b", batch_of([2, 1])))
+        assert [piece.num_rows for piece in pieces] == [1, 1, 1]
+
+
+def test_more_combinations_than_can_be_numbered_are_refused():
+    one = pa.RecordBatch.from_arrays([pa.array([1] * 10_000)], names=["x"])
+    side = Side(one, np.array([0, 10_000]), row_sizes(one))
+    schema = pa.schema([(f"x{n}", pa.int64()) for n in range(5)])
+    with pytest.raises(MemoryLimitError, match=r"1\.0e\+20"):
+        next(cross_product([side] * 5, schema, 100))
+
+
+def test_a_batch_larger_than_a_slice():
+    count = 2 * SLICE_ROWS + 17
+    with memory_join(("a", "b")) as join:
+        list(join.process("a", batch_of([n % 5000 for n in range(count)])))
+        found = list(join.process("b", batch_of(list(range(count)))))
+        assert sum(piece.num_rows for piece in found) == count
+        for piece in found:
+            assert piece.column("a_id").equals(piece.column("b_id"))
+
+
+def test_rows_of_one_batch_do_not_see_each_other():
+    with memory_join(("a", "b")) as join:
+        assert list(join.process("a", batch_of([1, 1]))) == []
+        assert sum(p.num_rows for p in join.process("b", batch_of([1]))) == 2
+        assert sum(p.num_rows for p in join.process("a", batch_of([1]))) == 1
+
+
+def test_the_same_data_as_two_streams():
+    with memory_join(("a", "b")) as join:
+        rows = batch_of([1, 2, 2, None])
+        found = list(join.process("a", rows)) + list(join.process("b", rows))
+        assert sum(piece.num_rows for piece in found) == 1 + 4
+        assert join.output_schema.names == ["a_id", "a_v", "b_id", "b_v"]
+
+
+def test_null_keys_never_match_and_are_not_stored():
+    with memory_join(("a", "b")) as join:
+        list(join.process("a", batch_of([None, None, 3])))
+        assert list(join.process("b", batch_of([None, 4]))) == []
+        assert join.stats().counters["appended_rows"] == 2
+
+
+def one_match(left, right, left_value, right_value):
+    """Whether two values of two key types match."""
+    with MultiwayJoin(
+        {"a": pa.schema([("k", left)]), "b": pa.schema([("k", right)])}, ["k"], backend="memory"
+    ) as join:
+        list(join.process("a", pa.RecordBatch.from_arrays([pa.array([left_value], left)], ["k"])))
+        rows = pa.RecordBatch.from_arrays([pa.array([right_value], right)], ["k"])
+        found = list(join.process("b", rows))
+        for piece in found:
+            assert piece.schema.types == [left, right]
+        return bool(found)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "a", "b", "expected"),
+    [
+        (pa.int32(), pa.int64(), -5, -5, True),
+        (pa.int32(), pa.int64(), 1, 1 + 2**32, False),
+        (pa.uint64(), pa.int64(), 2**63, -(2**63), False),
+        (pa.uint64(), pa.int8(), 5, 5, True),
+        (pa.decimal128(5, 2), pa.decimal128(20, 4), D("1.50"), D("1.5000"), True),
+        (pa.decimal128(5, 2), pa.int64(), D("3.00"), 3, True),
+        (pa.decimal128(5, 2), pa.int64(), D("3.01"), 3, False),
+        (pa.decimal128(38, 0), pa.decimal128(38, 18), D(2), D("1.9"), True),
+        (pa.decimal128(5, 2), pa.float64(), D("0.10"), 0.1, True),
+        (pa.int64(), pa.float64(), 2**53 + 1, float(2**53), True),
+        (pa.float32(), pa.float64(), 0.5, 0.5, True),
+        (pa.float32(), pa.float64(), 0.1, 0.1, False),
+        (pa.float64(), pa.float64(), NAN, -NAN, True),
+        (pa.float32(), pa.float64(), NAN, NAN, True),
+        (pa.float64(), pa.float64(), -0.0, 0.0, True),
+        (pa.float64(), pa.int8(), -0.0, 0, True),
+        (pa.string(), pa.large_string(), "ä", "ä", True),
+        (pa.string(), pa.dictionary(pa.int8(), pa.string()), "a", "a", True),
+        (pa.date32(), pa.timestamp("us"), DAY, datetime.datetime(2020, 2, 28), True),
+        (pa.date32(), pa.timestamp("us"), DAY, datetime.datetime(2020, 2, 28, 1), False),
+        (pa.timestamp("ms"), pa.timestamp("us"), *[datetime.datetime(2020, 1, 1)] * 2, True),
+        (pa.int64(), pa.int64(), None, None, False),
+        (pa.null(), pa.int64(), None, None, False),
+    ],
+)
+def test_keys_are_coerced_as_spark_does(left, right, a, b, expected):
+    assert one_match(left, right, a, b) is expected
+
+
+def test_a_date_is_midnight_in_the_zone_of_the_time_it_is_compared_with():
+    berlin = pa.timestamp("us", "Europe/Berlin")
+    midnight = datetime.datetime(2020, 2, 27, 23, tzinfo=datetime.UTC)
+    assert one_match(pa.date32(), berlin, DAY, midnight)
+    assert not one_match(pa.date32(), pa.timestamp("us", "UTC"), DAY, midnight)
+
+
+def test_results_must_be_consumed_before_the_next_batch():
+    with memory_join(("a", "b")) as join:
+        list(join.process("a", batch_of([1, 2])))
+        results = join.process("b", batch_of([1]))
+        with pytest.raises(InvalidArgumentError, match="not consumed"):
+            join.process("a", batch_of([5]))
+        assert sum(piece.num_rows for piece in results) == 1
+        join.process("b", batch_of([1])).close()
+        # Giving up results gives up no rows.
+        assert sum(p.num_rows for p in join.process("a", batch_of([1]))) == 2
+
+
+def test_a_failed_result_is_not_taken_for_a_whole_one(tmp_path):
+    spec = JoinSpec.create({"a": INT, "b": INT}, ["id"])
+    store = open_attempt(
+        str(tmp_path),
+        spec.stream_schemas,
+        backend="memory",
+        batch_id=1,
+        attempt_id="a",
+        options=Options(),
+    )
+    join = UMJoin(spec, store, 10)
+    list(join.process("a", batch_of([1, 1, 1])))
+    results = join.process("b", batch_of([1]))
+    next(results)
+    store.append("a", batch_of([9]), spec.key_batch("a", batch_of([9])))
+    for _ in range(2):
+        with pytest.raises(InvalidArgumentError, match="probe"):
+            list(results)
+    with pytest.raises(InvalidArgumentError, match="not consumed"):
+        join.process("a", batch_of([1]))
+    store.close()
+
+
+def test_unknown_streams_and_columns_are_refused():
+    with memory_join(("first", "second")) as join:
+        with pytest.raises(InvalidArgumentError, match="did you mean 'second'"):
+            join.process("secnd", batch_of([1]))
+        with pytest.raises(InvalidArgumentError, match="label"):
+            join.process("first", batch_of([1]).rename_columns(["id", "label"]))
+
+
+def test_the_most_selective_stream_is_probed_first():
+    spec = JoinSpec.create(dict.fromkeys("abcd", INT), ["id"])
+    rates = MatchRates(spec)
+    assert rates.order("b") == ["a", "c", "d"]
+    rates.record("b", "a", 100, 90)
+    rates.record("b", "c", 90, 80)
+    rates.record("b", "d", 80, 1)
+    assert rates.order("b") == ["d", "c", "a"]
+    assert rates.order("a") == ["b", "c", "d"]
+
+
+def test_an_absent_key_ends_the_probing():
+    with memory_join(("a", "b", "c")) as join:
+        list(join.process("a", batch_of(list(range(10)))))
+        before = join.stats().counters["probed_keys"]
+        # 100 keys asked for in a, of which 10 are there; only those are asked for in c.
+        list(join.process("b", batch_of(list(range(100)))))
+        assert join.stats().counters["probed_keys"] - before == 110
+        # By now c is known to let nothing through, and is asked first.
+        before = join.stats().counters["probed_keys"]
+        list(join.process("b", batch_of(list(range(100)))))
+        assert join.stats().counters["probed_keys"] - before == 100
+        assert join.stats().counters["fetched_rows"] == 0
+
+
+@pytest.mark.parametrize("backend", ["memory", "rocksdb", "lsm"])
+def test_a_kept_join_goes_on_where_it_was_committed(tmp_path, backend):
+    streams = {"a": INT, "b": INT}
+    path = str(tmp_path / "state")
+    with MultiwayJoin(streams, "a.id = b.id", backend=backend, path=path) as join:
+        list(join.process("a", batch_of([1, 2])))
+        join.commit()
+    with MultiwayJoin(streams, "b.ID = a.id", backend=backend, path=path) as join:
+        (piece,) = join.process("b", batch_of([2, 3]))
+        assert piece.to_pylist() == [{"a_id": 2, "a_v": "v1", "b_id": 2, "b_v": "v0"}]
+        assert piece.schema == join.output_schema
