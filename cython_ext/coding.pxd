@@ -11,8 +11,8 @@ cdef struct Buffer:
     size_t capacity
 
 
-cdef inline int reserve(Buffer* buffer, size_t extra) except -1 nogil:
-    """Room for `extra` more bytes; grows by half, so that the cost of appending is amortised."""
+cdef inline int try_reserve(Buffer* buffer, size_t extra) noexcept nogil:
+    """Room for `extra` more bytes, or -1. Grows by half: appending costs are amortised."""
     cdef size_t wanted = buffer.size + extra
     cdef size_t capacity
     cdef void* data
@@ -23,10 +23,17 @@ cdef inline int reserve(Buffer* buffer, size_t extra) except -1 nogil:
         capacity = wanted
     data = realloc(buffer.data, capacity)
     if data == NULL:
-        with gil:
-            raise MemoryError(f"cannot allocate {capacity} bytes")
+        return -1
     buffer.data = <uint8_t*> data
     buffer.capacity = capacity
+    return 0
+
+
+cdef inline int reserve(Buffer* buffer, size_t extra) except -1 nogil:
+    """Room for `extra` more bytes, or MemoryError."""
+    if try_reserve(buffer, extra):
+        with gil:
+            raise MemoryError(f"cannot allocate {buffer.size + extra} bytes")
     return 0
 
 

@@ -2,7 +2,7 @@
 
 import difflib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 
 import numpy as np
 import pyarrow as pa
@@ -117,7 +117,7 @@ def encoded_keys(
     return codec.encode(keys)
 
 
-def checked_positions(keys: KeyBatch, positions: Positions | None) -> Positions:
+def checked_positions(keys: Sized, positions: Positions | None) -> Positions:
     """The positions as an ascending int64 array; all positions if none are given."""
     if positions is None:
         return np.arange(len(keys), dtype=np.int64)

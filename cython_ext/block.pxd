@@ -1,0 +1,102 @@
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from cython_ext.coding cimport Buffer
+
+cdef enum:
+    BLOCK_ROWS = 1
+    BLOCK_KEYS = 2
+    BLOCK_INDEX = 3
+    BLOCK_FILTER = 4
+    BLOCK_TOP = 5
+    BLOCK_PROPERTIES = 6
+    BLOCK_EDIT = 7
+    TRAILER_BYTES = 16
+    ROW_TAIL_BYTES = 12
+    KEY_TAIL_BYTES = 24
+
+# Append `raw` to `target` as a stored block: payload and trailer.
+cdef int seal_block(
+    Buffer* target, int kind, int codec, Buffer* raw, Buffer* scratch, uint64_t offset
+) except -1 nogil
+# The raw size if the stored block is whole and of this kind, else -1.
+cdef long check_block(
+    const uint8_t* stored, size_t size, uint64_t offset, int kind
+) noexcept nogil
+# Decode a checked block into raw_size bytes; -1 if it does not decode.
+cdef int unseal_block(const uint8_t* stored, size_t size, uint8_t* raw, size_t raw_size) noexcept nogil
+
+
+cdef struct RowBlock:      # a decoded row block, read in place
+    const uint8_t* data
+    const uint8_t* ends    # NULL: every row is `width` bytes
+    const uint8_t* sequences
+    const uint8_t* ordinals
+    uint32_t rows
+    uint32_t data_size
+    uint32_t width
+
+# -1: the lengths in the block contradict each other.
+cdef int parse_row_block(const uint8_t* raw, size_t size, RowBlock* block) noexcept nogil
+# -1: row `index` does not lie in the block.
+cdef int row_of(
+    const RowBlock* block, uint32_t index, const uint8_t** data, size_t* size
+) noexcept nogil
+
+
+cdef struct KeyBlock:      # a decoded key block, read in place
+    const uint8_t* entries
+    const uint8_t* entries_end
+    const uint8_t* restarts
+    const uint8_t* row_ends
+    uint64_t row_base
+    uint32_t row_blocks
+    uint32_t restart_count
+    uint32_t count
+
+cdef struct KeyEntry:
+    uint8_t flags
+    uint64_t rows
+    uint64_t row_bytes
+    uint32_t block_index   # of the row block with its first row, within this key block
+    uint32_t row_index
+
+cdef int parse_key_block(const uint8_t* raw, size_t size, KeyBlock* block) noexcept nogil
+# Decode the entry at `place` into key and entry; the place after it, NULL if it is damaged.
+# At a restart *key is empty and entry zeroed by the caller.
+cdef const uint8_t* next_entry(
+    const KeyBlock* block, const uint8_t* place, Buffer* key, KeyEntry* entry
+) noexcept nogil
+# Where row block `index` of this key block lies in the file.
+cdef int row_block_place(
+    const KeyBlock* block, uint32_t index, uint64_t* offset, uint32_t* size
+) noexcept nogil
+# 1 and the entry, if the key is in the block; 0 if not; -1 if the block is damaged.
+cdef int search_key_block(
+    const KeyBlock* block, const uint8_t* key, size_t key_size, Buffer* scratch, KeyEntry* entry
+) noexcept nogil
+# The place of the restart from which a search for the key begins.
+cdef int restart_before(
+    const KeyBlock* block, const uint8_t* key, size_t key_size, uint32_t* found
+) noexcept nogil
+cdef const uint8_t* restart_place(const KeyBlock* block, uint32_t index) noexcept nogil
+
+
+cdef struct IndexBlock:    # sorted (last key, payload of fixed size): index partitions and the top
+    const uint8_t* data
+    const uint8_t* offsets
+    uint32_t count
+    uint32_t payload_bytes
+    size_t size
+
+cdef int parse_index_block(
+    const uint8_t* raw, size_t size, uint32_t payload_bytes, IndexBlock* block
+) noexcept nogil
+# Key and payload of entry i; -1 if it is damaged.
+cdef int index_entry(
+    const IndexBlock* block, uint32_t i, const uint8_t** key, size_t* key_size,
+    const uint8_t** payload
+) noexcept nogil
+# The first entry from `start` on whose key is not less (count if none); -1 damaged.
+cdef long index_search(
+    const IndexBlock* block, uint32_t start, const uint8_t* key, size_t key_size
+) noexcept nogil

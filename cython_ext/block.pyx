@@ -1,0 +1,374 @@
+"""One block: sealing, checking, and reading each kind in place. FORMAT.md gives every byte.
+
+Nothing here trusts a length: a checksum says the bytes are those that were written, the parsers
+still refuse what would lead outside the block.
+"""
+
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
+
+from cython_ext.codec cimport (
+    CODEC_NONE, compress, compress_bound, decompress, shuffle, unshuffle, xxh3,
+)
+from cython_ext.coding cimport (
+    Buffer, compare, get_varint, load_u32, load_u64, reserve, try_reserve,
+)
+
+cdef enum:
+    LARGEST_SHUFFLED_WIDTH = 255
+    LARGEST_SHUFFLED_BLOCK = 1 << 20  # a block of one huge row is not worth a second copy
+
+
+cdef uint64_t _checksum(const uint8_t* stored, size_t payload, uint64_t offset) noexcept nogil:
+    """Over payload, the trailer's first half and the block's place, so that a block that was
+    written elsewhere is not taken for this one."""
+    cdef uint64_t parts[3]
+    parts[0] = xxh3(stored, payload)
+    parts[1] = load_u64(stored + payload)
+    parts[2] = offset
+    return xxh3(parts, 24)
+
+
+cdef int seal_block(
+    Buffer* target, int kind, int codec, Buffer* raw, Buffer* scratch, uint64_t offset
+) except -1 nogil:
+    cdef uint8_t* payload
+    cdef const uint8_t* source = raw.data
+    cdef size_t written = 0, capacity = compress_bound(raw.size)
+    cdef RowBlock rows
+    cdef uint8_t shuffled = 0
+    cdef uint32_t raw_size = <uint32_t> raw.size
+    cdef uint64_t checksum
+    if raw.size > <size_t> 0x7E000000:
+        with gil:
+            raise ValueError(f"a block of {raw.size} bytes")
+    reserve(target, capacity + TRAILER_BYTES)
+    payload = target.data + target.size
+    if codec != CODEC_NONE and raw.size:
+        if (
+            kind == BLOCK_ROWS
+            and raw.size <= LARGEST_SHUFFLED_BLOCK
+            and parse_row_block(raw.data, raw.size, &rows) == 0
+        ):
+            # Bytes of equal meaning side by side: columns of equal-sized rows, and the arrays.
+            scratch.size = 0
+            reserve(scratch, raw.size)
+            _row_shuffle(&rows, raw.data, raw.size, scratch.data, True)
+            source = scratch.data
+            shuffled = 1
+        written = compress(codec, source, raw.size, payload, capacity)
+    if written == 0:
+        codec = CODEC_NONE
+        shuffled = 0
+        if raw.size:
+            memcpy(payload, raw.data, raw.size)
+        written = raw.size
+    payload[written] = <uint8_t> kind
+    payload[written + 1] = <uint8_t> codec
+    payload[written + 2] = shuffled
+    payload[written + 3] = 0
+    memcpy(payload + written + 4, &raw_size, 4)
+    checksum = _checksum(payload, written, offset)
+    memcpy(payload + written + 8, &checksum, 8)
+    target.size += written + TRAILER_BYTES
+    return 0
+
+
+cdef void _row_shuffle(
+    const RowBlock* rows, const uint8_t* source, size_t size, uint8_t* target, bint forward
+) noexcept nogil:
+    """Shuffle (or back) the rows by their width if they have one, and the arrays by four."""
+    cdef size_t arrays = size - ROW_TAIL_BYTES
+    cdef size_t cells = <size_t> rows.rows * (2 if rows.width else 3) * 4
+    cdef size_t body = arrays - cells
+    if 1 < rows.width <= LARGEST_SHUFFLED_WIDTH and rows.data_size:
+        if forward:
+            shuffle(rows.width, source, rows.data_size, target)
+        else:
+            unshuffle(rows.width, source, rows.data_size, target)
+        memcpy(target + rows.data_size, source + rows.data_size, body - rows.data_size)
+    else:
+        memcpy(target, source, body)
+    if cells:
+        if forward:
+            shuffle(4, source + body, cells, target + body)
+        else:
+            unshuffle(4, source + body, cells, target + body)
+    memcpy(target + arrays, source + arrays, ROW_TAIL_BYTES)
+
+
+cdef long check_block(
+    const uint8_t* stored, size_t size, uint64_t offset, int kind
+) noexcept nogil:
+    cdef size_t payload
+    if size < TRAILER_BYTES:
+        return -1
+    payload = size - TRAILER_BYTES
+    if stored[payload] != kind or load_u64(stored + payload + 8) != _checksum(
+        stored, payload, offset
+    ):
+        return -1
+    return load_u32(stored + payload + 4)
+
+
+cdef int unseal_block(
+    const uint8_t* stored, size_t size, uint8_t* raw, size_t raw_size
+) noexcept nogil:
+    cdef size_t payload = size - TRAILER_BYTES
+    cdef int codec = stored[payload + 1], result = -1
+    cdef RowBlock rows
+    cdef uint8_t* shuffled
+    if not stored[payload + 2]:
+        return decompress(codec, stored, payload, raw, raw_size)
+    shuffled = <uint8_t*> malloc(raw_size)
+    if shuffled == NULL:
+        return -1
+    # The tail is never shuffled, so the shape of the block can be read before the rest.
+    if (
+        decompress(codec, stored, payload, shuffled, raw_size) == 0
+        and parse_row_block(shuffled, raw_size, &rows) == 0
+    ):
+        _row_shuffle(&rows, shuffled, raw_size, raw, False)
+        result = 0
+    free(shuffled)
+    return result
+
+
+cdef int parse_row_block(const uint8_t* raw, size_t size, RowBlock* block) noexcept nogil:
+    cdef size_t arrays
+    cdef const uint8_t* tail
+    if size < ROW_TAIL_BYTES:
+        return -1
+    tail = raw + size - ROW_TAIL_BYTES
+    block.rows = load_u32(tail)
+    block.data_size = load_u32(tail + 4)
+    block.width = load_u32(tail + 8)
+    block.data = raw
+    arrays = <size_t> block.rows * 4
+    block.ordinals = tail - arrays
+    block.sequences = block.ordinals - arrays
+    block.ends = NULL if block.width else block.sequences - arrays
+    if <size_t> block.data_size + arrays * (2 if block.width else 3) + ROW_TAIL_BYTES != size:
+        return -1
+    if block.width and <size_t> block.width * block.rows != block.data_size:
+        return -1
+    return 0
+
+
+cdef int row_of(
+    const RowBlock* block, uint32_t index, const uint8_t** data, size_t* size
+) noexcept nogil:
+    cdef uint32_t start, end
+    if index >= block.rows:
+        return -1
+    if block.ends == NULL:
+        data[0] = block.data + <size_t> index * block.width
+        size[0] = block.width
+        return 0
+    start = load_u32(block.ends + 4 * (<size_t> index - 1)) if index else 0
+    end = load_u32(block.ends + 4 * <size_t> index)
+    if start > end or end > block.data_size:
+        return -1
+    data[0] = block.data + start
+    size[0] = end - start
+    return 0
+
+
+cdef int parse_key_block(const uint8_t* raw, size_t size, KeyBlock* block) noexcept nogil:
+    cdef const uint8_t* tail
+    cdef size_t arrays
+    if size < KEY_TAIL_BYTES:
+        return -1
+    tail = raw + size - KEY_TAIL_BYTES
+    block.row_base = load_u64(tail)
+    block.row_blocks = load_u32(tail + 8)
+    block.restart_count = load_u32(tail + 12)
+    block.count = load_u32(tail + 16)
+    arrays = <size_t> block.row_blocks * 8 + <size_t> block.restart_count * 4
+    if arrays + KEY_TAIL_BYTES > size or block.restart_count == 0 or block.count == 0:
+        return -1
+    block.entries = raw
+    block.restarts = tail - <size_t> block.restart_count * 4
+    block.row_ends = block.restarts - <size_t> block.row_blocks * 8
+    block.entries_end = block.row_ends
+    return 0
+
+
+cdef const uint8_t* next_entry(
+    const KeyBlock* block, const uint8_t* place, Buffer* key, KeyEntry* entry
+) noexcept nogil:
+    cdef uint64_t shared, unshared, rows, row_bytes, step, row_index
+    cdef const uint8_t* end = block.entries_end
+    place = get_varint(place, end, &shared)
+    place = get_varint(place, end, &unshared)
+    if place == NULL or shared > key.size or unshared > <uint64_t> (end - place):
+        return NULL
+    if unshared > key.capacity - shared and try_reserve(key, shared + unshared - key.size):
+        return NULL
+    memcpy(key.data + shared, place, unshared)
+    key.size = shared + unshared
+    place += unshared
+    if place >= end:
+        return NULL
+    entry.flags = place[0]
+    place = get_varint(place + 1, end, &rows)
+    place = get_varint(place, end, &row_bytes)
+    place = get_varint(place, end, &step)
+    place = get_varint(place, end, &row_index)
+    if place == NULL or step > <uint64_t> 0xFFFFFFFF or row_index > <uint64_t> 0xFFFFFFFF:
+        return NULL
+    entry.rows = rows
+    entry.row_bytes = row_bytes
+    entry.block_index += <uint32_t> step
+    entry.row_index = <uint32_t> row_index
+    return place
+
+
+cdef int row_block_place(
+    const KeyBlock* block, uint32_t index, uint64_t* offset, uint32_t* size
+) noexcept nogil:
+    cdef uint64_t start, end
+    if index >= block.row_blocks:
+        return -1
+    start = load_u64(block.row_ends + 8 * (<size_t> index - 1)) if index else 0
+    end = load_u64(block.row_ends + 8 * <size_t> index)
+    if end < start or end - start > <uint64_t> 0xFFFFFFFF:
+        return -1
+    offset[0] = block.row_base + start
+    size[0] = <uint32_t> (end - start)
+    return 0
+
+
+cdef const uint8_t* restart_place(const KeyBlock* block, uint32_t index) noexcept nogil:
+    cdef uint32_t offset = load_u32(block.restarts + 4 * <size_t> index)
+    if offset >= <size_t> (block.entries_end - block.entries):
+        return NULL
+    return block.entries + offset
+
+
+cdef int _restart_key(
+    const KeyBlock* block, uint32_t index, const uint8_t** key, size_t* size
+) noexcept nogil:
+    cdef uint64_t shared, unshared
+    cdef const uint8_t* place = restart_place(block, index)
+    place = get_varint(place, block.entries_end, &shared)
+    place = get_varint(place, block.entries_end, &unshared)
+    if place == NULL or shared or unshared > <uint64_t> (block.entries_end - place):
+        return -1
+    key[0] = place
+    size[0] = unshared
+    return 0
+
+
+cdef int restart_before(
+    const KeyBlock* block, const uint8_t* key, size_t key_size, uint32_t* found
+) noexcept nogil:
+    """The last restart whose key is not greater, or the first."""
+    cdef uint32_t low = 0, high = block.restart_count - 1, middle
+    cdef const uint8_t* other
+    cdef size_t other_size
+    while low < high:
+        middle = low + (high - low + 1) // 2
+        if _restart_key(block, middle, &other, &other_size):
+            return -1
+        if compare(other, other_size, key, key_size) <= 0:
+            low = middle
+        else:
+            high = middle - 1
+    found[0] = low
+    return 0
+
+
+cdef int search_key_block(
+    const KeyBlock* block, const uint8_t* key, size_t key_size, Buffer* scratch, KeyEntry* entry
+) noexcept nogil:
+    cdef uint32_t restart
+    cdef const uint8_t* place
+    cdef const uint8_t* end
+    cdef int order
+    if restart_before(block, key, key_size, &restart):
+        return -1
+    place = restart_place(block, restart)
+    end = block.entries_end
+    if restart + 1 < block.restart_count:
+        end = restart_place(block, restart + 1)
+        if end == NULL:
+            return -1
+    scratch.size = 0
+    memset(entry, 0, sizeof(KeyEntry))
+    while place != NULL and place < end:
+        place = next_entry(block, place, scratch, entry)
+        if place == NULL:
+            return -1
+        order = compare(scratch.data, scratch.size, key, key_size)
+        if order == 0:
+            return 1
+        if order > 0:
+            return 0
+    return 0 if place != NULL else -1
+
+
+cdef int parse_index_block(
+    const uint8_t* raw, size_t size, uint32_t payload_bytes, IndexBlock* block
+) noexcept nogil:
+    if size < 4:
+        return -1
+    block.count = load_u32(raw + size - 4)
+    if <size_t> block.count * 4 + 4 > size:
+        return -1
+    block.data = raw
+    block.offsets = raw + size - 4 - <size_t> block.count * 4
+    block.payload_bytes = payload_bytes
+    block.size = block.offsets - raw
+    return 0
+
+
+cdef int index_entry(
+    const IndexBlock* block, uint32_t i, const uint8_t** key, size_t* key_size,
+    const uint8_t** payload
+) noexcept nogil:
+    cdef size_t offset
+    cdef size_t size
+    if i >= block.count:
+        return -1
+    offset = load_u32(block.offsets + 4 * <size_t> i)
+    if offset + 4 > block.size:
+        return -1
+    size = load_u32(block.data + offset)
+    if offset + 4 + size + block.payload_bytes > block.size:
+        return -1
+    key[0] = block.data + offset + 4
+    key_size[0] = size
+    payload[0] = key[0] + size
+    return 0
+
+
+cdef long index_search(
+    const IndexBlock* block, uint32_t start, const uint8_t* key, size_t key_size
+) noexcept nogil:
+    cdef uint32_t low = start, high, middle, step = 1
+    cdef const uint8_t* other
+    cdef const uint8_t* payload
+    cdef size_t other_size
+    # Gallop: neighbours in a sorted batch are mostly near.
+    high = low
+    while high < block.count:
+        if index_entry(block, high, &other, &other_size, &payload):
+            return -1
+        if compare(other, other_size, key, key_size) >= 0:
+            break
+        low = high + 1
+        high = low + step
+        step *= 2
+    if high > block.count:
+        high = block.count
+    while low < high:
+        middle = low + (high - low) // 2
+        if index_entry(block, middle, &other, &other_size, &payload):
+            return -1
+        if compare(other, other_size, key, key_size) < 0:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -1,0 +1,26 @@
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+cdef enum:
+    FLAG_RESET = 1      # the rows stored before this entry are deleted
+    FLAG_CONTINUES = 2  # on disk only: the next key block begins with more rows of this key
+
+cdef struct RowRef:
+    const uint8_t* data
+    size_t size
+    uint64_t sequence
+    uint32_t ordinal
+
+
+cdef class EntrySource:
+    # The current entry; the key lives until the next call of any method.
+    cdef const uint8_t* key
+    cdef size_t key_size
+    cdef uint8_t flags
+    cdef uint64_t rows
+    cdef uint64_t row_bytes
+    # 1: there is an entry, 0: the end. Skips the rows of the entry before.
+    cdef int next_key(self) except -1 nogil
+    # 1: a row, which lives until the next call of any method; 0: the entry has no more rows.
+    cdef int next_row(self, RowRef* row) except -1 nogil
+    # Stand before the first key that is not less, so that next_key gives it.
+    cdef int seek(self, const uint8_t* key, size_t size) except -1 nogil

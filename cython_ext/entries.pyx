@@ -1,0 +1,34 @@
+"""The one iterator contract: entries in key order, rows of an entry in arrival order."""
+
+from libc.stdint cimport uint8_t
+
+
+cdef class EntrySource:
+    """Base of memtable, SSTable and merging iterators; not usable by itself."""
+
+    cdef int next_key(self) except -1 nogil:
+        with gil:
+            raise TypeError("EntrySource is a base class")
+
+    cdef int next_row(self, RowRef* row) except -1 nogil:
+        with gil:
+            raise TypeError("EntrySource is a base class")
+
+    cdef int seek(self, const uint8_t* key, size_t size) except -1 nogil:
+        with gil:
+            raise TypeError("EntrySource is a base class")
+
+    def entries(self, bytes start not None = b"") -> list[tuple[bytes, int, list[bytes]]]:
+        """All entries from `start` on, copied out: (key, flags, rows). For tests and dumps."""
+        cdef RowRef row
+        cdef list found = []
+        cdef list rows
+        self.seek(<const uint8_t*> start, len(start))
+        while self.next_key():
+            rows = []
+            key = <bytes> self.key[:self.key_size]
+            flags = self.flags
+            while self.next_row(&row):
+                rows.append(<bytes> row.data[:row.size])
+            found.append((key, flags, rows))
+        return found

@@ -1,0 +1,18 @@
+from libc.stdint cimport uint8_t, uint64_t
+
+from cython_ext.entries cimport EntrySource, RowRef
+
+
+cdef class MergingSource(EntrySource):
+    cdef list sources             # oldest first; keeps them alive
+    cdef void** children          # the same, borrowed, for use without the GIL
+    cdef Py_ssize_t count
+    cdef uint8_t* state           # per child: 0 at its end, 1 stands at an entry, 2 to be advanced
+    cdef Py_ssize_t current       # the child whose rows are being given
+    cdef int _advance(self) except -1 nogil
+
+
+cdef class ChainSource(EntrySource):
+    cdef list waiting             # functions that open the files still to come, last one first
+    cdef EntrySource source       # the one being read, or None
+    cdef int _open_next(self) except -1

@@ -1,0 +1,147 @@
+"""k sources in one: keys ascending, the rows of a key from the oldest source to the newest.
+
+Sources are ordered by age and merging joins neighbours only, so the order of age is the order of
+(sequence, ordinal); an entry that resets its key hides the rows of all older sources. At most a
+dozen sources are merged, so the least key is found by looking at each.
+"""
+
+from libc.stdint cimport uint8_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
+
+from cython_ext.coding cimport compare
+from cython_ext.entries cimport FLAG_RESET, EntrySource, RowRef
+
+cdef enum:
+    AT_END = 0
+    STANDS = 1
+    TO_ADVANCE = 2
+    GIVES = 3     # stands at the current key, and its rows count
+
+
+cdef class MergingSource(EntrySource):
+    """Sources oldest first; they belong to this iterator from now on."""
+
+    def __init__(self, sources: list):
+        cdef EntrySource source
+        self.sources = list(sources)
+        self.count = len(self.sources)
+        self.children = <void**> calloc(self.count + 1, sizeof(void*))
+        self.state = <uint8_t*> calloc(self.count + 1, 1)
+        if self.children == NULL or self.state == NULL:
+            raise MemoryError(f"no memory to merge {self.count} sources")
+        for i, source in enumerate(self.sources):
+            self.children[i] = <void*> source
+            self.state[i] = TO_ADVANCE
+        self.current = self.count
+
+    def __dealloc__(self):
+        free(self.children)
+        free(self.state)
+
+    cdef int _advance(self) except -1 nogil:
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            if self.state[i] == TO_ADVANCE or self.state[i] == GIVES:
+                self.state[i] = (
+                    STANDS if (<EntrySource> self.children[i]).next_key() else AT_END
+                )
+        return 0
+
+    cdef int next_key(self) except -1 nogil:
+        cdef Py_ssize_t i, least = -1, start = 0
+        self._advance()
+        for i in range(self.count):
+            if self.state[i] == STANDS and (least < 0 or compare(
+                (<EntrySource> self.children[i]).key, (<EntrySource> self.children[i]).key_size,
+                (<EntrySource> self.children[least]).key,
+                (<EntrySource> self.children[least]).key_size,
+            ) < 0):
+                least = i
+        if least < 0:
+            self.current = self.count
+            return 0
+        self.key = (<EntrySource> self.children[least]).key
+        self.key_size = (<EntrySource> self.children[least]).key_size
+        self.flags = 0
+        self.rows = 0
+        self.row_bytes = 0
+        self.current = self.count
+        # From the newest to the oldest, until one says that nothing older counts.
+        for i in range(self.count - 1, least - 1, -1):
+            if self.state[i] != STANDS or (i != least and compare(
+                (<EntrySource> self.children[i]).key, (<EntrySource> self.children[i]).key_size,
+                self.key, self.key_size,
+            ) != 0):
+                continue
+            if self.flags & FLAG_RESET:
+                self.state[i] = TO_ADVANCE
+                continue
+            self.state[i] = GIVES
+            self.flags |= (<EntrySource> self.children[i]).flags & FLAG_RESET
+            self.rows += (<EntrySource> self.children[i]).rows
+            self.row_bytes += (<EntrySource> self.children[i]).row_bytes
+            self.current = i
+        return 1
+
+    cdef int next_row(self, RowRef* row) except -1 nogil:
+        while self.current < self.count:
+            if self.state[self.current] == GIVES and (
+                <EntrySource> self.children[self.current]
+            ).next_row(row):
+                return 1
+            self.current += 1
+        return 0
+
+    cdef int seek(self, const uint8_t* key, size_t size) except -1 nogil:
+        cdef Py_ssize_t i
+        for i in range(self.count):
+            (<EntrySource> self.children[i]).seek(key, size)
+            self.state[i] = TO_ADVANCE
+        self.current = self.count
+        return 0
+
+
+cdef class ChainSource(EntrySource):
+    """The files of one run, one after the other; each is opened when its turn comes."""
+
+    def __init__(self, openers: list):
+        self.waiting = list(reversed(openers))
+        self.source = None
+
+    cdef int _open_next(self) except -1:
+        if not self.waiting:
+            self.source = None
+            return 0
+        self.source = self.waiting.pop()()
+        return 1
+
+    cdef int next_key(self) except -1 nogil:
+        cdef bint opened
+        while True:
+            if <void*> self.source != <void*> None and self.source.next_key():
+                self.key = self.source.key
+                self.key_size = self.source.key_size
+                self.flags = self.source.flags
+                self.rows = self.source.rows
+                self.row_bytes = self.source.row_bytes
+                return 1
+            with gil:
+                opened = self._open_next()
+            if not opened:
+                return 0
+
+    cdef int next_row(self, RowRef* row) except -1 nogil:
+        return self.source.next_row(row)
+
+    cdef int seek(self, const uint8_t* key, size_t size) except -1 nogil:
+        """Only from the front: files before the key are opened and left behind."""
+        with gil:
+            if self.source is not None:
+                raise ValueError("a chain of files is sought in once, before it is read")
+            while self._open_next():
+                self.source.seek(key, size)
+                if self.source.next_key():
+                    self.source.seek(key, size)
+                    break
+        return 0

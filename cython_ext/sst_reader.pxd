@@ -1,0 +1,76 @@
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from cython_ext.block cimport IndexBlock, KeyBlock, KeyEntry, RowBlock
+from cython_ext.block_cache cimport BlockCache, CachedBlock
+from cython_ext.budget cimport Budget
+from cython_ext.coding cimport Buffer
+from cython_ext.entries cimport EntrySource, RowRef
+from cython_ext.file cimport ReadFile
+from cython_ext.key_codec cimport KeyBatch
+
+cdef struct Hit:
+    uint64_t key_block       # where its key block lies, to find the row blocks that follow
+    uint64_t rows
+    uint64_t row_bytes
+    uint64_t row_block       # where the first row block lies
+    uint32_t key_block_size
+    uint32_t row_block_size
+    uint32_t position        # in the key batch
+    uint32_t block_index
+    uint32_t row_index
+    uint8_t flags
+
+cdef struct HitList:
+    Hit* items
+    size_t count
+    size_t capacity
+
+
+cdef class Sst:
+    cdef readonly ReadFile file
+    cdef BlockCache cache
+    cdef Budget budget
+    cdef readonly uint64_t uid
+    cdef readonly uint64_t base_sequence
+    cdef readonly uint64_t checksum     # of the footer: it stands for the whole file
+    cdef Buffer top_raw
+    cdef IndexBlock top
+    cdef uint64_t _sections[3]
+    cdef uint32_t _section_sizes[3]
+    cdef uint64_t filter_checks, filter_negatives, blocks_read, bytes_read
+    # A pinned, decoded block. publish=False keeps it out of the cache (merges, scans).
+    cdef CachedBlock* load(
+        self, uint64_t offset, uint32_t size, int kind, bint publish
+    ) except NULL nogil
+    cdef int damaged(self, uint64_t offset, int kind) except -1 nogil
+    # Look the keys up; the place in `positions` reached: the first key after the last of the file.
+    cdef Py_ssize_t probe(
+        self, KeyBatch keys, const uint32_t* positions, Py_ssize_t count, Py_ssize_t start,
+        HitList* hits
+    ) except -1 nogil
+
+
+cdef class SstSource(EntrySource):
+    cdef Sst sst
+    cdef uint32_t partition
+    cdef uint32_t index_place
+    cdef CachedBlock* index_block
+    cdef IndexBlock index
+    cdef CachedBlock* key_block
+    cdef KeyBlock keys
+    cdef const uint8_t* place
+    cdef CachedBlock* row_block
+    cdef RowBlock row_view
+    cdef uint64_t row_block_offset
+    cdef uint32_t block_index
+    cdef uint32_t row_index
+    cdef uint64_t rows_left       # of the current segment
+    cdef bint continues
+    cdef KeyEntry entry
+    cdef Buffer key_buffer
+    cdef Buffer seen_key
+    cdef bint pending             # next_key is to give the entry decoded by seek
+    cdef int _next_key_block(self) except -1 nogil
+    cdef int _next_segment(self) except -1 nogil
+    cdef int _decode(self) except -1 nogil
+    cdef void _forget(self) noexcept nogil

@@ -1,0 +1,550 @@
+"""An open SSTable: probe a sorted batch of keys, iterate, read its sections.
+
+Only the top index stays in memory; partitions of index and filter, key blocks and row blocks
+come through the block cache. Every block is checked (length, kind, checksum, place) when it is
+read from the file; damage raises CorruptionError with the file's name and the block's offset.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcmp, memset
+
+from cython_ext.errors import CorruptionError, FormatVersionError
+
+from cython_ext.block cimport (
+    BLOCK_EDIT, BLOCK_FILTER, BLOCK_INDEX, BLOCK_KEYS, BLOCK_PROPERTIES, BLOCK_ROWS, BLOCK_TOP,
+    TRAILER_BYTES, KeyEntry, check_block, index_entry, index_search, next_entry,
+    parse_index_block, parse_key_block, parse_row_block, restart_before, restart_place,
+    row_block_place, row_of, search_key_block, unseal_block,
+)
+from cython_ext.block_cache cimport BlockCache, CachedBlock
+from cython_ext.bloom cimport may_contain
+from cython_ext.budget cimport TABLES, Budget
+from cython_ext.codec cimport xxh3
+from cython_ext.coding cimport (
+    Buffer, compare, load_u32, load_u64, mix_stream, put_bytes, release,
+)
+from cython_ext.entries cimport FLAG_CONTINUES, EntrySource, RowRef
+from cython_ext.file cimport ReadFile
+from cython_ext.key_codec cimport KeyBatch
+from cython_ext.sst_writer cimport FOOTER_BYTES, FORMAT_VERSION, HEADER_BYTES
+
+cdef enum:
+    INDEX_PAYLOAD = 12
+    TOP_PAYLOAD = 24
+
+cdef bytes MAGIC = b"LSMSTATE"
+cdef tuple KINDS = ("", "row", "key", "index", "filter", "top index", "properties", "edit")
+
+
+cdef struct Prober:
+    uint32_t partition
+    CachedBlock* filter
+    CachedBlock* index_block
+    IndexBlock index
+    uint32_t index_place
+    CachedBlock* key_block
+    uint64_t key_offset
+    uint32_t key_size
+    KeyBlock keys
+    Buffer scratch
+
+
+cdef class Sst:
+    """One immutable file. Shared by stores; closed when it is garbage."""
+
+    def __init__(self, str path not None, BlockCache cache not None, int64_t expected_size=-1):
+        cdef bytes footer
+        cdef const uint8_t* data
+        cdef CachedBlock* block
+        cdef int i
+        self.file = ReadFile(path)
+        self.cache = cache
+        self.budget = cache.budget
+        if expected_size >= 0 and self.file.size != expected_size:
+            raise CorruptionError(
+                f"the file has {self.file.size} bytes, the manifest says {expected_size}; "
+                "restore it from a copy", path, self.file.size,
+            )
+        if self.file.size < HEADER_BYTES + FOOTER_BYTES:
+            raise CorruptionError(
+                f"a file of {self.file.size} bytes was never sealed; restore it from a copy",
+                path, 0,
+            )
+        footer = self.file.read(self.file.size - FOOTER_BYTES, FOOTER_BYTES)
+        data = <const uint8_t*> footer
+        if footer[72:] != MAGIC or xxh3(data, 64) != load_u64(data + 64):
+            raise CorruptionError(
+                "the footer's checksum is wrong; restore the file from a copy",
+                path, self.file.size - FOOTER_BYTES,
+            )
+        if load_u32(data + 36) != FORMAT_VERSION:
+            raise FormatVersionError(
+                f"{path} has format version {load_u32(data + 36)}, this release reads "
+                f"{FORMAT_VERSION}; open it with the release that wrote it or a later one"
+            )
+        if load_u64(data + 56) != <uint64_t> self.file.size:
+            raise CorruptionError(
+                f"the footer says {load_u64(data + 56)} bytes, the file has {self.file.size}",
+                path, self.file.size - FOOTER_BYTES,
+            )
+        for i in range(3):
+            self._sections[i] = load_u64(data + 8 * i)
+            self._section_sizes[i] = load_u32(data + 24 + 4 * i)
+        self.uid = load_u64(data + 40)
+        self.base_sequence = load_u64(data + 48)
+        self.checksum = load_u64(data + 64)
+        block = self.load(self._sections[0], self._section_sizes[0], BLOCK_TOP, False)
+        try:
+            put_bytes(&self.top_raw, block.data, block.size)
+        finally:
+            self.cache.unpin(block)
+        self.budget.charge(TABLES, <int64_t> self.top_raw.capacity)
+        if parse_index_block(self.top_raw.data, self.top_raw.size, TOP_PAYLOAD, &self.top):
+            self.damaged(self._sections[0], BLOCK_TOP)
+
+    def __dealloc__(self):
+        if self.top_raw.capacity and self.budget is not None:
+            self.budget.release(TABLES, <int64_t> self.top_raw.capacity)
+        release(&self.top_raw)
+
+    cdef int damaged(self, uint64_t offset, int kind) except -1 nogil:
+        with gil:
+            raise CorruptionError(
+                f"the {KINDS[kind]} block is damaged; restore the file from a copy",
+                self.file.path, offset,
+            )
+
+    cdef CachedBlock* load(
+        self, uint64_t offset, uint32_t size, int kind, bint publish
+    ) except NULL nogil:
+        cdef CachedBlock* block = self.cache.get(self.uid, offset)
+        cdef uint8_t* stored
+        cdef long raw_size
+        if block != NULL:
+            return block
+        if size < TRAILER_BYTES or offset + size > <uint64_t> self.file.size:
+            self.damaged(offset, kind)
+        stored = <uint8_t*> malloc(size)
+        if stored == NULL:
+            with gil:
+                raise MemoryError(f"cannot allocate {size} bytes")
+        try:
+            self.file.read_at(offset, stored, size)
+            raw_size = check_block(stored, size, offset, kind)
+            if raw_size < 0:
+                self.damaged(offset, kind)
+            block = self.cache.allocate(self.uid, offset, raw_size)
+            if block == NULL:
+                with gil:
+                    raise MemoryError(f"cannot allocate {raw_size} bytes")
+            if unseal_block(stored, size, block.data, raw_size):
+                self.cache.unpin(block)
+                self.damaged(offset, kind)
+        finally:
+            free(stored)
+        self.blocks_read += 1
+        self.bytes_read += size
+        if publish:
+            self.cache.publish(block)
+        return block
+
+    cdef Py_ssize_t probe(
+        self, KeyBatch keys, const uint32_t* positions, Py_ssize_t count, Py_ssize_t start,
+        HitList* hits
+    ) except -1 nogil:
+        cdef Prober prober
+        memset(&prober, 0, sizeof(Prober))
+        prober.partition = <uint32_t> -1
+        try:
+            return _probe(self, &prober, keys, positions, count, start, hits)
+        finally:
+            self.cache.unpin(prober.filter)
+            self.cache.unpin(prober.index_block)
+            self.cache.unpin(prober.key_block)
+            release(&prober.scratch)
+
+    def section(self, str name not None) -> bytes:
+        """The bytes of the section "properties" or "edit"."""
+        cdef int number = {"properties": 1, "edit": 2}[name]
+        cdef CachedBlock* block = self.load(
+            self._sections[number], self._section_sizes[number],
+            BLOCK_PROPERTIES + number - 1, False,
+        )
+        try:
+            return <bytes> block.data[:block.size]
+        finally:
+            self.cache.unpin(block)
+
+    def source(self) -> SstSource:
+        """An iterator over all entries, which leaves the block cache alone."""
+        return SstSource(self)
+
+    def counters(self) -> dict[str, int]:
+        """What was done with this file since it was opened."""
+        return {
+            "filter_checks": self.filter_checks,
+            "filter_negatives": self.filter_negatives,
+            "blocks_read": self.blocks_read,
+            "bytes_read": self.bytes_read,
+        }
+
+    @property
+    def path(self) -> str:
+        return self.file.path
+
+    def verify(self) -> dict[str, int]:
+        """Read and check every block; counts of keys and rows. Cost: the whole file is read."""
+        cdef SstSource source = SstSource(self)
+        cdef RowRef row
+        cdef uint64_t keys = 0, rows = 0, seen
+        with nogil:
+            while source.next_key():
+                keys += 1
+                seen = 0
+                while source.next_row(&row):
+                    seen += 1
+                if seen != source.rows:
+                    self.damaged(source.row_block_offset, BLOCK_ROWS)
+                rows += seen
+        return {"keys": keys, "rows": rows}
+
+
+cdef Py_ssize_t _probe(
+    Sst sst, Prober* prober, KeyBatch keys, const uint32_t* positions, Py_ssize_t count,
+    Py_ssize_t start, HitList* hits
+) except -1 nogil:
+    """Walk partitions, key blocks and keys in order; each block is loaded at most once."""
+    cdef Py_ssize_t i
+    cdef size_t position, key_size
+    cdef const uint8_t* key
+    cdef long found, place = 0
+    cdef const uint8_t* payload = NULL
+    cdef const uint8_t* last
+    cdef size_t last_size
+    cdef KeyEntry entry
+    cdef uint32_t stream
+    cdef int state
+    for i in range(start, count):
+        position = positions[i]
+        key = keys.data + keys.offsets[position]
+        key_size = keys.offsets[position + 1] - keys.offsets[position]
+        place = index_search(&sst.top, <uint32_t> place, key, key_size)
+        if place < 0:
+            sst.damaged(sst._sections[0], BLOCK_TOP)
+        if place >= sst.top.count:
+            return i
+        if <uint32_t> place != prober.partition:
+            _enter_partition(sst, prober, <uint32_t> place)
+        if prober.filter != NULL:
+            sst.filter_checks += 1
+            stream = (<uint32_t> key[0] << 8) | key[1]
+            if not may_contain(
+                prober.filter.data, prober.filter.size,
+                mix_stream(keys.hashes[position], stream),
+            ):
+                sst.filter_negatives += 1
+                continue
+        if prober.index_block == NULL:
+            _load_index(sst, prober)
+        found = index_search(&prober.index, prober.index_place, key, key_size)
+        if found < 0 or found >= prober.index.count:
+            sst.damaged(prober.key_offset, BLOCK_INDEX)
+        if prober.key_block == NULL or <uint32_t> found != prober.index_place:
+            prober.index_place = <uint32_t> found
+            if index_entry(&prober.index, prober.index_place, &last, &last_size, &payload):
+                sst.damaged(prober.key_offset, BLOCK_INDEX)
+            _load_keys(sst, prober, load_u64(payload), load_u32(payload + 8))
+        state = search_key_block(&prober.keys, key, key_size, &prober.scratch, &entry)
+        if state < 0:
+            sst.damaged(prober.key_offset, BLOCK_KEYS)
+        if state:
+            _add_hit(sst, prober, hits, &entry, <uint32_t> position)
+            if entry.flags & FLAG_CONTINUES:
+                _add_segments(sst, prober, hits, <uint32_t> place, <uint32_t> position)
+    return count
+
+
+cdef int _enter_partition(Sst sst, Prober* prober, uint32_t partition) except -1 nogil:
+    cdef const uint8_t* key
+    cdef const uint8_t* payload
+    cdef size_t key_size
+    sst.cache.unpin(prober.filter)
+    sst.cache.unpin(prober.index_block)
+    sst.cache.unpin(prober.key_block)
+    prober.filter = NULL
+    prober.index_block = NULL
+    prober.key_block = NULL
+    prober.index_place = 0
+    prober.partition = partition
+    if index_entry(&sst.top, partition, &key, &key_size, &payload):
+        sst.damaged(sst._sections[0], BLOCK_TOP)
+    if load_u32(payload + 20):
+        prober.filter = sst.load(
+            load_u64(payload + 12), load_u32(payload + 20), BLOCK_FILTER, True
+        )
+    return 0
+
+
+cdef int _load_index(Sst sst, Prober* prober) except -1 nogil:
+    cdef const uint8_t* key
+    cdef const uint8_t* payload
+    cdef size_t key_size
+    if index_entry(&sst.top, prober.partition, &key, &key_size, &payload):
+        sst.damaged(sst._sections[0], BLOCK_TOP)
+    prober.index_block = sst.load(load_u64(payload), load_u32(payload + 8), BLOCK_INDEX, True)
+    if parse_index_block(
+        prober.index_block.data, prober.index_block.size, INDEX_PAYLOAD, &prober.index
+    ):
+        sst.damaged(load_u64(payload), BLOCK_INDEX)
+    return 0
+
+
+cdef int _load_keys(Sst sst, Prober* prober, uint64_t offset, uint32_t size) except -1 nogil:
+    sst.cache.unpin(prober.key_block)
+    prober.key_block = NULL
+    prober.key_block = sst.load(offset, size, BLOCK_KEYS, True)
+    prober.key_offset = offset
+    prober.key_size = size
+    if parse_key_block(prober.key_block.data, prober.key_block.size, &prober.keys):
+        sst.damaged(offset, BLOCK_KEYS)
+    return 0
+
+
+cdef int _add_hit(
+    Sst sst, Prober* prober, HitList* hits, const KeyEntry* entry, uint32_t position
+) except -1 nogil:
+    cdef Hit* hit
+    cdef void* items
+    cdef size_t capacity
+    if hits.count == hits.capacity:
+        capacity = hits.capacity * 2 if hits.capacity else 64
+        items = realloc(hits.items, capacity * sizeof(Hit))
+        if items == NULL:
+            with gil:
+                raise MemoryError(f"cannot allocate {capacity * sizeof(Hit)} bytes")
+        hits.items = <Hit*> items
+        hits.capacity = capacity
+    hit = &hits.items[hits.count]
+    hit.position = position
+    hit.flags = entry.flags
+    hit.rows = entry.rows
+    hit.row_bytes = entry.row_bytes
+    hit.key_block = prober.key_offset
+    hit.key_block_size = prober.key_size
+    hit.block_index = entry.block_index
+    hit.row_index = entry.row_index
+    hit.row_block = 0
+    hit.row_block_size = 0
+    if entry.rows and row_block_place(
+        &prober.keys, entry.block_index, &hit.row_block, &hit.row_block_size
+    ):
+        sst.damaged(prober.key_offset, BLOCK_KEYS)
+    hits.count += 1
+    return 0
+
+
+cdef int _add_segments(
+    Sst sst, Prober* prober, HitList* hits, uint32_t partition, uint32_t position
+) except -1 nogil:
+    """More segments of a huge key: each is the first entry of the key block that follows.
+
+    All of them lie in the partition that the key ends in, because a partition is closed only
+    behind a whole key."""
+    cdef KeyEntry entry
+    cdef const uint8_t* last
+    cdef const uint8_t* payload
+    cdef size_t last_size
+    cdef uint32_t first = prober.index_place
+    while True:
+        prober.index_place += 1
+        if index_entry(&prober.index, prober.index_place, &last, &last_size, &payload):
+            sst.damaged(prober.key_offset, BLOCK_INDEX)
+        _load_keys(sst, prober, load_u64(payload), load_u32(payload + 8))
+        prober.scratch.size = 0
+        memset(&entry, 0, sizeof(KeyEntry))
+        if next_entry(
+            &prober.keys, prober.keys.entries, &prober.scratch, &entry
+        ) == NULL:
+            sst.damaged(prober.key_offset, BLOCK_KEYS)
+        _add_hit(sst, prober, hits, &entry, position)
+        if not entry.flags & FLAG_CONTINUES:
+            break
+    # The same key may be asked for again: let the next search begin where this one did.
+    sst.cache.unpin(prober.key_block)
+    prober.key_block = NULL
+    prober.index_place = first
+    return 0
+
+
+cdef class SstSource(EntrySource):
+    """Entries of one file in key order; segments of a key are given as one entry."""
+
+    def __cinit__(self, Sst sst not None):
+        self.sst = sst
+        self.partition = <uint32_t> -1
+        self.index_place = 0
+
+    def __dealloc__(self):
+        if self.sst is not None:
+            self._forget()
+        release(&self.key_buffer)
+        release(&self.seen_key)
+
+    cdef void _forget(self) noexcept nogil:
+        self.sst.cache.unpin(self.index_block)
+        self.sst.cache.unpin(self.key_block)
+        self.sst.cache.unpin(self.row_block)
+        self.index_block = NULL
+        self.key_block = NULL
+        self.row_block = NULL
+        self.place = NULL
+        self.rows_left = 0
+        self.continues = False
+        self.pending = False
+
+    cdef int _next_key_block(self) except -1 nogil:
+        """1 with the next key block loaded, 0 at the end of the file."""
+        cdef const uint8_t* key
+        cdef const uint8_t* payload
+        cdef size_t key_size
+        cdef uint64_t offset
+        if self.index_block != NULL:
+            self.index_place += 1
+        while self.index_block == NULL or self.index_place >= self.index.count:
+            self.sst.cache.unpin(self.index_block)
+            self.index_block = NULL
+            self.partition += 1
+            if self.partition >= self.sst.top.count:
+                self.partition = self.sst.top.count  # stay at the end
+                return 0
+            if index_entry(&self.sst.top, self.partition, &key, &key_size, &payload):
+                self.sst.damaged(self.sst._sections[0], BLOCK_TOP)
+            offset = load_u64(payload)
+            self.index_block = self.sst.load(offset, load_u32(payload + 8), BLOCK_INDEX, False)
+            if parse_index_block(
+                self.index_block.data, self.index_block.size, INDEX_PAYLOAD, &self.index
+            ):
+                self.sst.damaged(offset, BLOCK_INDEX)
+            self.index_place = 0
+        if index_entry(&self.index, self.index_place, &key, &key_size, &payload):
+            self.sst.damaged(self.index_block.offset, BLOCK_INDEX)
+        self.sst.cache.unpin(self.key_block)
+        self.key_block = NULL
+        offset = load_u64(payload)
+        self.key_block = self.sst.load(offset, load_u32(payload + 8), BLOCK_KEYS, False)
+        if parse_key_block(self.key_block.data, self.key_block.size, &self.keys):
+            self.sst.damaged(offset, BLOCK_KEYS)
+        self.place = self.keys.entries
+        self.key_buffer.size = 0
+        memset(&self.entry, 0, sizeof(KeyEntry))
+        return 1
+
+    cdef int _decode(self) except -1 nogil:
+        """Decode the entry at self.place; restarts begin afresh."""
+        if self.place[0] == 0:  # shared == 0: a restart, where block indexes are absolute
+            self.entry.block_index = 0
+        self.place = next_entry(&self.keys, self.place, &self.key_buffer, &self.entry)
+        if self.place == NULL:
+            self.sst.damaged(self.key_block.offset, BLOCK_KEYS)
+        self.rows_left = self.entry.rows
+        self.continues = (self.entry.flags & FLAG_CONTINUES) != 0
+        self.block_index = self.entry.block_index
+        self.row_index = self.entry.row_index
+        return 0
+
+    cdef int next_key(self) except -1 nogil:
+        while self.continues:
+            self._next_segment()
+        if self.pending:
+            self.pending = False
+        else:
+            while self.place == NULL or self.place >= self.keys.entries_end:
+                if self._next_key_block() == 0:
+                    return 0
+            self._decode()
+        self.key = self.key_buffer.data
+        self.key_size = self.key_buffer.size
+        self.flags = self.entry.flags & ~(<uint8_t> FLAG_CONTINUES)
+        self.rows = self.entry.rows
+        self.row_bytes = self.entry.row_bytes
+        return 1
+
+    cdef int _next_segment(self) except -1 nogil:
+        """Go on with the same key in the next key block; its rows are added to the entry's."""
+        self.seen_key.size = 0
+        put_bytes(&self.seen_key, self.key_buffer.data, self.key_buffer.size)
+        if self._next_key_block() == 0:
+            self.sst.damaged(<uint64_t> self.sst.file.size, BLOCK_KEYS)
+        self._decode()
+        if compare(
+            self.seen_key.data, self.seen_key.size, self.key_buffer.data, self.key_buffer.size
+        ):
+            self.sst.damaged(self.key_block.offset, BLOCK_KEYS)
+        self.key = self.key_buffer.data
+        self.rows += self.entry.rows
+        self.row_bytes += self.entry.row_bytes
+        return 0
+
+    cdef int next_row(self, RowRef* row) except -1 nogil:
+        cdef uint64_t offset = 0
+        cdef uint32_t size = 0
+        while self.rows_left == 0:
+            if not self.continues:
+                return 0
+            self._next_segment()
+        while True:
+            if row_block_place(&self.keys, self.block_index, &offset, &size):
+                self.sst.damaged(self.key_block.offset, BLOCK_KEYS)
+            if self.row_block == NULL or self.row_block_offset != offset:
+                self.sst.cache.unpin(self.row_block)
+                self.row_block = NULL
+                self.row_block = self.sst.load(offset, size, BLOCK_ROWS, False)
+                self.row_block_offset = offset
+                if parse_row_block(self.row_block.data, self.row_block.size, &self.row_view):
+                    self.sst.damaged(offset, BLOCK_ROWS)
+            if self.row_index < self.row_view.rows:
+                break
+            self.block_index += 1
+            self.row_index = 0
+        if row_of(&self.row_view, self.row_index, &row.data, &row.size):
+            self.sst.damaged(offset, BLOCK_ROWS)
+        row.sequence = self.sst.base_sequence + load_u32(
+            self.row_view.sequences + 4 * <size_t> self.row_index
+        )
+        row.ordinal = load_u32(self.row_view.ordinals + 4 * <size_t> self.row_index)
+        self.row_index += 1
+        self.rows_left -= 1
+        return 1
+
+    cdef int seek(self, const uint8_t* key, size_t size) except -1 nogil:
+        cdef long found
+        cdef uint32_t restart
+        cdef const uint8_t* other
+        cdef const uint8_t* payload
+        cdef size_t other_size
+        self._forget()
+        found = index_search(&self.sst.top, 0, key, size)
+        if found < 0:
+            self.sst.damaged(self.sst._sections[0], BLOCK_TOP)
+        self.partition = <uint32_t> found - 1  # unsigned: -1 and the step forward make 0
+        if self._next_key_block() == 0:
+            return 0
+        found = index_search(&self.index, 0, key, size)
+        if found < 0 or found >= self.index.count:
+            self.sst.damaged(self.index_block.offset, BLOCK_INDEX)
+        if found:
+            self.index_place = <uint32_t> found - 1
+            self._next_key_block()
+        if restart_before(&self.keys, key, size, &restart):
+            self.sst.damaged(self.key_block.offset, BLOCK_KEYS)
+        self.place = restart_place(&self.keys, restart)
+        while True:
+            if self.place == NULL or self.place >= self.keys.entries_end:
+                self.sst.damaged(self.key_block.offset, BLOCK_KEYS)
+            self._decode()
+            if compare(self.key_buffer.data, self.key_buffer.size, key, size) >= 0:
+                break
+        self.pending = True
+        # Until next_key gives it, the entry is not current: its rows are not to be skipped over.
+        return 0

@@ -1,0 +1,28 @@
+from typing import Any, final
+
+from cython_ext.budget import Budget
+from cython_ext.entries import EntrySource
+from cython_ext.file import AppendFile
+
+@final
+class SstWriter:
+    def __init__(
+        self,
+        file: AppendFile,
+        budget: Budget,
+        *,
+        codec: int,
+        block_bytes: int,
+        filter_bits: int,
+        uid: int,
+        base_sequence: int,
+    ) -> None: ...
+    def consume(
+        self, source: EntrySource, max_bytes: int, file_bytes: int, bottom: bool
+    ) -> int: ...
+    def facts(self) -> dict[str, Any]: ...
+    def finish(self, properties: bytes, edit: bytes, sync: bool) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def path(self) -> str: ...

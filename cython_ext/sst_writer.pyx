@@ -1,0 +1,402 @@
+"""Sorted entries -> an immutable file: row blocks, key blocks, index, filters, footer.
+
+Rows go to row blocks, and a key's place among them to a key block, which is written after the row
+blocks it speaks of: asking whether a key exists reads no row. Every so many keys make a partition
+with an index block and a filter of its own; the top index, one entry a partition, is all that an
+open table keeps in memory.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+from cython_ext.block cimport (
+    BLOCK_EDIT, BLOCK_FILTER, BLOCK_INDEX, BLOCK_KEYS, BLOCK_PROPERTIES, BLOCK_ROWS, BLOCK_TOP,
+    KEY_TAIL_BYTES, ROW_TAIL_BYTES, seal_block,
+)
+from cython_ext.bloom cimport build_filter
+from cython_ext.budget cimport MERGE, Budget
+from cython_ext.codec cimport CODEC_LZ4, CODEC_NONE, xxh3
+from cython_ext.coding cimport (
+    Buffer, compare, mix_stream, put_bytes, put_u32, put_u64, put_varint, release, reserve,
+)
+from cython_ext.entries cimport FLAG_CONTINUES, FLAG_RESET, EntrySource, RowRef
+from cython_ext.file cimport AppendFile
+
+cdef enum:
+    RESTART_INTERVAL = 8
+    KEYS_PER_PARTITION = 8192
+    ROW_BLOCKS_PER_KEY_BLOCK = 1024
+    KEPT_BUFFER_BYTES = 1 << 20
+
+cdef bytes MAGIC = b"LSMSTATE"
+
+
+cdef inline void _shrink(Buffer* buffer) noexcept nogil:
+    if buffer.capacity > KEPT_BUFFER_BYTES and buffer.size == 0:
+        release(buffer)
+
+
+cdef class SstWriter:
+    """Writes one file. After finish() it is sealed; a file without a footer is never read."""
+
+    def __cinit__(self):
+        self.charged = 0
+        self.finished = False
+
+    def __init__(
+        self, AppendFile file not None, Budget budget not None, *, int codec, size_t block_bytes,
+        int filter_bits, uint64_t uid, uint64_t base_sequence,
+    ):
+        self.file = file
+        self.budget = budget
+        self.codec = codec
+        self.block_bytes = block_bytes
+        self.filter_bits = filter_bits
+        self.uid = uid
+        self.base_sequence = base_sequence
+        self.min_sequence = <uint64_t> -1
+        self.row_base = HEADER_BYTES
+        file.append(MAGIC + FORMAT_VERSION.to_bytes(4, "little") + bytes(4))
+
+    def __dealloc__(self):
+        release(&self.stored)
+        release(&self.raw)
+        release(&self.scratch)
+        release(&self.row_data)
+        release(&self.row_ends)
+        release(&self.row_sequences)
+        release(&self.row_ordinals)
+        release(&self.entries)
+        release(&self.restarts)
+        release(&self.block_ends)
+        release(&self.last_key)
+        release(&self.entry_key)
+        release(&self.index)
+        release(&self.index_offsets)
+        release(&self.hashes)
+        release(&self.top)
+        release(&self.top_offsets)
+        release(&self.first_key)
+        if self.budget is not None:
+            self.budget.release(MERGE, self.charged)
+
+    cdef void _account(self) noexcept nogil:
+        """Charge what the buffers hold now; give back what one huge row has made them grow to."""
+        cdef int64_t held
+        _shrink(&self.stored)
+        _shrink(&self.raw)
+        _shrink(&self.scratch)
+        _shrink(&self.row_data)
+        held = (
+            self.stored.capacity + self.raw.capacity + self.scratch.capacity
+            + self.row_data.capacity + self.row_ends.capacity + self.row_sequences.capacity
+            + self.row_ordinals.capacity + self.entries.capacity + self.restarts.capacity
+            + self.block_ends.capacity + self.index.capacity + self.index_offsets.capacity
+            + self.hashes.capacity + self.top.capacity + self.top_offsets.capacity
+        )
+        if held > self.charged:
+            self.budget.charge(MERGE, held - self.charged)
+        else:
+            self.budget.release(MERGE, self.charged - held)
+        self.charged = held
+
+    cdef int _write(self, int kind, int codec, uint64_t* offset, uint32_t* size) except -1 nogil:
+        """Seal self.raw and append it to the file."""
+        self.stored.size = 0
+        offset[0] = <uint64_t> self.file.size
+        seal_block(&self.stored, kind, codec, &self.raw, &self.scratch, offset[0])
+        size[0] = <uint32_t> self.stored.size
+        self.file.append_c(self.stored.data, self.stored.size)
+        self.stored.size = 0
+        self.raw.size = 0
+        self.scratch.size = 0
+        return 0
+
+    cdef int begin_key(self, const uint8_t* key, size_t size, uint8_t flags) except -1 nogil:
+        assert self.keys == 0 or compare(
+            self.entry_key.data, self.entry_key.size, key, size
+        ) < 0, "keys must ascend"
+        if self.entries.size + size + 64 > self.block_bytes and self.entry_count:
+            self._close_key_block()
+        self.entry_key.size = 0
+        put_bytes(&self.entry_key, key, size)
+        if self.keys == 0:
+            put_bytes(&self.first_key, key, size)
+        self.entry_flags = flags
+        self.entry_rows = 0
+        self.entry_bytes = 0
+        self.entry_continued = False
+        self.keys += 1
+        return 0
+
+    cdef int add_row(self, const RowRef* row) except -1 nogil:
+        if self.row_count and (
+            self.row_data.size + row.size > self.block_bytes
+            or self.row_count >= self.block_bytes // 4
+        ):
+            self._close_row_block()
+            if self.block_ends.size >= ROW_BLOCKS_PER_KEY_BLOCK * 8:
+                # The table of row blocks is full: the key goes on in the next key block.
+                if self.entry_rows:
+                    self._put_entry(self.entry_flags | FLAG_CONTINUES)
+                    self.entry_flags &= ~(<uint8_t> FLAG_RESET)
+                    self.entry_continued = True
+                    self.entry_rows = 0
+                    self.entry_bytes = 0
+                self._close_key_block()
+        if self.entry_rows == 0:
+            self.entry_block = <uint32_t> (self.block_ends.size // 8)
+            self.entry_row = self.row_count
+        put_bytes(&self.row_data, row.data, row.size)
+        put_u32(&self.row_ends, <uint32_t> self.row_data.size)
+        if row.sequence - self.base_sequence > <uint64_t> 0xFFFFFFFF:
+            with gil:
+                raise ValueError(
+                    f"sequence {row.sequence} does not fit a file that begins at "
+                    f"{self.base_sequence}"
+                )
+        put_u32(&self.row_sequences, <uint32_t> (row.sequence - self.base_sequence))
+        put_u32(&self.row_ordinals, row.ordinal)
+        if self.row_count == 0:
+            self.row_width = row.size
+            self.row_mixed = row.size == 0
+        elif row.size != self.row_width:
+            self.row_mixed = True
+        self.row_count += 1
+        self.entry_rows += 1
+        self.entry_bytes += row.size
+        self.rows += 1
+        self.raw_bytes += row.size
+        if row.sequence < self.min_sequence:
+            self.min_sequence = row.sequence
+        if row.sequence > self.max_sequence:
+            self.max_sequence = row.sequence
+        return 0
+
+    cdef int end_key(self) except -1 nogil:
+        cdef uint64_t hash
+        if self.entry_rows == 0 and not self.entry_continued:
+            self.entry_block = <uint32_t> (self.block_ends.size // 8)
+            self.entry_row = self.row_count
+            self.tombstones += 1
+        self._put_entry(self.entry_flags)
+        hash = mix_stream(
+            xxh3(self.entry_key.data + 2, self.entry_key.size - 2),
+            (<uint32_t> self.entry_key.data[0] << 8) | self.entry_key.data[1],
+        )
+        put_u64(&self.hashes, hash)
+        if self.hashes.size >= KEYS_PER_PARTITION * 8:
+            self._close_partition()
+        return 0
+
+    cdef int _put_entry(self, uint8_t flags) except -1 nogil:
+        cdef size_t shared = 0, limit
+        if self.since_restart and self.entry_count:
+            limit = min(self.last_key.size, self.entry_key.size)
+            while shared < limit and self.last_key.data[shared] == self.entry_key.data[shared]:
+                shared += 1
+        if shared == 0:  # on disk: an entry that shares nothing is a restart, and the reverse
+            put_u32(&self.restarts, <uint32_t> self.entries.size)
+            self.last_block = 0
+            self.since_restart = 0
+        self.since_restart = (self.since_restart + 1) % RESTART_INTERVAL
+        put_varint(&self.entries, shared)
+        put_varint(&self.entries, self.entry_key.size - shared)
+        put_bytes(&self.entries, self.entry_key.data + shared, self.entry_key.size - shared)
+        reserve(&self.entries, 1)
+        self.entries.data[self.entries.size] = flags
+        self.entries.size += 1
+        put_varint(&self.entries, self.entry_rows)
+        put_varint(&self.entries, self.entry_bytes)
+        put_varint(&self.entries, self.entry_block - self.last_block)
+        put_varint(&self.entries, self.entry_row)
+        self.last_block = self.entry_block
+        self.last_key.size = 0
+        put_bytes(&self.last_key, self.entry_key.data, self.entry_key.size)
+        self.entry_count += 1
+        return 0
+
+    cdef int _close_row_block(self) except -1 nogil:
+        cdef uint64_t offset
+        cdef uint32_t size, data_size = <uint32_t> self.row_data.size
+        if self.row_count == 0:
+            return 0
+        if self.row_data.size > <size_t> 0x7D000000:
+            with gil:
+                raise ValueError(f"a row of {self.row_data.size} bytes")
+        # The rows change hands instead of being copied: self.raw is empty between two blocks.
+        self.raw, self.row_data = self.row_data, self.raw
+        if self.row_mixed:
+            put_bytes(&self.raw, self.row_ends.data, self.row_ends.size)
+        put_bytes(&self.raw, self.row_sequences.data, self.row_sequences.size)
+        put_bytes(&self.raw, self.row_ordinals.data, self.row_ordinals.size)
+        put_u32(&self.raw, self.row_count)
+        put_u32(&self.raw, data_size)
+        put_u32(&self.raw, 0 if self.row_mixed else <uint32_t> self.row_width)
+        self._write(BLOCK_ROWS, self.codec, &offset, &size)
+        put_u64(&self.block_ends, <uint64_t> self.file.size - self.row_base)
+        self.row_data.size = 0
+        self.row_ends.size = 0
+        self.row_sequences.size = 0
+        self.row_ordinals.size = 0
+        self.row_count = 0
+        self._account()
+        return 0
+
+    cdef int _close_key_block(self) except -1 nogil:
+        """Rows before keys: the entries may speak only of row blocks that are in the file."""
+        cdef uint64_t offset
+        cdef uint32_t size
+        self._close_row_block()
+        if self.entry_count:
+            put_bytes(&self.raw, self.entries.data, self.entries.size)
+            put_bytes(&self.raw, self.block_ends.data, self.block_ends.size)
+            put_bytes(&self.raw, self.restarts.data, self.restarts.size)
+            put_u64(&self.raw, self.row_base)
+            put_u32(&self.raw, <uint32_t> (self.block_ends.size // 8))
+            put_u32(&self.raw, <uint32_t> (self.restarts.size // 4))
+            put_u32(&self.raw, self.entry_count)
+            put_u32(&self.raw, 0)
+            self._write(BLOCK_KEYS, self.codec, &offset, &size)
+            self._put_index(
+                &self.index, &self.index_offsets, self.last_key.data, self.last_key.size
+            )
+            put_u64(&self.index, offset)
+            put_u32(&self.index, size)
+        self.entries.size = 0
+        self.restarts.size = 0
+        self.block_ends.size = 0
+        self.entry_count = 0
+        self.since_restart = 0
+        self.last_block = 0
+        self.row_base = <uint64_t> self.file.size
+        return 0
+
+    cdef int _put_index(
+        self, Buffer* target, Buffer* offsets, const uint8_t* key, size_t size
+    ) except -1 nogil:
+        put_u32(offsets, <uint32_t> target.size)
+        put_u32(target, <uint32_t> size)
+        put_bytes(target, key, size)
+        return 0
+
+    cdef int _close_partition(self) except -1 nogil:
+        """Index and filter of the keys since the last partition."""
+        cdef uint64_t index_offset, filter_offset = 0
+        cdef uint32_t index_size, filter_size = 0
+        self._close_key_block()
+        if self.index_offsets.size == 0:
+            return 0
+        put_bytes(&self.raw, self.index.data, self.index.size)
+        put_bytes(&self.raw, self.index_offsets.data, self.index_offsets.size)
+        put_u32(&self.raw, <uint32_t> (self.index_offsets.size // 4))
+        self._write(BLOCK_INDEX, self.codec, &index_offset, &index_size)
+        if self.filter_bits:
+            build_filter(
+                &self.raw, <const uint64_t*> self.hashes.data, self.hashes.size // 8,
+                self.filter_bits,
+            )
+            self._write(BLOCK_FILTER, CODEC_NONE, &filter_offset, &filter_size)
+        self._put_index(&self.top, &self.top_offsets, self.last_key.data, self.last_key.size)
+        put_u64(&self.top, index_offset)
+        put_u32(&self.top, index_size)
+        put_u64(&self.top, filter_offset)
+        put_u32(&self.top, filter_size)
+        self.index.size = 0
+        self.index_offsets.size = 0
+        self.hashes.size = 0
+        self.row_base = <uint64_t> self.file.size
+        self._account()
+        return 0
+
+    def consume(
+        self, EntrySource source not None, int64_t max_bytes, int64_t file_bytes, bint bottom
+    ) -> int:
+        """Write entries until the source ends (0), `max_bytes` of rows are done (1) or the file
+        has reached `file_bytes` (2). At the bottom nothing older exists: marks of deletion go."""
+        cdef int64_t done = 0
+        cdef RowRef row
+        cdef uint8_t flags
+        cdef int result = 0
+        with nogil:
+            while True:
+                if done >= max_bytes:
+                    result = 1
+                    break
+                if self.file.size >= file_bytes:
+                    result = 2
+                    break
+                if source.next_key() == 0:
+                    break
+                flags = 0 if bottom else source.flags & FLAG_RESET
+                if source.rows == 0 and flags == 0:
+                    continue
+                self.begin_key(source.key, source.key_size, flags)
+                while source.next_row(&row):
+                    self.add_row(&row)
+                self.end_key()
+                done += <int64_t> (source.row_bytes + source.key_size + 32)
+        return result
+
+    def facts(self) -> dict[str, object]:
+        """What was written so far: counts, key range, sequence range; for the manifest."""
+        return {
+            "keys": self.keys,
+            "rows": self.rows,
+            "tombstones": self.tombstones,
+            "raw_bytes": self.raw_bytes,
+            "min_key": <bytes> self.first_key.data[:self.first_key.size],
+            "max_key": <bytes> self.entry_key.data[:self.entry_key.size],
+            "min_sequence": self.min_sequence if self.rows else 0,
+            "max_sequence": self.max_sequence,
+            "uid": self.uid,
+        }
+
+    def finish(self, bytes properties not None, bytes edit not None, bint sync) -> int:
+        """Write what is pending, the two sections and the footer; the checksum of the footer."""
+        cdef uint64_t top_offset, properties_offset, edit_offset, checksum
+        cdef uint32_t top_size, properties_size, edit_size
+        cdef Buffer* footer = &self.stored
+        if self.finished:
+            raise ValueError(f"{self.file.path} is sealed already")
+        with nogil:
+            self._close_partition()
+            put_bytes(&self.raw, self.top.data, self.top.size)
+            put_bytes(&self.raw, self.top_offsets.data, self.top_offsets.size)
+            put_u32(&self.raw, <uint32_t> (self.top_offsets.size // 4))
+            self._write(BLOCK_TOP, self.codec, &top_offset, &top_size)
+        put_bytes(&self.raw, <const uint8_t*> properties, len(properties))
+        self._write(BLOCK_PROPERTIES, CODEC_LZ4, &properties_offset, &properties_size)
+        put_bytes(&self.raw, <const uint8_t*> edit, len(edit))
+        self._write(BLOCK_EDIT, CODEC_LZ4, &edit_offset, &edit_size)
+        footer.size = 0
+        put_u64(footer, top_offset)
+        put_u64(footer, properties_offset)
+        put_u64(footer, edit_offset)
+        put_u32(footer, top_size)
+        put_u32(footer, properties_size)
+        put_u32(footer, edit_size)
+        put_u32(footer, FORMAT_VERSION)
+        put_u64(footer, self.uid)
+        put_u64(footer, self.base_sequence)
+        put_u64(footer, <uint64_t> self.file.size + FOOTER_BYTES)
+        checksum = xxh3(footer.data, footer.size)
+        put_u64(footer, checksum)
+        put_bytes(footer, <const uint8_t*> MAGIC, 8)
+        assert footer.size == FOOTER_BYTES
+        self.file.append_c(footer.data, footer.size)
+        footer.size = 0
+        if sync:
+            self.file.sync()
+        self.file.close()
+        self.finished = True
+        return checksum
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file so far."""
+        return self.file.size
+
+    @property
+    def path(self) -> str:
+        return self.file.path

@@ -1,0 +1,108 @@
+"""The write-ahead log of a standalone store: a framed, checksummed record for each write.
+
+A record is its length and the XXH3 of its payload (12 bytes), then the payload: kind, stream,
+sequence number, and the write as cython_ext.changelog_record packs it. A record is acknowledged
+when it has been appended (and synced, if the store's options say so). On replay, an incomplete
+record at the very end is the write that a crash interrupted, which nobody was told of; damage
+anywhere else is CorruptionError.
+"""
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cython_ext.changelog_record import pack_write, unpack_write
+from cython_ext.codec import checksum
+from cython_ext.file import AppendFile, ReadFile
+from cython_ext.key_codec import KeyBatch
+from cython_ext.row_codec import RowBatch
+from lsmstate.errors import CorruptionError
+
+_FRAME = struct.Struct("<IQ")
+_HEAD = struct.Struct("<BHQ")
+_MAGIC = b"LSMCLOG\x01"
+
+APPEND = 1
+DELETE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One acknowledged write."""
+
+    kind: int
+    stream: int
+    sequence: int
+    keys: KeyBatch
+    rows: RowBatch | None
+
+
+class Changelog:
+    """One file, appended to by the store that owns the directory."""
+
+    def __init__(self, path: str, sync: bool) -> None:
+        self._file = AppendFile(path)
+        self._sync = sync
+        self.path = path
+        self._file.append(_MAGIC)
+
+    @property
+    def size(self) -> int:
+        return self._file.size
+
+    def append(
+        self, kind: int, stream: int, sequence: int, keys: KeyBatch, rows: RowBatch | None
+    ) -> None:
+        """Log a write before it is applied. OSError: it is not acknowledged, and the log must
+        not be appended to again (its end may be torn)."""
+        payload = _HEAD.pack(kind, stream, sequence) + pack_write(keys, rows)
+        self._file.append(_FRAME.pack(len(payload), checksum(payload)) + payload)
+        if self._sync:
+            self._file.sync()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def replay(path: str) -> Iterator[Write]:
+    """The writes of one log, in order. Memory: one record at a time."""
+    file = ReadFile(path)
+    try:
+        offset = len(_MAGIC)
+        if file.size < offset:
+            return
+        if file.read(0, offset) != _MAGIC:
+            raise CorruptionError("not a changelog of this format", path, 0)
+        while file.size - offset >= _FRAME.size:
+            length, expected = _FRAME.unpack(file.read(offset, _FRAME.size))
+            end = offset + _FRAME.size + length
+            if end > file.size:
+                return
+            payload = file.read(offset + _FRAME.size, length)
+            if checksum(payload) != expected or length < _HEAD.size:
+                if end == file.size:
+                    return  # the torn end of the last write: its length came first to the disk
+                raise CorruptionError(
+                    "a changelog record is damaged; restore the store from a checkpoint",
+                    path,
+                    offset,
+                )
+            yield _unpack(payload, path, offset)
+            offset = end
+    finally:
+        file.close()
+
+
+def _unpack(payload: bytes, path: str, offset: int) -> Write:
+    kind, stream, sequence = _HEAD.unpack_from(payload)
+    try:
+        keys, rows = unpack_write(memoryview(payload)[_HEAD.size :], kind == APPEND)
+    except CorruptionError as error:
+        raise CorruptionError(str(error), path, offset) from error
+    return Write(kind, stream, sequence, keys, rows)
+
+
+def changelog_files(directory: str) -> list[str]:
+    """Names of the changelogs in a directory, oldest first."""
+    return sorted(name for name in os.listdir(directory) if name.startswith("changelog-"))

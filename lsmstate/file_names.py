@@ -1,0 +1,56 @@
+"""The names of a store's files. A name is given once and never again; nothing is renamed.
+
+An attempt's file says which micro-batch and which attempt wrote it, so that what may be deleted
+can be told from names alone: ``commit-0000000007-<attempt>-0002.sst``. A standalone store has one
+writer and counts: ``run-0000000042.sst``, ``MANIFEST-0000000041``, ``changelog-0000000043``.
+"""
+
+import re
+from dataclasses import dataclass
+
+from lsmstate.errors import InvalidArgumentError
+
+_ATTEMPT_FILE = re.compile(r"(run|commit)-(\d{10})-([A-Za-z0-9_.-]+)-(\d{4,})\.sst")
+_NUMBERED = re.compile(r"(run|MANIFEST|changelog)-(\d{10,})(?:\.sst)?")
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFile:
+    """What the name of an attempt's file says. ``kind`` is "run" or "commit"."""
+
+    kind: str
+    batch_id: int
+    attempt_id: str
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}-{self.batch_id:010d}-{self.attempt_id}-{self.number:04d}.sst"
+
+
+def parse_attempt_file(name: str) -> AttemptFile | None:
+    """None if the name is not that of an attempt's file."""
+    found = _ATTEMPT_FILE.fullmatch(name)
+    if found is None:
+        return None
+    return AttemptFile(found[1], int(found[2]), found[3], int(found[4]))
+
+
+def check_attempt_id(attempt_id: str) -> str:
+    """InvalidArgumentError unless the id can be part of a file name."""
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", attempt_id):
+        raise InvalidArgumentError(
+            f"attempt_id={attempt_id!r}: use 1 to 128 letters, digits and the characters _ . -"
+        )
+    return attempt_id
+
+
+def numbered(kind: str, number: int) -> str:
+    """The name of a standalone store's file: kind "run", "MANIFEST" or "changelog"."""
+    return f"{kind}-{number:010d}" + (".sst" if kind == "run" else "")
+
+
+def parse_numbered(name: str) -> tuple[str, int] | None:
+    """(kind, number), or None if the name is not of that form."""
+    found = _NUMBERED.fullmatch(name)
+    return (found[1], int(found[2])) if found else None

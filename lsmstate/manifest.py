@@ -1,0 +1,157 @@
+"""The manifest: which runs a commit consists of. It lies in the commit's own file, its edit.
+
+An edit lists the runs from the oldest to the newest. A run that the *base* commit (an earlier one
+whose edit is complete) already describes is named by its number alone, so that a commit writes in
+proportion to what changed, and opening reads two files at most. The commit's own run is described
+without size and checksum: the pointer and the footer have them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgpack
+
+from cython_ext.codec import checksum
+from lsmstate.errors import CorruptionError, FormatVersionError
+from lsmstate.version import FileMeta, Run, Version
+
+EDIT_VERSION = 1
+
+#: Up to this many files an edit is always complete: a few kilobytes, and one read to open.
+SMALL_MANIFEST_FILES = 64
+
+_FIELDS = (
+    "name",
+    "size",
+    "checksum",
+    "uid",
+    "keys",
+    "rows",
+    "tombstones",
+    "raw_bytes",
+    "min_key",
+    "max_key",
+    "min_sequence",
+    "max_sequence",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """Names one commit: its file, the file's size in bytes and the checksum of its footer."""
+
+    name: str
+    size: int
+    checksum: int
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.size}:{self.checksum:016x}"
+
+
+def parse_pointer(text: str) -> Pointer:
+    """CorruptionError if the text is not a pointer."""
+    try:
+        name, size, footer = text.split(":")
+        if not name or "/" in name or name.startswith("."):
+            raise ValueError(name)
+        return Pointer(name, int(size), int(footer, 16))
+    except ValueError as error:
+        raise CorruptionError(f"{text!r} is not a commit pointer") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """What a commit's file says about the store. ``schemas`` is complete edits' only."""
+
+    version: Version
+    base: str | None
+    schema_digest: int
+    schemas: str
+    replay_from: tuple[int, int]
+    """Changelog (standalone): the first sequence not in the runs, and the place in it."""
+
+
+def changes_base(version: Version, base_runs: Mapping[int, Run]) -> bool:
+    """Whether the next edit is to be complete: the manifest is small, or as many files as half
+    of it are not in the base. So an edit costs in proportion to what changed."""
+    files = len(version.files)
+    if files <= SMALL_MANIFEST_FILES or not base_runs:
+        return True
+    new = sum(len(run.files) for run in version.runs if base_runs.get(run.number) != run)
+    return 2 * new >= files
+
+
+def pack_edit(edit: Edit, base_runs: Mapping[int, Run]) -> bytes:
+    """The edit section of a commit's file; runs in ``base_runs`` go by number."""
+    return bytes(
+        msgpack.packb(
+            {
+                "format": EDIT_VERSION,
+                "base": edit.base,
+                "runs": [
+                    run.number if base_runs.get(run.number) == run else _pack_run(run)
+                    for run in edit.version.runs
+                ],
+                "next_sequence": edit.version.next_sequence,
+                "next_run": edit.version.next_run,
+                "schema_digest": edit.schema_digest,
+                "schemas": edit.schemas,
+                "replay_from": list(edit.replay_from),
+            }
+        )
+    )
+
+
+def unpack_edit(
+    data: bytes, pointer: Pointer, base_runs: Mapping[int, Run] | None, path: str
+) -> Edit:
+    """Inverse of pack_edit. ``base_runs`` None: only runs described in full are kept (enough to
+    learn the base). CorruptionError if the section does not make sense."""
+    try:
+        found = msgpack.unpackb(data, strict_map_key=True)
+        if found["format"] != EDIT_VERSION:
+            raise FormatVersionError(
+                f"{path}: manifest format {found['format']}, this release reads {EDIT_VERSION}; "
+                "open it with the release that wrote it or a later one"
+            )
+        runs = [
+            base_runs[entry] if isinstance(entry, int) else _unpack_run(entry, pointer)
+            for entry in found["runs"]
+            if base_runs is not None or not isinstance(entry, int)
+        ]
+        replay_sequence, replay_place = found["replay_from"]
+        return Edit(
+            Version(tuple(runs), int(found["next_sequence"]), int(found["next_run"])),
+            found["base"],
+            int(found["schema_digest"]),
+            str(found["schemas"]),
+            (int(replay_sequence), int(replay_place)),
+        )
+    except (KeyError, TypeError, ValueError, msgpack.UnpackException) as error:
+        raise CorruptionError(f"the manifest does not make sense: {error!r}", path, 0) from error
+
+
+def schema_digest(schemas: str) -> int:
+    return checksum(schemas.encode())
+
+
+def _pack_run(run: Run) -> list[Any]:
+    return [
+        run.number,
+        run.level,
+        [[getattr(file, field) for field in _FIELDS] for file in run.files],
+    ]
+
+
+def _unpack_run(entry: list[Any], pointer: Pointer) -> Run:
+    number, level, files = entry
+    unpacked = []
+    for values in files:
+        file = FileMeta(**dict(zip(_FIELDS, values, strict=True)))
+        if file.name == pointer.name:
+            file = replace(file, size=pointer.size, checksum=pointer.checksum)
+        if "/" in file.name or file.name.startswith("."):
+            raise ValueError(f"file name {file.name!r}")
+        unpacked.append(file)
+    return Run(int(number), int(level), tuple(unpacked))

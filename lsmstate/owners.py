@@ -1,0 +1,194 @@
+"""The two ways to own a store: a task attempt, and one process with a changelog."""
+
+import os
+from collections.abc import Iterator
+from typing import Protocol
+
+from cython_ext.codec import checksum
+from cython_ext.file import AppendFile, ReadFile, remove, sync_directory
+from cython_ext.key_codec import KeyBatch
+from cython_ext.row_codec import RowBatch
+from lsmstate.changelog import Changelog, Write, replay
+from lsmstate.directory_lock import DirectoryLock
+from lsmstate.errors import CorruptionError
+from lsmstate.file_names import AttemptFile, check_attempt_id, numbered, parse_numbered
+
+
+class Owner(Protocol):
+    """What differs between the owners. The store calls; the owner keeps the directory's books."""
+
+    @property
+    def single_commit(self) -> bool:
+        """Whether the first commit ends the writing, and flushing does not commit."""
+        ...
+
+    def new_name(self, kind: str) -> str:
+        """A name never given before, for a file of kind "run" or "commit"."""
+        ...
+
+    def log(
+        self, kind: int, stream: int, sequence: int, keys: KeyBatch, rows: RowBatch | None
+    ) -> None:
+        """Make a write durable before it is applied, as far as this owner promises it."""
+        ...
+
+    def committed(self, pointer: str, live: set[str], replay_from: int) -> None:
+        """A commit's file is sealed: make it the one that is found again. ``live`` names all
+        files it needs, ``replay_from`` the first sequence not wholly in them."""
+        ...
+
+    def release(self) -> None:
+        """Give up locks and open files."""
+        ...
+
+
+class AttemptOwner:
+    """A task attempt: unique names, no lock, no log; whoever holds the pointer finds the commit."""
+
+    single_commit = True
+
+    def __init__(self, batch_id: int, attempt_id: str) -> None:
+        self._batch_id = batch_id
+        # Even an attempt that is started again under the same id writes files of its own.
+        self._attempt_id = f"{check_attempt_id(attempt_id)}-{os.urandom(6).hex()}"
+        self._given = 0
+
+    def new_name(self, kind: str) -> str:
+        self._given += 1
+        return AttemptFile(kind, self._batch_id, self._attempt_id, self._given).name
+
+    def log(
+        self, kind: int, stream: int, sequence: int, keys: KeyBatch, rows: RowBatch | None
+    ) -> None:
+        """Nothing: what an attempt did not commit is done again by another attempt."""
+
+    def committed(self, pointer: str, live: set[str], replay_from: int) -> None:
+        """Nothing: the pointer is all."""
+
+    def release(self) -> None:
+        """Nothing is held."""
+
+
+class ProcessOwner:
+    """One process: a lock, a changelog, and numbered MANIFEST files of which the newest counts.
+
+    Invariant: every acknowledged write is in the runs of the newest MANIFEST or in a changelog
+    that is kept. A new MANIFEST is written and synced before anything it makes needless goes.
+    """
+
+    single_commit = False
+
+    def __init__(self, directory: str, sync: bool) -> None:
+        os.makedirs(directory, exist_ok=True)
+        self._directory = directory
+        self._sync = sync
+        self._lock = DirectoryLock(directory)
+        self._log: Changelog | None = None
+        #: Closed changelogs and the last sequence in each.
+        self._old_logs: list[tuple[str, int]] = []
+        self._last_logged = 0
+        numbers = [found[1] for found in map(parse_numbered, os.listdir(directory)) if found]
+        self._last_number = max(numbers, default=0)
+        self.pointer = self._newest_pointer()
+
+    def _next(self, kind: str) -> str:
+        self._last_number += 1
+        return numbered(kind, self._last_number)
+
+    def new_name(self, kind: str) -> str:
+        return self._next("run")
+
+    def _newest_pointer(self) -> str | None:
+        """What the newest whole MANIFEST says. Only the newest may be torn: a crash came while
+        it was written, and the one before it still counts."""
+        found = [parse_numbered(name) for name in os.listdir(self._directory)]
+        numbers = sorted(
+            (number for kind, number in filter(None, found) if kind == "MANIFEST"), reverse=True
+        )
+        for place, number in enumerate(numbers):
+            path = os.path.join(self._directory, numbered("MANIFEST", number))
+            pointer = _read_manifest(path)
+            if pointer is not None:
+                return pointer
+            if place == 1:
+                break
+        if numbers and len(numbers) > 1:
+            raise CorruptionError(
+                "the two newest MANIFEST files are damaged; restore the store from a checkpoint",
+                os.path.join(self._directory, numbered("MANIFEST", numbers[0])),
+                0,
+            )
+        return None
+
+    def replay(self) -> Iterator[Write]:
+        """All logged writes that may not be in the runs, oldest first."""
+        names = sorted(n for n in os.listdir(self._directory) if n.startswith("changelog-"))
+        for name in names:
+            last = 0
+            for write in replay(os.path.join(self._directory, name)):
+                last = write.sequence
+                yield write
+            self._old_logs.append((name, last))
+            self._last_logged = max(self._last_logged, last)
+
+    def log(
+        self, kind: int, stream: int, sequence: int, keys: KeyBatch, rows: RowBatch | None
+    ) -> None:
+        if self._log is None:
+            self._log = Changelog(
+                os.path.join(self._directory, self._next("changelog")), self._sync
+            )
+            if self._sync:
+                sync_directory(self._directory)
+        try:
+            self._log.append(kind, stream, sequence, keys, rows)
+        except OSError:
+            self._rotate()  # its end may be torn: nothing may follow it
+            raise
+        self._last_logged = sequence
+
+    def _rotate(self) -> None:
+        if self._log is not None:
+            self._log.close()
+            self._old_logs.append((os.path.basename(self._log.path), self._last_logged))
+            self._log = None
+
+    def committed(self, pointer: str, live: set[str], replay_from: int) -> None:
+        name = self._next("MANIFEST")
+        text = pointer.encode()
+        file = AppendFile(os.path.join(self._directory, name))
+        file.append(text + b"\n" + f"{checksum(text):016x}\n".encode())
+        if self._sync:
+            file.sync()
+            sync_directory(self._directory)
+        file.close()
+        self.pointer = pointer
+        self._rotate()
+        kept = [(log, last) for log, last in self._old_logs if last >= replay_from]
+        self._old_logs = kept
+        self._collect(live | {name} | {log for log, _ in kept})
+
+    def _collect(self, needed: set[str]) -> None:
+        """Delete the numbered files that the newest MANIFEST does not need."""
+        for name in os.listdir(self._directory):
+            if parse_numbered(name) is not None and name not in needed:
+                remove(os.path.join(self._directory, name))
+
+    def release(self) -> None:
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+        self._lock.release()
+
+
+def _read_manifest(path: str) -> str | None:
+    """The pointer in a MANIFEST file, None if the file is not whole."""
+    file = ReadFile(path)
+    try:
+        data = file.read(0, min(file.size, 4096))
+    finally:
+        file.close()
+    text, separator, rest = data.partition(b"\n")
+    if not separator or rest != f"{checksum(text):016x}\n".encode():
+        return None
+    return text.decode()

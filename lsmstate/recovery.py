@@ -1,0 +1,57 @@
+"""From a commit pointer to the state it names: two small reads, whatever the state's size."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lsmstate.errors import CorruptionError
+from lsmstate.manifest import Edit, Pointer, parse_pointer, schema_digest, unpack_edit
+from lsmstate.store import StreamSchema
+from lsmstate.store_checks import check_same_streams, pack_schemas, unpack_schemas
+from lsmstate.table_cache import TableCache
+from lsmstate.version import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """The newest edit, and the complete one that it builds upon."""
+
+    edit: Edit
+    base: Pointer
+    base_runs: Mapping[int, Run]
+
+
+def packed_schemas(streams: Mapping[str, StreamSchema]) -> str:
+    """The streams' schemas as the manifest keeps them."""
+    return json.dumps(pack_schemas(streams), sort_keys=True)
+
+
+def recover(
+    tables: TableCache, directory: str, pointer_text: str, streams: Mapping[str, StreamSchema]
+) -> Recovered:
+    """Read the edit of a commit and of its base. CorruptionError where a file is not what the
+    pointer says, InvalidArgumentError where the state was written with other streams."""
+    pointer = parse_pointer(pointer_text)
+    section = _edit_section(tables, directory, pointer)
+    path = os.path.join(directory, pointer.name)
+    edit = unpack_edit(section, pointer, None, path)
+    if edit.base is None:
+        base, full = pointer, edit
+        base_runs = {run.number: run for run in edit.version.runs}
+    else:
+        base = parse_pointer(edit.base)
+        base_path = os.path.join(directory, base.name)
+        full = unpack_edit(_edit_section(tables, directory, base), base, None, base_path)
+        base_runs = {run.number: run for run in full.version.runs}
+        edit = unpack_edit(section, pointer, base_runs, path)
+    if schema_digest(full.schemas) != edit.schema_digest:
+        raise CorruptionError("the schemas do not have the digest the manifest names", path, 0)
+    if schema_digest(packed_schemas(streams)) != edit.schema_digest:
+        check_same_streams(directory, unpack_schemas(json.loads(full.schemas)), streams)
+    return Recovered(edit, base, base_runs)
+
+
+def _edit_section(tables: TableCache, directory: str, pointer: Pointer) -> bytes:
+    table = tables.open_commit(directory, pointer.name, pointer.size, pointer.checksum)
+    return table.section("edit")

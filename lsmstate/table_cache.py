@@ -1,0 +1,81 @@
+"""Open SSTables of this process, by path, least recently used first.
+
+Files are immutable and carry an identity drawn at random, so an open table outlives the stores
+that used it; a path whose file was replaced (a directory deleted and made anew) is noticed by
+the checksum of its footer, which covers the identity. Open tables cost their top index, charged to the budget, and a file descriptor.
+"""
+
+import os
+from collections import OrderedDict
+
+from cython_ext.sst_reader import Sst
+from lsmstate.errors import CorruptionError
+from lsmstate.memory_budget import ProcessMemory
+from lsmstate.version import FileMeta
+
+#: Most tables kept open while nobody uses them.
+MOST_OPEN = 256
+
+
+class TableCache:
+    """One per ProcessMemory."""
+
+    def __init__(self, memory: ProcessMemory) -> None:
+        self._memory = memory
+        self._tables: OrderedDict[str, Sst] = OrderedDict()
+
+    def open(self, directory: str, file: FileMeta) -> Sst:
+        """The table, checked against the manifest. CorruptionError if it is not that file."""
+        return self.open_commit(directory, file.name, file.size, file.checksum)
+
+    def open_commit(self, directory: str, name: str, size: int, footer: int) -> Sst:
+        """The same by what a commit pointer says: name, size and checksum of the footer."""
+        path = os.path.join(directory, name)
+        table = self._tables.get(path)
+        if table is None or table.checksum != footer:
+            table = self._opened(path, size, footer)
+            self._tables[path] = table
+            self._shrink()
+        self._tables.move_to_end(path)
+        return table
+
+    def _opened(self, path: str, size: int, footer: int) -> Sst:
+        try:
+            table = Sst(path, self._memory.cache, size)
+        except FileNotFoundError as error:
+            raise CorruptionError(
+                "this file is named by a manifest or pointer and is not there; restore it from a "
+                "copy",
+                path,
+                0,
+            ) from error
+        if table.checksum != footer:
+            raise CorruptionError(
+                f"this is not the file that is named (footer checksum {table.checksum:016x}, "
+                f"expected {footer:016x}); restore it from a copy",
+                path,
+                size,
+            )
+        return table
+
+    def forget(self, directory: str, name: str) -> None:
+        """Close a table whose file is about to be deleted; those who use it keep it open."""
+        self._tables.pop(os.path.join(directory, name), None)
+
+    def _shrink(self) -> None:
+        share = self._memory.budget.limit // 8
+        while len(self._tables) > 1 and (
+            len(self._tables) > MOST_OPEN or self._memory.budget.usage()["tables"] > share
+        ):
+            self._tables.popitem(last=False)
+
+
+_cache: tuple[ProcessMemory, TableCache] | None = None
+
+
+def table_cache(memory: ProcessMemory) -> TableCache:
+    """The table cache that belongs to this process's memory."""
+    global _cache
+    if _cache is None or _cache[0] is not memory:
+        _cache = (memory, TableCache(memory))
+    return _cache[1]

@@ -1,0 +1,103 @@
+"""Writing runs: from any source of entries to sealed files with their description."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgpack
+
+from cython_ext.budget import Budget
+from cython_ext.codec import codec_number
+from cython_ext.entries import EntrySource
+from cython_ext.file import AppendFile, remove
+from cython_ext.sst_writer import SstWriter
+from lsmstate.options import Options
+from lsmstate.version import FileMeta
+
+#: Rows written between two looks at Python: what one call keeps the GIL away for.
+SLICE_BYTES = 4 << 20
+
+_EVERYTHING = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class TableWriter:
+    """Makes files in one directory under names that ``new_name(kind)`` gives once each."""
+
+    directory: str
+    options: Options
+    budget: Budget
+    new_name: Callable[[str], str]
+
+    def write_run(
+        self, source: EntrySource, base_sequence: int, *, bottom: bool, cut: bool = True
+    ) -> tuple[FileMeta, ...]:
+        """All entries of the source as the files of one run; none if nothing is left of them.
+
+        An error removes what was written of it."""
+        files: list[FileMeta] = []
+        more = True
+        try:
+            while more:
+                writer, name = self._start("run", base_sequence, bottom)
+                more = self._fill(writer, source, bottom, cut)
+                facts = writer.facts()
+                if facts["keys"] == 0:
+                    del writer
+                    remove(os.path.join(self.directory, name))
+                    break
+                files.append(self.seal(writer, name, b""))
+        except BaseException:
+            for file in files:
+                remove(os.path.join(self.directory, file.name))
+            raise
+        return tuple(files)
+
+    def start_commit(self, source: EntrySource, base_sequence: int) -> tuple[SstWriter, str]:
+        """A commit's file with the entries of the memtable in it, still to be sealed."""
+        writer, name = self._start("commit", base_sequence, False)
+        try:
+            self._fill(writer, source, False, False)
+        except BaseException:
+            remove(os.path.join(self.directory, name))
+            raise
+        return writer, name
+
+    def seal(self, writer: SstWriter, name: str, edit: bytes) -> FileMeta:
+        """Finish a file; its description for the manifest."""
+        meta = described(writer, name)
+        properties = {
+            field: getattr(meta, field)
+            for field in FileMeta.__slots__
+            if field not in ("name", "size", "checksum")
+        }
+        footer = writer.finish(msgpack.packb(properties), edit, self.options.sync)
+        return described(writer, name, writer.size, footer)
+
+    def _start(self, kind: str, base_sequence: int, bottom: bool) -> tuple[SstWriter, str]:
+        name = self.new_name(kind)
+        codec = self.options.bottom_compression if bottom else self.options.compression
+        writer = SstWriter(
+            AppendFile(os.path.join(self.directory, name)),
+            self.budget,
+            codec=codec_number(codec),
+            block_bytes=self.options.block_bytes,
+            filter_bits=self.options.filter_bits_per_key,
+            uid=int.from_bytes(os.urandom(8), "little"),
+            base_sequence=base_sequence,
+        )
+        return writer, name
+
+    def _fill(self, writer: SstWriter, source: EntrySource, bottom: bool, cut: bool) -> bool:
+        """True if the file is full and the source goes on."""
+        limit = self.options.file_bytes if cut else _EVERYTHING
+        while True:
+            state = writer.consume(source, SLICE_BYTES, limit, bottom)
+            if state != 1:
+                return state == 2
+
+
+def described(writer: SstWriter, name: str, size: int = 0, footer: int = 0) -> FileMeta:
+    """What is known of a file; size and checksum only when it is sealed."""
+    return FileMeta(name=name, size=size, checksum=footer, **writer.facts())
+
