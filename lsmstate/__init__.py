@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from lsmstate.backends import open_store
     from lsmstate.errors import (
         CorruptionError,
         FormatVersionError,
@@ -38,6 +39,7 @@ __all__ = [
     "StoreLockedError",
     "StoreStats",
     "StreamSchema",
+    "open_store",
 ]
 
 _MODULES = {
@@ -47,6 +49,7 @@ _MODULES = {
     "StateStore": "lsmstate.store",
     "StoreStats": "lsmstate.store",
     "StreamSchema": "lsmstate.store",
+    "open_store": "lsmstate.backends",
 }
 
 
