@@ -284,17 +284,16 @@ class MemoryProbe:
         self._writes = guard.writes
         self._table = table
         self._counters = counters
-        self._numbers: dict[int, Positions] = {}
         self.counts = np.zeros(len(keys), dtype=np.int64)
         self.row_bytes = np.zeros(len(keys), dtype=np.int64)
         encoded = keys.to_pylist()
-        for position in asked.tolist():
-            key = encoded[position]
-            numbers = None if key is None else table.numbers(key)
-            if numbers is not None:
-                self._numbers[position] = numbers
-                self.counts[position] = len(numbers)
-                self.row_bytes[position] = int(table.sizes(numbers).sum())
+        counts, self._numbers = table.find([encoded[position] for position in asked.tolist()])
+        before = np.concatenate([[0], np.cumsum(table.sizes(self._numbers))])
+        ends = np.cumsum(counts)
+        self.counts[asked] = counts
+        self.row_bytes[asked] = before[ends] - before[ends - counts]
+        self._starts = np.zeros(len(keys), dtype=np.int64)
+        self._starts[asked] = ends - counts
 
     def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
         self._guard.check_probe(self._writes)
@@ -304,8 +303,10 @@ class MemoryProbe:
         found = positions[self.counts[positions] > 0]
         if len(found) == 0:
             return
-        numbers = np.concatenate([self._numbers[position] for position in found.tolist()])
-        owners = np.repeat(found, self.counts[found])
+        counts = self.counts[found]
+        owners = np.repeat(found, counts)
+        shift = self._starts[found] - (np.cumsum(counts) - counts)
+        numbers = self._numbers[np.repeat(shift, counts) + np.arange(len(owners))]
         for piece in pieces_of(self._table.sizes(numbers), max_bytes):
             self._guard.check_probe(self._writes)
             self._counters["fetched_rows"] += len(owners[piece])

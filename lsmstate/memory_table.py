@@ -1,7 +1,7 @@
 """The rows of one stream in memory: a hash table from key to row numbers over Arrow batches."""
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,9 @@ from lsmstate.store import Positions
 #: What a key costs beside its bytes: the objects of key and ranges, and its place in the table.
 KEY_BYTES = 240
 RANGE_BYTES = 16
+
+#: What a row costs beside its data: its size, in an array that doubles.
+_SIZE_BYTES = 16
 
 #: Arrow batches below this are joined, this many at a time, so that a gather touches few.
 _SMALL_BATCH_BYTES = 1 << 20
@@ -25,7 +28,7 @@ class MemoryTable:
         self._schema = schema
         self._index: dict[bytes, array[int]] = {}
         self._batches: list[pa.RecordBatch] = []
-        self._sizes: list[Sizes] = []
+        self._sizes: Sizes = np.empty(64, dtype=np.int64)
         self._starts: list[int] = []
         self._end = 0
         self._dead = 0
@@ -35,7 +38,7 @@ class MemoryTable:
     @staticmethod
     def cost(keys: Sequence[bytes], rows: pa.RecordBatch) -> int:
         """Upper bound of the bytes that ``append`` of these will add."""
-        buffers: int = rows.get_total_buffer_size() + 8 * rows.num_rows
+        buffers: int = rows.get_total_buffer_size() + _SIZE_BYTES * rows.num_rows
         return buffers + sum(map(len, keys)) + (KEY_BYTES + RANGE_BYTES) * len(keys)
 
     def append(self, keys: Sequence[bytes], counts: Positions, rows: pa.RecordBatch) -> None:
@@ -76,21 +79,21 @@ class MemoryTable:
             table.append(keys, counts, self.rows(np.concatenate(numbers)))
         return table
 
-    def numbers(self, key: bytes) -> Positions | None:
-        """Row numbers under the key in arrival order, None if there are none."""
-        ranges = self._index.get(key)
-        if ranges is None:
-            return None
-        return _expanded(_pairs(ranges))
+    def find(self, keys: Iterable[bytes | None]) -> tuple[Positions, Positions]:
+        """Counts of live rows per key, and the numbers of all these rows in the order of the keys,
+        in arrival order per key. Cost: a look-up per key, then vector operations."""
+        index = self._index
+        found = [index.get(key) if key is not None else None for key in keys]
+        lengths = np.array([len(ranges) // 2 if ranges else 0 for ranges in found], dtype=np.int64)
+        joined = b"".join([ranges.tobytes() for ranges in found if ranges])
+        pairs = np.frombuffer(joined, dtype=np.int64).reshape(-1, 2)
+        before = np.concatenate([[0], np.cumsum(pairs[:, 1])])
+        ends = np.cumsum(lengths)
+        return before[ends] - before[ends - lengths], _expanded(pairs)
 
     def sizes(self, numbers: Positions) -> Sizes:
         """Bytes of each of the rows."""
-        found = np.empty(len(numbers), dtype=np.int64)
-        batch_of = np.searchsorted(self._starts, numbers, side="right") - 1
-        for k in np.unique(batch_of):
-            here = batch_of == k
-            found[here] = self._sizes[k][numbers[here] - self._starts[k]]
-        return found
+        return self._sizes[numbers]
 
     def rows(self, numbers: Positions) -> pa.RecordBatch:
         """The rows, in the order asked for. Cost: one gather per batch they lie in."""
@@ -130,10 +133,13 @@ class MemoryTable:
         if rows.num_rows == 0:
             return
         self._batches.append(rows)
-        self._sizes.append(row_sizes(rows))
+        end = self._end + rows.num_rows
+        if end > len(self._sizes):
+            self._sizes = np.resize(self._sizes, 2 * end)
+        self._sizes[self._end : end] = row_sizes(rows)
         self._starts.append(self._end)
-        self._end += rows.num_rows
-        self.row_bytes += rows.get_total_buffer_size() + 8 * rows.num_rows
+        self._end = end
+        self.row_bytes += rows.get_total_buffer_size() + _SIZE_BYTES * rows.num_rows
         last = self._batches[-_SMALL_BATCHES:]
         if len(last) == _SMALL_BATCHES and all(b.nbytes < _SMALL_BATCH_BYTES for b in last):
             self._join_last()
@@ -144,7 +150,6 @@ class MemoryTable:
         self.row_bytes += joined.get_total_buffer_size()
         self.row_bytes -= sum(batch.get_total_buffer_size() for batch in last)
         self._batches[-_SMALL_BATCHES:] = [joined]
-        self._sizes[-_SMALL_BATCHES:] = [np.concatenate(self._sizes[-_SMALL_BATCHES:])]
         self._starts[-_SMALL_BATCHES + 1 :] = []
 
 
@@ -156,7 +161,5 @@ def _pairs(ranges: "array[int]") -> Positions:
 def _expanded(ranges: Positions) -> Positions:
     """(first, count) pairs -> the numbers they stand for."""
     firsts, counts = ranges[:, 0], ranges[:, 1]
-    if len(ranges) == 1:
-        return np.arange(firsts[0], firsts[0] + counts[0], dtype=np.int64)
     before = np.cumsum(counts) - counts
     return np.repeat(firsts - before, counts) + np.arange(int(counts.sum()), dtype=np.int64)

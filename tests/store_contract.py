@@ -1,6 +1,7 @@
 """The contract of ``lsmstate/store.py`` as tests. Every backend subclasses StateStoreTests and
 runs the state machine of ``store_machine``."""
 
+import dataclasses
 import itertools
 import os
 import subprocess
@@ -13,7 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 from model import ModelStore
 
 from cython_ext.key_codec import KeyCodec
@@ -24,7 +31,7 @@ from lsmstate.errors import (
     StoreClosedError,
     StoreLockedError,
 )
-from lsmstate.options import MIB, Options
+from lsmstate.options import KIB, MIB, Options
 from lsmstate.store import StateStore, StreamSchema
 
 KEY = pa.schema([("k0", pa.int64()), ("k1", pa.string())])
@@ -443,8 +450,24 @@ KEYS = st.lists(
 STREAM_NAMES = st.sampled_from(["customers", "returns"])
 
 
-def store_machine(backend: str, examples: int, steps: int = 12) -> type:
-    """A unittest.TestCase: random operations on a store and the model; reopening is one."""
+#: Small parts, so that a few appends flush, merge and evict.
+OPTIONS = st.builds(
+    Options,
+    memory_bytes=st.sampled_from([6 * MIB, 16 * MIB]),
+    memtable_bytes=st.sampled_from([None, 256 * KIB]),
+    block_bytes=st.sampled_from([1 * KIB, 16 * KIB]),
+    filter_bits_per_key=st.sampled_from([0, 10]),
+    compression=st.sampled_from(["lz4", "zstd", "none"]),
+    bottom_compression=st.sampled_from(["lz4", "zstd", "none"]),
+    fanout=st.sampled_from([2, 4]),
+    max_runs=st.sampled_from([2, 8]),
+    file_bytes=st.sampled_from([64 * KIB, 32 * MIB]),
+)
+
+
+def store_machine(backend: str, examples: int, steps: int = 40) -> type:
+    """A unittest.TestCase: random operations on a store and the model; reopening is one, each
+    time with other options."""
 
     class Machine(RuleBasedStateMachine):
         def __init__(self):
@@ -455,10 +478,17 @@ def store_machine(backend: str, examples: int, steps: int = 12) -> type:
             self.batch_id = 0
             self.row_id = 0
             self.store: StateStore | None = None
-            self.open_at(None)
 
-        def open_at(self, pointer):
+        @initialize(options=OPTIONS)
+        def start(self, options):
+            self.open_at(None, options)
+
+        def open_at(self, pointer, options):
             self.batch_id += 1
+            if backend == "memory":
+                # It cannot spill, and its cap has a test of its own.
+                options = dataclasses.replace(options, memory_bytes=256 * MIB)
+            self.options = options
             self.store = open_attempt(
                 self.directory.name,
                 STREAMS,
@@ -466,7 +496,7 @@ def store_machine(backend: str, examples: int, steps: int = 12) -> type:
                 pointer=pointer,
                 batch_id=self.batch_id,
                 attempt_id="machine",
-                options=Options(memory_bytes=8 * MIB),
+                options=options,
             )
             self.is_committed = False
 
@@ -486,12 +516,22 @@ def store_machine(backend: str, examples: int, steps: int = 12) -> type:
             assert stored == self.model.append(stream, rows.to_pylist(), model_keys(batch))
 
         @precondition(lambda self: not self.is_committed)
+        @rule(count=st.sampled_from([10, 700, 1500]), keys=st.sampled_from([1, 7, 1000]))
+        def append_many(self, count, keys):
+            numbers = range(self.row_id, self.row_id + count)
+            self.row_id += count
+            rows = customers(*numbers, name="wide" * 60)
+            batch = keys_of(*[n % keys for n in numbers])
+            assert self.store.append("customers", rows, batch) == count
+            self.model.append("customers", rows.to_pylist(), model_keys(batch))
+
+        @precondition(lambda self: not self.is_committed)
         @rule(stream=STREAM_NAMES, keys=KEYS)
         def delete(self, stream, keys):
             self.store.delete(stream, keys_of(*keys))
             self.model.delete(stream, model_keys(keys_of(*keys)))
 
-        @rule(stream=STREAM_NAMES, keys=KEYS, max_bytes=st.sampled_from([1, 100, 1 << 20]))
+        @rule(stream=STREAM_NAMES, keys=KEYS, max_bytes=st.sampled_from([100, 5000, 1 << 20]))
         def probe(self, stream, keys, max_bytes):
             batch = keys_of(*keys)
             probe = self.store.probe(stream, batch)
@@ -502,7 +542,7 @@ def store_machine(backend: str, examples: int, steps: int = 12) -> type:
 
         @rule(stream=STREAM_NAMES)
         def scan(self, stream):
-            found = sorted(scanned(self.store, stream, 200), key=lambda row: row["id"])
+            found = sorted(scanned(self.store, stream, 5000), key=lambda row: row["id"])
             assert found == sorted(self.model.scan(stream), key=lambda row: row["id"])
 
         @precondition(lambda self: not self.is_committed)
@@ -511,20 +551,21 @@ def store_machine(backend: str, examples: int, steps: int = 12) -> type:
             self.committed.append((self.store.commit(), self.model.copy()))
             self.is_committed = True
 
-        @rule(pick=st.integers(0, 3))
-        def reopen(self, pick):
+        @rule(pick=st.integers(0, 3), options=OPTIONS)
+        def reopen(self, pick, options):
             self.store.close()
             pointer, model = self.committed[-1 - min(pick, len(self.committed) - 1)]
             self.model = model.copy()
-            self.open_at(pointer)
+            self.open_at(pointer, options)
 
         @invariant()
         def stays_under_the_cap(self):
             if self.store is not None:
-                assert self.store.stats().memory_bytes <= 8 * MIB
+                assert self.store.stats().memory_bytes <= self.options.memory_bytes
 
         def teardown(self):
-            self.store.close()
+            if self.store is not None:
+                self.store.close()
             self.directory.cleanup()
 
     Machine.TestCase.settings = settings(

@@ -7,4 +7,4 @@ class TestLsmStore(StateStoreTests):
     backend = "lsm"
 
 
-TestLsmMachine = store_machine("lsm", examples=60)
+TestLsmMachine = store_machine("lsm", examples=100)

@@ -158,8 +158,8 @@ class TestRocksStore(StateStoreTests):
         store.close()
 
 
-TestMemoryMachine = store_machine("memory", examples=60)
-TestRocksMachine = store_machine("rocksdb", examples=12)
+TestMemoryMachine = store_machine("memory", examples=40)
+TestRocksMachine = store_machine("rocksdb", examples=10)
 
 
 def test_an_unknown_backend_is_refused_with_the_nearest_name(tmp_path):

@@ -5,6 +5,8 @@ import decimal
 import itertools
 import random
 import tempfile
+from contextlib import closing
+from types import SimpleNamespace
 
 import hypothesis.strategies as st
 import numpy as np
@@ -188,6 +190,59 @@ def test_a_hot_key_comes_in_bounded_pieces():
         assert rows == 2 * 300 * 200
         assert bool((total == 200).all())
         assert pieces >= rows * 90 // 20_000
+
+
+class WatchedStore:
+    """A store that notes the largest piece anyone fetched, in bytes of Arrow data."""
+
+    def __init__(self, store):
+        self.store = store
+        self.largest = self.rows = 0
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+    def probe(self, *arguments):
+        probe = self.store.probe(*arguments)
+        fetch = probe.fetch
+
+        def watched(positions, max_bytes):
+            for piece in fetch(positions, max_bytes):
+                self.largest = max(self.largest, int(row_sizes(piece.rows).sum()))
+                self.rows += piece.rows.num_rows
+                yield piece
+
+        return SimpleNamespace(counts=probe.counts, row_bytes=probe.row_bytes, fetch=watched)
+
+
+def null_rows(spec, stream, ids):
+    schema = spec.streams[stream]
+    columns = [pa.array(ids, pa.int64())]
+    columns += [pa.nulls(len(ids), field.type) for field in list(schema)[1:]]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+@pytest.mark.parametrize("keys", [[1] * 1000, list(range(1000))])
+def test_rows_that_are_small_only_when_stored_are_fetched_in_bounded_pieces(tmp_path, keys):
+    # 60 columns of nulls: a few bytes each in a store, half a kilobyte in Arrow.
+    wide = pa.schema([("id", pa.int64())] + [(f"c{n}", pa.int64()) for n in range(60)])
+    spec = JoinSpec.create({"a": wide, "b": wide}, ["id"])
+    with closing(
+        open_attempt(
+            str(tmp_path),
+            spec.stream_schemas,
+            backend="rocksdb",
+            batch_id=1,
+            attempt_id="a",
+            options=Options(),
+        )
+    ) as store:
+        watched = WatchedStore(store)
+        join = UMJoin(spec, watched, 50_000)
+        list(join.process("a", null_rows(spec, "a", keys)))
+        found = list(join.process("b", null_rows(spec, "b", sorted(set(keys)))))
+        assert sum(piece.num_rows for piece in found) == watched.rows == 1000
+        assert watched.largest <= 2 * 50_000
 
 
 def test_the_first_piece_of_a_huge_result_comes_at_once():
