@@ -29,7 +29,7 @@ class DirectoryLock:
         self._file = os.open(Path(self._path) / _NAME, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except (BlockingIOError, PermissionError) as error:
             holder = os.pread(self._file, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(self._file)
             raise StoreLockedError(

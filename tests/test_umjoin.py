@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from oracle import counted, joined
 
+from cython_ext.key_codec import KeyCodec
 from joins.local.cross_product import Side, cross_product
 from joins.local.umjoin import SLICE_ROWS, MatchRates, UMJoin
 from joins.spec import JoinSpec
@@ -279,6 +280,30 @@ def test_a_batch_larger_than_a_slice():
         assert sum(piece.num_rows for piece in found) == count
         for piece in found:
             assert piece.column("a_id").equals(piece.column("b_id"))
+
+
+@pytest.mark.parametrize("count", [5, 2 * SLICE_ROWS])
+def test_keys_may_be_given_encoded_or_not(tmp_path, count):
+    spec = JoinSpec.create({"a": INT, "b": INT}, ["id"])
+    batch = batch_of(list(range(count)))
+    keys = spec.key_batch("a", batch)
+    encoded = KeyCodec(spec.key_schema).encode(keys)
+    with closing(
+        open_attempt(
+            str(tmp_path),
+            spec.stream_schemas,
+            backend="memory",
+            batch_id=1,
+            attempt_id="a",
+            options=Options(),
+        )
+    ) as store:
+        join = UMJoin(spec, store)
+        assert list(join.process("a", batch, encoded)) == []
+        assert sum(p.num_rows for p in join.process("b", batch, keys)) == count
+        for given_keys in (encoded, keys):
+            with pytest.raises(InvalidArgumentError, match="give one key per row"):
+                join.process("b", batch.slice(1), given_keys)
 
 
 def test_rows_of_one_batch_do_not_see_each_other():

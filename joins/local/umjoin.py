@@ -64,35 +64,37 @@ class UMJoin:
                 f"process({stream!r}): the results of the previous call were not consumed to the "
                 "end; iterate over them, or close() them to give up the rest"
             )
-        # At most SLICE_ROWS rows and piece_bytes bytes a slice.
-        sizes = row_sizes(batch)
-        least = -(-self._piece_bytes // SLICE_ROWS)
-        slices = list(pieces_of(np.maximum(sizes, least), self._piece_bytes))
-        arrived = []
-        for piece in slices:
-            rows = batch.slice(piece.start, piece.stop - piece.start)
-            part = self._encoded(stream, rows, keys, piece, len(slices) == 1)
-            self._store.append(stream, rows, part)
-            arrived.append(Arrived(rows, part, sizes[piece]))
+        arrived = self._cut(stream, batch, keys)
+        for part in arrived:
+            self._store.append(stream, part.rows, part.keys)
         self._unfinished = Results(self._results(stream, arrived))
         return self._unfinished
 
-    def _encoded(
-        self,
-        stream: str,
-        rows: pa.RecordBatch,
-        keys: pa.RecordBatch | KeyBatch | None,
-        piece: slice,
-        is_whole: bool,
-    ) -> KeyBatch:
-        """The encoded keys of a slice of the batch."""
+    def _cut(
+        self, stream: str, batch: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch | None
+    ) -> "list[Arrived]":
+        """The batch in slices of at most SLICE_ROWS rows and piece_bytes bytes, keys encoded."""
         if keys is None:
-            return self._codec.encode(self._spec.key_batch(stream, rows))
-        if isinstance(keys, KeyBatch):
-            if is_whole:
-                return keys
-            return KeyBatch.from_bytes(keys.to_pylist()[piece])
-        return self._codec.encode(keys.slice(piece.start, piece.stop - piece.start))
+            keys = self._spec.key_batch(stream, batch)
+        if len(keys) != batch.num_rows:
+            raise InvalidArgumentError(
+                f"process({stream!r}): {batch.num_rows} rows but {len(keys)} keys; "
+                "give one key per row"
+            )
+        sizes = row_sizes(batch)
+        least = -(-self._piece_bytes // SLICE_ROWS)
+        slices = list(pieces_of(np.maximum(sizes, least), self._piece_bytes))
+        if isinstance(keys, pa.RecordBatch):
+            encoded = [self._codec.encode(keys.slice(s.start, s.stop - s.start)) for s in slices]
+        elif len(slices) == 1:
+            encoded = [keys]
+        else:
+            listed = keys.to_pylist()
+            encoded = [KeyBatch.from_bytes(listed[s]) for s in slices]
+        return [
+            Arrived(batch.slice(s.start, s.stop - s.start), part, sizes[s])
+            for s, part in zip(slices, encoded, strict=True)
+        ]
 
     def _results(self, stream: str, arrived: "list[Arrived]") -> Iterator[pa.RecordBatch]:
         for part in arrived:

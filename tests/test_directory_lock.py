@@ -1,0 +1,64 @@
+"""One process owns a directory: within the process, across processes, and over a fork."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lsmstate.directory_lock import DirectoryLock
+from lsmstate.errors import StoreLockedError
+
+HOLD = """
+import sys
+from lsmstate.directory_lock import DirectoryLock
+lock = DirectoryLock(sys.argv[1])
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_owns_a_directory_once(tmp_path):
+    lock = DirectoryLock(str(tmp_path))
+    with pytest.raises(StoreLockedError, match=f"already open in this process .{os.getpid()}"):
+        DirectoryLock(f"{tmp_path}/../{tmp_path.name}")
+    lock.release()
+    lock.release()
+    DirectoryLock(str(tmp_path)).release()
+
+
+def test_another_process_is_named_and_its_death_frees_the_directory(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(StoreLockedError, match=f"another process .{holder.pid}"):
+            DirectoryLock(str(tmp_path))
+    finally:
+        holder.kill()
+        holder.communicate()
+    DirectoryLock(str(tmp_path)).release()
+
+
+def test_a_forked_child_neither_owns_nor_frees_the_directory(tmp_path):
+    lock = DirectoryLock(str(tmp_path))
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            lock.release()
+            DirectoryLock(str(tmp_path))
+        except StoreLockedError:
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with pytest.raises(StoreLockedError):
+        DirectoryLock(str(tmp_path))
+    lock.release()
