@@ -195,7 +195,8 @@ def _plan(
 def _stream_plan(
     name: str, rows: pa.Schema, columns: tuple[str, ...], key: pa.Schema
 ) -> StreamPlan:
-    positions, casts = [], []
+    positions: list[int] = []
+    casts: list[pa.Field] = []
     for column, field in zip(columns, key, strict=True):
         if rows.field(column).type.equals(field.type):
             positions.append(rows.get_field_index(column))

@@ -19,8 +19,19 @@ from pyspark.sql import types as T
 from lsmstate.errors import InvalidArgumentError
 
 _BINARY_COLLATION = "UTF8_BINARY"
-_INTEGER_DIGITS = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 20}
-_KEY_TYPES = (
+_INTEGER_DIGITS: dict[type[T.DataType], int] = {
+    T.ByteType: 3,
+    T.ShortType: 5,
+    T.IntegerType: 10,
+    T.LongType: 20,
+}
+#: Integers up to these digits stay apart in the type.
+_EXACT_DIGITS: dict[type[T.DataType], int] = {
+    T.FloatType: 5,
+    T.DoubleType: 10,
+    **_INTEGER_DIGITS,
+}
+_KEY_TYPES: tuple[type[T.DataType], ...] = (
     *_INTEGER_DIGITS,
     T.BooleanType,
     T.FloatType,
@@ -122,13 +133,12 @@ def _keeps_differences(narrow: T.DataType, wide: T.DataType) -> bool:
     if source in _INTEGER_DIGITS:
         digits = _INTEGER_DIGITS[source]
         if isinstance(wide, T.DecimalType):
-            return wide.precision - wide.scale >= min(digits, 19)
-        exact_digits = {T.FloatType: 5, T.DoubleType: 10, **_INTEGER_DIGITS}
-        return exact_digits.get(target, 0) >= digits
+            return bool(wide.precision - wide.scale >= min(digits, 19))
+        return bool(_EXACT_DIGITS.get(target, 0) >= digits)
     if isinstance(narrow, T.DecimalType) and isinstance(wide, T.DecimalType):
         more_scale = wide.scale >= narrow.scale
-        return more_scale and (
-            wide.precision - wide.scale >= narrow.precision - narrow.scale
+        return bool(
+            more_scale and wide.precision - wide.scale >= narrow.precision - narrow.scale
         )
     if isinstance(narrow, T.FloatType):
         return isinstance(wide, T.DoubleType)

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.listener import (
 
 from lsmstate.errors import InvalidArgumentError, LsmStateError
 from lsmstate.options import MIB
-from spark_integration.pinned import adopt_or_pin
+from spark_integration.pinned import FILE_NAME, adopt_or_pin
 from spark_integration.plan import Wanted
 from spark_integration.run import (
     FLUSH_ROWS_PROPERTY,
@@ -57,15 +57,20 @@ def listen(spark: SparkSession) -> None:
 
 def local_path(location: str, what: str) -> str:
     """``file:/a/b`` or ``/a/b`` -> ``/a/b``; other file systems are refused."""
-    parts = urlsplit(location)
-    if parts.scheme in ("", "file") and parts.netloc in ("", "localhost"):
-        # Not parts.path: Hadoop does not escape its paths, so '#' and '?' are plain characters.
-        path = location.split(":", 1)[1] if parts.scheme else location
-        return os.path.abspath("/" + path.lstrip("/") if parts.scheme else path)
+    if _is_local(location):
+        # Not urlsplit's path: Hadoop does not escape, '#' and '?' are plain characters there.
+        if location.startswith("file:"):
+            location = "/" + location.removeprefix("file:").lstrip("/")
+        return os.path.abspath(location)
     raise InvalidArgumentError(
         f"{what} {location!r} is not a local path; this version keeps its state on local paths "
         "only: name a local directory with multiway_join(..., state_dir=...)"
     )
+
+
+def _is_local(location: str) -> bool:
+    parts = urlsplit(location)
+    return parts.scheme in ("", "file") and parts.netloc == ""
 
 
 class QueryStarter(StreamingQueryListener):
@@ -111,6 +116,7 @@ def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> dict[st
     root = wanted.state_dir
     if root is None:
         root = os.path.join(local_path(checkpoint, "the checkpoint location"), STATE_NAME)
+    _check_state_is_there(checkpoint, root)
     conf = query.sparkSessionForStream().conf()
     partitions = context.defaultParallelism()
     if conf.contains(_PARTITIONS):
@@ -128,6 +134,19 @@ def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> dict[st
         PARTITIONS_PROPERTY: str(pinned.partitions),
         FLUSH_ROWS_PROPERTY: str(flush_rows),
     }
+
+
+def _check_state_is_there(checkpoint: str, root: str) -> None:
+    """A checkpoint that goes on without its state would miss rows in silence."""
+    if os.path.exists(os.path.join(root, FILE_NAME)) or not _is_local(checkpoint):
+        return
+    commits = os.path.join(local_path(checkpoint, "the checkpoint location"), "commits")
+    if os.path.isdir(commits) and any(name.isdigit() for name in os.listdir(commits)):
+        raise InvalidArgumentError(
+            f"the checkpoint {checkpoint} has committed batches, but their state is not in "
+            f"{root}; name the state_dir it was started with, restore that directory, or start "
+            "with a new checkpoint location"
+        )
 
 
 def _check_mode(query: Any) -> None:
