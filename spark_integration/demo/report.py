@@ -111,38 +111,37 @@ def draw_plot(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 7), layout="constrained")
+    figure = Figure(figsize=(9, 9), layout="constrained")
     FigureCanvasAgg(figure)
-    rows, memory = figure.subplots(2, 1, sharex=True)
+    rows, state, resident = figure.subplots(3, 1, sharex=True)
     start = min((r.finished.timestamp() - r.seconds for r in reports), default=0.0)
     times = [report.finished.timestamp() - start for report in reports]
     totals = [sum(r.rows_out for r in reports[: i + 1]) for i in range(len(reports))]
-    rows.plot([0.0, *times], [0, *totals], marker="o", color="tab:blue")
+    rows.plot([0.0, *times], [0, *totals], marker="o")
     rows.set_ylabel("rows of output, in total")
     rows.set_title("Four TPC-DS streams joined over their full history")
-    memory.plot(
-        times,
-        [report.state_memory_bytes / MIB for report in reports],
-        marker="o",
-        label="state in memory, worst worker",
-    )
-    memory.plot(
-        times,
-        [report.state_disk_bytes / MIB for report in reports],
-        marker="s",
-        label="state on disk, all buckets",
-    )
-    memory.plot(
-        [at - start for at, _ in worker_memory if at >= start],
-        [count / MIB for at, count in worker_memory if at >= start],
+    in_memory = [report.state_memory_bytes / MIB for report in reports]
+    on_disk = [report.state_disk_bytes / MIB for report in reports]
+    state.plot(times, in_memory, marker="o", label="state in memory, worst worker")
+    state.plot(times, on_disk, marker="s", label="state on disk, all buckets")
+    state.axhline(cap_bytes / MIB, color="tab:red", linestyle="--", label="cap of one worker")
+    state.set_ylabel("MiB")
+    sampled = [(at - start, count / MIB) for at, count in worker_memory if at >= start]
+    resident.plot(
+        [at for at, _ in sampled],
+        [count for _, count in sampled],
         color="tab:gray",
         label="resident memory of the largest worker, sampled",
     )
-    memory.axhline(cap_bytes / MIB, color="tab:red", linestyle="--", label="cap of one worker")
-    memory.set_ylabel("MiB")
-    memory.set_ylim(bottom=0)
-    memory.set_xlabel("seconds")
-    memory.legend(loc="best", fontsize="small")
-    for axes in (rows, memory):
+    idle = max((report.worker_idle_rss_bytes for report in reports), default=0) / MIB
+    resident.axhline(
+        idle + cap_bytes / MIB, color="tab:red", linestyle="--", label="before its first row + cap"
+    )
+    resident.set_ylabel("MiB")
+    resident.set_xlabel("seconds")
+    for axes in (state, resident):
+        axes.set_ylim(bottom=0)
+        axes.legend(loc="best", fontsize="small")
+    for axes in (rows, state, resident):
         axes.grid(visible=True, alpha=0.3)
     figure.savefig(path, dpi=110)
