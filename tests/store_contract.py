@@ -1,27 +1,15 @@
 """The contract of ``lsmstate/store.py`` as tests. Every backend subclasses StateStoreTests and
-runs the state machine of ``store_machine``."""
+runs the state machine of ``store_machine.py``."""
 
-import dataclasses
 import itertools
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-import hypothesis.strategies as st
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
-from model import ModelStore
 
 from cython_ext.key_codec import KeyCodec
 from lsmstate.backends import open_attempt, open_store
@@ -31,8 +19,8 @@ from lsmstate.errors import (
     StoreClosedError,
     StoreLockedError,
 )
-from lsmstate.options import KIB, MIB, Options
-from lsmstate.store import StateStore, StreamSchema
+from lsmstate.options import MIB, Options
+from lsmstate.store import StreamSchema
 
 KEY = pa.schema([("k0", pa.int64()), ("k1", pa.string())])
 CUSTOMERS = StreamSchema("customers", KEY, pa.schema([("id", pa.int64()), ("name", pa.string())]))
@@ -437,149 +425,6 @@ class StateStoreTests:
 def _return(number):
     rows = [{"id": number, "price": None, "day": None}]
     return pa.RecordBatch.from_pylist(rows, schema=RETURNS.rows)
-
-
-KEYS = st.lists(
-    st.one_of(
-        st.none(),
-        st.integers(0, 6),
-        st.tuples(st.integers(-1, 1), st.sampled_from(["", "a", "a\0", "b" * 40])),
-    ),
-    max_size=12,
-)
-STREAM_NAMES = st.sampled_from(["customers", "returns"])
-
-
-#: Small parts, so that a few appends flush, merge and evict.
-OPTIONS = st.builds(
-    Options,
-    memory_bytes=st.sampled_from([6 * MIB, 16 * MIB]),
-    memtable_bytes=st.sampled_from([None, 256 * KIB]),
-    block_bytes=st.sampled_from([1 * KIB, 16 * KIB]),
-    filter_bits_per_key=st.sampled_from([0, 10]),
-    compression=st.sampled_from(["lz4", "zstd", "none"]),
-    bottom_compression=st.sampled_from(["lz4", "zstd", "none"]),
-    fanout=st.sampled_from([2, 4]),
-    max_runs=st.sampled_from([2, 8]),
-    file_bytes=st.sampled_from([64 * KIB, 32 * MIB]),
-)
-
-
-def store_machine(backend: str, examples: int, steps: int = 40) -> type:
-    """A unittest.TestCase: random operations on a store and the model; reopening is one, each
-    time with other options."""
-
-    class Machine(RuleBasedStateMachine):
-        def __init__(self):
-            super().__init__()
-            self.directory = tempfile.TemporaryDirectory()
-            self.committed = [(None, ModelStore(["customers", "returns"]))]
-            self.model = self.committed[0][1].copy()
-            self.batch_id = 0
-            self.row_id = 0
-            self.store: StateStore | None = None
-
-        @initialize(options=OPTIONS)
-        def start(self, options):
-            self.open_at(None, options)
-
-        def open_at(self, pointer, options):
-            self.batch_id += 1
-            if backend == "memory":
-                # It cannot spill, and its cap has a test of its own.
-                options = dataclasses.replace(options, memory_bytes=256 * MIB)
-            self.options = options
-            self.store = open_attempt(
-                self.directory.name,
-                STREAMS,
-                backend=backend,
-                pointer=pointer,
-                batch_id=self.batch_id,
-                attempt_id="machine",
-                options=options,
-            )
-            self.is_committed = False
-
-        @precondition(lambda self: not self.is_committed)
-        @rule(stream=STREAM_NAMES, keys=KEYS)
-        def append(self, stream, keys):
-            numbers = range(self.row_id, self.row_id + len(keys))
-            self.row_id += len(keys)
-            if stream == "customers":
-                rows = customers(*numbers)
-            else:
-                rows = pa.RecordBatch.from_pylist(
-                    [{"id": n, "price": None, "day": None} for n in numbers], schema=RETURNS.rows
-                )
-            batch = keys_of(*keys)
-            stored = self.store.append(stream, rows, batch)
-            assert stored == self.model.append(stream, rows.to_pylist(), model_keys(batch))
-
-        @precondition(lambda self: not self.is_committed)
-        @rule(count=st.sampled_from([10, 700, 1500]), keys=st.sampled_from([1, 7, 1000]))
-        def append_many(self, count, keys):
-            numbers = range(self.row_id, self.row_id + count)
-            self.row_id += count
-            rows = customers(*numbers, name="wide" * 60)
-            batch = keys_of(*[n % keys for n in numbers])
-            assert self.store.append("customers", rows, batch) == count
-            self.model.append("customers", rows.to_pylist(), model_keys(batch))
-
-        @precondition(lambda self: not self.is_committed)
-        @rule(stream=STREAM_NAMES, keys=KEYS)
-        def delete(self, stream, keys):
-            self.store.delete(stream, keys_of(*keys))
-            self.model.delete(stream, model_keys(keys_of(*keys)))
-
-        @rule(stream=STREAM_NAMES, keys=KEYS, max_bytes=st.sampled_from([100, 5000, 1 << 20]))
-        def probe(self, stream, keys, max_bytes):
-            batch = keys_of(*keys)
-            probe = self.store.probe(stream, batch)
-            expected = self.model.probe(stream, model_keys(batch))
-            assert probe.counts.tolist() == [len(rows) for rows in expected]
-            found = fetched(probe, np.arange(len(keys)), max_bytes)
-            assert found == {i: rows for i, rows in enumerate(expected) if rows}
-
-        @rule(stream=STREAM_NAMES)
-        def scan(self, stream):
-            found = sorted(scanned(self.store, stream, 5000), key=lambda row: row["id"])
-            assert found == sorted(self.model.scan(stream), key=lambda row: row["id"])
-
-        @precondition(lambda self: not self.is_committed)
-        @rule()
-        def commit(self):
-            self.committed.append((self.store.commit(), self.model.copy()))
-            self.is_committed = True
-
-        @rule(pick=st.integers(0, 3), options=OPTIONS)
-        def reopen(self, pick, options):
-            self.store.close()
-            pointer, model = self.committed[-1 - min(pick, len(self.committed) - 1)]
-            self.model = model.copy()
-            self.open_at(pointer, options)
-
-        @invariant()
-        def stays_under_the_cap(self):
-            if self.store is not None:
-                assert self.store.stats().memory_bytes <= self.options.memory_bytes
-
-        def teardown(self):
-            if self.store is not None:
-                self.store.close()
-            self.directory.cleanup()
-
-    Machine.TestCase.settings = settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-    )
-    return Machine.TestCase
-
-
-def model_keys(batch):
-    return [tuple(row.values()) for row in batch.to_pylist()]
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """The contract suite on our own store."""
 
-from store_contract import StateStoreTests, store_machine
+from store_contract import StateStoreTests
+from store_machine import store_machine
 
 
 class TestLsmStore(StateStoreTests):

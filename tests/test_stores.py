@@ -14,8 +14,8 @@ from store_contract import (
     ids,
     keys_of,
     scanned,
-    store_machine,
 )
+from store_machine import store_machine
 
 from lsmstate import memory_store
 from lsmstate.backends import open_attempt, open_store
