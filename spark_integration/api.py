@@ -180,6 +180,7 @@ def _plan(
         [pa.field(f"k{k}", arrow_type(t, f"join key {k + 1}")) for k, t in enumerate(key_types)]
     )
     plans = [_stream_plan(name, rows[name], keys[name], coerced) for name in streams]
+    casts_to_time = any(pa.types.is_timestamp(f.type) for p in plans for f in p.cast_keys)
     plan = JoinPlan(
         spec=CoercedSpec(rows, keys, coerced),
         streams=tuple(plans),
@@ -188,6 +189,7 @@ def _plan(
         buckets=options.buckets,
         default_buckets=_default_buckets(spark),
         state_dir=options.state_dir,
+        time_zone=spark.conf.get("spark.sql.session.timeZone") if casts_to_time else None,
     )
     return plan, key_types
 

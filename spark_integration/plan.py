@@ -61,6 +61,8 @@ class JoinPlan:
     """As asked for; None adopts what the checkpoint pins, or takes the default."""
     default_buckets: int
     state_dir: str | None
+    time_zone: str | None
+    """The session's, where Spark casts a key to a time stamp by it."""
 
     @property
     def condition(self) -> str:
@@ -79,6 +81,7 @@ class JoinPlan:
             "condition": self.condition,
             "backend": self.backend,
             "key types": [str(field.type) for field in self.spec.key_schema],
+            "time zone of the keys": self.time_zone,
             **{f"columns of {s.name}": _types(s.rows) for s in self.streams},
         }
         return Wanted(settings, self.buckets, self.default_buckets, self.state_dir)

@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+import json
 import random
 import threading
 from pathlib import Path
@@ -171,6 +172,53 @@ def test_floating_keys_compare_as_sparks_do(spark: Any, tmp_path: Path) -> None:
     )
     query.awaitTermination()
     assert sorted((row.n, row.m) for row in got) == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_keys_of_every_type_and_casts_between_them(spark: Any, tmp_path: Path) -> None:
+    """One row on each side matches, for every pair of types a key may have."""
+    pairs = {
+        "bool": ("BOOLEAN", "BOOLEAN", "true", "true"),
+        "tiny": ("TINYINT", "INT", "-7", "-7"),
+        "text": ("STRING", "STRING", "'é'", "'é'"),
+        "number": ("STRING", "BIGINT", "'007'", "7"),
+        "raw": ("BINARY", "STRING", "X'6162'", "'ab'"),
+        "money": ("DECIMAL(7,2)", "DECIMAL(38,10)", "1.50", "1.5"),
+        "whole": ("DECIMAL(7,2)", "INT", "3.00", "3"),
+        "day": ("DATE", "TIMESTAMP", "DATE'2024-03-31'", "TIMESTAMP'2024-03-31 00:00:00'"),
+        "local": (
+            "TIMESTAMP",
+            "TIMESTAMP_NTZ",
+            "TIMESTAMP'2024-07-01 12:00:00'",
+            "TIMESTAMP_NTZ'2024-07-01 12:00:00'",
+        ),
+        "real": ("FLOAT", "DOUBLE", "0.5", "0.5"),
+    }
+    sides = []
+    for side in (0, 1):
+        columns = [
+            f"CAST({pair[2 + side]} AS {pair[side]}) AS {name}_{side}"
+            for name, pair in pairs.items()
+        ]
+        one = spark.sql(f"SELECT {', '.join(columns)}")
+        one.write.parquet(str(tmp_path / f"side{side}"))
+        sides.append(spark.readStream.schema(one.schema).parquet(str(tmp_path / f"side{side}")))
+    joined = multiway_join(
+        {"l": sides[0], "r": sides[1]},
+        on=" AND ".join(f"l.{name}_0 = r.{name}_1" for name in pairs),
+        backend=BACKEND,
+    )
+    got: list[Any] = []
+    query = (
+        joined.writeStream.foreachBatch(lambda batch, _: got.extend(batch.collect()))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert len(got) == 1
+    assert (got[0].money_0, got[0].number_0) == (decimal.Decimal("1.50"), "007")
+    pinned = json.loads((tmp_path / "checkpoint" / "lsmstate" / "query.json").read_text())
+    assert pinned["settings"]["time zone of the keys"] == "Europe/Berlin"
 
 
 def _numbers(path: Path, name: str, rows: int, files: int, keys: int) -> FileStream:
