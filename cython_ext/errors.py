@@ -1,4 +1,4 @@
-"""The errors that damaged bytes and broken limits raise; the rest of the tree is lsmstate.errors."""
+"""What damaged bytes and broken limits raise; lsmstate.errors has the rest of the tree."""
 
 
 class LsmStateError(Exception):

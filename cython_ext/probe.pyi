@@ -1,11 +1,10 @@
-from typing import Any, final
+from typing import final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from cython_ext.budget import Budget
-from cython_ext.entries import EntrySource
 from cython_ext.key_codec import KeyBatch
 from cython_ext.memtable import Memtable
 from cython_ext.row_codec import RowCodec
@@ -32,10 +31,3 @@ class Lookup:
 class Cursor:
     def __init__(self, lookup: Lookup, positions: npt.NDArray[np.int64]) -> None: ...
     def next_piece(self, max_bytes: int) -> tuple[npt.NDArray[np.int64], pa.RecordBatch] | None: ...
-
-@final
-class Scanner:
-    def __init__(
-        self, source: EntrySource, stream: int, codec: RowCodec, budget: Budget
-    ) -> None: ...
-    def next_piece(self, max_bytes: int) -> pa.RecordBatch | None: ...

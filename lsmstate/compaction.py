@@ -41,9 +41,7 @@ def pick(runs: Sequence[Run], options: Options) -> Task | None:
     return None
 
 
-def _into_bottom(
-    runs: Sequence[Run], start: int, end: int, level: int, options: Options
-) -> Task:
+def _into_bottom(runs: Sequence[Run], start: int, end: int, level: int, options: Options) -> Task:
     """Take the bottom run along where what comes down is no longer small beside it."""
     arriving = sum(run.size for run in runs[start:end])
     if start == 1 and arriving * options.fanout >= runs[0].size:

@@ -5,32 +5,27 @@ seals the memtable into one file whose edit section is the manifest; the pointer
 How commits are found again, and whether writes are logged, is the owner's (owners.py).
 """
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from cython_ext.changelog_record import largest_row
-from cython_ext.entries import EntrySource
-from cython_ext.file import remove, sync_directory
 from cython_ext.key_codec import KeyBatch, KeyCodec
 from cython_ext.memtable import Memtable
-from cython_ext.merging_iter import ChainSource, MergingSource
-from cython_ext.probe import Cursor, Lookup, Scanner
+from cython_ext.merging_iter import MergingSource
+from cython_ext.probe import Cursor, Lookup
 from cython_ext.row_codec import RowBatch, RowCodec
+from cython_ext.scanner import Scanner
 from lsmstate.arrow_sizes import row_sizes
 from lsmstate.changelog import APPEND, DELETE, Write
-from lsmstate.compaction import Task, pick
-from lsmstate.errors import CorruptionError, MemoryLimitError
-from lsmstate.manifest import Edit, Pointer, changes_base, pack_edit, schema_digest
+from lsmstate.errors import MemoryLimitError
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import Options
 from lsmstate.owners import AttemptOwner, Owner, ProcessOwner
-from lsmstate.recovery import packed_schemas, recover
+from lsmstate.run_set import RunSet
 from lsmstate.store import Matches, Positions, StoreStats, StreamSchema
 from lsmstate.store_checks import (
     StoreGuard,
@@ -40,9 +35,6 @@ from lsmstate.store_checks import (
     stream_of,
     streams_by_name,
 )
-from lsmstate.table_cache import table_cache
-from lsmstate.table_files import TableWriter, described
-from lsmstate.version import FileMeta, Run, Version
 
 
 class LsmProbe:
@@ -79,24 +71,15 @@ class LsmStore:
         self._numbers = {name: number for number, name in enumerate(self._streams)}
         self._key_codecs = {s.name: KeyCodec(s.key) for s in streams}
         self._row_codecs = {s.name: RowCodec(s.rows) for s in streams}
-        self._schemas = packed_schemas(self._streams)
-        self._directory = directory
         self._options = options
         self._owner = owner
         self._guard = StoreGuard(directory)
         self._memory = process_memory()
-        self._tables = table_cache(self._memory)
-        self._files = TableWriter(directory, options, self._memory.budget, self._new_name)
-        self._version = Version()
-        self._pointer: str | None = None
-        self._base: Pointer | None = None
-        self._base_runs: Mapping[int, Run] = {}
+        self._runs = RunSet(directory, self._streams, options, owner)
         self._sequence = 0
         #: The first write that is not wholly in the runs, and the place in its key order.
         self._replay_from = (1, 0)
-        self._own_files: set[str] = set()
-        self._counters = {"flushes": 0, "merges": 0, "merged_bytes": 0, "probed_keys": 0}
-        self._spilled_bytes = 0
+        self._probed_keys = 0
         self._memory.enter(self, options.memory_bytes)
         self._memtable = self._new_memtable()
 
@@ -117,9 +100,7 @@ class LsmStore:
         return store
 
     @classmethod
-    def open(
-        cls, directory: str, streams: Sequence[StreamSchema], *, options: Options
-    ) -> Self:
+    def open(cls, directory: str, streams: Sequence[StreamSchema], *, options: Options) -> Self:
         """See backends.open_store. Cost: as open_attempt, and the changelog is replayed."""
         owner = ProcessOwner(directory, options.sync)
         try:
@@ -153,9 +134,7 @@ class LsmStore:
 
     # Writing ------------------------------------------------------------------------------
 
-    def append(
-        self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch
-    ) -> int:
+    def append(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
         """See store.StateStore.append."""
         schema = stream_of(self._streams, stream)
         self._guard.check_writable()
@@ -177,9 +156,9 @@ class LsmStore:
             self._owner.log(APPEND, self._numbers[stream], sequence, keys, rows)
             self._sequence = sequence
             self._guard.writes += 1
-            self._insert(keys, sequence, lambda place: self._memtable.append(
-                keys, rows, sequence, place
-            ))
+            self._insert(
+                keys, sequence, lambda place: self._memtable.append(keys, rows, sequence, place)
+            )
         finally:
             self._memory.budget.hold("frames", -held)
         return keys.n_valid
@@ -194,9 +173,9 @@ class LsmStore:
         self._owner.log(DELETE, self._numbers[stream], sequence, encoded, None)
         self._sequence = sequence
         self._guard.writes += 1
-        self._insert(encoded, sequence, lambda place: self._memtable.delete(
-            encoded, sequence, place
-        ))
+        self._insert(
+            encoded, sequence, lambda place: self._memtable.delete(encoded, sequence, place)
+        )
 
     def _apply(self, write: Write) -> None:
         """Redo a logged write, as far as it is not in the runs."""
@@ -207,13 +186,19 @@ class LsmStore:
         keys, rows = write.keys, write.rows
         keys.set_stream_number(write.stream)
         if rows is None:
-            self._insert(keys, write.sequence, lambda place: self._memtable.delete(
-                keys, write.sequence, place
-            ), start)
+            self._insert(
+                keys,
+                write.sequence,
+                lambda place: self._memtable.delete(keys, write.sequence, place),
+                start,
+            )
         else:
-            self._insert(keys, write.sequence, lambda place: self._memtable.append(
-                keys, rows, write.sequence, place
-            ), start)
+            self._insert(
+                keys,
+                write.sequence,
+                lambda place: self._memtable.append(keys, rows, write.sequence, place),
+                start,
+            )
 
     def _insert(
         self, keys: KeyBatch, sequence: int, insert: Callable[[int], int], start: int = 0
@@ -240,42 +225,12 @@ class LsmStore:
         """Write the memtable out as a run and give its memory back."""
         if len(self._memtable) == 0:
             return
-        self._counters["flushes"] += 1
-        if not self._owner.single_commit:
+        if self._owner.single_commit:
+            self._runs.add(self._memtable)
+            self._renew_memtable()
+            self._runs.compact()
+        else:
             self._commit()
-            return
-        files = self._files.write_run(
-            self._memtable.source(), self._memtable.first_sequence, bottom=False, cut=False
-        )
-        self._install(len(self._version.runs), len(self._version.runs), files, 0)
-        self._memtable.clear()
-        self._memtable = self._new_memtable()
-        self._compact()
-
-    def _compact(self) -> None:
-        while (task := pick(self._version.runs, self._options)) is not None:
-            self._merge(task)
-
-    def _merge(self, task: Task) -> None:
-        """Run one task: read its runs, write one, install it in their place."""
-        runs = self._version.runs[task.start : task.end]
-        source = MergingSource([self._run_source(run.files) for run in runs])
-        base = min((f.min_sequence for r in runs for f in r.files if f.rows), default=0)
-        files = self._files.write_run(source, base, bottom=task.bottom)
-        self._counters["merges"] += 1
-        self._counters["merged_bytes"] += sum(file.size for file in files)
-        self._install(task.start, task.end, files, task.level)
-
-    def _install(self, start: int, end: int, files: tuple[FileMeta, ...], level: int) -> None:
-        gone = self._version.runs[start:end]
-        self._version = self._version.replaced(start, end, files, level)
-        self._own_files.update(file.name for file in files)
-        self._spilled_bytes += sum(file.size for file in files)
-        for run in gone:
-            for file in run.files:
-                # What this very attempt wrote and merged away no pointer can name.
-                if self._owner.single_commit and file.name in self._own_files:
-                    self._drop(file.name)
 
     # Reading ------------------------------------------------------------------------------
 
@@ -293,15 +248,13 @@ class LsmStore:
             asked_for,
             self._row_codecs[stream],
             self._memory.budget,
-            len(self._version.runs),
+            len(self._runs.version.runs),
         )
-        self._counters["probed_keys"] += (
-            encoded.n_valid if asked_for is None else len(asked_for)
-        )
+        self._probed_keys += encoded.n_valid if asked_for is None else len(asked_for)
         asked = lookup.key_range()
         if asked is not None:
-            for run in self._version.runs:
-                lookup.search_run(self._files_between(run.files, *asked))
+            for tables in self._runs.tables_between(*asked):
+                lookup.search_run(tables)
             lookup.search_memtable(self._memtable)
         return LsmProbe(lookup, self._guard)
 
@@ -310,114 +263,50 @@ class LsmStore:
         number = self._numbers[stream_of(self._streams, stream).name]
         self._guard.check_readable()
         writes = self._guard.writes
-        low, high = number.to_bytes(2, "big"), number.to_bytes(2, "big") + b"\xff" * 8
-        sources: list[EntrySource] = [
-            self._run_source(
-                [f for f in run.files if f.max_key >= low and f.min_key[:2] <= high[:2]]
-            )
-            for run in self._version.runs
-        ]
         scanner = Scanner(
-            MergingSource([*sources, self._memtable.source()]),
+            MergingSource([*self._runs.stream_sources(number), self._memtable.source()]),
             number,
             self._row_codecs[stream],
             self._memory.budget,
         )
         return self._scanned(scanner, writes, max_bytes)
 
-    def _scanned(
-        self, scanner: Scanner, writes: int, max_bytes: int
-    ) -> Iterator[pa.RecordBatch]:
+    def _scanned(self, scanner: Scanner, writes: int, max_bytes: int) -> Iterator[pa.RecordBatch]:
         self._guard.check_probe(writes)
         while (piece := scanner.next_piece(max_bytes)) is not None:
             yield piece
             self._guard.check_probe(writes)
-
-    def _files_between(
-        self, files: Sequence[FileMeta], low: bytes, high: bytes
-    ) -> list[object]:
-        return [
-            self._tables.open(self._directory, file)
-            for file in files
-            if file.max_key >= low and file.min_key <= high
-        ]
-
-    def _run_source(self, files: Sequence[FileMeta]) -> ChainSource:
-        return ChainSource([partial(self._file_source, file) for file in files])
-
-    def _file_source(self, file: FileMeta) -> EntrySource:
-        return self._tables.open(self._directory, file).source()
 
     # Committing ---------------------------------------------------------------------------
 
     def commit(self) -> str:
         """See store.StateStore.commit."""
         self._guard.check_writable()
-        self._compact()
-        if self._pointer is None or self._guard.writes or self._own_files:
+        self._runs.compact()
+        if self._runs.has_changed or self._guard.writes:
             self._commit()
         if self._owner.single_commit:
             self._guard.seal()
-        assert self._pointer is not None
-        return self._pointer
+        assert self._runs.pointer is not None
+        return self._runs.pointer
 
     def _commit(self) -> None:
-        """Seal the memtable and the manifest into one file, and make it the store's state."""
-        memtable = self._memtable
-        writer, name = self._files.start_commit(memtable.source(), memtable.first_sequence)
-        own = described(writer, name)
-        place = len(self._version.runs)
-        version = self._version.replaced(place, place, (own,) if own.keys else (), 0)
-        version = version.at_sequence(self._sequence + 1)
-        full = changes_base(version, self._base_runs)
-        edit = Edit(
-            version,
-            None if full else str(self._base),
-            schema_digest(self._schemas),
-            self._schemas if full else "",
-            self._replay_from,
-        )
-        try:
-            sealed = self._files.seal(
-                writer, name, pack_edit(edit, {} if full else self._base_runs)
-            )
-        except BaseException:
-            remove(os.path.join(self._directory, name))
-            raise
-        if own.keys:
-            version = version.with_file(own, sealed)
-        if self._options.sync:
-            sync_directory(self._directory)
-        pointer = Pointer(name, sealed.size, sealed.checksum)
-        if full:
-            self._base, self._base_runs = pointer, {run.number: run for run in version.runs}
-        assert self._base is not None
-        self._version = version
-        self._pointer = str(pointer)
-        self._spilled_bytes += sealed.size
-        live = {file.name for file in version.files} | {name, self._base.name}
-        self._owner.committed(self._pointer, live, self._replay_from[0])
-        self._forget_except(live)
-        self._memtable.clear()
-        self._memtable = self._new_memtable()
-        self._guard.writes += 1  # probes hold places in the memtable that is gone
+        self._runs.commit(self._memtable, self._sequence + 1, self._replay_from)
+        self._renew_memtable()
         if not self._owner.single_commit:
-            self._compact()
+            self._runs.compact()
 
     def _start_at(self, pointer: str | None) -> None:
         """Adopt the state a pointer names; on an error the store is closed."""
         if pointer is None:
             return
         try:
-            found = recover(self._tables, self._directory, pointer, self._streams)
+            edit = self._runs.recover(pointer)
         except BaseException:
             self.close()
             raise
-        self._version = found.edit.version
-        self._base, self._base_runs = found.base, found.base_runs
-        self._pointer = pointer
-        self._sequence = found.edit.version.next_sequence - 1
-        self._replay_from = found.edit.replay_from
+        self._sequence = edit.version.next_sequence - 1
+        self._replay_from = edit.replay_from
 
     # Housekeeping -------------------------------------------------------------------------
 
@@ -428,13 +317,14 @@ class LsmStore:
         return StoreStats(
             memory=self._memory.budget.usage(),
             peak_memory_bytes=self._memory.budget.peak_bytes,
-            disk_bytes=self._version.size,
-            spilled_bytes=self._spilled_bytes,
+            disk_bytes=self._runs.version.size,
+            spilled_bytes=self._runs.spilled_bytes,
             counters={
-                **self._counters,
-                "runs": len(self._version.runs),
-                "files": len(self._version.files),
-                "rows": sum(run.rows for run in self._version.runs) + self._memtable.rows,
+                **self._runs.counters,
+                "probed_keys": self._probed_keys,
+                "runs": len(self._runs.version.runs),
+                "files": len(self._runs.version.files),
+                "rows": sum(run.rows for run in self._runs.version.runs) + self._memtable.rows,
                 "cache_hits": cache.hits,
                 "cache_misses": cache.misses,
                 "cache_evicted_bytes": cache.evicted_bytes,
@@ -448,43 +338,23 @@ class LsmStore:
         self._memory.leave(self)
         self._memtable.clear()
         if self._owner.single_commit and not self._guard.is_sealed:
-            for name in sorted(self._own_files):
-                self._drop(name)
+            self._runs.discard_uncommitted()
         self._owner.release()
 
     def check(self) -> None:
         """Verify every invariant and every block. Cost: the whole state is read."""
-        self._version.check()
         self._memtable.check()
-        for file in self._version.files:
-            table = self._tables.open(self._directory, file)
-            found = table.verify()
-            if (found["keys"], found["rows"]) != (file.keys, file.rows):
-                raise CorruptionError(
-                    f"{found} were found, the manifest says {file.keys} keys, {file.rows} rows",
-                    table.path,
-                    0,
-                )
+        self._runs.check()
 
     def _new_memtable(self) -> Memtable:
         limit = self._memory.memtable_limit(self._options.memtable_limit_bytes)
         return Memtable(self._memory.budget, limit)
 
-    def _new_name(self, kind: str) -> str:
-        return self._owner.new_name(kind)
-
-    def _drop(self, name: str) -> None:
-        self._own_files.discard(name)
-        self._tables.forget(self._directory, name)
-        remove(os.path.join(self._directory, name))
-
-    def _forget_except(self, live: set[str]) -> None:
-        """Files of this store that the commit does not need: deleted if they are an attempt's."""
-        for name in sorted(self._own_files - live):
-            self._drop(name)
-        if self._owner.single_commit:
-            return
-        self._own_files.clear()
+    def _renew_memtable(self) -> None:
+        """Begin an empty one; probes hold places in the old one, so they end here."""
+        self._memtable.clear()
+        self._memtable = self._new_memtable()
+        self._guard.writes += 1
 
     def _check_row_sizes(self, rows: pa.RecordBatch) -> None:
         """Refuse a row over a quarter of the cap before anything of its batch is stored."""
@@ -500,9 +370,7 @@ class LsmStore:
                 f"bytes); raise memory_bytes to {4 * size} or more"
             )
 
-    def _parts(
-        self, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch
-    ) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | KeyBatch]]:
+    def _parts(self, rows: pa.RecordBatch, keys: Any) -> Iterator[tuple[pa.RecordBatch, Any]]:
         """The batch in parts of a bounded number of bytes; whole if it is small, as it should."""
         most = max(256 * 1024, self._options.memory_bytes // 16)
         if rows.nbytes <= most:
@@ -512,9 +380,8 @@ class LsmStore:
         width = max(1, rows.num_rows * most // rows.nbytes)
         encoded = keys.to_pylist() if isinstance(keys, KeyBatch) else None
         for start in range(0, rows.num_rows, width):
-            part = rows.slice(start, width)
-            yield part, (
-                keys.slice(start, width)
-                if encoded is None
-                else KeyBatch.from_bytes(encoded[start : start + width])
-            )
+            if encoded is None:
+                yield rows.slice(start, width), keys.slice(start, width)
+            else:
+                part = KeyBatch.from_bytes(encoded[start : start + width])
+                yield rows.slice(start, width), part

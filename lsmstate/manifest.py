@@ -115,11 +115,12 @@ def unpack_edit(
                 f"{path}: manifest format {found['format']}, this release reads {EDIT_VERSION}; "
                 "open it with the release that wrote it or a later one"
             )
-        runs = [
-            base_runs[entry] if isinstance(entry, int) else _unpack_run(entry, pointer)
-            for entry in found["runs"]
-            if base_runs is not None or not isinstance(entry, int)
-        ]
+        runs = []
+        for entry in found["runs"]:
+            if not isinstance(entry, int):
+                runs.append(_unpack_run(entry, pointer))
+            elif base_runs is not None:
+                runs.append(base_runs[entry])
         replay_sequence, replay_place = found["replay_from"]
         return Edit(
             Version(tuple(runs), int(found["next_sequence"]), int(found["next_run"])),

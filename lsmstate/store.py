@@ -77,9 +77,7 @@ class StateStore(Protocol):
         """The streams by name, in their fixed order."""
         ...
 
-    def append(
-        self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch
-    ) -> int:
+    def append(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
         """Store ``rows[i]`` under ``keys[i]``; rows whose key holds a null are left out, because
         a null never equals anything in an equi-join. Returns the number of rows stored.
         All or nothing when the arguments are refused (InvalidArgumentError, MemoryLimitError)."""

@@ -2,7 +2,8 @@
 
 Files are immutable and carry an identity drawn at random, so an open table outlives the stores
 that used it; a path whose file was replaced (a directory deleted and made anew) is noticed by
-the checksum of its footer, which covers the identity. Open tables cost their top index, charged to the budget, and a file descriptor.
+the checksum of its footer, which covers the identity. Open tables cost their top index, charged
+to the budget, and a file descriptor.
 """
 
 import os

@@ -100,4 +100,3 @@ class TableWriter:
 def described(writer: SstWriter, name: str, size: int = 0, footer: int = 0) -> FileMeta:
     """What is known of a file; size and checksum only when it is sealed."""
     return FileMeta(name=name, size=size, checksum=footer, **writer.facts())
-

@@ -1,0 +1,191 @@
+"""The runs of one store: which there are, how they are written, merged, committed and found again.
+
+Versions are values: a change builds a new one and swaps one reference. What a commit needs on
+disk is never touched; what an attempt wrote and merged away again before its commit is deleted at
+once, because no pointer can name it.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+from cython_ext.entries import EntrySource
+from cython_ext.file import remove, sync_directory
+from cython_ext.memtable import Memtable
+from cython_ext.merging_iter import ChainSource, MergingSource
+from cython_ext.sst_reader import Sst
+from lsmstate.compaction import Task, pick
+from lsmstate.errors import CorruptionError
+from lsmstate.manifest import Edit, Pointer, changes_base, pack_edit, schema_digest
+from lsmstate.memory_budget import process_memory
+from lsmstate.options import Options
+from lsmstate.owners import Owner
+from lsmstate.recovery import packed_schemas, recover
+from lsmstate.store import StreamSchema
+from lsmstate.table_cache import table_cache
+from lsmstate.table_files import TableWriter, described
+from lsmstate.version import FileMeta, Run, Version
+
+
+class RunSet:
+    """Owned by one store."""
+
+    def __init__(
+        self,
+        directory: str,
+        streams: Mapping[str, StreamSchema],
+        options: Options,
+        owner: Owner,
+    ) -> None:
+        memory = process_memory()
+        self.version = Version()
+        self.pointer: str | None = None
+        self.spilled_bytes = 0
+        self.counters = {"flushes": 0, "merges": 0, "merged_bytes": 0}
+        self._directory = directory
+        self._streams = streams
+        self._schemas = packed_schemas(streams)
+        self._options = options
+        self._owner = owner
+        self._tables = table_cache(memory)
+        self._files = TableWriter(directory, options, memory.budget, owner.new_name)
+        self._base: Pointer | None = None
+        self._base_runs: Mapping[int, Run] = {}
+        self._own_files: set[str] = set()
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether runs were written since the last commit, or there was none yet."""
+        return self.pointer is None or bool(self._own_files)
+
+    def recover(self, pointer: str) -> Edit:
+        """Adopt the state a pointer names. CorruptionError, InvalidArgumentError."""
+        found = recover(self._tables, self._directory, pointer, self._streams)
+        self.version = found.edit.version
+        self._base, self._base_runs = found.base, found.base_runs
+        self.pointer = pointer
+        return found.edit
+
+    # Writing ------------------------------------------------------------------------------
+
+    def add(self, memtable: Memtable) -> None:
+        """Write a memtable out as the newest run."""
+        files = self._files.write_run(
+            memtable.source(), memtable.first_sequence, bottom=False, cut=False
+        )
+        self.counters["flushes"] += 1
+        self._install(len(self.version.runs), len(self.version.runs), files, 0)
+
+    def compact(self) -> None:
+        """Run the merges that are due."""
+        while (task := pick(self.version.runs, self._options)) is not None:
+            self._merge(task)
+
+    def _merge(self, task: Task) -> None:
+        """Read the task's runs, write one, install it in their place."""
+        runs = self.version.runs[task.start : task.end]
+        source = MergingSource([self._run_source(run.files) for run in runs])
+        base = min((f.min_sequence for r in runs for f in r.files if f.rows), default=0)
+        files = self._files.write_run(source, base, bottom=task.bottom)
+        self.counters["merges"] += 1
+        self.counters["merged_bytes"] += sum(file.size for file in files)
+        self._install(task.start, task.end, files, task.level)
+
+    def _install(self, start: int, end: int, files: tuple[FileMeta, ...], level: int) -> None:
+        gone = self.version.runs[start:end]
+        self.version = self.version.replaced(start, end, files, level)
+        self._own_files.update(file.name for file in files)
+        self.spilled_bytes += sum(file.size for file in files)
+        if self._owner.single_commit:
+            for file in (file for run in gone for file in run.files):
+                if file.name in self._own_files:
+                    self._drop(file.name)
+
+    def commit(self, memtable: Memtable, next_sequence: int, replay_from: tuple[int, int]) -> None:
+        """Seal the memtable and the manifest into one file, and make it the store's state."""
+        writer, name = self._files.start_commit(memtable.source(), memtable.first_sequence)
+        own = described(writer, name)
+        place = len(self.version.runs)
+        version = self.version.replaced(place, place, (own,) if own.keys else (), 0)
+        version = version.at_sequence(next_sequence)
+        full = changes_base(version, self._base_runs)
+        edit = Edit(
+            version,
+            None if full else str(self._base),
+            schema_digest(self._schemas),
+            self._schemas if full else "",
+            replay_from,
+        )
+        try:
+            sealed = self._files.seal(
+                writer, name, pack_edit(edit, {} if full else self._base_runs)
+            )
+        except BaseException:
+            remove(os.path.join(self._directory, name))
+            raise
+        if self._options.sync:
+            sync_directory(self._directory)
+        if own.keys:
+            version = version.with_file(own, sealed)
+        pointer = Pointer(name, sealed.size, sealed.checksum)
+        base = pointer if full or self._base is None else self._base
+        live = {file.name for file in version.files} | {name, base.name}
+        self._owner.committed(str(pointer), live, replay_from[0])
+        if full:
+            self._base, self._base_runs = pointer, {run.number: run for run in version.runs}
+        self.version = version
+        self.pointer = str(pointer)
+        self.spilled_bytes += sealed.size
+        for unneeded in sorted(self._own_files - live):
+            self._drop(unneeded)
+        self._own_files.clear()
+
+    # Reading ------------------------------------------------------------------------------
+
+    def tables_between(self, low: bytes, high: bytes) -> Iterator[list[Sst]]:
+        """For each run, oldest first, its files that may hold keys from low to high."""
+        for run in self.version.runs:
+            yield [
+                self._tables.open(self._directory, file)
+                for file in run.files
+                if file.max_key >= low and file.min_key <= high
+            ]
+
+    def stream_sources(self, number: int) -> list[EntrySource]:
+        """For each run, oldest first, its entries in the files that touch a stream."""
+        prefix = number.to_bytes(2, "big")
+        return [
+            self._run_source([f for f in run.files if f.min_key[:2] <= prefix <= f.max_key[:2]])
+            for run in self.version.runs
+        ]
+
+    def _run_source(self, files: Sequence[FileMeta]) -> ChainSource:
+        return ChainSource([partial(self._file_source, file) for file in files])
+
+    def _file_source(self, file: FileMeta) -> EntrySource:
+        return self._tables.open(self._directory, file).source()
+
+    def check(self) -> None:
+        """Verify the version's invariants and every block. Cost: the whole state is read."""
+        self.version.check()
+        for file in self.version.files:
+            table = self._tables.open(self._directory, file)
+            found = table.verify()
+            if (found["keys"], found["rows"]) != (file.keys, file.rows):
+                raise CorruptionError(
+                    f"{found} were found, the manifest says {file.keys} keys, {file.rows} rows",
+                    table.path,
+                    0,
+                )
+
+    # Deleting -----------------------------------------------------------------------------
+
+    def discard_uncommitted(self) -> None:
+        """Delete what this store wrote since its last commit: no pointer names it."""
+        for name in sorted(self._own_files):
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        self._own_files.discard(name)
+        self._tables.forget(self._directory, name)
+        remove(os.path.join(self._directory, name))
