@@ -50,7 +50,7 @@ lint: $(STAMPS)/installed
 
 types: build
 	@$(BIN)/mypy
-	@$(BIN)/python -m mypy.stubtest --ignore-missing-stub cython_ext
+	@$(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml --ignore-missing-stub cython_ext
 
 # Compiled first, on two cores; the editable installation then finds nothing left to compile.
 build: $(STAMPS)/release $(STAMPS)/installed

@@ -49,7 +49,6 @@ cdef class Memtable:
     """Takes sorted batches until `limit_bytes` of slabs are in use."""
 
     def __cinit__(self, Budget budget not None, int64_t limit_bytes):
-        cdef int level
         self.arena = Arena(budget, MEMTABLE, min(SLAB_BYTES, max(limit_bytes // 8, 4096)))
         self.limit_bytes = limit_bytes
         self.head = NULL
@@ -60,6 +59,10 @@ cdef class Memtable:
         self.row_bytes = 0
         self.first_sequence = 0
         self.last_sequence = 0
+
+    def __init__(self, Budget budget not None, int64_t limit_bytes):
+        if limit_bytes < 4096:
+            raise ValueError(f"a memtable of {limit_bytes} bytes; give at least 4096")
 
     def __len__(self) -> int:
         return self.keys

@@ -380,7 +380,7 @@ cdef int _add_segments(
 cdef class SstSource(EntrySource):
     """Entries of one file in key order; segments of a key are given as one entry."""
 
-    def __cinit__(self, Sst sst not None):
+    def __init__(self, Sst sst not None):
         self.sst = sst
         self.partition = <uint32_t> -1
         self.index_place = 0
