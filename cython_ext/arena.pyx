@@ -3,6 +3,7 @@
 malloc would keep what a mixed load frees; a mapping of our own is gone when it is unmapped.
 """
 
+cimport cython
 from libc.stdint cimport int64_t, uint8_t
 from posix.mman cimport MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, PROT_READ, PROT_WRITE, mmap, munmap
 
@@ -11,6 +12,7 @@ from cython_ext.budget cimport Budget
 cdef int64_t PAGE = 4096
 
 
+@cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class Arena:
     """Bump allocation out of slabs; nothing is freed singly."""
 

@@ -7,6 +7,7 @@ A block for which the budget has no room is handed out all the same, as a transi
 is charged, and freed at its last unpin: a reader never fails for want of cache.
 """
 
+cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 
@@ -27,6 +28,7 @@ cdef int64_t _evict(void* cache, int64_t size) noexcept nogil:
     return (<BlockCache> cache).evict(size)
 
 
+@cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class BlockCache:
     """One per budget, shared by all stores that are charged to it."""
 

@@ -46,7 +46,7 @@ cdef int may_contain(const uint8_t* data, size_t size, uint64_t hash) noexcept n
     cdef int probe, probes
     if size < 65:
         return 1
-    lines = size // 64
+    lines = (size - 1) // 64
     line = data + ((hash >> 32) * lines >> 32) * 64
     probes = data[lines * 64]
     h = <uint32_t> hash

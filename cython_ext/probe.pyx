@@ -6,6 +6,7 @@ bounded size, and decodes it into an Arrow batch. Sorted keys visit the blocks o
 order, so each is loaded about once per batch, and only one per run is held at a time.
 """
 
+cimport cython
 import numpy as np
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -32,6 +33,7 @@ cdef struct RunHits:
     int32_t* first        # per key position: its first hit, or -1
 
 
+@cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class Lookup:
     """Hits of a batch of keys in one stream. `keys` holds the stream's number already."""
 
@@ -232,6 +234,7 @@ cdef struct RunCursor:
     KeyBlock keys
 
 
+@cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class Cursor:
     """Rows of some keys of a Lookup, piece by piece."""
 
@@ -257,16 +260,17 @@ cdef class Cursor:
 
     def __init__(self, Lookup lookup not None, positions):
         self.lookup = lookup
-        self.positions_array = np.ascontiguousarray(positions, dtype=np.int64)
+        self.positions_array = np.array(positions, dtype=np.int64)  # a copy: the caller's may change
         self.positions = self.positions_array
         self.cursors = <RunCursor*> calloc(lookup.run_count + 1, sizeof(RunCursor))
         if self.cursors == NULL:
             raise MemoryError("no memory to read rows")
-        for position in self.positions_array[:1].tolist() + self.positions_array[-1:].tolist():
-            if not 0 <= position < lookup.n:
-                raise IndexError(f"key position {position} of {lookup.n}")
-        if (np.diff(self.positions_array) <= 0).any():
-            raise ValueError("positions must ascend")
+        cdef Py_ssize_t i
+        for i in range(self.positions.shape[0]):
+            if not 0 <= self.positions[i] < lookup.n:
+                raise IndexError(f"key position {self.positions[i]} of {lookup.n}")
+            if i and self.positions[i] <= self.positions[i - 1]:
+                raise ValueError("positions must ascend")
 
     def __dealloc__(self):
         cdef Py_ssize_t i
@@ -422,6 +426,8 @@ cdef int _pin_rows(
     cursor.block = (<Sst> file).load(offset, size, BLOCK_ROWS, True)
     cursor.offset = offset
     if parse_row_block(cursor.block.data, cursor.block.size, &cursor.view):
+        (<Sst> file).cache.unpin(cursor.block)
+        cursor.block = NULL
         (<Sst> file).damaged(offset, BLOCK_ROWS)
     return 0
 
@@ -437,6 +443,8 @@ cdef int _next_place(
             hit.key_block, hit.key_block_size, BLOCK_KEYS, True
         )
         if parse_key_block(cursor.key_block.data, cursor.key_block.size, &cursor.keys):
+            (<Sst> file).cache.unpin(cursor.key_block)
+            cursor.key_block = NULL
             (<Sst> file).damaged(hit.key_block, BLOCK_KEYS)
     if row_block_place(&cursor.keys, index, offset, size):
         (<Sst> file).damaged(hit.key_block, BLOCK_KEYS)

@@ -1,5 +1,6 @@
 """All rows of one stream out of any source of entries, in pieces of bounded size."""
 
+cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from cython_ext.budget cimport PROBE, Budget
@@ -8,6 +9,7 @@ from cython_ext.entries cimport EntrySource, RowRef
 from cython_ext.row_codec cimport RowCodec
 
 
+@cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class Scanner:
     """All rows of one stream out of a source, in pieces."""
 

@@ -37,6 +37,7 @@ cdef class Sst:
     cdef IndexBlock top
     cdef uint64_t _sections[3]
     cdef uint32_t _section_sizes[3]
+    cdef bint _verifying                # blocks come from the file, cached or not
     cdef uint64_t filter_checks, filter_negatives, blocks_read, bytes_read
     # A pinned, decoded block. publish=False keeps it out of the cache (merges, scans).
     cdef CachedBlock* load(

@@ -5,6 +5,7 @@ come through the block cache. Every block is checked (length, kind, checksum, pl
 read from the file; damage raises CorruptionError with the file's name and the block's offset.
 """
 
+cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memset
@@ -50,6 +51,7 @@ cdef struct Prober:
     Buffer scratch
 
 
+@cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class Sst:
     """One immutable file. Shared by stores; closed when it is garbage."""
 
@@ -118,9 +120,11 @@ cdef class Sst:
     cdef CachedBlock* load(
         self, uint64_t offset, uint32_t size, int kind, bint publish
     ) except NULL nogil:
-        cdef CachedBlock* block = self.cache.get(self.uid, offset)
+        cdef CachedBlock* block = NULL
         cdef uint8_t* stored
         cdef long raw_size
+        if not self._verifying:
+            block = self.cache.get(self.uid, offset)
         if block != NULL:
             return block
         if size < TRAILER_BYTES or offset + size > <uint64_t> self.file.size:
@@ -195,6 +199,29 @@ cdef class Sst:
 
     def verify(self) -> dict[str, int]:
         """Read and check every block; counts of keys and rows. Cost: the whole file is read."""
+        self._verifying = True
+        try:
+            self._check_filters()
+            self.section("properties")
+            self.section("edit")
+            return self._check_entries()
+        finally:
+            self._verifying = False
+
+    def _check_filters(self) -> None:
+        cdef const uint8_t* key
+        cdef const uint8_t* payload
+        cdef size_t key_size
+        cdef uint32_t partition
+        for partition in range(self.top.count):
+            if index_entry(&self.top, partition, &key, &key_size, &payload):
+                self.damaged(self._sections[0], BLOCK_TOP)
+            if load_u32(payload + 20):
+                self.cache.unpin(
+                    self.load(load_u64(payload + 12), load_u32(payload + 20), BLOCK_FILTER, False)
+                )
+
+    def _check_entries(self) -> dict[str, int]:
         cdef SstSource source = SstSource(self)
         cdef RowRef row
         cdef uint64_t keys = 0, rows = 0, seen
@@ -377,6 +404,7 @@ cdef int _add_segments(
     return 0
 
 
+@cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class SstSource(EntrySource):
     """Entries of one file in key order; segments of a key are given as one entry."""
 
@@ -454,11 +482,11 @@ cdef class SstSource(EntrySource):
         return 0
 
     cdef int next_key(self) except -1 nogil:
-        while self.continues:
-            self._next_segment()
         if self.pending:
             self.pending = False
         else:
+            while self.continues:
+                self._next_segment()
             while self.place == NULL or self.place >= self.keys.entries_end:
                 if self._next_key_block() == 0:
                     return 0

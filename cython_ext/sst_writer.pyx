@@ -6,6 +6,7 @@ with an index block and a filter of its own; the top index, one entry a partitio
 open table keeps in memory.
 """
 
+cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
@@ -36,6 +37,7 @@ cdef inline void _shrink(Buffer* buffer) noexcept nogil:
         release(buffer)
 
 
+@cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class SstWriter:
     """Writes one file. After finish() it is sealed; a file without a footer is never read."""
 

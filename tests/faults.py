@@ -1,0 +1,127 @@
+"""Drives the fault hooks of cython_ext.file: the k-th operation fails, or tears and then fails."""
+
+import errno
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from cython_ext.block_cache import BlockCache
+from cython_ext.budget import Budget
+from cython_ext.codec import codec_number
+from cython_ext.file import AppendFile, set_fault_hook
+from cython_ext.key_codec import KeyBatch
+from cython_ext.memtable import Memtable
+from cython_ext.row_codec import RowBatch, RowCodec
+from cython_ext.sst_reader import Sst
+from cython_ext.sst_writer import SstWriter
+
+ROWS = pa.schema([("v", pa.binary())])
+CODEC = RowCodec(ROWS)
+
+
+class Faults:
+    """Counts file operations; the one numbered ``fail_at`` (from 0) fails, and so do ``more``
+    after it. ``tear`` bytes of an append are written before it fails; None: none are."""
+
+    def __init__(
+        self,
+        fail_at: int = -1,
+        *,
+        tear: float | None = None,
+        more: int = 0,
+        code: int = errno.ENOSPC,
+        operations: tuple[str, ...] = ("create", "append", "sync", "remove"),
+    ) -> None:
+        self.seen: list[tuple[str, str]] = []
+        self.failed = 0
+        self._first = fail_at
+        self._last = fail_at + more
+        self._tear = tear
+        self._code = code
+        self._operations = operations
+
+    def __call__(self, operation: str, path: str, offset: int, size: int) -> int | None:
+        if operation not in self._operations:
+            return None
+        number = len(self.seen)
+        self.seen.append((operation, path))
+        if not self._first <= number <= self._last:
+            return None
+        self.failed += 1
+        if operation == "append" and self._tear is not None:
+            return min(size, int(size * self._tear))
+        raise OSError(self._code, f"injected fault in {operation}", path)
+
+
+@contextmanager
+def faults(hook: Faults) -> Iterator[Faults]:
+    set_fault_hook(hook)
+    try:
+        yield hook
+    finally:
+        set_fault_hook(None)
+
+
+def key_batch(*keys: bytes | None, stream: int = 0) -> KeyBatch:
+    batch = KeyBatch.from_bytes(list(keys))
+    batch.set_stream_number(stream)
+    return batch
+
+
+def row_batch(*rows: bytes) -> RowBatch:
+    """Rows whose encoding ends in these bytes."""
+    return CODEC.encode(pa.RecordBatch.from_pydict({"v": list(rows)}, schema=ROWS))
+
+
+def encoded(row: bytes) -> bytes:
+    return row_batch(row).to_pylist()[0]
+
+
+def memory(limit: int = 64 << 20) -> tuple[Budget, BlockCache]:
+    budget = Budget(limit)
+    return budget, BlockCache(budget)
+
+
+def filled(
+    budget: Budget, entries: dict[bytes, list[bytes]], *, deleted: tuple[bytes, ...] = (),
+    sequence: int = 1, limit: int = 32 << 20,
+) -> Memtable:
+    """A memtable of stream 0; ``deleted`` keys are reset first."""
+    table = Memtable(budget, limit)
+    if deleted:
+        assert table.delete(key_batch(*deleted), sequence, 0) == len(deleted)
+        sequence += 1
+    keys = [key for key, rows in entries.items() for _ in rows]
+    rows = [row for each in entries.values() for row in each]
+    if keys:
+        assert table.append(key_batch(*keys), row_batch(*rows), sequence, 0) == len(keys)
+    return table
+
+
+def write_sst(
+    path: str, budget: Budget, source: object, *, codec: str = "lz4", block_bytes: int = 1024,
+    filter_bits: int = 10, base_sequence: int = 1, uid: int = 0, bottom: bool = False,
+    edit: bytes = b"edit", properties: bytes = b"properties",
+) -> tuple[int, dict[str, object]]:
+    """(checksum of the footer, facts) of a file with all entries of the source."""
+    writer = SstWriter(
+        AppendFile(path), budget, codec=codec_number(codec), block_bytes=block_bytes,
+        filter_bits=filter_bits, uid=uid or random.Random(path).getrandbits(64),
+        base_sequence=base_sequence,
+    )
+    while writer.consume(source, 1 << 16, 1 << 40, bottom) == 1:
+        pass
+    facts = writer.facts()
+    return writer.finish(properties, edit, False), facts
+
+
+def stored(entries: dict[bytes, list[bytes]], stream: int = 0) -> list[tuple[bytes, int, list[bytes]]]:
+    """What ``EntrySource.entries`` gives for these keys."""
+    front = stream.to_bytes(2, "big")
+    return [(front + key, 0, [encoded(row) for row in entries[key]]) for key in sorted(entries)]
+
+
+def opened(path: str, cache: BlockCache) -> Sst:
+    return Sst(path, cache)
