@@ -5,6 +5,7 @@ seals the memtable into one file whose edit section is the manifest; the pointer
 How commits are found again, and whether writes are logged, is the owner's (owners.py).
 """
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -35,6 +36,8 @@ from lsmstate.store_checks import (
     stream_of,
     streams_by_name,
 )
+
+_log = logging.getLogger(__name__)
 
 
 class LsmProbe:
@@ -71,6 +74,7 @@ class LsmStore:
         self._numbers = {name: number for number, name in enumerate(self._streams)}
         self._key_codecs = {s.name: KeyCodec(s.key) for s in streams}
         self._row_codecs = {s.name: RowCodec(s.rows) for s in streams}
+        self._directory = directory
         self._options = options
         self._owner = owner
         self._guard = StoreGuard(directory)
@@ -287,8 +291,20 @@ class LsmStore:
             self._commit()
         if self._owner.single_commit:
             self._guard.seal()
+            self._collect()
         assert self._runs.pointer is not None
         return self._runs.pointer
+
+    def _collect(self) -> None:
+        """Delete what no restart can need, now and then: looking costs a read per kept commit."""
+        batch_id = self._owner.batch_id
+        if batch_id is None or batch_id % max(1, self._options.retained_batches // 4):
+            return
+        try:
+            self._runs.collect(batch_id)
+        except OSError as error:
+            # The commit is sealed; files that stay cost space only, and the next time comes.
+            _log.warning("old files of %s were not deleted: %s", self._directory, error)
 
     def _commit(self) -> None:
         self._runs.commit(self._memtable, self._sequence + 1, self._replay_from)

@@ -59,6 +59,10 @@ class Options:
     file_bytes: int = 32 * MIB
     """A run is cut into key-range files of about this size."""
 
+    retained_batches: int = 100
+    """Attempts: how many micro-batches a restart may go back to. Files that none of them needs
+    are deleted. Spark's own number: spark.sql.streaming.minBatchesToRetain."""
+
     sync: bool = False
     """fsync what a commit names before it returns. kill -9 needs none, power loss does."""
 
@@ -87,6 +91,8 @@ class Options:
             refuse("fanout", "must lie between 2 and 16")
         if not 2 <= self.max_runs <= 32:
             refuse("max_runs", "must lie between 2 and 32")
+        if self.retained_batches < 1:
+            refuse("retained_batches", "keep at least one micro-batch")
         if not 64 * KIB <= self.file_bytes <= 1024 * MIB:
             refuse("file_bytes", "must lie between 64 KiB and 1 GiB")
 

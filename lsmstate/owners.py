@@ -22,6 +22,11 @@ class Owner(Protocol):
         """Whether the first commit ends the writing, and flushing does not commit."""
         ...
 
+    @property
+    def batch_id(self) -> int | None:
+        """The micro-batch an attempt belongs to."""
+        ...
+
     def new_name(self, kind: str) -> str:
         """A name never given before, for a file of kind "run" or "commit"."""
         ...
@@ -48,6 +53,7 @@ class AttemptOwner:
     single_commit = True
 
     def __init__(self, batch_id: int, attempt_id: str) -> None:
+        self.batch_id: int | None = batch_id
         self._batch_id = batch_id
         # Even an attempt that is started again under the same id writes files of its own.
         self._attempt_id = f"{check_attempt_id(attempt_id)}-{os.urandom(6).hex()}"
@@ -77,6 +83,7 @@ class ProcessOwner:
     """
 
     single_commit = False
+    batch_id: int | None = None
 
     def __init__(self, directory: str, sync: bool) -> None:
         os.makedirs(directory, exist_ok=True)

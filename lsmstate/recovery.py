@@ -55,3 +55,17 @@ def recover(
 def _edit_section(tables: TableCache, directory: str, pointer: Pointer) -> bytes:
     table = tables.open_commit(directory, pointer.name, pointer.size, pointer.checksum)
     return table.section("edit")
+
+
+def named_files(tables: TableCache, directory: str, name: str) -> set[str]:
+    """All files a sealed commit needs: itself, those of its runs, and its base with the base's.
+
+    CorruptionError if the file was never sealed: then no pointer can name it."""
+    table = tables.peek(directory, name)
+    path = os.path.join(directory, name)
+    pointer = Pointer(name, table.size, table.checksum)
+    edit = unpack_edit(table.section("edit"), pointer, None, path)
+    names = {name} | {file.name for file in edit.version.files}
+    if edit.base is not None:
+        names |= named_files(tables, directory, parse_pointer(edit.base).name)
+    return names

@@ -16,11 +16,13 @@ from cython_ext.merging_iter import ChainSource, MergingSource
 from cython_ext.sst_reader import Sst
 from lsmstate.compaction import Task, pick
 from lsmstate.errors import CorruptionError
+from lsmstate.file_names import parse_attempt_file
 from lsmstate.manifest import Edit, Pointer, changes_base, pack_edit, schema_digest
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import Options
 from lsmstate.owners import Owner
-from lsmstate.recovery import packed_schemas, recover
+from lsmstate.recovery import named_files, packed_schemas, recover
+from lsmstate.retention import collectable, kept_batches
 from lsmstate.store import StreamSchema
 from lsmstate.table_cache import table_cache
 from lsmstate.table_files import TableWriter, described
@@ -46,6 +48,7 @@ class RunSet:
         self._streams = streams
         self._schemas = packed_schemas(streams)
         self._options = options
+        self._retained = options.retained_batches
         self._owner = owner
         self._tables = table_cache(memory)
         self._files = TableWriter(directory, options, memory.budget, owner.new_name)
@@ -179,6 +182,29 @@ class RunSet:
                 )
 
     # Deleting -----------------------------------------------------------------------------
+
+    def collect(self, current_batch: int) -> int:
+        """Delete the attempts' files that no restart can need; how many. Cost: one small read
+        per kept commit. What cannot be deleted now is left to the next time."""
+        files = [f for f in map(parse_attempt_file, os.listdir(self._directory)) if f is not None]
+        commits = [file for file in files if file.kind == "commit"]
+        kept = kept_batches({f.batch_id for f in commits}, current_batch, self._retained)
+        live: set[str] = set()
+        for commit in commits:
+            if commit.batch_id in kept:
+                live |= self._named_by(commit.name)
+        live |= {file.name for file in self.version.files}
+        unneeded = collectable(files, live, kept, current_batch)
+        for name in unneeded:
+            self._drop(name)
+        return len(unneeded)
+
+    def _named_by(self, name: str) -> set[str]:
+        """The files a commit needs; none if it was never sealed: no pointer can name it."""
+        try:
+            return named_files(self._tables, self._directory, name)
+        except CorruptionError:
+            return set()
 
     def discard_uncommitted(self) -> None:
         """Delete what this store wrote since its last commit: no pointer names it."""

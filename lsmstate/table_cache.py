@@ -59,6 +59,12 @@ class TableCache:
             )
         return table
 
+    def peek(self, directory: str, name: str) -> Sst:
+        """A table of which only the name is known, as it is; not kept open for it."""
+        path = os.path.join(directory, name)
+        table = self._tables.get(path)
+        return table if table is not None else Sst(path, self._memory.cache)
+
     def forget(self, directory: str, name: str) -> None:
         """Close a table whose file is about to be deleted; those who use it keep it open."""
         self._tables.pop(os.path.join(directory, name), None)

@@ -1,0 +1,34 @@
+"""Which files of an attempts' directory a restart could still need: pure functions.
+
+Spark keeps one attempt's pointer per bucket and micro-batch, and which attempt's it keeps can
+change (DESIGN.md section 3), so every commit of a kept micro-batch counts as one that a restart
+may open. Kept are the micro-batches younger than the horizon, and the newest one at or below it that
+this bucket took part in: an idle bucket's old pointer is still the truth.
+"""
+
+from collections.abc import Collection, Iterable
+
+from lsmstate.file_names import AttemptFile
+
+
+def kept_batches(
+    commit_batches: Collection[int], current_batch: int, retained: int
+) -> frozenset[int]:
+    """The micro-batches of one bucket whose commits must stay.
+
+    ``commit_batches`` are those that have a commit here, ``retained`` is how many micro-batches
+    Spark can go back to (spark.sql.streaming.minBatchesToRetain).
+    """
+    horizon = current_batch - retained
+    young = {batch for batch in commit_batches if batch > horizon}
+    newest_old = max((batch for batch in commit_batches if batch <= horizon), default=None)
+    return frozenset(young if newest_old is None else young | {newest_old})
+
+
+def collectable(
+    files: Iterable[AttemptFile], live: Collection[str], kept: Collection[int], current_batch: int
+) -> list[str]:
+    """Names of files that nothing can need: not named by a kept commit, and of a micro-batch
+    older than all that are kept, so that no attempt that is still running can be writing them."""
+    oldest = min(kept, default=current_batch)
+    return sorted(file.name for file in files if file.batch_id < oldest and file.name not in live)

@@ -1,0 +1,117 @@
+"""Which files a restart could still need."""
+
+import os
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lsmstate.file_names import AttemptFile, parse_attempt_file
+from lsmstate.lsm_store import LsmStore
+from lsmstate.options import Options
+from lsmstate.retention import collectable, kept_batches
+from lsmstate.store import StreamSchema
+
+KEY = pa.schema([("k", pa.int64())])
+ROWS = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+STREAM = StreamSchema("s", KEY, ROWS)
+
+
+def test_the_newest_batch_at_or_below_the_horizon_is_kept():
+    assert kept_batches({1, 5, 6, 9}, current_batch=9, retained=3) == {6, 9}
+    assert kept_batches({1, 5}, current_batch=900, retained=3) == {5}
+    assert kept_batches(set(), current_batch=3, retained=100) == frozenset()
+
+
+@given(
+    st.sets(st.integers(0, 60), min_size=1),
+    st.integers(1, 20),
+    st.data(),
+)
+def test_every_batch_a_restart_can_go_back_to_finds_its_pointer(batches, retained, data):
+    current = max(batches)
+    kept = kept_batches(batches, current, retained)
+    back_to = data.draw(st.integers(max(0, current - retained), current))
+    pointers = [batch for batch in batches if batch <= back_to]
+    if pointers:
+        assert max(pointers) in kept
+
+
+def test_nothing_of_a_kept_or_younger_batch_is_collected():
+    files = [AttemptFile("run", batch, "a", 1) for batch in range(10)]
+    names = collectable(files, {files[2].name}, kept={4, 7}, current_batch=9)
+    assert names == [files[i].name for i in (0, 1, 3)]
+
+
+def run_batches(directory, first, last, pointer, retained, rows=40):
+    """One attempt a batch; every pointer, by batch."""
+    pointers = {}
+    for batch in range(first, last):
+        store = LsmStore.open_attempt(
+            str(directory),
+            [STREAM],
+            pointer=pointer,
+            batch_id=batch,
+            attempt_id="a",
+            options=Options(memory_bytes=8 << 20, retained_batches=retained),
+        )
+        keys = pa.record_batch([pa.array(range(rows), pa.int64())], schema=KEY)
+        values = pa.array([batch] * rows, pa.int64())
+        store.append("s", pa.record_batch([keys.column(0), values], schema=ROWS), keys)
+        pointer = pointers[batch] = store.commit()
+        store.close()
+    return pointers
+
+
+def rows_at(directory, pointer):
+    store = LsmStore.open_attempt(
+        str(directory),
+        [STREAM],
+        pointer=pointer,
+        batch_id=10_000,
+        attempt_id="reader",
+        options=Options(memory_bytes=8 << 20),
+    )
+    rows = sum(piece.num_rows for piece in store.scan("s"))
+    store.close()
+    return rows
+
+
+def test_old_files_go_and_every_retained_pointer_still_opens(tmp_path):
+    pointers = run_batches(tmp_path, 0, 60, None, retained=8)
+    kept = {batch: pointer for batch, pointer in pointers.items() if batch > 59 - 8}
+    for batch, pointer in kept.items():
+        assert rows_at(tmp_path, pointer) == 40 * (batch + 1)
+    batches = {parse_attempt_file(name).batch_id for name in os.listdir(tmp_path)}
+    assert 3 not in batches, "files of a long-gone batch that nothing names were never collected"
+    assert len(os.listdir(tmp_path)) < 60
+
+
+def test_an_idle_buckets_pointer_outlives_hundreds_of_batches(tmp_path):
+    first = run_batches(tmp_path, 0, 12, None, retained=4)[11]
+    later = run_batches(tmp_path, 500, 503, first, retained=4)
+    assert rows_at(tmp_path, first) == 40 * 12
+    assert rows_at(tmp_path, later[502]) == 40 * 15
+
+
+def test_a_zombies_commit_of_a_retained_batch_stays(tmp_path):
+    pointers = run_batches(tmp_path, 0, 10, None, retained=6)
+    zombie = run_batches(tmp_path, 9, 10, pointers[8], retained=6)[9]
+    run_batches(tmp_path, 10, 14, pointers[9], retained=6)
+    assert rows_at(tmp_path, zombie) == 40 * 10
+    assert rows_at(tmp_path, pointers[9]) == 40 * 10
+
+
+def test_a_file_that_was_never_sealed_does_not_stop_the_collection(tmp_path):
+    pointers = run_batches(tmp_path, 0, 10, None, retained=4)
+    torn = tmp_path / AttemptFile("commit", 9, "dead", 1).name
+    torn.write_bytes(b"LSMSTATE torn")
+    pointers |= run_batches(tmp_path, 10, 30, pointers[9], retained=4)
+    assert rows_at(tmp_path, pointers[29]) == 40 * 30
+    assert not torn.exists()
+
+
+def test_options_refuse_to_retain_nothing():
+    with pytest.raises(ValueError, match="retained_batches"):
+        Options(retained_batches=0)
