@@ -6,7 +6,9 @@ and leaves the workers what they must know in local properties of that thread. T
 keeps its values, and two queries cannot meet: each has its own thread and its own copy.
 """
 
+import atexit
 import os
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
@@ -20,6 +22,7 @@ from pyspark.sql.streaming.listener import (
     QueryTerminatedEvent,
     StreamingQueryListener,
 )
+from pyspark.sql.streaming.query import StreamingQueryManager
 
 from lsmstate.errors import InvalidArgumentError, LsmStateError
 from lsmstate.options import MIB
@@ -53,6 +56,14 @@ def listen(spark: SparkSession) -> None:
         listener = QueryStarter(spark)
         spark.streams.addListener(listener)
         _listening[spark] = listener
+        atexit.register(_stop_listening, spark.streams, listener)
+
+
+def _stop_listening(streams: StreamingQueryManager, listener: "QueryStarter") -> None:
+    """As the program ends: Spark would log an error per event that finds no Python any more."""
+    # A session that was stopped, or whose JVM is gone, has no listeners left to remove.
+    with suppress(Py4JError, OSError):
+        streams.removeListener(listener)
 
 
 def local_path(location: str, what: str) -> str:
