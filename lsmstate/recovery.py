@@ -15,11 +15,16 @@ from lsmstate.version import Run
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The newest edit, and the complete one that it builds upon."""
+    """The newest edit, the complete one that it builds upon, and the streams as written."""
 
     edit: Edit
     base: Pointer
     base_runs: Mapping[int, Run]
+    schemas: str
+
+    @property
+    def streams(self) -> dict[str, StreamSchema]:
+        return unpack_schemas(json.loads(self.schemas))
 
 
 def packed_schemas(streams: Mapping[str, StreamSchema]) -> str:
@@ -30,8 +35,16 @@ def packed_schemas(streams: Mapping[str, StreamSchema]) -> str:
 def recover(
     tables: TableCache, directory: str, pointer_text: str, streams: Mapping[str, StreamSchema]
 ) -> Recovered:
-    """Read the edit of a commit and of its base. CorruptionError where a file is not what the
-    pointer says, InvalidArgumentError where the state was written with other streams."""
+    """The state a pointer names. CorruptionError where a file is not what the pointer says,
+    InvalidArgumentError where the state was written with other streams."""
+    found = read_commit(tables, directory, pointer_text)
+    if schema_digest(packed_schemas(streams)) != found.edit.schema_digest:
+        check_same_streams(directory, found.streams, streams)
+    return found
+
+
+def read_commit(tables: TableCache, directory: str, pointer_text: str) -> Recovered:
+    """Read the edit of a commit and of its base, whatever the streams are."""
     pointer = parse_pointer(pointer_text)
     section = _edit_section(tables, directory, pointer)
     path = os.path.join(directory, pointer.name)
@@ -47,9 +60,7 @@ def recover(
         edit = unpack_edit(section, pointer, base_runs, path)
     if schema_digest(full.schemas) != edit.schema_digest:
         raise CorruptionError("the schemas do not have the digest the manifest names", path, 0)
-    if schema_digest(packed_schemas(streams)) != edit.schema_digest:
-        check_same_streams(directory, unpack_schemas(json.loads(full.schemas)), streams)
-    return Recovered(edit, base, base_runs)
+    return Recovered(edit, base, base_runs, full.schemas)
 
 
 def _edit_section(tables: TableCache, directory: str, pointer: Pointer) -> bytes:

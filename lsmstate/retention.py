@@ -2,8 +2,8 @@
 
 Spark keeps one attempt's pointer per bucket and micro-batch, and which attempt's it keeps can
 change (DESIGN.md section 3), so every commit of a kept micro-batch counts as one that a restart
-may open. Kept are the micro-batches younger than the horizon, and the newest one at or below it that
-this bucket took part in: an idle bucket's old pointer is still the truth.
+may open. Kept are the micro-batches younger than the horizon, and the newest one at or below it
+that this bucket took part in: an idle bucket's old pointer is still the truth.
 """
 
 from collections.abc import Collection, Iterable

@@ -1,0 +1,86 @@
+"""The commands that look inside a state on disk: inspect, verify, dump."""
+
+import json as json_text
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from lsmstate.inspection import describe, find_states, rows_of, verify
+
+app = typer.Typer()
+
+Directory = Annotated[
+    Path, typer.Argument(help="A store's or a bucket's directory, or the one that holds buckets.")
+]
+PointerOption = Annotated[
+    str | None, typer.Option(help="A commit pointer; default: the newest commit.")
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object a state.")]
+
+#: Exit status when verify found damage.
+DAMAGED = 1
+
+
+@app.command("inspect")
+def inspect_state(directory: Directory, pointer: PointerOption = None, json: Json = False) -> None:
+    """Show runs, files, sizes, rows and key ranges of the newest committed state."""
+    console = Console(highlight=False)
+    for state in find_states(str(directory), pointer):
+        described = describe(state)
+        if json:
+            typer.echo(json_text.dumps(described))
+            continue
+        console.print(f"[bold]{state.directory}[/bold]  {state.pointer}", soft_wrap=True)
+        console.print(
+            f"{described['rows']:,} rows, {described['bytes']:,} bytes; streams: "
+            + ", ".join(stream["name"] for stream in described["streams"])
+        )
+        table = Table("run", "level", "files", "bytes", "keys", "rows", "deletions", "key range")
+        for run in described["runs"]:
+            files = run["files"]
+            table.add_row(
+                str(run["number"]),
+                str(run["level"]),
+                str(len(files)),
+                f"{run['bytes']:,}",
+                f"{sum(file['keys'] for file in files):,}",
+                f"{run['rows']:,}",
+                f"{sum(file['tombstones'] for file in files):,}",
+                f"{files[0]['min_key'][:20]} - {files[-1]['max_key'][:20]}",
+            )
+        console.print(table)
+
+
+@app.command("verify")
+def verify_state(directory: Directory, pointer: PointerOption = None, json: Json = False) -> None:
+    """Read every block of every file and check it. Exit status 1 if anything is damaged."""
+    damaged = False
+    for state in find_states(str(directory), pointer):
+        for name, found in verify(state):
+            damaged |= isinstance(found, str)
+            if json:
+                typer.echo(json_text.dumps({"file": name, "found": found}))
+            elif isinstance(found, str):
+                typer.echo(f"DAMAGED {name}: {found}")
+            else:
+                typer.echo(f"ok {name}: {found['keys']:,} keys, {found['rows']:,} rows")
+    if damaged:
+        raise typer.Exit(DAMAGED)
+
+
+@app.command("dump")
+def dump_rows(
+    directory: Directory,
+    stream: Annotated[str, typer.Argument(help="Name of the stream.")],
+    limit: Annotated[int, typer.Option(help="At most this many rows.")] = 100,
+    pointer: PointerOption = None,
+) -> None:
+    """Print rows of a stream as JSON, one a line; values JSON lacks are written as text."""
+    for state in find_states(str(directory), pointer):
+        for piece in rows_of(state, stream, limit):
+            for row in piece.to_pylist():
+                typer.echo(json_text.dumps(row, default=str))
+            limit -= piece.num_rows

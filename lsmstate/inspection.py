@@ -1,0 +1,146 @@
+"""Looking inside states on disk without opening them for writing: what the command line shows.
+
+A directory is a standalone store's, or an attempts' directory (a bucket's), or one that holds
+such directories (a Spark query's state). Nothing is locked, changed or deleted.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from lsmstate.errors import CorruptionError, InvalidArgumentError
+from lsmstate.file_names import parse_attempt_file
+from lsmstate.lsm_store import LsmStore
+from lsmstate.manifest import Pointer
+from lsmstate.memory_budget import process_memory
+from lsmstate.options import Options
+from lsmstate.owners import newest_pointer
+from lsmstate.recovery import Recovered, read_commit
+from lsmstate.table_cache import TableCache, table_cache
+from lsmstate.version import FileMeta
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One committed state: where it is, which commit, what the commit says."""
+
+    directory: str
+    pointer: str
+    found: Recovered
+
+
+def find_states(directory: str, pointer: str | None = None) -> list[State]:
+    """The newest committed state in a directory, or in each of its subdirectories; or the one
+    that ``pointer`` names. InvalidArgumentError if there is none."""
+    tables = table_cache(process_memory())
+    places = [directory]
+    if pointer is None and _newest(tables, directory) is None:
+        places = sorted(
+            entry.path for entry in os.scandir(directory) if entry.is_dir(follow_symlinks=False)
+        )
+    states = []
+    for place in places:
+        text = pointer or _newest(tables, place)
+        if text is not None:
+            states.append(State(place, text, read_commit(tables, place, text)))
+    if not states:
+        raise InvalidArgumentError(
+            f"{directory} holds no committed state; name the directory of a standalone store, of "
+            "a bucket, or the 'lsmstate' directory below a query's checkpoint"
+        )
+    return states
+
+
+def _newest(tables: TableCache, directory: str) -> str | None:
+    """The pointer of the newest sealed commit; of several attempts of a batch, the last one
+    written. Which of them a query accepted only the query's checkpoint knows."""
+    found, _ = newest_pointer(directory)
+    if found is not None:
+        return found
+    commits = [
+        (file.batch_id, os.stat(os.path.join(directory, file.name)).st_mtime_ns, file.name)
+        for file in map(parse_attempt_file, os.listdir(directory))
+        if file is not None and file.kind == "commit"
+    ]
+    for _, _, name in sorted(commits, reverse=True):
+        try:
+            table = tables.peek(directory, name)
+        except CorruptionError:
+            continue  # an attempt died before it sealed this one
+        return str(Pointer(name, table.size, table.checksum))
+    return None
+
+
+def describe(state: State) -> dict[str, Any]:
+    """Runs, files, sizes, key ranges and streams of a state, as JSON values. Sizes in bytes."""
+    version = state.found.edit.version
+    return {
+        "directory": state.directory,
+        "pointer": state.pointer,
+        "streams": [
+            {
+                "name": stream.name,
+                "key": [f"{field.name}: {field.type}" for field in stream.key],
+                "columns": len(stream.rows),
+            }
+            for stream in state.found.streams.values()
+        ],
+        "rows": sum(run.rows for run in version.runs),
+        "bytes": version.size,
+        "next_sequence": version.next_sequence,
+        "runs": [
+            {
+                "number": run.number,
+                "level": run.level,
+                "bytes": run.size,
+                "rows": run.rows,
+                "files": [_describe_file(file) for file in run.files],
+            }
+            for run in version.runs
+        ],
+    }
+
+
+def _describe_file(file: FileMeta) -> dict[str, Any]:
+    described = asdict(file)
+    described["min_key"], described["max_key"] = file.min_key.hex(), file.max_key.hex()
+    described["checksum"] = f"{file.checksum:016x}"
+    described["uid"] = f"{file.uid:016x}"
+    return described
+
+
+def verify(state: State) -> Iterator[tuple[str, dict[str, int] | str]]:
+    """(file name, counts or what is wrong with it) for each file. Cost: all of it is read."""
+    tables = table_cache(process_memory())
+    for file in state.found.edit.version.files:
+        try:
+            counts = tables.open(state.directory, file).verify()
+            if (counts["keys"], counts["rows"]) == (file.keys, file.rows):
+                yield file.name, counts
+            else:
+                yield file.name, f"{counts} were found, expected {file.keys}, {file.rows}"
+        except (CorruptionError, OSError) as error:
+            yield file.name, str(error)
+
+
+def rows_of(state: State, stream: str, limit: int) -> Iterator[pa.RecordBatch]:
+    """The first ``limit`` rows of a stream, grouped by key."""
+    store = LsmStore.open_attempt(
+        state.directory,
+        list(state.found.streams.values()),
+        pointer=state.pointer,
+        batch_id=0,
+        attempt_id="inspection",
+        options=Options(),
+    )
+    try:
+        for piece in store.scan(stream):
+            if limit <= 0:
+                return
+            yield piece.slice(0, limit)
+            limit -= piece.num_rows
+    finally:
+        store.close()

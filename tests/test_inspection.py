@@ -1,0 +1,101 @@
+"""The commands that look inside a state on disk."""
+
+import json
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from lsmstate.cli import app
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.inspection import find_states
+from lsmstate.lsm_store import LsmStore
+from lsmstate.options import Options
+from lsmstate.store import StreamSchema
+
+KEY = pa.schema([("k", pa.int64())])
+ROWS = pa.schema([("k", pa.int64()), ("text", pa.string())])
+STREAM = StreamSchema("people", KEY, ROWS)
+OPTIONS = Options(memory_bytes=8 << 20)
+
+
+def rows(count):
+    keys = pa.array(range(count), pa.int64())
+    texts = pa.array([f"person {i}" for i in range(count)])
+    return (
+        pa.record_batch([keys, texts], schema=ROWS),
+        pa.record_batch([keys], schema=KEY),
+    )
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def standalone(tmp_path):
+    with LsmStore.open(str(tmp_path / "store"), [STREAM], options=OPTIONS) as store:
+        store.append("people", *rows(500))
+        store.commit()
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def buckets(tmp_path):
+    for number in range(2):
+        directory = tmp_path / "query" / f"bucket-{number}"
+        directory.mkdir(parents=True)
+        store = LsmStore.open_attempt(
+            str(directory), [STREAM], batch_id=3, attempt_id="a", options=OPTIONS
+        )
+        store.append("people", *rows(10 + number))
+        store.commit()
+        store.close()
+    return tmp_path / "query"
+
+
+def test_inspect_shows_rows_and_runs(standalone):
+    shown = run("inspect", standalone)
+    assert shown.exit_code == 0
+    assert "500 rows" in shown.output
+    found = json.loads(run("inspect", standalone, "--json").output)
+    assert found["rows"] == 500
+    assert found["streams"] == [{"name": "people", "key": ["k: int64"], "columns": 2}]
+    assert sum(file["keys"] for run in found["runs"] for file in run["files"]) == 500
+
+
+def test_every_bucket_of_a_query_is_shown(buckets):
+    found = [json.loads(line) for line in run("inspect", buckets, "--json").output.splitlines()]
+    assert [state["rows"] for state in found] == [10, 11]
+
+
+def test_verify_names_the_damaged_file(standalone):
+    assert run("verify", standalone).exit_code == 0
+    file = next(standalone.glob("run-*.sst"))
+    data = bytearray(file.read_bytes())
+    data[40] ^= 1
+    file.write_bytes(bytes(data))
+    shown = run("verify", standalone, "--json")
+    assert shown.exit_code == 1
+    (line,) = [json.loads(line) for line in shown.output.splitlines()]
+    assert line["file"] == file.name
+    assert "damaged" in line["found"]
+
+
+def test_dump_prints_rows_and_leaves_the_directory_alone(buckets):
+    before = sorted(buckets.rglob("*"))
+    lines = run("dump", buckets, "people", "--limit", 12).output.splitlines()
+    assert len(lines) == 12
+    assert json.loads(lines[3]) == {"k": 3, "text": "person 3"}
+    assert sorted(buckets.rglob("*")) == before
+
+
+def test_a_commit_that_was_never_sealed_is_passed_over(buckets):
+    torn = buckets / "bucket-0" / "commit-0000000009-dead-0001.sst"
+    torn.write_bytes(b"LSMSTATE")
+    assert [len(state.found.edit.version.runs) for state in find_states(str(buckets))] == [1, 1]
+
+
+def test_an_empty_directory_is_refused_with_what_to_name(tmp_path):
+    with pytest.raises(InvalidArgumentError, match="holds no committed state"):
+        find_states(str(tmp_path))
