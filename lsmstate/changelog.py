@@ -1,7 +1,8 @@
 """The write-ahead log of a standalone store: a framed, checksummed record for each write.
 
-A record is its length and the XXH3 of its payload (12 bytes), then the payload: kind, stream,
-sequence number, and the write as cython_ext.changelog_record packs it. A record is acknowledged
+A record is the length of its payload, the lower half of that length's XXH3, and the XXH3 of the
+payload (16 bytes), then the payload: kind, stream, sequence number, and the write as
+cython_ext.changelog_record packs it. A record is acknowledged
 when it has been appended (and synced, if the store's options say so). On replay, an incomplete
 record at the very end is the write that a crash interrupted, which nobody was told of; damage
 anywhere else is CorruptionError.
@@ -17,9 +18,9 @@ from cython_ext.codec import checksum
 from cython_ext.file import AppendFile, ReadFile
 from cython_ext.key_codec import KeyBatch
 from cython_ext.row_codec import RowBatch
-from lsmstate.errors import CorruptionError
+from lsmstate.errors import CorruptionError, FormatVersionError
 
-_FRAME = struct.Struct("<IQ")
+_FRAME = struct.Struct("<IIQ")
 _HEAD = struct.Struct("<BHQ")
 _MAGIC = b"LSMCLOG\x01"
 
@@ -57,7 +58,8 @@ class Changelog:
         """Log a write before it is applied. OSError: it is not acknowledged, and the log must
         not be appended to again (its end may be torn)."""
         payload = _HEAD.pack(kind, stream, sequence) + pack_write(keys, rows)
-        self._file.append(_FRAME.pack(len(payload), checksum(payload)) + payload)
+        length = len(payload)
+        self._file.append(_FRAME.pack(length, _length_check(length), checksum(payload)) + payload)
         if self._sync:
             self._file.sync()
 
@@ -75,7 +77,10 @@ def replay(path: str) -> Iterator[Write]:
         if file.read(0, offset) != _MAGIC:
             raise CorruptionError("not a changelog of this format", path, 0)
         while file.size - offset >= _FRAME.size:
-            length, expected = _FRAME.unpack(file.read(offset, _FRAME.size))
+            length, length_check, expected = _FRAME.unpack(file.read(offset, _FRAME.size))
+            # A wrong length must not look like a torn end: all that follows would be forgotten.
+            if length_check != _length_check(length):
+                raise _damaged(path, offset)
             end = offset + _FRAME.size + length
             if end > file.size:
                 return
@@ -83,19 +88,30 @@ def replay(path: str) -> Iterator[Write]:
             if checksum(payload) != expected or length < _HEAD.size:
                 if end == file.size:
                     return  # the torn end of the last write: its length came first to the disk
-                raise CorruptionError(
-                    "a changelog record is damaged; restore the store from a checkpoint",
-                    path,
-                    offset,
-                )
+                raise _damaged(path, offset)
             yield _unpack(payload, path, offset)
             offset = end
     finally:
         file.close()
 
 
+def _length_check(length: int) -> int:
+    return checksum(length.to_bytes(4, "little")) & 0xFFFFFFFF
+
+
+def _damaged(path: str, offset: int) -> CorruptionError:
+    return CorruptionError(
+        "a changelog record is damaged; restore the store from a checkpoint", path, offset
+    )
+
+
 def _unpack(payload: bytes, path: str, offset: int) -> Write:
     kind, stream, sequence = _HEAD.unpack_from(payload)
+    if kind not in (APPEND, DELETE):
+        raise FormatVersionError(
+            f"{path} at offset {offset}: a write of kind {kind}, which this release does not know; "
+            "open the store with the release that wrote it or a later one"
+        )
     try:
         keys, rows = unpack_write(memoryview(payload)[_HEAD.size :], kind == APPEND)
     except CorruptionError as error:

@@ -22,7 +22,7 @@ from cython_ext.row_codec import RowBatch, RowCodec
 from cython_ext.scanner import Scanner
 from lsmstate.arrow_sizes import row_sizes
 from lsmstate.changelog import APPEND, DELETE, Write
-from lsmstate.errors import MemoryLimitError
+from lsmstate.errors import CorruptionError, MemoryLimitError
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import Options
 from lsmstate.owners import AttemptOwner, Owner, ProcessOwner
@@ -83,6 +83,8 @@ class LsmStore:
         self._sequence = 0
         #: The first write that is not wholly in the runs, and the place in its key order.
         self._replay_from = (1, 0)
+        #: Both as of the last commit.
+        self._committed = (0, (1, 0))
         self._probed_keys = 0
         self._memory.enter(self, options.memory_bytes)
         self._memtable = self._new_memtable()
@@ -114,8 +116,11 @@ class LsmStore:
             raise
         store._start_at(owner.pointer)
         try:
+            if owner.pointer is None:
+                store.commit()  # pins the streams: no log is ever read with other ones
             for write in owner.replay():
                 store._apply(write)
+            store._check_replayed()
         except BaseException:
             store.close()
             raise
@@ -157,12 +162,15 @@ class LsmStore:
         try:
             keys.set_stream_number(self._numbers[stream])
             sequence = self._sequence + 1
-            self._owner.log(APPEND, self._numbers[stream], sequence, keys, rows)
-            self._sequence = sequence
-            self._guard.writes += 1
-            self._insert(
-                keys, sequence, lambda place: self._memtable.append(keys, rows, sequence, place)
-            )
+            with self._guard.whole_or_nothing():
+                self._owner.log(APPEND, self._numbers[stream], sequence, keys, rows)
+                self._sequence = sequence
+                self._guard.writes += 1
+                self._insert(
+                    keys,
+                    sequence,
+                    lambda place: self._memtable.append(keys, rows, sequence, place),
+                )
         finally:
             self._memory.budget.hold("frames", -held)
         return keys.n_valid
@@ -174,17 +182,20 @@ class LsmStore:
         encoded = encoded_keys(schema, self._key_codecs[stream], keys)
         encoded.set_stream_number(self._numbers[stream])
         sequence = self._sequence + 1
-        self._owner.log(DELETE, self._numbers[stream], sequence, encoded, None)
-        self._sequence = sequence
-        self._guard.writes += 1
-        self._insert(
-            encoded, sequence, lambda place: self._memtable.delete(encoded, sequence, place)
-        )
+        with self._guard.whole_or_nothing():
+            self._owner.log(DELETE, self._numbers[stream], sequence, encoded, None)
+            self._sequence = sequence
+            self._guard.writes += 1
+            self._insert(
+                encoded, sequence, lambda place: self._memtable.delete(encoded, sequence, place)
+            )
 
     def _apply(self, write: Write) -> None:
         """Redo a logged write, as far as it is not in the runs."""
-        if (write.sequence, 0) < (self._replay_from[0], 0):
+        if write.sequence < self._replay_from[0]:
             return
+        if write.sequence > self._replay_from[0]:
+            self._check_replayed(write.sequence)
         start = self._replay_from[1] if write.sequence == self._replay_from[0] else 0
         self._sequence = write.sequence
         keys, rows = write.keys, write.rows
@@ -204,17 +215,31 @@ class LsmStore:
                 start,
             )
 
+    def _check_replayed(self, following: int | None = None) -> None:
+        """CorruptionError if writes are missing before this one, or a half one at the end."""
+        expected, place = self._replay_from
+        if following is not None or place:
+            raise CorruptionError(
+                f"write {expected} is missing from the changelogs"
+                + (f", which go on with write {following}" if following is not None else "")
+                + "; restore the store from a checkpoint",
+                self._directory,
+                0,
+            )
+
     def _insert(
         self, keys: KeyBatch, sequence: int, insert: Callable[[int], int], start: int = 0
     ) -> None:
         """Drive one write into the memtable, flushing whenever it is full."""
         place = start
         while True:
+            was_empty = len(self._memtable) == 0
             reached = insert(place)
             if reached >= keys.n_valid:
                 self._replay_from = (sequence + 1, 0)
                 return
-            if reached == place and len(self._memtable) == 0:
+            if reached == place and was_empty:
+                self._memtable.clear()  # the key may be in it, without the row
                 if not self._memory.relieve(self):
                     raise MemoryLimitError(
                         f"no room for one more row: {self._memory.budget.usage()} of the cap of "
@@ -229,12 +254,13 @@ class LsmStore:
         """Write the memtable out as a run and give its memory back."""
         if len(self._memtable) == 0:
             return
-        if self._owner.single_commit:
-            self._runs.add(self._memtable)
-            self._renew_memtable()
-            self._runs.compact()
-        else:
-            self._commit()
+        with self._guard.whole_or_nothing():
+            if self._owner.single_commit:
+                self._runs.add(self._memtable)
+                self._renew_memtable()
+                self._runs.compact()
+            else:
+                self._commit()
 
     # Reading ------------------------------------------------------------------------------
 
@@ -286,9 +312,10 @@ class LsmStore:
     def commit(self) -> str:
         """See store.StateStore.commit."""
         self._guard.check_writable()
-        self._runs.compact()
-        if self._runs.has_changed or self._guard.writes:
-            self._commit()
+        with self._guard.whole_or_nothing():
+            self._runs.compact()
+            if self._runs.has_changed or self._committed != (self._sequence, self._replay_from):
+                self._commit()
         if self._owner.single_commit:
             self._guard.seal()
             self._collect()
@@ -308,6 +335,7 @@ class LsmStore:
 
     def _commit(self) -> None:
         self._runs.commit(self._memtable, self._sequence + 1, self._replay_from)
+        self._committed = (self._sequence, self._replay_from)
         self._renew_memtable()
         if not self._owner.single_commit:
             self._runs.compact()
@@ -323,6 +351,7 @@ class LsmStore:
             raise
         self._sequence = edit.version.next_sequence - 1
         self._replay_from = edit.replay_from
+        self._committed = (self._sequence, self._replay_from)
 
     # Housekeeping -------------------------------------------------------------------------
 
@@ -353,9 +382,11 @@ class LsmStore:
             return
         self._memory.leave(self)
         self._memtable.clear()
-        if self._owner.single_commit and not self._guard.is_sealed:
-            self._runs.discard_uncommitted()
-        self._owner.release()
+        try:
+            if self._owner.single_commit and not self._guard.is_sealed:
+                self._runs.discard_uncommitted()
+        finally:
+            self._owner.release()
 
     def check(self) -> None:
         """Verify every invariant and every block. Cost: the whole state is read."""

@@ -7,6 +7,7 @@ budget; memtables are flushed here, by the store that owns the largest.
 
 import os
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 from cython_ext.block_cache import BlockCache
 from cython_ext.budget import Budget
@@ -30,27 +31,29 @@ class ProcessMemory:
         self.budget = Budget(MINIMUM_MEMORY_BYTES)
         self.cache = BlockCache(self.budget)
         self.process = os.getpid()
-        self._stores: dict[int, tuple[Flushable, int]] = {}
+        # Weak: a store that nobody closed and nobody holds any more counts no longer.
+        self._stores: WeakKeyDictionary[Flushable, int] = WeakKeyDictionary()
 
     def enter(self, store: Flushable, limit_bytes: int) -> None:
         """Count a store in. MemoryLimitError if the cap cannot carry one more."""
-        limit = max([limit_bytes, *(other for _, other in self._stores.values())])
+        limit = max([limit_bytes, *self._stores.values()])
         needed = MINIMUM_MEMORY_BYTES + STORE_MEMORY_BYTES * (len(self._stores) + 1)
         if needed > limit:
             raise MemoryLimitError(
                 f"{len(self._stores) + 1} open stores need a memory cap of {needed} bytes, it is "
                 f"{limit}; raise memory_bytes or close a store"
             )
-        if not self._stores:
-            self.budget.reset_peak()
-        self._stores[id(store)] = (store, limit_bytes)
+        is_first = not self._stores
+        self._stores[store] = limit_bytes
         self._set_limit(limit)
+        if is_first:
+            self.budget.reset_peak()
 
     def leave(self, store: Flushable) -> None:
         """Count a store out; the cache stays, within the cap that remains."""
-        self._stores.pop(id(store), None)
+        self._stores.pop(store, None)
         if self._stores:
-            self._set_limit(max(limit for _, limit in self._stores.values()))
+            self._set_limit(max(self._stores.values()))
 
     def memtable_limit(self, own_limit: int) -> int:
         """Bytes one store's memtable may take, so that all together keep to their share."""
@@ -59,9 +62,7 @@ class ProcessMemory:
     def relieve(self, asking: Flushable) -> bool:
         """Flush the largest memtable of another store; False if there is none to flush."""
         others = [
-            store
-            for store, _ in self._stores.values()
-            if store is not asking and store.memtable_bytes > 0
+            store for store in self._stores if store is not asking and store.memtable_bytes > 0
         ]
         if not others:
             return False

@@ -1,6 +1,7 @@
 """The two ways to own a store: a task attempt, and one process with a changelog."""
 
 import os
+import sys
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -8,10 +9,15 @@ from cython_ext.codec import checksum
 from cython_ext.file import AppendFile, ReadFile, remove, sync_directory
 from cython_ext.key_codec import KeyBatch
 from cython_ext.row_codec import RowBatch
-from lsmstate.changelog import Changelog, Write, replay
+from lsmstate.changelog import Changelog, Write, changelog_files, replay
 from lsmstate.directory_lock import DirectoryLock
 from lsmstate.errors import CorruptionError
 from lsmstate.file_names import AttemptFile, check_attempt_id, numbered, parse_numbered
+
+#: A new store's first commit: run 1 and MANIFEST 2.
+FIRST_MANIFEST = 2
+
+_UNREAD = sys.maxsize
 
 
 class Owner(Protocol):
@@ -94,9 +100,13 @@ class ProcessOwner:
         #: Closed changelogs and the last sequence in each.
         self._old_logs: list[tuple[str, int]] = []
         self._last_logged = 0
-        numbers = [found[1] for found in map(parse_numbered, os.listdir(directory)) if found]
-        self._last_number = max(numbers, default=0)
-        self.pointer = self._newest_pointer()
+        try:
+            numbers = [found[1] for found in map(parse_numbered, os.listdir(directory)) if found]
+            self._last_number = max(numbers, default=0)
+            self.pointer = self._newest_pointer()
+        except BaseException:
+            self._lock.release()
+            raise
 
     def _next(self, kind: str) -> str:
         self._last_number += 1
@@ -106,36 +116,40 @@ class ProcessOwner:
         return self._next("run")
 
     def _newest_pointer(self) -> str | None:
-        """What the newest whole MANIFEST says. Only the newest may be torn: a crash came while
-        it was written, and the one before it still counts."""
-        found = [parse_numbered(name) for name in os.listdir(self._directory)]
-        numbers = sorted(
-            (number for kind, number in filter(None, found) if kind == "MANIFEST"), reverse=True
-        )
-        for place, number in enumerate(numbers):
-            path = os.path.join(self._directory, numbered("MANIFEST", number))
-            pointer = _read_manifest(path)
-            if pointer is not None:
-                return pointer
-            if place == 1:
-                break
-        if numbers and len(numbers) > 1:
+        """What the newest whole MANIFEST says, None for a new store. Torn ones are deleted: the
+        one before still counts."""
+        pointer, torn = newest_pointer(self._directory)
+        if pointer is None:
+            self._begin_anew()
+        for path in torn:
+            remove(path)
+        return pointer
+
+    def _begin_anew(self) -> None:
+        """Delete what is left of a first commit that never came about: it is made when a store is
+        first opened, before any changelog. CorruptionError if there was more."""
+        if self._last_number > FIRST_MANIFEST:
             raise CorruptionError(
-                "the two newest MANIFEST files are damaged; restore the store from a checkpoint",
-                os.path.join(self._directory, numbered("MANIFEST", numbers[0])),
+                "no whole MANIFEST is left; restore the store from a checkpoint",
+                os.path.join(self._directory, numbered("MANIFEST", self._last_number)),
                 0,
             )
-        return None
+        self._collect(set())
+        self._last_number = 0
 
     def replay(self) -> Iterator[Write]:
         """All logged writes that may not be in the runs, oldest first."""
-        names = sorted(n for n in os.listdir(self._directory) if n.startswith("changelog-"))
+        names = changelog_files(self._directory)
+        # A flush while replaying must not delete what is still to be read.
+        self._old_logs = [(name, _UNREAD) for name in names]
         for name in names:
             last = 0
             for write in replay(os.path.join(self._directory, name)):
                 last = write.sequence
                 yield write
-            self._old_logs.append((name, last))
+            self._old_logs = [
+                (name, last) if other == name else (other, until) for other, until in self._old_logs
+            ]
             self._last_logged = max(self._last_logged, last)
 
     def log(
@@ -147,11 +161,7 @@ class ProcessOwner:
             )
             if self._sync:
                 sync_directory(self._directory)
-        try:
-            self._log.append(kind, stream, sequence, keys, rows)
-        except OSError:
-            self._rotate()  # its end may be torn: nothing may follow it
-            raise
+        self._log.append(kind, stream, sequence, keys, rows)
         self._last_logged = sequence
 
     def _rotate(self) -> None:
@@ -188,14 +198,34 @@ class ProcessOwner:
         self._lock.release()
 
 
+def newest_pointer(directory: str) -> tuple[str | None, list[str]]:
+    """What the newest whole MANIFEST of a directory says (None: there is none), and the paths of
+    newer ones, torn by a crash while they were written. Changes nothing."""
+    found = [parse_numbered(name) for name in os.listdir(directory)]
+    numbers = sorted(
+        (number for kind, number in filter(None, found) if kind == "MANIFEST"), reverse=True
+    )
+    torn: list[str] = []
+    for number in numbers:
+        path = os.path.join(directory, numbered("MANIFEST", number))
+        pointer = _read_manifest(path)
+        if pointer is not None:
+            return pointer, torn
+        torn.append(path)
+    return None, torn
+
+
 def _read_manifest(path: str) -> str | None:
-    """The pointer in a MANIFEST file, None if the file is not whole."""
+    """The pointer in a MANIFEST file, None if it was torn. CorruptionError if it is complete and
+    its checksum is wrong."""
     file = ReadFile(path)
     try:
         data = file.read(0, min(file.size, 4096))
     finally:
         file.close()
-    text, separator, rest = data.partition(b"\n")
-    if not separator or rest != f"{checksum(text):016x}\n".encode():
+    text, _, rest = data.partition(b"\n")
+    if rest == f"{checksum(text):016x}\n".encode():
+        return text.decode()
+    if not rest.endswith(b"\n"):
         return None
-    return text.decode()
+    raise CorruptionError("the checksum is wrong; restore the store from a checkpoint", path, 0)

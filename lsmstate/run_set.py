@@ -123,11 +123,11 @@ class RunSet:
             sealed = self._files.seal(
                 writer, name, pack_edit(edit, {} if full else self._base_runs)
             )
+            if self._options.sync:
+                sync_directory(self._directory)
         except BaseException:
             remove(os.path.join(self._directory, name))
             raise
-        if self._options.sync:
-            sync_directory(self._directory)
         if own.keys:
             version = version.with_file(own, sealed)
         pointer = Pointer(name, sealed.size, sealed.checksum)

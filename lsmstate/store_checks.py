@@ -2,7 +2,8 @@
 
 import difflib
 import os
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,17 @@ class StoreGuard:
         self.is_sealed = False
         self._where = where
         self._process = os.getpid()
+        self._failure = ""
+
+    @contextmanager
+    def whole_or_nothing(self) -> Iterator[None]:
+        """Around a change: an error in its middle leaves a store that refuses everything but
+        ``close``, because half of a batch may be in it."""
+        try:
+            yield
+        except BaseException as error:
+            self._failure = f"{type(error).__name__}: {error}"
+            raise
 
     def check_readable(self) -> None:
         if self.is_closed:
@@ -31,6 +43,11 @@ class StoreGuard:
             raise StoreClosedError(
                 f"the store in {self._where} was opened by process {self._process} and inherited "
                 f"over a fork by {os.getpid()}; open it in the process that uses it"
+            )
+        if self._failure:
+            raise StoreClosedError(
+                f"the store in {self._where} failed in the middle of a change ({self._failure}); "
+                "close it and open it again"
             )
 
     def check_writable(self) -> None:

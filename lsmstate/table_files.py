@@ -36,27 +36,29 @@ class TableWriter:
 
         An error removes what was written of it."""
         files: list[FileMeta] = []
+        names: list[str] = []
         more = True
         try:
             while more:
-                writer, name = self._start("run", base_sequence, bottom)
+                name = self.new_name("run")
+                names.append(name)
+                writer = self._start(name, base_sequence, bottom)
                 more = self._fill(writer, source, bottom, cut)
-                facts = writer.facts()
-                if facts["keys"] == 0:
-                    del writer
+                if writer.facts()["keys"] == 0:
                     remove(os.path.join(self.directory, name))
                     break
                 files.append(self.seal(writer, name, b""))
         except BaseException:
-            for file in files:
-                remove(os.path.join(self.directory, file.name))
+            for name in names:
+                remove(os.path.join(self.directory, name))
             raise
         return tuple(files)
 
     def start_commit(self, source: EntrySource, base_sequence: int) -> tuple[SstWriter, str]:
         """A commit's file with the entries of the memtable in it, still to be sealed."""
-        writer, name = self._start("commit", base_sequence, False)
+        name = self.new_name("commit")
         try:
+            writer = self._start(name, base_sequence, False)
             self._fill(writer, source, False, False)
         except BaseException:
             remove(os.path.join(self.directory, name))
@@ -74,10 +76,9 @@ class TableWriter:
         footer = writer.finish(msgpack.packb(properties), edit, self.options.sync)
         return described(writer, name, writer.size, footer)
 
-    def _start(self, kind: str, base_sequence: int, bottom: bool) -> tuple[SstWriter, str]:
-        name = self.new_name(kind)
+    def _start(self, name: str, base_sequence: int, bottom: bool) -> SstWriter:
         codec = self.options.bottom_compression if bottom else self.options.compression
-        writer = SstWriter(
+        return SstWriter(
             AppendFile(os.path.join(self.directory, name)),
             self.budget,
             codec=codec_number(codec),
@@ -86,7 +87,6 @@ class TableWriter:
             uid=int.from_bytes(os.urandom(8), "little"),
             base_sequence=base_sequence,
         )
-        return writer, name
 
     def _fill(self, writer: SstWriter, source: EntrySource, bottom: bool, cut: bool) -> bool:
         """True if the file is full and the source goes on."""

@@ -85,8 +85,12 @@ def memory(limit: int = 64 << 20) -> tuple[Budget, BlockCache]:
 
 
 def filled(
-    budget: Budget, entries: dict[bytes, list[bytes]], *, deleted: tuple[bytes, ...] = (),
-    sequence: int = 1, limit: int = 32 << 20,
+    budget: Budget,
+    entries: dict[bytes, list[bytes]],
+    *,
+    deleted: tuple[bytes, ...] = (),
+    sequence: int = 1,
+    limit: int = 32 << 20,
 ) -> Memtable:
     """A memtable of stream 0; ``deleted`` keys are reset first."""
     table = Memtable(budget, limit)
@@ -101,14 +105,27 @@ def filled(
 
 
 def write_sst(
-    path: str, budget: Budget, source: object, *, codec: str = "lz4", block_bytes: int = 1024,
-    filter_bits: int = 10, base_sequence: int = 1, uid: int = 0, bottom: bool = False,
-    edit: bytes = b"edit", properties: bytes = b"properties",
+    path: str,
+    budget: Budget,
+    source: object,
+    *,
+    codec: str = "lz4",
+    block_bytes: int = 1024,
+    filter_bits: int = 10,
+    base_sequence: int = 1,
+    uid: int = 0,
+    bottom: bool = False,
+    edit: bytes = b"edit",
+    properties: bytes = b"properties",
 ) -> tuple[int, dict[str, object]]:
     """(checksum of the footer, facts) of a file with all entries of the source."""
     writer = SstWriter(
-        AppendFile(path), budget, codec=codec_number(codec), block_bytes=block_bytes,
-        filter_bits=filter_bits, uid=uid or random.Random(path).getrandbits(64),
+        AppendFile(path),
+        budget,
+        codec=codec_number(codec),
+        block_bytes=block_bytes,
+        filter_bits=filter_bits,
+        uid=uid or random.Random(path).getrandbits(64),
         base_sequence=base_sequence,
     )
     while writer.consume(source, 1 << 16, 1 << 40, bottom) == 1:
@@ -117,7 +134,9 @@ def write_sst(
     return writer.finish(properties, edit, False), facts
 
 
-def stored(entries: dict[bytes, list[bytes]], stream: int = 0) -> list[tuple[bytes, int, list[bytes]]]:
+def stored(
+    entries: dict[bytes, list[bytes]], stream: int = 0
+) -> list[tuple[bytes, int, list[bytes]]]:
     """What ``EntrySource.entries`` gives for these keys."""
     front = stream.to_bytes(2, "big")
     return [(front + key, 0, [encoded(row) for row in entries[key]]) for key in sorted(entries)]

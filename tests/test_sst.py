@@ -18,7 +18,9 @@ from cython_ext.scanner import Scanner
 from lsmstate.errors import CorruptionError, FormatVersionError
 
 RELAXED = settings(
-    max_examples=40, deadline=None, derandomize=True,
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
@@ -29,7 +31,8 @@ KEYS = st.one_of(
 )
 ROWS = st.lists(
     st.one_of(st.binary(max_size=8), st.binary(min_size=1, max_size=3).map(lambda b: b * 500)),
-    min_size=1, max_size=12,
+    min_size=1,
+    max_size=12,
 )
 ENTRIES = st.dictionaries(KEYS, ROWS, max_size=40)
 
@@ -63,8 +66,10 @@ def scanned(budget, source, stream=0, max_bytes=4096):
 
 @RELAXED
 @given(
-    entries=ENTRIES, codec=st.sampled_from(["lz4", "zstd", "none"]),
-    block_bytes=st.sampled_from([1 << 10, 4 << 10, 256 << 10]), filter_bits=st.sampled_from([0, 1, 10, 32]),
+    entries=ENTRIES,
+    codec=st.sampled_from(["lz4", "zstd", "none"]),
+    block_bytes=st.sampled_from([1 << 10, 4 << 10, 256 << 10]),
+    filter_bits=st.sampled_from([0, 1, 10, 32]),
     asked=st.lists(KEYS, max_size=6),
 )
 def test_what_is_written_is_read_back(tmp_path, entries, codec, block_bytes, filter_bits, asked):
@@ -139,7 +144,9 @@ def test_leaving_a_segmented_key_before_its_rows_are_read(segmented):
     newer = filled(budget, {b"hot": [b"new"]}, deleted=(b"hot",))
     found = MergingSource([sst.source(), newer.source()]).entries()
     assert [(key[2:], flags, len(rows)) for key, flags, rows in found] == [
-        (b"before", 0, 1), (b"hot", 1, 1), (b"later", 0, 1),
+        (b"before", 0, 1),
+        (b"hot", 1, 1),
+        (b"later", 0, 1),
     ]
 
 

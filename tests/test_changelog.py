@@ -1,0 +1,414 @@
+"""The standalone store: whatever it acknowledged is there again, exactly once, however it ended."""
+
+import os
+import random
+import shutil
+import signal
+import struct
+
+import pytest
+from faults import Faults, faults
+from store_contract import CUSTOMERS, RETURNS, STREAMS, customers, fetched, ids, keys_of, scanned
+
+from lsmstate.changelog import replay
+from lsmstate.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    LsmStateError,
+    StoreClosedError,
+    StoreLockedError,
+)
+from lsmstate.lsm_store import LsmStore
+from lsmstate.options import KIB, MIB, Options
+from lsmstate.store import StreamSchema
+
+SMALL = Options(memory_bytes=5 * MIB, memtable_bytes=256 * KIB)
+
+
+def opened(directory, options=SMALL, streams=STREAMS):
+    return LsmStore.open(str(directory), streams, options=options)
+
+
+def wide(*numbers):
+    """Rows of about 1000 bytes each, under 250 keys."""
+    return customers(*numbers, name="w" * 1000), keys_of(*[n % 250 for n in numbers])
+
+
+def all_ids(directory, **options):
+    with opened(directory, **options) as store:
+        return sorted(ids(scanned(store, "customers")))
+
+
+def in_child(work):
+    """Run ``work`` in a process that ends without closing anything."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+            os._exit(0)
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def logs(directory):
+    return sorted(directory.glob("changelog-*"))
+
+
+def manifests(directory):
+    return sorted(directory.glob("MANIFEST-*"))
+
+
+def test_everything_acknowledged_is_replayed(tmp_path):
+    with opened(tmp_path) as store:
+        store.append("customers", customers(1, 2, 3), keys_of(1, 2, 1))
+        store.delete("customers", keys_of(1))
+        store.append("customers", customers(4), keys_of(1))
+        store.append("returns", returns(5), keys_of(2))
+    with opened(tmp_path) as store:
+        assert ids(fetched(store.probe("customers", keys_of(1)), [0])[0]) == [4]
+        assert sorted(ids(scanned(store, "customers"))) == [2, 4]
+        assert ids(scanned(store, "returns")) == [5]
+        store.append("customers", customers(6), keys_of(1))
+    with opened(tmp_path) as store:
+        assert sorted(ids(scanned(store, "customers"))) == [2, 4, 6]
+        before = store.commit()
+        assert logs(tmp_path) == []
+        assert store.commit() == before  # nothing new: nothing is written
+    assert all_ids(tmp_path) == [2, 4, 6]
+
+
+def returns(*numbers):
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_pylist(
+        [{"id": n, "price": None, "day": None} for n in numbers], schema=RETURNS.rows
+    )
+
+
+def test_a_commit_after_a_replay_holds_what_was_replayed(tmp_path):
+    with opened(tmp_path) as store:
+        store.commit()
+        store.append("customers", customers(1), keys_of(1))
+    with opened(tmp_path) as store:
+        store.commit()
+    for log in logs(tmp_path):
+        log.unlink()
+    assert all_ids(tmp_path) == [1]
+
+
+def test_a_tail_torn_at_any_byte_costs_the_last_record_only(tmp_path):
+    with opened(tmp_path / "store") as store:
+        store.append("customers", customers(1), keys_of(1))
+        (log,) = logs(tmp_path / "store")
+        before = log.stat().st_size
+        store.append("customers", customers(2), keys_of(2))
+    data = log.read_bytes()
+    assert len(data) > before + 50
+    for size in range(before, len(data)):
+        shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+        shutil.copytree(tmp_path / "store", tmp_path / "copy")
+        (tmp_path / "copy" / log.name).write_bytes(data[:size])
+        with opened(tmp_path / "copy") as store:
+            assert ids(scanned(store, "customers")) == [1]
+            store.append("customers", customers(3), keys_of(3))
+        assert all_ids(tmp_path / "copy") == [1, 3]
+
+
+def test_damage_before_the_last_record_is_an_error(tmp_path):
+    """Also in a length: it would otherwise look like a torn end, and the rest be forgotten."""
+    with opened(tmp_path / "store") as store:
+        for number in range(4):
+            store.append("customers", customers(number), keys_of(number))
+            if number == 2:
+                (log,) = logs(tmp_path / "store")
+                end = log.stat().st_size
+    data = log.read_bytes()
+    chance = random.Random(1)
+    places = {*range(30), *chance.sample(range(30, end), 60)}
+    for place in sorted(places):
+        for bit in {0, 7, chance.randrange(8)}:
+            wrong = bytearray(data)
+            wrong[place] ^= 1 << bit
+            log.write_bytes(wrong)
+            with pytest.raises((CorruptionError, LsmStateError), match=log.name):
+                opened(tmp_path / "store")
+    log.write_bytes(data)
+    assert all_ids(tmp_path / "store") == [0, 1, 2, 3]
+
+
+def test_a_missing_or_shortened_older_log_is_an_error(tmp_path):
+    for number in range(3):
+        with opened(tmp_path) as store:
+            store.append("customers", customers(2 * number), keys_of(1))
+            store.append("customers", customers(2 * number + 1), keys_of(1))
+    first, second, _ = logs(tmp_path)
+    for log in (first, second):
+        data = log.read_bytes()
+        log.unlink()
+        with pytest.raises(CorruptionError):
+            opened(tmp_path)
+        log.write_bytes(data[:-1])
+        with pytest.raises(CorruptionError):
+            opened(tmp_path)
+        log.write_bytes(data)
+    assert all_ids(tmp_path) == list(range(6))
+
+
+def test_a_store_killed_in_the_middle_of_an_append_that_flushed_twice(tmp_path):
+    """What one append flushed on the way is in the runs, the rest in the log; no row is in both."""
+
+    def work():
+        store = opened(tmp_path)
+        store.append("customers", *wide(*range(100)))
+        store.delete("customers", keys_of(*range(50)))
+        store.append("customers", *wide(*range(100, 800)))  # several memtables
+        store.append("customers", *wide(*range(800, 810)))
+        assert store.stats().counters["flushes"] + len(manifests(tmp_path)) >= 1
+
+    in_child(work)
+    expected = [*range(50, 100), *range(100, 810)]
+    assert all_ids(tmp_path) == expected
+    assert all_ids(tmp_path, options=Options(memory_bytes=64 * MIB)) == expected
+
+
+@pytest.mark.parametrize("kill_at", range(0, 40, 3))
+def test_killed_at_a_file_operation_of_one_large_append(tmp_path, kill_at):
+    """The append is a write or it is none, wherever in it the process ends; earlier ones stay."""
+
+    def work():
+        store = opened(tmp_path)
+        store.append("customers", *wide(*range(20)))
+
+        def kill(operation, path, offset, size):
+            kill.seen += 1
+            if kill.seen > kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        kill.seen = 0
+        with faults(kill):
+            store.append("customers", *wide(*range(20, 270)))
+            store.delete("customers", keys_of(*range(0, 250, 2)))
+            store.append("customers", *wide(*range(270, 500)))
+            store.commit()
+
+    child = os.fork()
+    if child == 0:
+        work()
+        os._exit(0)
+    os.waitpid(child, 0)
+    odd = [n for n in range(270) if n % 250 % 2]
+    states = [
+        list(range(20)),
+        list(range(270)),
+        odd,
+        [*odd, *range(270, 500)],
+    ]
+    found = all_ids(tmp_path)
+    assert found in states
+    assert all_ids(tmp_path) == found
+    with opened(tmp_path) as store:
+        store.append("customers", customers(1000), keys_of(1000))
+        store.commit()
+        store.check()
+    assert all_ids(tmp_path) == [*found, 1000]
+
+
+def test_replaying_more_than_a_memtable_keeps_the_logs_it_still_needs(tmp_path):
+    large = Options(memory_bytes=64 * MIB)
+    for start in range(0, 900, 300):
+        with opened(tmp_path, large) as store:
+            store.append("customers", *wide(*range(start, start + 300)))
+    assert len(logs(tmp_path)) == 3
+    # It is killed while it replays, after the first flushes of the replay.
+    for limit in range(1, 40, 4):
+
+        def work(limit=limit):
+            def kill(operation, path, offset, size):
+                kill.creates += operation == "create"
+                if kill.creates > limit:
+                    os._exit(0)
+
+            kill.creates = 0
+            with faults(kill):
+                opened(tmp_path)
+
+        in_child(work)
+    assert all_ids(tmp_path) == list(range(900))
+
+
+@pytest.mark.parametrize("tear", [None, 0.3, 1.0])
+def test_an_error_while_logging_is_no_write_and_no_double(tmp_path, tear):
+    """Even if all bytes reached the log before the error: tried again, it is there once."""
+    store = opened(tmp_path)
+    store.append("customers", customers(1), keys_of(1))
+    with faults(Faults(0, tear=tear)), pytest.raises(OSError, match=r"injected|Injected"):
+        store.append("customers", customers(2), keys_of(1))
+    try:
+        store.append("customers", customers(2), keys_of(1))
+    except StoreClosedError as error:
+        assert "again" in str(error)
+        store.close()
+        assert all_ids(tmp_path) in ([1], [1, 2])
+        return
+    store.close()
+    assert all_ids(tmp_path) == [1, 2]
+
+
+def test_a_torn_first_or_later_manifest_does_not_count(tmp_path):
+    """Also when the store is killed at it twice in a row."""
+    with opened(tmp_path) as store:
+        store.append("customers", customers(1), keys_of(1))
+        store.commit()
+        store.append("customers", customers(2), keys_of(2))
+    for round in range(3):
+        number = 1 + max(
+            int(path.name.split("-")[1].split(".")[0])
+            for path in tmp_path.iterdir()
+            if "-" in path.name
+        )
+        (tmp_path / f"MANIFEST-{number:010d}").write_bytes(b"run-0000"[: 3 * round])
+        assert all_ids(tmp_path) == [1, 2]
+
+
+def test_killed_while_writing_the_first_manifest(tmp_path):
+    for limit in [*range(12), *range(12)]:
+        directory = tmp_path / str(limit)  # each twice: also over what the first time left
+
+        def work(limit=limit, directory=directory):
+            def kill(operation, path, offset, size):
+                kill.seen += 1
+                if kill.seen > limit:
+                    os._exit(0)
+                return
+
+            kill.seen = 0
+            with faults(kill):
+                store = opened(directory)
+                store.append("customers", customers(1), keys_of(1))
+                store.commit()
+
+        in_child(work)
+    for limit in range(12):
+        assert all_ids(tmp_path / str(limit)) in ([], [1], [1, 1])
+
+
+def test_a_damaged_manifest_is_an_error_and_deletes_nothing(tmp_path):
+    with opened(tmp_path) as store:
+        store.append("customers", customers(1), keys_of(1))
+        store.commit()
+    (manifest,) = manifests(tmp_path)
+    data = manifest.read_bytes()
+    names = sorted(path.name for path in tmp_path.iterdir())
+    for place in range(len(data)):
+        wrong = bytearray(data)
+        wrong[place] ^= 4
+        manifest.write_bytes(wrong)
+        with pytest.raises(CorruptionError):
+            opened(tmp_path)
+        manifest.write_bytes(data[:place])
+        with pytest.raises(CorruptionError):
+            opened(tmp_path)
+    manifest.unlink()
+    with pytest.raises(CorruptionError):
+        opened(tmp_path)
+    manifest.write_bytes(data)
+    assert names == sorted(path.name for path in tmp_path.iterdir())
+    assert all_ids(tmp_path) == [1]
+
+
+def test_other_streams_are_refused_before_the_first_commit_too(tmp_path):
+    with opened(tmp_path) as store:
+        store.append("customers", customers(1), keys_of(1))
+    import pyarrow as pa
+
+    other = StreamSchema("customers", CUSTOMERS.key, pa.schema([("id", pa.int32())]))
+    with pytest.raises(InvalidArgumentError, match="customers"):
+        opened(tmp_path, streams=(other, RETURNS))
+    assert all_ids(tmp_path) == [1]
+
+
+def test_the_lock_is_given_up_by_an_open_that_fails(tmp_path):
+    with opened(tmp_path) as store:
+        store.append("customers", customers(1), keys_of(1))
+        store.commit()
+    (manifest,) = manifests(tmp_path)
+    data = manifest.read_bytes()
+    manifest.write_bytes(data[:-3] + b"xyz")
+    for _ in range(2):
+        with pytest.raises(CorruptionError):
+            opened(tmp_path)
+    manifest.write_bytes(data)
+    assert all_ids(tmp_path) == [1]
+
+
+def test_the_lock_dies_with_its_process(tmp_path):
+    ready, written = os.pipe()
+    child = os.fork()
+    if child == 0:
+        store = opened(tmp_path)
+        store.append("customers", customers(1), keys_of(1))
+        os.write(written, b"x")
+        signal.pause()
+        os._exit(0)
+    os.read(ready, 1)
+    with pytest.raises(StoreLockedError, match=str(child)):
+        opened(tmp_path)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert all_ids(tmp_path) == [1]
+
+
+def test_a_forked_child_neither_uses_nor_unlocks_the_store(tmp_path):
+    store = opened(tmp_path)
+    store.append("customers", customers(1), keys_of(1))
+
+    def child():
+        with pytest.raises(StoreClosedError):
+            store.append("customers", customers(2), keys_of(2))
+        store.close()
+        with pytest.raises(StoreLockedError):
+            opened(tmp_path)
+
+    in_child(child)
+    store.append("customers", customers(3), keys_of(3))
+    in_child(child)
+    store.close()
+    assert all_ids(tmp_path) == [1, 3]
+
+
+def test_files_of_older_commits_and_logs_are_deleted(tmp_path):
+    with opened(tmp_path) as store:
+        for number in range(30):
+            store.append("customers", *wide(*range(50 * number, 50 * number + 50)))
+            store.commit()
+        runs = store.stats().counters["files"]
+        store.commit()
+    assert len(list(tmp_path.glob("run-*"))) <= runs + 2
+    assert len(manifests(tmp_path)) == 1
+    assert logs(tmp_path) == []
+    assert all_ids(tmp_path) == list(range(1500))
+
+
+def test_records_of_an_unknown_kind_are_refused(tmp_path):
+    from cython_ext.codec import checksum
+
+    with opened(tmp_path) as store:
+        store.append("customers", customers(1), keys_of(1))
+        (log,) = logs(tmp_path)
+        writes = list(replay(str(log)))
+        assert [(w.kind, w.stream) for w in writes] == [(1, 0)]
+    data = log.read_bytes()
+    start = data.index(struct.pack("<BHQ", 1, 0, writes[0].sequence), 8)
+    payload = bytes([9]) + data[start + 1 :]
+    # The same record with another kind and a right checksum, in whatever frame it has.
+    framed = data[:start].replace(
+        checksum(data[start:]).to_bytes(8, "little"), checksum(payload).to_bytes(8, "little")
+    )
+    assert framed != data[:start]
+    log.write_bytes(framed + payload)
+    with pytest.raises(LsmStateError, match=log.name):
+        opened(tmp_path)
