@@ -32,6 +32,7 @@ from spark_integration.run import (
     FLUSH_ROWS_PROPERTY,
     PARTITIONS_PROPERTY,
     REFUSAL_PROPERTY,
+    RETAINED_PROPERTY,
     ROOT_PROPERTY,
 )
 
@@ -42,10 +43,19 @@ STATE_NAME: Final = "lsmstate"
 
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _MAX_RECORDS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_RETAINED: Final = "spark.sql.streaming.minBatchesToRetain"
 _MAX_BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 #: Spark hands rows to Python in pieces of at most this.
 _PIECE_BYTES: Final = 4 * MIB
 _FLUSH_ROWS: Final = 10_000
+
+_PROPERTIES: Final = (
+    ROOT_PROPERTY,
+    PARTITIONS_PROPERTY,
+    FLUSH_ROWS_PROPERTY,
+    RETAINED_PROPERTY,
+    REFUSAL_PROPERTY,
+)
 
 _listening: "WeakKeyDictionary[SparkSession, QueryStarter]" = WeakKeyDictionary()
 
@@ -98,9 +108,7 @@ class QueryStarter(StreamingQueryListener):
         if hasattr(query, "streamingQuery"):
             query = query.streamingQuery()
         wanted = _join_in(query.analyzedPlan())
-        properties: dict[str, str | None] = dict.fromkeys(
-            (ROOT_PROPERTY, PARTITIONS_PROPERTY, FLUSH_ROWS_PROPERTY, REFUSAL_PROPERTY)
-        )
+        properties: dict[str, str | None] = dict.fromkeys(_PROPERTIES)
         if wanted is not None:
             try:
                 properties |= _prepare(query, str(event.id), wanted, self._context)
@@ -144,6 +152,7 @@ def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> dict[st
         ROOT_PROPERTY: root,
         PARTITIONS_PROPERTY: str(pinned.partitions),
         FLUSH_ROWS_PROPERTY: str(flush_rows),
+        RETAINED_PROPERTY: str(max(1, int(conf.get(_RETAINED)))),
     }
 
 

@@ -13,12 +13,15 @@ from spark_integration.plan import JoinPlan
 ROOT_PROPERTY: Final = "lsmstate.root"
 PARTITIONS_PROPERTY: Final = "lsmstate.partitions"
 FLUSH_ROWS_PROPERTY: Final = "lsmstate.flushRows"
+RETAINED_PROPERTY: Final = "lsmstate.retainedBatches"
 REFUSAL_PROPERTY: Final = "lsmstate.refusal"
 _BATCH_PROPERTY: Final = "streaming.sql.batchId"
 _QUERY_PROPERTY: Final = "sql.streaming.queryId"
 
 #: Spark's default for spark.sql.execution.arrow.maxRecordsPerBatch, where nobody said otherwise.
 _DEFAULT_FLUSH_ROWS: Final = 10_000
+#: The same for spark.sql.streaming.minBatchesToRetain.
+_DEFAULT_RETAINED_BATCHES: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,8 @@ class TaskRun:
     root: str
     pinned: Pinned
     flush_rows: int
+    retained_batches: int
+    """How many micro-batches Spark may go back to."""
     batch_id: int
     partition: int
     attempt: str
@@ -60,6 +65,9 @@ def current_run(plan: JoinPlan) -> TaskRun:
         root=root,
         pinned=adopt_or_pin(root, plan.wanted(), partitions, query),
         flush_rows=int(context.getLocalProperty(FLUSH_ROWS_PROPERTY) or _DEFAULT_FLUSH_ROWS),
+        retained_batches=int(
+            context.getLocalProperty(RETAINED_PROPERTY) or _DEFAULT_RETAINED_BATCHES
+        ),
         batch_id=int(batch),
         partition=context.partitionId(),
         attempt=f"{context.attemptNumber()}.{context.taskAttemptId()}",
