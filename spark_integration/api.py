@@ -3,7 +3,7 @@
 import difflib
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -79,22 +79,14 @@ def multiway_join(
     spark = _check_inputs(streams)
     options = _Checked.of(memory, backend, buckets, state_dir)
     plan, key_types = _plan(spark, streams, on, options)
-    is_classic = hasattr(spark, "_jsparkSession")
-    if is_classic:
+    if hasattr(spark, "_jsparkSession"):
         listen(spark)
     elif plan.state_dir is None:
         raise InvalidArgumentError(
             "under Spark Connect the workers cannot learn the query's checkpoint location; name "
             "a directory that they can write to: multiway_join(..., state_dir=...)"
         )
-    frames = _routed(streams, plan, key_types)
-    grouped = frames.groupBy("bucket")
-    with _worker_environment(spark) if is_classic else _no_environment():
-        results = grouped.applyInPandasWithState(
-            stateful_function(plan), OUTPUT_DDL, STATE_DDL, "append", "NoTimeout"
-        )
-    payloads = metrics.observe(results).where("payload IS NOT NULL").select("rows", "payload")
-    return payloads.mapInArrow(unpack_function(plan), _output_type(streams))
+    return _joined(spark, streams, plan, key_types)
 
 
 @dataclass(frozen=True)
@@ -208,6 +200,23 @@ def _stream_plan(
     return StreamPlan(name, rows, key, tuple(positions), pa.schema(casts))
 
 
+def _joined(
+    spark: SparkSession,
+    streams: Mapping[str, DataFrame],
+    plan: JoinPlan,
+    key_types: list[T.DataType],
+) -> DataFrame:
+    """route -> the stateful operator -> metrics -> unpack."""
+    grouped = _routed(streams, plan, key_types).groupBy("bucket")
+    is_classic = hasattr(spark, "_jsparkSession")
+    with _worker_environment(spark) if is_classic else nullcontext():
+        results = grouped.applyInPandasWithState(
+            stateful_function(plan), OUTPUT_DDL, STATE_DDL, "append", "NoTimeout"
+        )
+    payloads = metrics.observe(results).where("payload IS NOT NULL").select("rows", "payload")
+    return payloads.mapInArrow(unpack_function(plan), _output_type(streams))
+
+
 def _routed(
     streams: Mapping[str, DataFrame], plan: JoinPlan, key_types: list[T.DataType]
 ) -> DataFrame:
@@ -255,11 +264,6 @@ def _worker_environment(spark: SparkSession) -> Iterator[None]:
         finally:
             environment.clear()
             environment.update(before)
-
-
-@contextmanager
-def _no_environment() -> Iterator[None]:
-    yield
 
 
 def _nearest(name: str, known: tuple[str, ...]) -> str:
