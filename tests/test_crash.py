@@ -1,0 +1,261 @@
+"""Every k-th file operation of a scripted workload fails or tears: nothing acknowledged is lost."""
+
+import errno
+import os
+
+import pytest
+from faults import Faults, faults
+from model import ModelStore
+from store_contract import STREAMS, customers, ids, keys_of, scanned
+
+from lsmstate.errors import StoreClosedError
+from lsmstate.lsm_store import LsmStore
+from lsmstate.manifest import parse_pointer
+from lsmstate.options import KIB, MIB, Options
+
+OPTIONS = Options(
+    memory_bytes=5 * MIB,
+    memtable_bytes=256 * KIB,
+    block_bytes=4 * KIB,
+    fanout=2,
+    max_runs=3,
+    file_bytes=64 * KIB,
+    sync=True,
+)
+ROWS_EACH = 120
+BATCHES = [
+    (
+        customers(*range(n, n + ROWS_EACH), name="w" * 900),
+        keys_of(*[i % 50 for i in range(n, n + ROWS_EACH)]),
+    )
+    for n in range(0, 6 * ROWS_EACH, ROWS_EACH)
+]
+#: What is done, in order: an append of batch n, a delete of keys, a flush, a commit.
+SCRIPT = [
+    ("append", 0),
+    ("append", 1),
+    ("append", 2),
+    ("commit", 0),
+    ("delete", 7),
+    ("append", 3),
+    ("flush", 0),
+    ("append", 4),
+    ("delete", 3),
+    ("append", 5),
+    ("commit", 0),
+    ("delete", 11),
+]
+
+
+def do(store, step):
+    what, number = step
+    if what == "append":
+        store.append("customers", *BATCHES[number])
+    elif what == "delete":
+        store.delete("customers", keys_of(*range(0, 50, number)))
+    elif what == "flush":
+        store.flush()
+    else:
+        store.commit()
+
+
+def model_after(steps):
+    """The ids in a store after these steps."""
+    model = ModelStore(["customers"])
+    for what, number in steps:
+        if what == "append":
+            rows, keys = BATCHES[number]
+            keys = [tuple(key.values()) for key in keys.to_pylist()]
+            model.append("customers", [{"id": i} for i in rows.column("id").to_pylist()], keys)
+        elif what == "delete":
+            keys = [tuple(key.values()) for key in keys_of(*range(0, 50, number)).to_pylist()]
+            model.delete("customers", keys)
+    return sorted(row["id"] for row in model.scan("customers"))
+
+
+STATES = [model_after(SCRIPT[:done]) for done in range(len(SCRIPT) + 1)]
+
+
+def opened(directory):
+    return LsmStore.open(str(directory), STREAMS, options=OPTIONS)
+
+
+def found(store):
+    return sorted(ids(scanned(store, "customers")))
+
+
+def run_script(store, crash):
+    """How many steps were acknowledged before the first error; the store afterwards refuses or
+    goes on correctly."""
+    done = 0
+    try:
+        for step in SCRIPT:
+            do(store, step)
+            done += 1
+    except OSError:
+        if not crash:
+            with pytest.raises(StoreClosedError, match="again"):
+                store.append("customers", *BATCHES[0])
+            with pytest.raises(StoreClosedError, match="again"):
+                store.commit()
+    return done
+
+
+def standalone(directory, hook, crash):
+    """(steps acknowledged, whether there was an error); crash: in a process that just ends."""
+    if not crash:
+        with faults(hook):
+            try:
+                store = opened(directory)
+            except OSError:
+                return 0
+            done = run_script(store, crash)
+        store.close()
+        return done
+    result, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        done = 0
+        try:
+            with faults(hook):
+                done = run_script(opened(directory), crash)
+        finally:
+            os.write(told, bytes([done]))
+            os._exit(0)
+    os.close(told)
+    done = os.read(result, 1)[0]
+    os.close(result)
+    os.waitpid(child, 0)
+    return done
+
+
+def test_the_script_itself(tmp_path):
+    assert standalone(tmp_path, Faults(), False) == len(SCRIPT)
+    with opened(tmp_path) as store:
+        assert found(store) == STATES[-1]
+        assert store.stats().counters["merges"] == 0
+        store.check()
+    assert len(STATES[-1]) > 300
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["closed", "killed"])
+@pytest.mark.parametrize(
+    ("tear", "more"),
+    [(None, 0), (0.5, 0), (1.0, 0), (0.2, 1000)],
+    ids=["fails", "torn", "written but failed", "disk full from then on"],
+)
+def test_a_standalone_store_keeps_what_it_acknowledged(tmp_path, tear, more, crash):
+    count = Faults()
+    standalone(tmp_path / "count", count, False)
+    total = len(count.seen)
+    assert total > 50
+    step = 5 if tear is None else 11
+    failed = 0
+    for number in range(0, total, step):
+        directory = tmp_path / str(number)
+        hook = Faults(number, tear=tear, more=more)
+        done = standalone(directory, hook, crash)
+        if not crash:
+            failed += hook.failed > 0
+        for _ in range(2):
+            with opened(directory) as store:
+                state = found(store)
+                store.check()
+            allowed = STATES[done : done + 2]
+            assert state in allowed, (number, done, len(state), [len(s) for s in allowed])
+        with opened(directory) as store:
+            store.append("customers", customers(10_000), keys_of(999))
+            store.commit()
+            assert found(store) == [*state, 10_000]
+    assert crash or failed >= total // step
+
+
+def chain(directory, pointer, number, hook):
+    """One attempt from a pointer; the pointer of its commit. After an error it refuses to go on."""
+    store = LsmStore.open_attempt(
+        str(directory), STREAMS, pointer=pointer, batch_id=number, attempt_id="a", options=OPTIONS
+    )
+    try:
+        with faults(hook):
+            for batch in (number * 2, number * 2 + 1):
+                store.append("customers", *BATCHES[batch % 6])
+            store.delete("customers", keys_of(number))
+            store.append("customers", *BATCHES[(number + 1) % 6])
+            return store.commit()
+    except OSError:
+        with pytest.raises(StoreClosedError):
+            store.commit()
+        raise
+    finally:
+        with faults(hook):
+            store.close()
+
+
+@pytest.mark.parametrize("tear", [None, 0.5, 1.0])
+def test_attempts_that_fail_leave_the_last_pointer_and_no_file(tmp_path, tear):
+    pointer = None
+    good = []
+    for number in range(4):
+        pointer = chain(tmp_path, pointer, number, Faults())
+        with reader(tmp_path, pointer) as store:
+            good.append((pointer, found(store)))
+            live = {file.name for file in store._runs.version.files}
+    assert live | {parse_pointer(p).name for p, _ in good} <= set(os.listdir(tmp_path))
+    count = Faults()
+    chain(tmp_path, pointer, 4, count)
+    assert len(count.seen) > 20
+    for failing in range(0, len(count.seen), 2 if tear is None else 5):
+        before = set(os.listdir(tmp_path))
+        hook = Faults(failing, tear=tear)
+        with pytest.raises(OSError, match="fault|torn") as caught:
+            chain(tmp_path, pointer, 4, hook)
+        assert caught.value.errno in (errno.ENOSPC, errno.EIO)
+        left = set(os.listdir(tmp_path)) - before
+        # Nothing but the file whose removal failed.
+        removing = hook.seen[failing][0] == "remove"
+        assert len(left) <= (1 if removing else 0), (failing, hook.seen[failing], left)
+        with reader(tmp_path, pointer) as store:
+            assert found(store) == good[-1][1]
+    for older, expected in good:
+        with reader(tmp_path, older) as store:
+            assert found(store) == expected
+            store.check()
+
+
+def reader(directory, pointer):
+    return LsmStore.open_attempt(
+        str(directory),
+        STREAMS,
+        pointer=pointer,
+        batch_id=99,
+        attempt_id="reader",
+        options=OPTIONS,
+    )
+
+
+def test_disk_full_is_an_os_error(tmp_path):
+    store = opened(tmp_path)
+    store.append("customers", *BATCHES[0])
+    with (
+        faults(Faults(0, more=10_000, tear=0.1)),
+        pytest.raises(OSError, match="ENOSPC|torn|fault"),
+    ):
+        for batch in BATCHES:
+            store.append("customers", *batch)
+    store.close()
+    with opened(tmp_path) as store:
+        assert found(store) == STATES[1]
+
+
+def test_a_read_that_fails_is_an_error_and_not_an_absent_key(tmp_path):
+    with opened(tmp_path) as store:
+        for batch in BATCHES:
+            store.append("customers", *batch)
+        store.commit()
+    with opened(tmp_path) as store:
+        store._memory.cache.clear()
+        hook = Faults(0, code=errno.EIO, operations=("read",))
+        with faults(hook), pytest.raises(OSError, match="fault"):
+            store.probe("customers", keys_of(*range(50)))
+        assert hook.failed == 1
+        assert sum(store.probe("customers", keys_of(*range(50))).counts.tolist()) == 720
