@@ -149,11 +149,19 @@ class LsmStore:
         self._guard.check_writable()
         check_rows(schema, rows, keys)
         self._check_row_sizes(rows)
-        stored = 0
+        if rows.nbytes > self._part_bytes:
+            # All or nothing: what a later part is refused for is found before the first is stored.
+            for encoded_rows, _ in self._encoded(stream, rows, keys):
+                self._check_largest(largest_row(encoded_rows))
+        return sum(self._append(stream, *part) for part in self._encoded(stream, rows, keys))
+
+    def _encoded(
+        self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch
+    ) -> Iterator[tuple[RowBatch, KeyBatch]]:
+        schema, codec = self._streams[stream], self._key_codecs[stream]
         for part, part_keys in self._parts(rows, keys):
-            encoded = encoded_keys(schema, self._key_codecs[stream], part_keys)
-            stored += self._append(stream, self._row_codecs[stream].encode(part), encoded)
-        return stored
+            encoded = encoded_keys(schema, codec, part_keys)
+            yield self._row_codecs[stream].encode(part), encoded
 
     def _append(self, stream: str, rows: RowBatch, keys: KeyBatch) -> int:
         self._check_largest(largest_row(rows))
@@ -417,9 +425,13 @@ class LsmStore:
                 f"bytes); raise memory_bytes to {4 * size} or more"
             )
 
+    @property
+    def _part_bytes(self) -> int:
+        return max(256 * 1024, self._options.memory_bytes // 16)
+
     def _parts(self, rows: pa.RecordBatch, keys: Any) -> Iterator[tuple[pa.RecordBatch, Any]]:
         """The batch in parts of a bounded number of bytes; whole if it is small, as it should."""
-        most = max(256 * 1024, self._options.memory_bytes // 16)
+        most = self._part_bytes
         if rows.nbytes <= most:
             if rows.num_rows:
                 yield rows, keys

@@ -1,0 +1,266 @@
+"""The memory cap: counters return to zero, the peak stays below the cap, resident memory too."""
+
+import gc
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from store_contract import CUSTOMERS, KEY, STREAMS, customers, keys_of, scanned
+
+from lsmstate.errors import MemoryLimitError
+from lsmstate.lsm_store import LsmStore
+from lsmstate.memory_budget import process_memory
+from lsmstate.options import KIB, MIB, Options
+
+RESIDENT_CHILD = """
+import sys
+import numpy as np, pyarrow as pa, psutil
+from store_contract import CUSTOMERS, KEY, STREAMS
+from lsmstate.lsm_store import LsmStore
+from lsmstate.options import MIB, Options
+directory, cap = sys.argv[1], int(sys.argv[2])
+
+def batch(start):
+    numbers = np.arange(start, start + 5000)
+    keys = numbers * 2654435761 % 100_003
+    names = pa.array(np.char.add("a name that is not too short ", numbers.astype("U")))
+    return (pa.RecordBatch.from_arrays([pa.array(numbers), names], schema=CUSTOMERS.rows),
+            pa.RecordBatch.from_arrays([pa.array(keys), pa.array(["x"] * 5000)], schema=KEY))
+
+def resident():
+    return psutil.Process().memory_info().rss
+
+options = Options(memory_bytes=cap)
+with LsmStore.open_attempt(directory, STREAMS, batch_id=0, attempt_id="w", options=options) as store:
+    rows, keys = batch(0)
+    store.append("customers", rows, keys)
+    before, worst = resident(), 0
+    for start in range(5000, 500_000, 5000):
+        store.append("customers", *batch(start))
+        worst = max(worst, resident())
+    for start in range(0, 100_000, 5000):
+        rows, keys = batch(start)
+        probe = store.probe("customers", keys)
+        for piece in probe.fetch(np.arange(5000), 1 << 20):
+            worst = max(worst, resident())
+    found = sum(piece.num_rows for piece in store.scan("customers"))
+    worst = max(worst, resident())
+    peak = store.stats().peak_memory_bytes
+    print(worst - before, found, peak, store.stats().spilled_bytes)
+"""
+
+
+def opened(directory, number=0, **options):
+    return LsmStore.open_attempt(
+        str(directory), STREAMS, batch_id=number, attempt_id="a", options=Options(**options)
+    )
+
+
+def batch(numbers, keys, width):
+    rows = pa.RecordBatch.from_arrays(
+        [pa.array(numbers), pa.array(["v" * width] * len(numbers))], schema=CUSTOMERS.rows
+    )
+    return rows, pa.RecordBatch.from_arrays(
+        [pa.array(keys), pa.array(["k"] * len(keys))], schema=KEY
+    )
+
+
+@pytest.fixture(autouse=True)
+def begin_empty():
+    gc.collect()
+    memory = process_memory()
+    memory.cache.clear()
+    yield
+    gc.collect()
+    usage = memory.budget.usage()
+    # The cache and open tables outlive the stores; nothing else may.
+    assert {name: usage[name] for name in ("memtable", "merge", "probe", "frames")} == {
+        "memtable": 0,
+        "merge": 0,
+        "probe": 0,
+        "frames": 0,
+    }
+
+
+@pytest.mark.parametrize("cap", [5 * MIB, 16 * MIB])
+@pytest.mark.parametrize("kind", ["random keys", "one hot key", "wide rows"])
+def test_the_peak_stays_below_the_cap(tmp_path, cap, kind):
+    chance = random.Random(4)
+    width = 20_000 if kind == "wide rows" else 100
+    count = 50 if kind == "wide rows" else 2000
+    with opened(tmp_path, memory_bytes=cap) as store:
+        for start in range(0, 16 * count, count):
+            numbers = list(range(start, start + count))
+            keys = [7 if kind == "one hot key" else chance.randrange(10**6) for _ in numbers]
+            store.append("customers", *batch(numbers, keys, width))
+        wanted = keys_of(*[(key, "k") for key in keys])
+        probe = store.probe("customers", wanted, np.arange(0, len(keys), 3))
+        positions = np.flatnonzero(probe.counts)[:40]
+        fetched = sum(piece.rows.num_rows for piece in probe.fetch(positions, 64 * KIB))
+        assert fetched == probe.counts[positions].sum() > 0
+        assert sum(piece.num_rows for piece in store.scan("customers", 64 * KIB)) == 16 * count
+        store.commit()
+        stats = store.stats()
+        assert stats.spilled_bytes > 0
+        assert stats.peak_memory_bytes <= cap
+
+
+def test_the_peak_of_several_stores_stays_below_the_cap(tmp_path):
+    stores = [
+        opened(tmp_path / str(i), memory_bytes=8 * MIB) for i in map(make(tmp_path), range(4))
+    ]
+    for start in range(0, 40_000, 1000):
+        numbers = list(range(start, start + 1000))
+        for store in stores:
+            store.append("customers", *batch(numbers, numbers, 100))
+    for store in stores:
+        assert store.stats().peak_memory_bytes <= 8 * MIB
+        assert sum(piece.num_rows for piece in store.scan("customers")) == 40_000
+        store.close()
+
+
+def make(directory):
+    def made(number):
+        (directory / str(number)).mkdir()
+        return number
+
+    return made
+
+
+def test_too_many_stores_for_the_cap_are_refused(tmp_path):
+    stores = [opened(tmp_path, i, memory_bytes=6 * MIB) for i in range(2)]
+    with pytest.raises(MemoryLimitError, match="3 open stores need"):
+        opened(tmp_path, 3, memory_bytes=6 * MIB)
+    larger = opened(tmp_path, 3, memory_bytes=7 * MIB)
+    for store in (*stores, larger):
+        store.close()
+    with opened(tmp_path, 4, memory_bytes=5 * MIB):
+        assert process_memory().budget.limit == 5 * MIB
+
+
+def test_a_store_nobody_holds_counts_no_longer(tmp_path):
+    for number in range(5):
+        opened(tmp_path, number, memory_bytes=5 * MIB).append("customers", customers(1), keys_of(1))
+        gc.collect()
+    assert process_memory().budget.usage()["memtable"] == 0
+
+
+def test_the_peak_begins_anew_with_a_smaller_cap(tmp_path):
+    with opened(tmp_path, memory_bytes=32 * MIB) as store:
+        numbers = list(range(1000))
+        for _ in range(12):
+            store.append("customers", *batch(numbers, numbers, 1000))
+        store.flush()
+        probe = store.probe("customers", batch(numbers, numbers, 1)[1])
+        assert sum(p.rows.num_rows for p in probe.fetch(np.arange(1000), MIB)) == 12_000
+    assert process_memory().budget.total_bytes > 1 * MIB
+    with opened(tmp_path, 1, memory_bytes=5 * MIB) as store:
+        assert store.stats().peak_memory_bytes <= 5 * MIB
+
+
+def test_a_row_over_a_quarter_of_the_cap_is_refused_and_its_batch_with_it(tmp_path):
+    with opened(tmp_path, memory_bytes=5 * MIB) as store:
+        store.append("customers", *batch([1], [1], 10))
+        for width in (2 * MIB, 1280 * KIB + 1):
+            rows = pa.RecordBatch.from_pylist(
+                [{"id": 1, "name": "small"}] * 3 + [{"id": 1, "name": "x" * width}],
+                schema=CUSTOMERS.rows,
+            )
+            with pytest.raises(MemoryLimitError, match="quarter"):
+                store.append("customers", rows, keys_of(1, 2, 3, 4))
+        assert len(scanned(store, "customers")) == 1
+        store.append("customers", *batch([2], [1], 1200 * KIB))  # just below
+        assert len(scanned(store, "customers")) == 2
+        assert store.stats().peak_memory_bytes <= 5 * MIB
+
+
+def test_a_batch_refused_in_a_later_part_is_refused_in_whole(tmp_path):
+    """Rows that are small in Arrow and large when encoded: booleans are bits in lists."""
+    from lsmstate.errors import InvalidArgumentError
+    from lsmstate.store import StreamSchema
+
+    bits = StreamSchema("bits", KEY, pa.schema([("b", pa.list_(pa.bool_()))]))
+    required = StreamSchema(
+        "required", KEY, pa.schema([pa.field("n", pa.string(), nullable=False)])
+    )
+    with LsmStore.open_attempt(
+        str(tmp_path),
+        (bits, required),
+        batch_id=0,
+        attempt_id="a",
+        options=Options(memory_bytes=5 * MIB),
+    ) as store:
+        huge = pa.array([[True] * 1000, *[[True] * 1_000_000] * 2, [True] * 2_000_000])
+        rows = pa.RecordBatch.from_arrays([huge], schema=bits.rows)
+        with pytest.raises(MemoryLimitError, match="quarter"):
+            store.append("bits", rows, keys_of(1, 2, 3, 4))
+        assert scanned(store, "bits") == []
+        names = pa.array(["x" * 1000] * 999 + [None])
+        rows = pa.RecordBatch.from_arrays([names], schema=pa.schema([("n", pa.string())]))
+        with pytest.raises(InvalidArgumentError, match="nullable"):
+            store.append("required", rows, keys_of(*range(1000)))
+        assert scanned(store, "required") == []
+
+
+def test_no_room_for_a_row_is_an_error_and_ends(tmp_path):
+    """The memtables of other stores are flushed first; what nobody can give back is an error."""
+    stores = [opened(tmp_path, i, memory_bytes=8 * MIB) for i in range(4)]
+    numbers = list(range(500))
+    for store in stores[1:]:
+        store.append("customers", *batch(numbers, numbers, 400))
+    budget = process_memory().budget
+    taken = budget.limit - budget.total_bytes - 300 * KIB
+    budget.hold("frames", taken)
+    try:
+        # Makes room by flushing the others.
+        stores[0].append("customers", *batch([1], [1], 300 * KIB))
+        budget.hold("frames", 700 * KIB)
+        taken += 700 * KIB
+        with pytest.raises(MemoryLimitError, match="no room"):
+            stores[0].append("customers", *batch([1], [1], 1900 * KIB))
+    finally:
+        budget.hold("frames", -taken)
+    assert any(store.stats().counters["flushes"] for store in stores[1:])
+    for store in stores:
+        store.close()
+
+
+def test_a_probe_of_a_store_whose_memtable_another_store_had_flushed_is_refused(tmp_path):
+    from lsmstate.errors import LsmStateError
+
+    with opened(tmp_path, 0, memory_bytes=8 * MIB) as one:
+        one.append("customers", customers(*range(100)), keys_of(*range(100)))
+        probe = one.probe("customers", keys_of(*range(100)))
+        scan = one.scan("customers", 100)
+        next(scan)
+        with opened(tmp_path, 1, memory_bytes=8 * MIB) as two:
+            assert process_memory().relieve(two)
+        with pytest.raises(LsmStateError, match="again"):
+            list(probe.fetch(np.arange(100), MIB))
+        with pytest.raises(LsmStateError, match="again"):
+            next(scan)
+        assert sum(one.probe("customers", keys_of(*range(100))).counts.tolist()) == 100
+
+
+def test_resident_memory_of_a_process_stays_near_the_cap(tmp_path):
+    here = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": f"{here.parent}{os.pathsep}{here}"}
+    done = subprocess.run(
+        [sys.executable, "-c", RESIDENT_CHILD, str(tmp_path), str(16 * MIB)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    grown, found, peak, spilled = map(int, done.stdout.split())
+    assert found == 500_000
+    assert spilled > 16 * MIB
+    assert peak <= 16 * MIB
+    assert grown <= (16 + 64) * MIB
