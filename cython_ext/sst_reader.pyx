@@ -197,6 +197,11 @@ cdef class Sst:
     def path(self) -> str:
         return self.file.path
 
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return self.file.size
+
     def verify(self) -> dict[str, int]:
         """Read and check every block; counts of keys and rows. Cost: the whole file is read."""
         self._verifying = True

@@ -6,6 +6,7 @@ proportion to what changed, and opening reads two files at most. The commit's ow
 without size and checksum: the pointer and the footer have them.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +18,8 @@ from lsmstate.errors import CorruptionError, FormatVersionError
 from lsmstate.version import FileMeta, Run, Version
 
 EDIT_VERSION = 1
+
+_POINTER = re.compile(r"([A-Za-z0-9_-][A-Za-z0-9_.-]{0,250}):([0-9]{1,18}):([0-9a-f]{16})")
 
 #: Up to this many files an edit is always complete: a few kilobytes, and one read to open.
 SMALL_MANIFEST_FILES = 64
@@ -51,13 +54,10 @@ class Pointer:
 
 def parse_pointer(text: str) -> Pointer:
     """CorruptionError if the text is not a pointer."""
-    try:
-        name, size, footer = text.split(":")
-        if not name or "/" in name or name.startswith("."):
-            raise ValueError(name)
-        return Pointer(name, int(size), int(footer, 16))
-    except ValueError as error:
-        raise CorruptionError(f"{text!r} is not a commit pointer") from error
+    found = _POINTER.fullmatch(text)
+    if found is None:
+        raise CorruptionError(f"{text[:300]!r} is not a commit pointer")
+    return Pointer(found[1], int(found[2]), int(found[3], 16))
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class TableCache:
         """The same by what a commit pointer says: name, size and checksum of the footer."""
         path = os.path.join(directory, name)
         table = self._tables.get(path)
-        if table is None or table.checksum != footer:
+        if table is None or (table.checksum, table.size) != (footer, size):
             table = self._opened(path, size, footer)
             self._tables[path] = table
             self._shrink()
