@@ -33,12 +33,23 @@ def pick(runs: Sequence[Run], options: Options) -> Task | None:
             return _into_bottom(runs, members[0], members[-1] + 1, level + 1, options)
     surplus = len(runs) - options.max_runs
     if surplus > 0:
-        # The cheapest neighbours that bring the number down; not all at once, a few small ones.
-        width = surplus + 1
-        sizes = [run.size for run in runs]
-        start = min(range(len(runs) - width + 1), key=lambda i: sum(sizes[i : i + width]))
-        return Task(start, start + width, runs[start].level)
+        start, end = _best_window([max(1, run.size) for run in runs], surplus + 1)
+        return Task(start, end, runs[start].level)
     return None
+
+
+def _best_window(sizes: Sequence[int], least: int) -> tuple[int, int]:
+    """The neighbours, at least so many, whose merge rewrites least for each byte that gets into a
+    larger run. The cheapest neighbours alone would be the newest two every time: one run that is
+    rewritten at every flush."""
+    best, place = float("inf"), (0, len(sizes))
+    for start in range(len(sizes)):
+        for end in range(start + least, len(sizes) + 1):
+            total = sum(sizes[start:end])
+            cost = total / (total - max(sizes[start:end]))
+            if cost < best:
+                best, place = cost, (start, end)
+    return place
 
 
 def _into_bottom(runs: Sequence[Run], start: int, end: int, level: int, options: Options) -> Task:

@@ -1,0 +1,121 @@
+"""compaction.pick: properties over random runs, and what it costs in writes."""
+
+import random
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from lsmstate.compaction import pick
+from lsmstate.options import Options
+from lsmstate.version import FileMeta, Run, Version
+
+OPTIONS = st.builds(Options, fanout=st.integers(2, 16), max_runs=st.integers(2, 32))
+
+
+def meta(name, size):
+    return FileMeta(
+        name=name,
+        size=size,
+        checksum=0,
+        uid=0,
+        keys=1,
+        rows=1,
+        tombstones=0,
+        raw_bytes=size,
+        min_key=b"",
+        max_key=b"",
+        min_sequence=0,
+        max_sequence=0,
+    )
+
+
+def run(number, level, size):
+    return Run(number, level, (meta(str(number), size),))
+
+
+def settled(version, options, shrink=1.0):
+    """Do what pick asks for until it is content: (version, bytes written)."""
+    written = 0
+    for _ in range(1000):
+        task = pick(version.runs, options)
+        if task is None:
+            return version, written
+        assert 0 <= task.start < task.end <= len(version.runs)
+        assert task.end - task.start >= 2 or task.level > version.runs[task.start].level
+        assert task.bottom == (task.start == 0)
+        size = int(sum(r.size for r in version.runs[task.start : task.end]) * shrink)
+        written += size
+        version = version.replaced(
+            task.start, task.end, (meta(f"m{version.next_run}", size),) if size else (), task.level
+        )
+        version.check()
+    raise AssertionError("the merging never ends")
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    OPTIONS,
+    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 10**9)), max_size=50),
+    st.sampled_from([1.0, 0.5, 0.0]),
+)
+def test_merging_ends_with_few_runs_in_order(options, found, shrink):
+    levels = sorted((level for level, _ in found), reverse=True)
+    runs = tuple(
+        run(i, level, size) for i, (level, (_, size)) in enumerate(zip(levels, found, strict=True))
+    )
+    version, _ = settled(Version(runs, 1, len(runs)), options, shrink)
+    assert len(version.runs) <= options.max_runs
+    assert pick(version.runs, options) is None
+    levels = [r.level for r in version.runs]
+    assert levels == sorted(levels, reverse=True)
+    assert all(levels.count(level) < options.fanout for level in levels)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(OPTIONS, st.lists(st.integers(1, 10**8), min_size=1, max_size=80))
+def test_a_store_that_grows_flush_by_flush(options, sizes):
+    version = Version()
+    for size in sizes:
+        place = len(version.runs)
+        version = version.replaced(place, place, (meta(f"f{version.next_run}", size),), 0)
+        version, _ = settled(version, options)
+    assert version.size == sum(sizes)
+    assert len(version.runs) <= options.max_runs
+
+
+@pytest.mark.parametrize(
+    ("fanout", "flushes", "most"),
+    [(4, 200, 5), (4, 1000, 6), (4, 3000, 8), (8, 200, 5), (2, 200, 9)],
+)
+def test_write_amplification(fanout, flushes, most, record_property):
+    options = Options(fanout=fanout)
+    version, written = Version(), 0
+    for _ in range(flushes):
+        place = len(version.runs)
+        version = version.replaced(place, place, (meta(f"f{version.next_run}", 10**6),), 0)
+        written += 10**6
+        version, merged = settled(version, options)
+        written += merged
+    amplification = written / version.size
+    record_property("write_amplification", amplification)
+    print(f"fanout {fanout}, {flushes} flushes: {amplification:.2f}, {len(version.runs)} runs")
+    assert amplification < most
+
+
+def test_tiny_flushes_do_not_rewrite_a_large_bottom(record_property):
+    """A large state that takes small commits: what is merged is in proportion to the commits."""
+    options = Options()
+    version = Version((run(0, 8, 10**10),), 1, 1)
+    chance = random.Random(3)
+    written = arrived = 0
+    for _ in range(500):
+        place = len(version.runs)
+        size = chance.randrange(10**4, 10**5)
+        arrived += size
+        version = version.replaced(place, place, (meta(f"f{version.next_run}", size),), 0)
+        version, merged = settled(version, options)
+        written += merged
+    print(f"{written / arrived:.2f} bytes merged for each that arrived")
+    assert version.runs[0].size == 10**10
+    assert written / arrived < 8

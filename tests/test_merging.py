@@ -1,0 +1,112 @@
+"""Merging sources: keys ascending, rows from the oldest source on, resets hide what is older."""
+
+import hypothesis.strategies as st
+import pytest
+from faults import encoded, filled, memory, opened, write_sst
+from hypothesis import HealthCheck, given, settings
+
+from cython_ext.merging_iter import ChainSource, MergingSource
+from lsmstate.errors import CorruptionError
+
+KEYS = st.sampled_from([b"a", b"b", b"bb", b"c" * 30, b"c" * 31, b"d"])
+SOURCE = st.tuples(
+    st.dictionaries(KEYS, st.lists(st.binary(max_size=4), min_size=1, max_size=3), max_size=5),
+    st.sets(KEYS, max_size=2),
+)
+
+
+def model_of(sources):
+    """What merging gives: (key, flags, rows); a key that only was deleted keeps its mark."""
+    merged = {}
+    for entries, deleted in sources:
+        for key in deleted:
+            merged[key] = (1, [])
+        for key, rows in entries.items():
+            flags, found = merged.get(key, (0, []))
+            merged[key] = (flags, found + rows)
+    return [(b"\0\0" + k, f, [encoded(r) for r in rows]) for k, (f, rows) in sorted(merged.items())]
+
+
+@settings(
+    max_examples=80,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(sources=st.lists(SOURCE, max_size=6), on_disk=st.integers(0, 6), start=KEYS)
+def test_random_sources_equal_the_model(tmp_path, sources, on_disk, start):
+    budget, cache = memory()
+
+    def made():
+        found = []
+        for number, (entries, deleted) in enumerate(sources):
+            table = filled(budget, entries, deleted=tuple(sorted(deleted)))
+            if number >= on_disk:
+                found.append(table.source())
+                continue
+            path = tmp_path / f"{number}-{len(list(tmp_path.iterdir()))}"
+            write_sst(str(path), budget, table.source())
+            found.append(opened(str(path), cache).source())
+        return found
+
+    expected = model_of(sources)
+    assert MergingSource(made()).entries() == expected
+    first = b"\0\0" + start
+    assert MergingSource(made()).entries(first) == [e for e in expected if e[0] >= first]
+
+
+def test_a_merge_to_the_bottom_drops_the_marks(tmp_path):
+    budget, cache = memory()
+    sources = [({b"a": [b"1"], b"b": [b"2"]}, set()), ({b"b": [b"3"]}, {b"a", b"b", b"z"})]
+    made = MergingSource([filled(budget, e, deleted=tuple(sorted(d))).source() for e, d in sources])
+    path = str(tmp_path / "bottom")
+    write_sst(path, budget, made, bottom=True)
+    assert opened(path, cache).source().entries() == [(b"\0\0b", 0, [encoded(b"3")])]
+
+
+@pytest.fixture
+def chained(tmp_path):
+    budget, cache = memory()
+    parts = [{b"a": [b"1"], b"c": [b"2"]}, {b"e": [b"3"]}, {b"g": [b"4"], b"i": [b"5"]}]
+    for number, entries in enumerate(parts):
+        write_sst(str(tmp_path / str(number)), budget, filled(budget, entries).source())
+
+    def chain(*numbers):
+        return ChainSource(
+            [lambda n=n: opened(str(tmp_path / str(n)), cache).source() for n in numbers]
+        )
+
+    return tmp_path, chain
+
+
+@pytest.mark.parametrize("start", [b"", b"a", b"b", b"d", b"e", b"f", b"h", b"i", b"j"])
+def test_a_chain_of_files_is_one_source(chained, start):
+    _, chain = chained
+    everything = [
+        (b"\0\0" + k, 0, [encoded(v)])
+        for k, v in [(b"a", b"1"), (b"c", b"2"), (b"e", b"3"), (b"g", b"4"), (b"i", b"5")]
+    ]
+    expected = [e for e in everything if e[0][2:] >= start]
+    assert chain(0, 1, 2).entries(b"\0\0" + start) == expected
+    assert MergingSource([chain(), chain(0, 1, 2), chain()]).entries(b"\0\0" + start) == expected
+
+
+def test_errors_raise_and_never_look_like_the_end(chained):
+    directory, chain = chained
+    data = bytearray((directory / "1").read_bytes())
+    data[20] ^= 1
+    (directory / "1").write_bytes(data)
+    with pytest.raises(CorruptionError):
+        MergingSource([chain(0, 1, 2)]).entries()
+    (directory / "1").unlink()
+    with pytest.raises(FileNotFoundError):
+        MergingSource([chain(0, 1, 2)]).entries()
+
+
+def test_a_chain_is_sought_in_once(chained):
+    _, chain = chained
+    source = chain(0, 1)
+    source.entries()
+    source.entries()  # at its end there is nothing left, which is no error
+    begun = MergingSource([chain(0, 1)])
+    begun.entries(b"\0\0c")
