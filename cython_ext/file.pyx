@@ -160,9 +160,11 @@ cdef class AppendFile:
             raise OSError(c_errno, os.strerror(c_errno), self.path)
 
     def close(self) -> None:
-        if self.descriptor >= 0:
-            c_close(self.descriptor)
-            self.descriptor = -1
+        """An error means that not all of it may be in the file (network file systems)."""
+        cdef int descriptor = self.descriptor
+        self.descriptor = -1
+        if descriptor >= 0 and c_close(descriptor) and c_errno != EINTR:
+            raise OSError(c_errno, os.strerror(c_errno), self.path)
 
 
 def sync_directory(str path not None) -> None:

@@ -1,0 +1,181 @@
+"""Budget, arena and block cache, through the structures that use them."""
+
+import gc
+import random
+import threading
+
+import numpy as np
+import pytest
+from faults import CODEC, filled, key_batch, memory, opened, row_batch, write_sst
+
+from cython_ext.block_cache import BlockCache
+from cython_ext.budget import Budget
+from cython_ext.memtable import Memtable
+from cython_ext.probe import Lookup
+from lsmstate.errors import InvalidArgumentError
+
+
+def test_counters():
+    budget = Budget(1000)
+    budget.hold("frames", 300)
+    budget.hold("probe", 100)
+    assert budget.total_bytes == 400 == sum(budget.usage().values())
+    budget.hold("frames", -300)
+    assert (budget.total_bytes, budget.peak_bytes) == (100, 400)
+    budget.reset_peak()
+    assert budget.peak_bytes == 100
+    budget.limit = 50
+    assert budget.limit == 50
+    for wrong in (0, -5):
+        with pytest.raises(InvalidArgumentError, match=str(wrong)):
+            budget.limit = wrong
+        with pytest.raises(InvalidArgumentError):
+            Budget(wrong)
+    with pytest.raises(ValueError, match="not in tuple"):
+        budget.hold("component", 1)
+    assert budget.total_bytes == 100
+
+
+def test_an_arena_charges_its_slabs_and_gives_them_back():
+    budget = Budget(1 << 20)
+    table = Memtable(budget, 512 << 10)
+    assert budget.total_bytes == 0  # not before the first row
+    table.append(key_batch(b"a"), row_batch(b"b"), 1, 0)
+    assert table.nbytes == budget.usage()["memtable"] > 0
+    table.append(key_batch(b"c"), row_batch(b"x" * 300_000), 1, 0)
+    assert table.nbytes == budget.total_bytes > 300_000
+    assert table.nbytes % 4096 == 0
+    table.clear()
+    assert (table.nbytes, budget.total_bytes) == (0, 0)
+    table.append(key_batch(b"a"), row_batch(b"b"), 1, 0)
+    del table
+    gc.collect()
+    assert budget.total_bytes == 0
+
+
+def test_what_does_not_fit_is_refused_and_not_charged():
+    budget = Budget(100_000)
+    table = Memtable(budget, 1 << 20)
+    assert table.append(key_batch(b"a"), row_batch(b"x" * 200_000), 1, 0) == 0
+    assert budget.total_bytes <= 100_000
+    assert budget.peak_bytes <= 100_000
+    table.clear()
+    assert budget.total_bytes == 0
+
+
+@pytest.fixture
+def table_of(tmp_path):
+    def make(count=600, limit=64 << 20):
+        budget, cache = memory(limit)
+        writing, _ = memory()
+        path = str(tmp_path / "sst")
+        entries = {b"%05d" % i: [b"%05d" % i * 30] for i in range(count)}
+        write_sst(path, writing, filled(writing, entries).source(), codec="none", filter_bits=0)
+        return budget, cache, opened(path, cache), entries
+
+    return make
+
+
+def read(budget, sst, keys):
+    lookup = Lookup(key_batch(*keys), 0, None, CODEC, budget, 1)
+    lookup.search_run([sst])
+    lookup.count()
+    cursor = lookup.cursor(np.arange(len(keys)))
+    found = []
+    while (piece := cursor.next_piece(1 << 12)) is not None:
+        found += [row["v"] for row in piece[1].to_pylist()]
+    return found
+
+
+def test_blocks_are_kept_and_found_again(table_of):
+    budget, cache, sst, entries = table_of()
+    keys = list(entries)
+    assert read(budget, sst, keys) == [row for rows in entries.values() for row in rows]
+    blocks, misses = len(cache), cache.misses
+    assert blocks > 50
+    loaded = sst.counters()["blocks_read"]
+    read(budget, sst, keys)
+    assert (len(cache), cache.misses, sst.counters()["blocks_read"]) == (blocks, misses, loaded)
+    assert budget.usage()["cache"] > 600 * 150
+    assert budget.usage()["probe"] == 0
+    freed = cache.clear()
+    assert (len(cache), budget.usage()["cache"]) == (0, 0)
+    assert freed == cache.evicted_bytes > 600 * 150
+    read(budget, sst, keys)
+    assert len(cache) == blocks
+
+
+def test_a_small_budget_evicts_the_oldest_and_stays_within(table_of):
+    budget, cache, sst, entries = table_of(limit=48 << 10)
+    keys = list(entries)
+    chance = random.Random(3)
+    for _ in range(200):
+        some = sorted(chance.sample(keys, 5))
+        assert read(budget, sst, some) == [entries[key][0] for key in some]
+    assert cache.evicted_bytes > 100_000
+    assert budget.usage()["cache"] <= 48 << 10
+    assert budget.peak_bytes <= (48 << 10) + (8 << 10)
+    # What was just used is still there.
+    before = sst.counters()["blocks_read"]
+    read(budget, sst, some)
+    assert sst.counters()["blocks_read"] == before
+
+
+def test_a_budget_without_any_room_still_reads(table_of):
+    """Blocks are handed out as transient ones, charged while they are pinned."""
+    budget, cache, sst, entries = table_of(limit=1)
+    keys = list(entries)
+    assert read(budget, sst, keys[:50]) == [entries[key][0] for key in keys[:50]]
+    assert len(cache) == 0
+    assert budget.usage()["probe"] == 0
+    assert budget.peak_bytes > 1000
+
+
+def test_a_merge_leaves_the_cache_alone(table_of):
+    budget, cache, sst, entries = table_of()
+    assert len(sst.source().entries()) == len(entries)
+    assert len(cache) == 0
+    assert budget.usage()["cache"] == 0
+
+
+def test_a_budget_has_one_cache():
+    budget, cache = memory()
+    with pytest.raises(ValueError, match="already"):
+        BlockCache(budget)
+    del cache
+    gc.collect()
+    BlockCache(budget)  # the first is gone
+
+
+def test_a_table_outlives_whoever_made_its_cache(tmp_path):
+    budget, cache = memory()
+    path = str(tmp_path / "sst")
+    entries = {b"a": [b"1"]}
+    write_sst(path, budget, filled(budget, entries).source())
+    sst = opened(path, cache)
+    del cache
+    gc.collect()
+    assert read(budget, sst, [b"a"]) == [b"1"]
+
+
+def test_threads_share_a_cache(table_of):
+    budget, cache, sst, entries = table_of(limit=64 << 10)
+    keys = list(entries)
+    wrong = []
+
+    def work(seed):
+        chance = random.Random(seed)
+        for _ in range(60):
+            some = sorted(chance.sample(keys, 20))
+            if read(budget, sst, some) != [entries[key][0] for key in some]:
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert budget.usage()["probe"] == 0
+    cache.clear()
+    assert budget.usage()["cache"] == 0

@@ -1,0 +1,124 @@
+"""Files: exact reads, append only once, hooks."""
+
+import errno
+import os
+
+import pytest
+from faults import Faults, faults
+
+from cython_ext.file import AppendFile, ReadFile, remove, sync_directory
+from lsmstate.errors import CorruptionError
+
+
+def written(path, data):
+    file = AppendFile(str(path))
+    file.append(data)
+    assert file.size == len(data)
+    file.sync()
+    file.close()
+    file.close()
+    return str(path)
+
+
+def test_what_is_appended_is_read(tmp_path):
+    path = written(tmp_path / "f", b"0123456789")
+    file = ReadFile(path)
+    assert (file.size, file.path) == (10, path)
+    assert file.read(0, 10) == b"0123456789"
+    assert file.read(3, 4) == b"3456"
+    assert file.read(10, 0) == b""
+    for offset, size in ((0, 11), (10, 1), (-1, 2), (3, -1), (1 << 62, 1), (5, 1 << 62)):
+        with pytest.raises(CorruptionError, match="expected"):
+            file.read(offset, size)
+    file.close()
+    file.close()
+    with pytest.raises(OSError, match="Bad file"):
+        file.read(0, 1)
+
+
+def test_a_file_that_shrinks_while_it_is_open_is_damaged(tmp_path):
+    path = written(tmp_path / "f", b"0123456789")
+    file = ReadFile(path)
+    os.truncate(path, 4)
+    assert file.read(0, 4) == b"0123"
+    with pytest.raises(CorruptionError, match="ends after 4 of 10"):
+        file.read(0, 10)
+
+
+def test_an_existing_file_is_never_written(tmp_path):
+    path = written(tmp_path / "f", b"kept")
+    with pytest.raises(FileExistsError) as caught:
+        AppendFile(path)
+    assert caught.value.filename == path
+    assert ReadFile(path).read(0, 4) == b"kept"
+    file = AppendFile(str(tmp_path / "g"))
+    file.close()
+    with pytest.raises(ValueError, match="closed file"):
+        file.append(b"x")
+
+
+def test_system_errors_name_the_file(tmp_path):
+    missing = str(tmp_path / "missing" / "f")
+    for call in (
+        lambda: ReadFile(missing),
+        lambda: AppendFile(missing),
+        lambda: sync_directory(missing),
+    ):
+        with pytest.raises(FileNotFoundError) as caught:
+            call()
+        assert caught.value.filename == missing
+    remove(missing)  # an absent file is no error
+    os.mkdir(tmp_path / "d")
+    with pytest.raises(OSError, match="d"):
+        remove(str(tmp_path / "d"))
+    sync_directory(str(tmp_path))
+
+
+def test_an_error_that_comes_with_the_close_is_not_lost(tmp_path):
+    """Network file systems tell of a full disk only then."""
+    file = AppendFile(str(tmp_path / "f"))
+    (descriptor,) = [
+        int(each)
+        for each in os.listdir("/proc/self/fd")
+        if os.path.realpath(f"/proc/self/fd/{each}") == str(tmp_path / "f")
+    ]
+    os.close(descriptor)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.close()
+    file.close()
+
+
+def test_hooks_see_every_operation_and_inject_errors(tmp_path):
+    with faults(Faults(operations=("create", "append", "sync", "open", "read", "remove"))) as hook:
+        path = written(tmp_path / "f", b"abcdef")
+        ReadFile(path).read(0, 2)
+        sync_directory(str(tmp_path))
+        remove(path)
+    assert [operation for operation, _ in hook.seen] == [
+        "create",
+        "append",
+        "sync",
+        "open",
+        "read",
+        "sync",
+        "remove",
+    ]
+    with faults(Faults(1, tear=0.5)), pytest.raises(OSError, match="torn") as caught:
+        written(tmp_path / "g", b"abcdef")
+    assert caught.value.errno == errno.EIO
+    assert (tmp_path / "g").read_bytes() == b"abc"
+    with faults(Faults(0)), pytest.raises(OSError, match="create"):
+        AppendFile(str(tmp_path / "h"))
+    assert not (tmp_path / "h").exists()
+    written(tmp_path / "h", b"without the hook")
+
+
+def test_descriptors_are_closed_with_their_objects(tmp_path):
+    path = written(tmp_path / "f", b"x")
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(50):
+        ReadFile(path).read(0, 1)
+        AppendFile(str(tmp_path / str(number)))
+        with pytest.raises(FileExistsError):
+            AppendFile(path)
+    assert len(os.listdir("/proc/self/fd")) == before
