@@ -207,7 +207,7 @@ def test_attempts_that_fail_leave_the_last_pointer_and_no_file(tmp_path, tear):
     for failing in range(0, len(count.seen), 2 if tear is None else 5):
         before = set(os.listdir(tmp_path))
         hook = Faults(failing, tear=tear)
-        with pytest.raises(OSError, match="fault|torn") as caught:
+        with pytest.raises(OSError, match=r"fault|torn") as caught:
             chain(tmp_path, pointer, 4, hook)
         assert caught.value.errno in (errno.ENOSPC, errno.EIO)
         left = set(os.listdir(tmp_path)) - before
@@ -238,10 +238,9 @@ def test_disk_full_is_an_os_error(tmp_path):
     store.append("customers", *BATCHES[0])
     with (
         faults(Faults(0, more=10_000, tear=0.1)),
-        pytest.raises(OSError, match="ENOSPC|torn|fault"),
+        pytest.raises(OSError, match=r"torn|fault"),
     ):
-        for batch in BATCHES:
-            store.append("customers", *batch)
+        store.append("customers", *BATCHES[1])
     store.close()
     with opened(tmp_path) as store:
         assert found(store) == STATES[1]

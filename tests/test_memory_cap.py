@@ -35,8 +35,8 @@ def batch(start):
 def resident():
     return psutil.Process().memory_info().rss
 
-options = Options(memory_bytes=cap)
-with LsmStore.open_attempt(directory, STREAMS, batch_id=0, attempt_id="w", options=options) as store:
+settings = {"batch_id": 0, "attempt_id": "w", "options": Options(memory_bytes=cap)}
+with LsmStore.open_attempt(directory, STREAMS, **settings) as store:
     rows, keys = batch(0)
     store.append("customers", rows, keys)
     before, worst = resident(), 0
@@ -111,9 +111,7 @@ def test_the_peak_stays_below_the_cap(tmp_path, cap, kind):
 
 
 def test_the_peak_of_several_stores_stays_below_the_cap(tmp_path):
-    stores = [
-        opened(tmp_path / str(i), memory_bytes=8 * MIB) for i in map(make(tmp_path), range(4))
-    ]
+    stores = [opened(tmp_path, i, memory_bytes=8 * MIB) for i in range(4)]
     for start in range(0, 40_000, 1000):
         numbers = list(range(start, start + 1000))
         for store in stores:
@@ -122,14 +120,6 @@ def test_the_peak_of_several_stores_stays_below_the_cap(tmp_path):
         assert store.stats().peak_memory_bytes <= 8 * MIB
         assert sum(piece.num_rows for piece in store.scan("customers")) == 40_000
         store.close()
-
-
-def make(directory):
-    def made(number):
-        (directory / str(number)).mkdir()
-        return number
-
-    return made
 
 
 def test_too_many_stores_for_the_cap_are_refused(tmp_path):

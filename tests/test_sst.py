@@ -229,7 +229,7 @@ def damaged(tmp_path_factory):
 def every_path(path, entries):
     """Probe, scan, verify, read sections; each right, or an error of the right kind."""
     budget, cache = memory()
-    errors = 0
+    errors = []
     try:
         sst = opened(path, cache)
     except (CorruptionError, FormatVersionError):
@@ -252,9 +252,9 @@ def every_path(path, entries):
         try:
             check()
         except (CorruptionError, FormatVersionError) as error:
-            errors += 1
-            assert path in str(error)
-    return errors
+            errors.append(str(error))
+    assert all(path in error for error in errors)
+    return len(errors)
 
 
 def test_the_whole_file_is_right(damaged, tmp_path):
@@ -380,7 +380,6 @@ def test_a_cycle_of_garbage_is_collected(tmp_path, order):
         gc.enable()
     gc.collect()
     table.clear()
-    del table
     cache.clear()
     assert budget.usage() == dict.fromkeys(budget.usage(), 0)
 
