@@ -410,6 +410,16 @@ cdef class Cursor:
             self._put(data, size)
             self.row_index += 1
             self.left -= 1
+            if self.row_index >= cursor.view.rows:
+                # Done with: huge rows of many runs are not all to be held at a time.
+                (<Sst> file).cache.unpin(cursor.block)
+                cursor.block = NULL
+                if self.left:
+                    self.block_index += 1
+                    self.row_index = 0
+                    _next_place(
+                        cursor, file, hit, self.block_index, &self.block_offset, &self.block_size
+                    )
         return 0
 
 

@@ -65,6 +65,7 @@ cdef class SstSource(EntrySource):
     cdef uint64_t row_block_offset
     cdef uint32_t block_index
     cdef uint32_t row_index
+    cdef bint consumed            # the row given last was its block's last one
     cdef uint64_t rows_left       # of the current segment
     cdef bint continues
     cdef KeyEntry entry
@@ -74,4 +75,5 @@ cdef class SstSource(EntrySource):
     cdef int _next_key_block(self) except -1 nogil
     cdef int _next_segment(self) except -1 nogil
     cdef int _decode(self) except -1 nogil
+    cdef void _release_consumed(self) noexcept nogil
     cdef void _forget(self) noexcept nogil

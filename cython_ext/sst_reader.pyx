@@ -433,8 +433,19 @@ cdef class SstSource(EntrySource):
         self.row_block = NULL
         self.place = NULL
         self.rows_left = 0
+        self.consumed = False
         self.continues = False
         self.pending = False
+
+    cdef void _release_consumed(self) noexcept nogil:
+        """Let a block go as soon as its last row is done with: of many merged sources each would
+        else hold one, however large its row is."""
+        if self.consumed:
+            self.sst.cache.unpin(self.row_block)
+            self.row_block = NULL
+            self.block_index += 1
+            self.row_index = 0
+            self.consumed = False
 
     cdef int _next_key_block(self) except -1 nogil:
         """1 with the next key block loaded, 0 at the end of the file."""
@@ -487,6 +498,7 @@ cdef class SstSource(EntrySource):
         return 0
 
     cdef int next_key(self) except -1 nogil:
+        self._release_consumed()
         if self.pending:
             self.pending = False
         else:
@@ -522,6 +534,7 @@ cdef class SstSource(EntrySource):
     cdef int next_row(self, RowRef* row) except -1 nogil:
         cdef uint64_t offset = 0
         cdef uint32_t size = 0
+        self._release_consumed()
         while self.rows_left == 0:
             if not self.continues:
                 return 0
@@ -548,6 +561,7 @@ cdef class SstSource(EntrySource):
         row.ordinal = load_u32(self.row_view.ordinals + 4 * <size_t> self.row_index)
         self.row_index += 1
         self.rows_left -= 1
+        self.consumed = self.row_index >= self.row_view.rows
         return 1
 
     cdef int seek(self, const uint8_t* key, size_t size) except -1 nogil:

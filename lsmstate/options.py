@@ -38,7 +38,7 @@ class Options:
     memtable_bytes: int | None = None
     """A memtable is flushed when it has grown to this. Default: a quarter of the cap."""
 
-    block_bytes: int = 16 * KIB
+    block_bytes: int = 8 * KIB
     """Size of a key or row block before compression. Larger: smaller files, dearer reads."""
 
     filter_bits_per_key: int = 10
@@ -82,6 +82,13 @@ class Options:
             refuse("memtable_bytes", "must lie between 256 KiB and half of memory_bytes")
         if not 1 * KIB <= self.block_bytes <= 256 * KIB:
             refuse("block_bytes", "must lie between 1 KiB and 256 KiB")
+        sources = max(self.fanout, self.max_runs)
+        if self.block_bytes > 1 * KIB and 4 * sources * self.block_bytes > self.memory_bytes:
+            refuse(
+                "block_bytes",
+                f"merging {sources} runs would not fit memory_bytes={self.memory_bytes}; give at "
+                f"most {max(KIB, self.memory_bytes // (4 * sources))}",
+            )
         if not 0 <= self.filter_bits_per_key <= 32:
             refuse("filter_bits_per_key", "must lie between 0 and 32")
         for name in ("compression", "bottom_compression"):

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from store_contract import CUSTOMERS, KEY, STREAMS, customers, keys_of, scanned
 
-from lsmstate.errors import MemoryLimitError
+from lsmstate.errors import InvalidArgumentError, LsmStateError, MemoryLimitError
 from lsmstate.lsm_store import LsmStore
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import KIB, MIB, Options
@@ -122,6 +122,42 @@ def test_the_peak_of_several_stores_stays_below_the_cap(tmp_path):
         store.close()
 
 
+def test_huge_rows_in_many_runs_are_not_held_at_a_time(tmp_path):
+    """Scanning, merging and fetching hold a block of a source only while it has rows to give."""
+    width = 1200 * KIB
+    with opened(tmp_path, memory_bytes=5 * MIB, fanout=16, max_runs=32) as store:
+        for number in range(14):
+            store.append("customers", *batch([number], [number % 3], width))
+            store.flush()
+        assert store.stats().counters["runs"] == 14
+        assert [p.num_rows for p in store.scan("customers", 64 * KIB)] == [1] * 14
+        probe = store.probe("customers", batch([0, 1, 2], [0, 1, 2], 1)[1])
+        assert [p.rows.num_rows for p in probe.fetch(np.arange(3), 64 * KIB)] == [1] * 14
+        for number in range(14, 20):
+            store.append("customers", *batch([number], [number], width))
+            store.flush()
+        stats = store.stats()
+        assert stats.counters["merges"] == 1
+        assert stats.peak_memory_bytes <= 5 * MIB
+        store.check()
+
+
+@pytest.mark.parametrize(("cap", "block"), [(5 * MIB, 40 * KIB), (32 * MIB, 256 * KIB)])
+def test_merging_many_runs_of_large_blocks_keeps_the_cap(tmp_path, cap, block):
+    options = {"memory_bytes": cap, "block_bytes": block, "fanout": 16, "max_runs": 32}
+    with opened(tmp_path, **options) as store:
+        chance = random.Random(6)
+        for start in range(0, 40 * 1000, 1000):
+            keys = [chance.randrange(10**6) for _ in range(1000)]
+            store.append("customers", *batch(list(range(start, start + 1000)), keys, 500))
+            store.flush()
+        stats = store.stats()
+        assert stats.counters["merges"] > 0
+        assert stats.peak_memory_bytes <= cap
+    with pytest.raises(InvalidArgumentError, match="block_bytes"):
+        Options(memory_bytes=5 * MIB, block_bytes=256 * KIB, max_runs=32)
+
+
 def test_too_many_stores_for_the_cap_are_refused(tmp_path):
     stores = [opened(tmp_path, i, memory_bytes=6 * MIB) for i in range(2)]
     with pytest.raises(MemoryLimitError, match="3 open stores need"):
@@ -171,7 +207,6 @@ def test_a_row_over_a_quarter_of_the_cap_is_refused_and_its_batch_with_it(tmp_pa
 
 def test_a_batch_refused_in_a_later_part_is_refused_in_whole(tmp_path):
     """Rows that are small in Arrow and large when encoded: booleans are bits in lists."""
-    from lsmstate.errors import InvalidArgumentError
     from lsmstate.store import StreamSchema
 
     bits = StreamSchema("bits", KEY, pa.schema([("b", pa.list_(pa.bool_()))]))
@@ -221,8 +256,6 @@ def test_no_room_for_a_row_is_an_error_and_ends(tmp_path):
 
 
 def test_a_probe_of_a_store_whose_memtable_another_store_had_flushed_is_refused(tmp_path):
-    from lsmstate.errors import LsmStateError
-
     with opened(tmp_path, 0, memory_bytes=8 * MIB) as one:
         one.append("customers", customers(*range(100)), keys_of(*range(100)))
         probe = one.probe("customers", keys_of(*range(100)))
