@@ -1,7 +1,8 @@
 """Block compression, byte shuffle and checksums, all from Blosc2's static library.
 
 The raw LZ4, Zstandard and XXH3 functions in it are called directly: no frame format of Blosc2's,
-no global lock, no initialisation. Zstandard wants a context; each thread keeps one per direction.
+no global lock, no initialisation. LZ4 wants a table and Zstandard contexts; each
+thread keeps its own.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint64_t
@@ -11,8 +12,12 @@ cdef extern from *:
     """
     #include <stddef.h>
     #include <stdint.h>
+    #include <stdlib.h>
     unsigned long long XXH3_64bits(const void* data, size_t size);
-    int LZ4_compress_default(const char* source, char* target, int size, int capacity);
+    int LZ4_sizeofState(void);
+    void* LZ4_initStream(void* state, size_t size);
+    int LZ4_compress_fast_extState_fastReset(
+        void* state, const char* source, char* target, int size, int capacity, int acceleration);
     int LZ4_decompress_safe(const char* source, char* target, int size, int capacity);
     typedef struct ZSTD_CCtx_s ZSTD_CCtx;
     typedef struct ZSTD_DCtx_s ZSTD_DCtx;
@@ -24,9 +29,21 @@ cdef extern from *:
     int blosc2_shuffle(int32_t width, int32_t size, const void* source, void* target);
     int blosc2_unshuffle(int32_t width, int32_t size, const void* source, void* target);
 
+    static __thread void* lz4_state;
     static __thread ZSTD_CCtx* zstd_compressor;
     static __thread ZSTD_DCtx* zstd_decompressor;
 
+    /* The table is cleared once per thread and then kept usable by LZ4 itself: clearing 16 KiB for
+       each block would cost a tenth of compressing it. */
+    static int lz4_compress(const char* source, char* target, int size, int capacity) {
+        if (!lz4_state) {
+            void* state = malloc((size_t)LZ4_sizeofState());
+            if (!state) return 0;
+            lz4_state = LZ4_initStream(state, (size_t)LZ4_sizeofState());
+            if (!lz4_state) { free(state); return 0; }
+        }
+        return LZ4_compress_fast_extState_fastReset(lz4_state, source, target, size, capacity, 1);
+    }
     static size_t zstd_compress(void* target, size_t capacity, const void* source, size_t size) {
         if (!zstd_compressor && !(zstd_compressor = ZSTD_createCCtx())) return 0;
         size_t written = ZSTD_compressCCtx(zstd_compressor, target, capacity, source, size, 1);
@@ -39,7 +56,7 @@ cdef extern from *:
     }
     """
     uint64_t XXH3_64bits(const void* data, size_t size) noexcept nogil
-    int LZ4_compress_default(const char*, char*, int, int) noexcept nogil
+    int lz4_compress(const char*, char*, int, int) noexcept nogil
     int LZ4_decompress_safe(const char*, char*, int, int) noexcept nogil
     int blosc2_shuffle(int32_t, int32_t, const void*, void*) noexcept nogil
     int blosc2_unshuffle(int32_t, int32_t, const void*, void*) noexcept nogil
@@ -65,7 +82,7 @@ cdef size_t compress(
     if size > LARGEST_BLOCK or size < 32:
         return 0
     if codec == CODEC_LZ4:
-        found = LZ4_compress_default(
+        found = lz4_compress(
             <const char*> source, <char*> target, <int> size, <int> min(capacity, LARGEST_BLOCK)
         )
         written = found if found > 0 else 0
