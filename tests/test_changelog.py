@@ -417,3 +417,90 @@ def test_records_of_an_unknown_kind_are_refused(tmp_path):
     log.write_bytes(framed + payload)
     with pytest.raises(LsmStateError, match=log.name):
         opened(tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_work_equals_the_model_whenever_it_is_killed(tmp_path, seed):
+    """A copy of the directory between two calls is what a killed process leaves behind."""
+    chance = random.Random(seed)
+    model = {}
+    number = 0
+    directory = tmp_path / "0"
+    store = opened(directory)
+    for step in range(60):
+        what = chance.choices(
+            ["append", "large", "delete", "flush", "commit", "kill"], [6, 3, 3, 1, 2, 3]
+        )[0]
+        if what in ("append", "large"):
+            count = chance.randrange(1, 20) if what == "append" else chance.randrange(250, 700)
+            rows, keys = wide(*range(number, number + count))
+            store.append("customers", rows, keys)
+            for each in range(number, number + count):
+                model.setdefault(each % 250, []).append(each)
+            number += count
+        elif what == "delete":
+            some = chance.sample(range(250), chance.choice([1, 5, 200]))
+            store.delete("customers", keys_of(*some))
+            for key in some:
+                model.pop(key, None)
+        elif what == "flush":
+            store.flush()
+        elif what == "commit":
+            store.commit()
+        else:
+            killed = directory
+            directory = tmp_path / str(step + 1)
+            shutil.copytree(killed, directory)
+            store.close()
+            shutil.rmtree(killed)
+            store = opened(directory, chance.choice([SMALL, Options(memory_bytes=16 * MIB)]))
+        if chance.random() < 0.2:
+            probe = store.probe("customers", keys_of(*range(250)))
+            found = fetched(probe, range(250), 50_000)
+            assert {key: ids(rows) for key, rows in found.items()} == {
+                key: rows for key, rows in model.items() if rows
+            }
+    assert sorted(ids(scanned(store, "customers"))) == sorted(
+        each for rows in model.values() for each in rows
+    )
+    store.check()
+    store.close()
+
+
+def test_damaged_records_are_refused_and_never_read_beyond():
+    """Without the checksum's help: what a record says of itself is checked."""
+    from faults import key_batch, row_batch
+
+    from cython_ext.changelog_record import pack_write, unpack_write
+
+    chance = random.Random(4)
+    keys, rows = key_batch(b"a", None, b"ccc", b"a"), row_batch(b"1", b"", b"x" * 40, b"4")
+    for with_rows in (True, False):
+        record = bytes(pack_write(keys, rows if with_rows else None))
+        found_keys, found_rows = unpack_write(record, with_rows)
+        assert found_keys.to_pylist() == [b"a", None, b"ccc", b"a"]
+        assert found_keys.order.tolist() == keys.order.tolist()
+        assert found_keys.hashes.tolist() == keys.hashes.tolist()
+        assert with_rows == (found_rows is not None)
+        if with_rows:
+            assert found_rows.to_pylist() == rows.to_pylist()
+        for size in range(len(record)):
+            with pytest.raises(CorruptionError):
+                unpack_write(record[:size], with_rows)
+        with pytest.raises(CorruptionError):
+            unpack_write(record + b"\0", with_rows)
+        with pytest.raises(CorruptionError):
+            unpack_write(record, not with_rows)
+        refused = 0
+        for place in range(len(record)):
+            for value in (0, 1, 0x7F, 0xFF, chance.randrange(256)):
+                wrong = record[:place] + bytes([value]) + record[place + 1 :]
+                try:
+                    some_keys, some_rows = unpack_write(wrong, with_rows)
+                except CorruptionError:
+                    refused += 1
+                else:
+                    some_keys.to_pylist()
+                    assert len(some_keys) == 4
+                    assert some_rows is None or len(some_rows.to_pylist()) == 4
+        assert refused > 200
