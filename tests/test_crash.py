@@ -149,7 +149,7 @@ def test_a_standalone_store_keeps_what_it_acknowledged(tmp_path, tear, more, cra
     standalone(tmp_path / "count", count, False)
     total = len(count.seen)
     assert total > 50
-    step = 5 if tear is None else 11
+    step = 7 if tear is None else 17
     failed = 0
     for number in range(0, total, step):
         directory = tmp_path / str(number)
