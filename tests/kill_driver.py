@@ -1,0 +1,52 @@
+"""A program that a test kills: join three streams until everything that has arrived is done.
+
+python kill_driver.py HOME      (the streams lie in HOME/a, HOME/b, HOME/c)
+"""
+
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+
+from spark_streams import FileStream, run_to_end  # noqa: E402
+
+NAMES = ("a", "b", "c")
+
+
+def streams(home: Path) -> dict[str, FileStream]:
+    return {name: FileStream(home / name, f"{name}_k BIGINT, {name}_text STRING") for name in NAMES}
+
+
+def main() -> None:
+    from pyspark.sql import SparkSession
+
+    from lsmstate.spark import multiway_join
+
+    home = Path(sys.argv[1])
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.local.dir", str(home / "local"))
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    joined = multiway_join(
+        {name: stream.read(spark) for name, stream in streams(home).items()},
+        on="a.a_k = b.b_k AND a.a_k = c.c_k",
+        memory="16m",
+    )
+    print("started", flush=True)
+    run_to_end(joined, home / "checkpoint", home / "out")
+    print("done", flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
