@@ -1,5 +1,6 @@
 """Every k-th file operation of a scripted workload fails or tears: nothing acknowledged is lost."""
 
+import dataclasses
 import errno
 import os
 
@@ -20,7 +21,6 @@ OPTIONS = Options(
     fanout=2,
     max_runs=3,
     file_bytes=64 * KIB,
-    sync=True,
 )
 ROWS_EACH = 120
 BATCHES = [
@@ -76,8 +76,9 @@ def model_after(steps):
 STATES = [model_after(SCRIPT[:done]) for done in range(len(SCRIPT) + 1)]
 
 
-def opened(directory):
-    return LsmStore.open(str(directory), STREAMS, options=OPTIONS)
+def opened(directory, sync=False):
+    options = dataclasses.replace(OPTIONS, sync=sync)
+    return LsmStore.open(str(directory), STREAMS, options=options)
 
 
 def found(store):
@@ -106,7 +107,7 @@ def standalone(directory, hook, crash):
     if not crash:
         with faults(hook):
             try:
-                store = opened(directory)
+                store = opened(directory, sync=True)
             except OSError:
                 return 0
             done = run_script(store, crash)
