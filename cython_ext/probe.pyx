@@ -24,7 +24,8 @@ from cython_ext.entries cimport FLAG_RESET
 from cython_ext.key_codec cimport KeyBatch
 from cython_ext.memtable cimport MAX_HEIGHT, Chunk, Memtable, Node, RowHead
 from cython_ext.row_codec cimport RowCodec
-from cython_ext.sst_reader cimport Hit, HitList, Sst
+from cython_ext.sst_probe cimport Hit, HitList, probe_sst
+from cython_ext.sst_reader cimport Sst
 
 cdef struct RunHits:
     HitList hits
@@ -137,8 +138,8 @@ cdef class Lookup:
         for sst in files:
             before = run.hits.count
             with nogil:
-                reached = sst.probe(
-                    self.keys, self.selected, self.selected_count, reached, &run.hits
+                reached = probe_sst(
+                    sst, self.keys, self.selected, self.selected_count, reached, &run.hits
                 )
             if run.hits.count > before:
                 self.tables.append(sst)

@@ -6,24 +6,10 @@ from cython_ext.budget cimport Budget
 from cython_ext.coding cimport Buffer
 from cython_ext.entries cimport EntrySource, RowRef
 from cython_ext.file cimport ReadFile
-from cython_ext.key_codec cimport KeyBatch
 
-cdef struct Hit:
-    uint64_t key_block       # where its key block lies, to find the row blocks that follow
-    uint64_t rows
-    uint64_t row_bytes
-    uint64_t row_block       # where the first row block lies
-    uint32_t key_block_size
-    uint32_t row_block_size
-    uint32_t position        # in the key batch
-    uint32_t block_index
-    uint32_t row_index
-    uint8_t flags
-
-cdef struct HitList:
-    Hit* items
-    size_t count
-    size_t capacity
+cdef enum:
+    INDEX_PAYLOAD = 12    # of an index entry: offset and size of a key block
+    TOP_PAYLOAD = 24      # of the top index: index partition and filter
 
 
 cdef class Sst:
@@ -44,11 +30,6 @@ cdef class Sst:
         self, uint64_t offset, uint32_t size, int kind, bint publish
     ) except NULL nogil
     cdef int damaged(self, uint64_t offset, int kind) except -1 nogil
-    # Look the keys up; the place in `positions` reached: the first key after the last of the file.
-    cdef Py_ssize_t probe(
-        self, KeyBatch keys, const uint32_t* positions, Py_ssize_t count, Py_ssize_t start,
-        HitList* hits
-    ) except -1 nogil
 
 
 cdef class SstSource(EntrySource):

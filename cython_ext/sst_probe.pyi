@@ -1,0 +1,1 @@
+"""Looking keys up in an SSTable; used from Cython only."""
