@@ -104,13 +104,14 @@ class JoinSpec:
 def output_names(streams: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     """How the columns of each stream are called in the result.
 
-    A column keeps its name if that is unique over all inputs, without regard to case; otherwise
-    it is called ``<stream>_<column>``. InvalidArgumentError if that is taken as well.
+    A column keeps its name if that is unique over all inputs, without regard to case (as Spark
+    sees it: lower case, so ``straße`` is not ``strasse``); otherwise it is called
+    ``<stream>_<column>``. InvalidArgumentError if that is taken as well.
     """
-    counts = Counter(column.casefold() for columns in streams.values() for column in columns)
+    counts = Counter(column.lower() for columns in streams.values() for column in columns)
     names = {
         stream: [
-            column if counts[column.casefold()] == 1 else f"{stream}_{column}" for column in columns
+            column if counts[column.lower()] == 1 else f"{stream}_{column}" for column in columns
         ]
         for stream, columns in streams.items()
     }
@@ -118,7 +119,7 @@ def output_names(streams: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     for stream, columns in streams.items():
         for column, name in zip(columns, names[stream], strict=True):
             here = f"{stream}.{column}"
-            other = owners.setdefault(name.casefold(), here)
+            other = owners.setdefault(name.lower(), here)
             if other != here:
                 raise InvalidArgumentError(
                     f"columns {other} and {here} would both be called {name!r} in the result; "
@@ -132,15 +133,15 @@ def _check_streams(streams: Mapping[str, pa.Schema]) -> None:
         raise InvalidArgumentError(
             f"a join needs at least two streams, given: {', '.join(streams) or 'none'}"
         )
-    folded = Counter(name.casefold() for name in streams)
+    folded = Counter(name.lower() for name in streams)
     for name, schema in streams.items():
         if not name:
             raise InvalidArgumentError("a stream's name is empty; name each stream, as in 'cu'")
-        if folded[name.casefold()] > 1:
+        if folded[name.lower()] > 1:
             raise InvalidArgumentError(
                 f"several streams are called {name!r} (case does not count); rename one"
             )
-        twice = [c for c, n in Counter(c.casefold() for c in schema.names).items() if n > 1]
+        twice = [c for c, n in Counter(c.lower() for c in schema.names).items() if n > 1]
         if twice:
             raise InvalidArgumentError(
                 f"stream {name!r} has several columns called {twice[0]!r}; rename all but one"
@@ -232,7 +233,7 @@ def _resolved_column(streams: Mapping[str, pa.Schema], column: Column) -> Column
 def _resolved(what: str, name: str, known: Iterable[str], stream: str = "") -> str:
     """The known name that equals ``name``, without regard to case, as Spark resolves."""
     for candidate in known:
-        if candidate.casefold() == name.casefold():
+        if candidate.lower() == name.lower():
             return candidate
     raise _unknown(what, name, known, stream)
 

@@ -19,8 +19,9 @@ from spark_integration import metrics
 from spark_integration.commit import STATE_DDL
 from spark_integration.frames import FRAME_DDL
 from spark_integration.keys import KeyColumn, common_type
+from spark_integration.pinned import check_settings
 from spark_integration.plan import CoercedSpec, JoinPlan, StreamPlan
-from spark_integration.query import PLAN_METADATA, listen, local_path
+from spark_integration.query import PLAN_METADATA, join_in, listen, local_path
 from spark_integration.route import route_function
 from spark_integration.schemas import arrow_schema, arrow_type, output_fields
 from spark_integration.stateful_join import OUTPUT_DDL, stateful_function
@@ -80,12 +81,15 @@ def multiway_join(
     options = _Checked.of(memory, backend, buckets, state_dir)
     plan, key_types = _plan(spark, streams, on, options)
     if hasattr(spark, "_jsparkSession"):
+        _check_not_nested(streams)
         listen(spark)
     elif plan.state_dir is None:
         raise InvalidArgumentError(
             "under Spark Connect the workers cannot learn the query's checkpoint location; name "
             "a directory that they can write to: multiway_join(..., state_dir=...)"
         )
+    if plan.state_dir is not None:
+        check_settings(plan.state_dir, plan.wanted())
     return _joined(spark, streams, plan, key_types)
 
 
@@ -152,6 +156,17 @@ def _check_inputs(streams: Mapping[str, DataFrame]) -> SparkSession:
                 f"multiway_join(...).join({name}, ...)"
             )
     return next(iter(streams.values())).sparkSession
+
+
+def _check_not_nested(streams: Mapping[str, DataFrame]) -> None:
+    """Spark allows one operator of this kind in a query; its own words would not say whose."""
+    for name, frame in streams.items():
+        if join_in(frame._jdf.queryExecution().analyzed()) is not None:
+            raise InvalidArgumentError(
+                f"stream {name!r} is the result of another multiway_join, which may stand once in "
+                "a query; give all streams to one join, or write the first result to a table and "
+                "read that as a stream"
+            )
 
 
 def _plan(
@@ -223,14 +238,19 @@ def _routed(
     """All inputs as frames, in one DataFrame whose bucket column carries the join's settings."""
     routed: DataFrame | None = None
     for number, stream in enumerate(plan.streams):
-        frame = streams[stream.name]
-        columns = [frame[_quoted(name)] for name in stream.rows.names]
-        wanted = plan.spec.keys[stream.name]
-        for column, field, key_type in zip(wanted, stream.key, key_types, strict=True):
-            if field.name in stream.cast_keys.names:
-                cast = frame[_quoted(column)].cast(key_type)
-                columns.append(cast.alias(f"lsmstate {field.name}"))
-        frames = frame.select(*columns).mapInArrow(route_function(plan, number), FRAME_DDL)
+        # Route goes by position. PySpark asks for each column by its bare name, which fails where
+        # that holds a dot or a quote, or occurs twice; and renaming one by one takes a call each.
+        plain = streams[stream.name].toDF(*[f"c{i}" for i in range(len(stream.rows))])
+        casts = [
+            F.col(f"c{stream.rows.get_field_index(column)}").cast(key_type).alias(f"c{position}")
+            for column, position, key_type in zip(
+                plan.spec.keys[stream.name], stream.key_positions, key_types, strict=True
+            )
+            if position >= len(stream.rows)
+        ]
+        if casts:
+            plain = plain.select("*", *casts)
+        frames = plain.mapInArrow(route_function(plan, number), FRAME_DDL)
         routed = frames if routed is None else routed.unionAll(frames)
     assert routed is not None
     bucket = F.col("bucket").alias("bucket", metadata={PLAN_METADATA: plan.wanted().to_json()})
@@ -268,7 +288,3 @@ def _worker_environment(spark: SparkSession) -> Iterator[None]:
 
 def _nearest(name: str, known: tuple[str, ...]) -> str:
     return difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

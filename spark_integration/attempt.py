@@ -43,9 +43,7 @@ def attempt_store(
         batch_id=run.batch_id,
         # Task attempt ids repeat after a restart of the driver, names of files never may.
         attempt_id=f"{run.attempt}-{uuid.uuid4().hex[:12]}",
-        options=Options(
-            memory_bytes=plan.memory_bytes, retained_batches=run.retained_batches
-        ),
+        options=Options(memory_bytes=plan.memory_bytes, retained_batches=run.retained_batches),
     )
     try:
         yield store

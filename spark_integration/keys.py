@@ -31,6 +31,7 @@ _EXACT_DIGITS: dict[type[T.DataType], int] = {
     T.DoubleType: 10,
     **_INTEGER_DIGITS,
 }
+#: Types without parts that may be a key; structs and arrays of them may be one too.
 _KEY_TYPES: tuple[type[T.DataType], ...] = (
     *_INTEGER_DIGITS,
     T.BooleanType,
@@ -42,6 +43,7 @@ _KEY_TYPES: tuple[type[T.DataType], ...] = (
     T.DateType,
     T.TimestampType,
     T.TimestampNTZType,
+    T.DayTimeIntervalType,
 )
 
 
@@ -61,12 +63,18 @@ def common_type(spark: SparkSession, columns: Sequence[KeyColumn]) -> T.DataType
     for column in columns:
         _check_collation(column, column.data_type)
     pairs = {
-        (left, right): _compared_in(spark, left, right)
-        for left, right in combinations(columns, 2)
+        (left, right): _compared_in(spark, left, right) for left, right in combinations(columns, 2)
     }
     common = columns[0].data_type
     for column in columns[1:]:
         common = _compared_in(spark, columns[0]._replace(data_type=common), column)
+    unfit = _unfit_part(common)
+    if unfit is not None:
+        raise InvalidArgumentError(
+            f"join columns {', '.join(map(str, columns))}: values of {unfit.simpleString()} cannot "
+            "be compared by Spark's '=' or not be encoded as a key; join on the parts that can, or "
+            "on a string made of the column, such as to_json(...)"
+        )
     for (left, right), found in pairs.items():
         if not _keeps_differences(found, common):
             raise InvalidArgumentError(
@@ -74,15 +82,36 @@ def common_type(spark: SparkSession, columns: Sequence[KeyColumn]) -> T.DataType
                 f"the whole key {', '.join(map(str, columns))} only as {common.simpleString()}, "
                 "which would call different values equal; cast the columns to one type first"
             )
-    if not isinstance(common, _KEY_TYPES):
-        raise InvalidArgumentError(
-            f"join columns {', '.join(map(str, columns))} are compared as "
-            f"{common.simpleString()}, which cannot be a join key; join on its parts instead"
-        )
-    return common
+    # Inside a struct or array Spark casts to a type without nulls only what has none.
+    return _nullable(common)
+
+
+def _parts(data_type: T.DataType) -> list[T.DataType]:
+    """The types a nested type is made of; none for a plain one."""
+    if isinstance(data_type, T.StructType):
+        return [field.dataType for field in data_type]
+    return [data_type.elementType] if isinstance(data_type, T.ArrayType) else []
+
+
+def _unfit_part(data_type: T.DataType) -> T.DataType | None:
+    """The type itself, or the part of it, that cannot be a key."""
+    if isinstance(data_type, T.StructType | T.ArrayType):
+        return next(filter(None, map(_unfit_part, _parts(data_type))), None)
+    return None if isinstance(data_type, _KEY_TYPES) else data_type
+
+
+def _nullable(data_type: T.DataType) -> T.DataType:
+    """The type with every nested value nullable."""
+    if isinstance(data_type, T.StructType):
+        return T.StructType([T.StructField(f.name, _nullable(f.dataType)) for f in data_type])
+    if isinstance(data_type, T.ArrayType):
+        return T.ArrayType(_nullable(data_type.elementType))
+    return data_type
 
 
 def _check_collation(column: KeyColumn, data_type: T.DataType) -> None:
+    for part in _parts(data_type):
+        _check_collation(column, part)
     collation = getattr(data_type, "collation", _BINARY_COLLATION)
     if isinstance(data_type, T.StringType) and collation != _BINARY_COLLATION:
         raise InvalidArgumentError(
@@ -130,6 +159,9 @@ def _keeps_differences(narrow: T.DataType, wide: T.DataType) -> bool:
     if narrow == wide:
         return True
     source, target = type(narrow), type(wide)
+    if source is target and _parts(narrow):
+        pairs = zip(_parts(narrow), _parts(wide), strict=True)
+        return all(_keeps_differences(*pair) for pair in pairs)
     if source in _INTEGER_DIGITS:
         digits = _INTEGER_DIGITS[source]
         if isinstance(wide, T.DecimalType):
@@ -137,9 +169,9 @@ def _keeps_differences(narrow: T.DataType, wide: T.DataType) -> bool:
         return bool(_EXACT_DIGITS.get(target, 0) >= digits)
     if isinstance(narrow, T.DecimalType) and isinstance(wide, T.DecimalType):
         more_scale = wide.scale >= narrow.scale
-        return bool(
-            more_scale and wide.precision - wide.scale >= narrow.precision - narrow.scale
-        )
+        return bool(more_scale and wide.precision - wide.scale >= narrow.precision - narrow.scale)
+    if isinstance(narrow, T.DayTimeIntervalType):
+        return isinstance(wide, T.DayTimeIntervalType)  # microseconds, whatever its fields
     if isinstance(narrow, T.FloatType):
         return isinstance(wide, T.DoubleType)
     return isinstance(narrow, T.DateType) and isinstance(wide, T.TimestampType | T.TimestampNTZType)

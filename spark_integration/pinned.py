@@ -50,12 +50,28 @@ def adopt_or_pin(root: str, wanted: Wanted, partitions: int, query_id: str) -> P
         # Another task of the same micro-batch may have been first: what stands there counts.
         settings = _read(path) or settings
     _compare(path, settings, wanted, query_id)
-    return Pinned(
-        settings["buckets"], settings["partitions"], tuple(settings["bucket_ids"])
-    )
+    return Pinned(settings["buckets"], settings["partitions"], tuple(settings["bucket_ids"]))
+
+
+def check_settings(root: str, wanted: Wanted) -> None:
+    """InvalidArgumentError if the state in ``root``, if any, was pinned by another join."""
+    path = os.path.join(root, FILE_NAME)
+    settings = _read(path)
+    if settings is not None:
+        _compare_settings(path, settings, wanted)
 
 
 def _compare(path: str, settings: dict[str, Any], wanted: Wanted, query_id: str) -> None:
+    _compare_settings(path, settings, wanted)
+    if settings["query_id"] != query_id:
+        raise InvalidArgumentError(
+            f"the state in {os.path.dirname(path)} belongs to query {settings['query_id']}, "
+            f"this is query {query_id}; give each query a state_dir of its own, and an empty one "
+            "to a query that starts anew"
+        )
+
+
+def _compare_settings(path: str, settings: dict[str, Any], wanted: Wanted) -> None:
     expected = dict(wanted.settings)
     if wanted.buckets is not None:
         expected["buckets"] = wanted.buckets
@@ -67,12 +83,6 @@ def _compare(path: str, settings: dict[str, Any], wanted: Wanted, query_id: str)
                 f"{name} = {_show(now)} ({path}); start with what it had, or with a new "
                 "checkpoint location"
             )
-    if settings["query_id"] != query_id:
-        raise InvalidArgumentError(
-            f"the state in {os.path.dirname(path)} belongs to query {settings['query_id']}, "
-            f"this is query {query_id}; give each query a state_dir of its own, and an empty one "
-            "to a query that starts anew"
-        )
 
 
 def _show(value: Any) -> str:

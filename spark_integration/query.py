@@ -7,6 +7,7 @@ keeps its values, and two queries cannot meet: each has its own thread and its o
 """
 
 import atexit
+import logging
 import os
 from contextlib import suppress
 from typing import Any, Final
@@ -56,6 +57,8 @@ _PROPERTIES: Final = (
     RETAINED_PROPERTY,
     REFUSAL_PROPERTY,
 )
+
+_log = logging.getLogger("lsmstate")
 
 _listening: "WeakKeyDictionary[SparkSession, QueryStarter]" = WeakKeyDictionary()
 
@@ -107,14 +110,16 @@ class QueryStarter(StreamingQueryListener):
             return
         if hasattr(query, "streamingQuery"):
             query = query.streamingQuery()
-        wanted = _join_in(query.analyzedPlan())
+        wanted = join_in(query.analyzedPlan())
         properties: dict[str, str | None] = dict.fromkeys(_PROPERTIES)
         if wanted is not None:
             try:
                 properties |= _prepare(query, str(event.id), wanted, self._context)
             except (LsmStateError, Py4JError) as refusal:
-                # Spark swallows what a listener raises; the first task raises it instead.
+                # Spark swallows what a listener raises; the first task raises it instead, and
+                # as long as no data arrives, which starts no task, the log is all that says it.
                 properties[REFUSAL_PROPERTY] = str(refusal)
+                _log.error("query %s will fail at its first data: %s", event.id, refusal)
         for name, value in properties.items():
             self._context.setLocalProperty(name, value)
 
@@ -183,7 +188,7 @@ def _check_mode(query: Any) -> None:
         )
 
 
-def _join_in(plan: Any) -> Wanted | None:
+def join_in(plan: Any) -> Wanted | None:
     """The settings of the join in a plan; they stand in the metadata of its bucket column."""
     stack = [plan]
     while stack:

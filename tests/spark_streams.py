@@ -109,3 +109,16 @@ def metric(query: Any, name: str) -> list[int]:
     found: Iterable[Any] = query.recentProgress
     seen = [p["observedMetrics"].get("lsmstate") for p in found]
     return [row[name] for row in seen if row is not None]
+
+
+def collected(joined: Any, home: Path) -> list[Any]:
+    """The rows of everything that has arrived since the checkpoint in ``home``."""
+    got: list[Any] = []
+    query = (
+        joined.writeStream.foreachBatch(lambda batch, _: got.extend(batch.collect()))
+        .option("checkpointLocation", str(home / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return got

@@ -17,6 +17,7 @@ from spark_streams import (
     BACKEND,
     FileStream,
     assert_same_rows,
+    collected,
     committed,
     metric,
     pieces,
@@ -89,9 +90,7 @@ def test_every_type_comes_through_unchanged(spark: Any, tmp_path: Path) -> None:
         )
     )
     streams = {"a": a.read(spark), "b": b.read(spark), "c": c.read(spark)}
-    joined = multiway_join(
-        streams, on="a.k = b.k AND b.k = c.c_key", memory="16m", backend=BACKEND
-    )
+    joined = multiway_join(streams, on="a.k = b.k AND b.k = c.c_key", memory="16m", backend=BACKEND)
     inputs = [field for frame in streams.values() for field in frame.schema]
     assert [f.dataType for f in joined.schema] == [f.dataType for f in inputs]
     assert [f.nullable for f in joined.schema] == [f.nullable for f in inputs]
@@ -126,9 +125,9 @@ def test_composite_keys_and_null_keys(spark: Any, tmp_path: Path) -> None:
         )
 
     streams = {
-        name: FileStream(
-            tmp_path / name, f"{name}_day DATE, {name}_text STRING, {name}_n INT"
-        ).add(*pieces(table(50, name), 2))
+        name: FileStream(tmp_path / name, f"{name}_day DATE, {name}_text STRING, {name}_n INT").add(
+            *pieces(table(50, name), 2)
+        )
         for name in ("a", "b", "c")
     }
     joined = multiway_join(
@@ -163,14 +162,7 @@ def test_floating_keys_compare_as_sparks_do(spark: Any, tmp_path: Path) -> None:
         )
     )
     joined = multiway_join({"a": a.read(spark), "b": b.read(spark)}, on=["k"], backend=BACKEND)
-    got: list[Any] = []
-    query = (
-        joined.writeStream.foreachBatch(lambda batch, _: got.extend(batch.collect()))
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    got = collected(joined, tmp_path)
     assert sorted((row.n, row.m) for row in got) == [(1, 1), (2, 2), (3, 3)]
 
 
@@ -207,18 +199,80 @@ def test_keys_of_every_type_and_casts_between_them(spark: Any, tmp_path: Path) -
         on=" AND ".join(f"l.{name}_0 = r.{name}_1" for name in pairs),
         backend=BACKEND,
     )
-    got: list[Any] = []
-    query = (
-        joined.writeStream.foreachBatch(lambda batch, _: got.extend(batch.collect()))
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    got = collected(joined, tmp_path)
     assert len(got) == 1
     assert (got[0].money_0, got[0].number_0) == (decimal.Decimal("1.50"), "007")
     pinned = json.loads((tmp_path / "checkpoint" / "lsmstate" / "query.json").read_text())
     assert pinned["settings"]["time zone of the keys"] == "Europe/Berlin"
+
+
+#: Per nested key column: its type on both sides, and values of which some are equal.
+NESTED_KEYS = {
+    "st": (
+        "STRUCT<a: INT, b: STRING>",
+        "STRUCT<A: INT, B: STRING>",
+        ["(1, 'x')", "(1, 'X')", "(1, NULL)", "(NULL, NULL)", "NULL"],
+    ),
+    "ar": (
+        "ARRAY<INT>",
+        "ARRAY<BIGINT>",
+        ["array()", "array(1)", "array(1, NULL)", "array(NULL, 1)", "array(NULL)", "NULL"],
+    ),
+    "span": (
+        "INTERVAL DAY",
+        "INTERVAL HOUR TO SECOND",
+        ["INTERVAL '1' DAY", "INTERVAL '-3' DAY", "INTERVAL '0' DAY", "NULL"],
+    ),
+    "deep": (
+        "ARRAY<STRUCT<x: DOUBLE, at: TIMESTAMP, d: DECIMAL(9,2)>>",
+        "ARRAY<STRUCT<x: DOUBLE, at: TIMESTAMP, d: DECIMAL(9,2)>>",
+        [
+            "array((-0.0D, TIMESTAMP'2024-03-31 02:30:00', 1.5))",
+            "array((0.0D, TIMESTAMP'2024-03-31 03:30:00', 1.5))",
+            "array((double('nan'), NULL, 2.25))",
+            "array(NULL)",
+            "array((NULL, NULL, NULL))",
+            "array()",
+        ],
+    ),
+}
+
+
+def test_nested_and_interval_keys_join_as_sparks_own_batch_join(spark: Any, tmp_path: Path) -> None:
+    """One key column at a time takes each of its values, the others their first one."""
+    firsts = [values[0] for _, _, values in NESTED_KEYS.values()]
+    rows = [
+        [*firsts[:place], value, *firsts[place + 1 :]]
+        for place, (_, _, values) in enumerate(NESTED_KEYS.values())
+        for value in values
+    ]
+    frames: dict[str, Any] = {}
+    streams: dict[str, Any] = {}
+    for side, name in enumerate("lr"):
+        types = [kinds[side] for kinds in NESTED_KEYS.values()]
+        selects = [
+            ", ".join(
+                [f"SELECT {number} AS {name}_n"]
+                + [
+                    f"CAST({value} AS {kind}) AS {column}"
+                    for value, kind, column in zip(row, types, NESTED_KEYS, strict=True)
+                ]
+            )
+            for number, row in enumerate(rows)
+        ]
+        directory = str(tmp_path / name)
+        spark.sql(" UNION ALL ".join(selects)).coalesce(1).write.parquet(directory)
+        frames[name] = spark.read.parquet(directory)
+        streams[name] = spark.readStream.schema(frames[name].schema).parquet(directory)
+    condition = " AND ".join(f"l.{column} = r.{column}" for column in NESTED_KEYS)
+    for name, frame in frames.items():
+        frame.createOrReplaceTempView(f"nested_{name}")
+    expected = spark.sql(f"SELECT * FROM nested_l l JOIN nested_r r ON {condition}").collect()
+    got = collected(multiway_join(streams, on=condition, backend=BACKEND), tmp_path)
+    # As text: NaN is not equal to itself, 0.0 and -0.0 are.
+    assert sorted(map(repr, map(tuple, got))) == sorted(map(repr, map(tuple, expected)))
+    pairs = {(row.l_n, row.r_n) for row in got}
+    assert len(pairs) > len(rows), "rows whose inner nulls are equal match too"
 
 
 def _numbers(path: Path, name: str, rows: int, files: int, keys: int) -> FileStream:

@@ -1,0 +1,134 @@
+"""Odd inputs of multiway_join: names, types, silent streams, huge rows, files that go."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import functions as F
+from spark_streams import BACKEND, FileStream, assert_same_rows, collected, committed, run_to_end
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.spark import multiway_join
+
+pytestmark = pytest.mark.spark
+
+
+def stream_of(spark: Any, frame: Any, directory: Path) -> Any:
+    """The rows of a batch as a stream of one file."""
+    frame.coalesce(1).write.parquet(str(directory))
+    return spark.readStream.schema(frame.schema).parquet(str(directory))
+
+
+def pair(spark: Any, home: Path) -> dict[str, Any]:
+    table = pa.table({"k": pa.array([1, 2], pa.int64())})
+    return {name: FileStream(home / name, "k BIGINT").add(table).read(spark) for name in "ab"}
+
+
+def test_odd_names_and_nested_types_come_through(spark: Any, tmp_path: Path) -> None:
+    """Names like our own, with dots and quotes, many columns, one stream twice, one bucket."""
+    odd = spark.sql(
+        """SELECT 1 AS k0, 2 AS `Lsmstate K0`, 3 AS bucket, 4 AS payload, 5 AS `a.b`, 6 AS `straße`,
+        7 AS `strasse`, 8 AS `日本`, 9 AS `x``y`, INTERVAL '1' DAY AS span,
+        map('a', timestamp'2024-01-01 00:00:00') AS m,
+        named_struct('t', timestamp'2024-07-01 00:00:00', 'm', map(1, array(2.5D))) AS s,
+        CAST('x' AS STRING COLLATE UTF8_LCASE) AS lower"""
+    )
+    wide = spark.range(1, 3).select("id", *[(F.col("id") + i).alias(f"c{i}") for i in range(200)])
+    left = stream_of(spark, odd, tmp_path / "left")
+    right = stream_of(spark, wide, tmp_path / "right")
+    joined = multiway_join(
+        {"ä b": left, "日": right, "again": right},
+        on="`ä b`.K0 = 日.id AND 日.id = again.ID",
+        memory=5 << 20,
+        buckets=1,
+        backend=BACKEND,
+    )
+    assert joined.columns[: len(odd.columns)] == odd.columns
+    assert joined.columns[-201:-199] == ["again_id", "again_c0"]
+    values = tuple(odd.collect()[0]) + 2 * tuple(wide.where("id = 1").collect()[0])
+    assert list(map(tuple, collected(joined, tmp_path))) == [values]
+
+
+def test_a_stream_that_never_speaks_and_more_buckets_than_partitions(
+    spark: Any, tmp_path: Path
+) -> None:
+    streams = pair(spark, tmp_path)
+    (tmp_path / "void").mkdir()
+    void = spark.readStream.schema("k BIGINT").parquet(str(tmp_path / "void"))
+    everyone = multiway_join({**streams, "void": void}, on=["k"], buckets=9, backend=BACKEND)
+    assert collected(everyone, tmp_path / "first") == []
+    silent = multiway_join({"x": void, "y": void}, on=["k"], backend=BACKEND)
+    assert collected(silent, tmp_path / "second") == []
+    FileStream(tmp_path / "void", "k BIGINT").add(pa.table({"k": pa.array([2, 3], pa.int64())}))
+    assert [tuple(row) for row in collected(everyone, tmp_path / "first")] == [(2, 2, 2)]
+
+
+def test_a_row_too_large_for_the_cap_is_an_error_that_says_so(spark: Any, tmp_path: Path) -> None:
+    big = spark.sql("SELECT 1 AS k, repeat('x', 8000000) AS text")
+    streams = {"a": stream_of(spark, big, tmp_path / "big"), **{"b": pair(spark, tmp_path)["b"]}}
+    joined = multiway_join(streams, on=["k"], memory="16m", backend=BACKEND)
+    with pytest.raises(StreamingQueryException, match=r"MemoryLimitError.*a quarter of"):
+        collected(joined, tmp_path / "first")
+    joined = multiway_join(streams, on=["k"], memory="64m", backend=BACKEND)
+    assert [len(row.text) for row in collected(joined, tmp_path / "second")] == [8_000_000]
+
+
+def test_two_joins_in_one_query_are_refused(spark: Any, tmp_path: Path) -> None:
+    streams = pair(spark, tmp_path)
+    first = multiway_join(streams, on=["k"]).select(F.col("a_k").alias("k"))
+    with pytest.raises(InvalidArgumentError, match="'j' is the result of another multiway_join"):
+        multiway_join({"j": first, "b": streams["b"]}, on=["k"])
+    second = multiway_join({"c": streams["a"], "d": streams["b"]}, on=["k"]).select("c_k")
+    with pytest.raises(AnalysisException, match="multiway_join_may_stand_once_in_a_query"):
+        first.union(second).schema  # noqa: B018
+
+
+def test_a_batch_that_is_not_read_to_its_end_is_an_error(spark: Any, tmp_path: Path) -> None:
+    """The operator of such a batch leaves no state; Spark says so rather than lose rows."""
+    joined = multiway_join(pair(spark, tmp_path), on=["k"], backend=BACKEND)
+    query = (
+        joined.writeStream.foreachBatch(lambda batch, _: batch.take(1))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(StreamingQueryException):
+        query.awaitTermination()
+    cause = query._jsq.exception().get().cause().getCause().toString()
+    assert "STATE_STORE_COMMIT_VALIDATION_FAILED" in cause
+
+
+def test_files_of_batches_that_spark_forgot_are_removed(spark: Any, tmp_path: Path) -> None:
+    batches, retained = 12, 2
+    streams = {name: FileStream(tmp_path / name, f"{name}_k BIGINT") for name in "ab"}
+    for stream, name in zip(streams.values(), "ab", strict=True):
+        for number in range(batches):
+            keys = pa.array(range(number, number + 20), pa.int64())
+            stream.add(pa.table({f"{name}_k": keys}))
+
+    def joined() -> Any:
+        frames = {name: stream.read(spark) for name, stream in streams.items()}
+        return multiway_join(frames, on="a.a_k = b.b_k", backend=BACKEND, buckets=2)
+
+    setting = "spark.sql.streaming.minBatchesToRetain"
+    spark.conf.set(setting, retained)
+    try:
+        run_to_end(joined(), tmp_path / "checkpoint", tmp_path / "out")
+        seen = {}
+        for bucket in (tmp_path / "checkpoint" / "lsmstate").glob("bucket-*"):
+            names = [path.name for path in bucket.iterdir()]
+            seen[bucket.name] = {int(n) for name in names for n in re.findall(r"\d{6,}", name)[:1]}
+            assert seen[bucket.name], names
+        for stream, name in zip(streams.values(), "ab", strict=True):
+            stream.add(pa.table({f"{name}_k": pa.array(range(40), pa.int64())}))
+        run_to_end(joined(), tmp_path / "checkpoint", tmp_path / "out")
+    finally:
+        spark.conf.unset(setting)
+    sql = f"SELECT * FROM {streams['a'].sql} JOIN {streams['b'].sql} ON a_k = b_k"
+    assert_same_rows(sql, committed(tmp_path / "out"), at_least=1000)
