@@ -5,7 +5,9 @@ malloc would keep what a mixed load frees; a mapping of our own is gone when it 
 
 cimport cython
 from libc.stdint cimport int64_t, uint8_t
-from posix.mman cimport MAP_ANONYMOUS, MAP_FAILED, MAP_PRIVATE, PROT_READ, PROT_WRITE, mmap, munmap
+from posix.mman cimport (
+    MAP_ANONYMOUS, MAP_FAILED, MAP_POPULATE, MAP_PRIVATE, PROT_READ, PROT_WRITE, mmap, munmap,
+)
 
 from cython_ext.budget cimport Budget
 
@@ -41,8 +43,10 @@ cdef class Arena:
             wanted = (wanted + PAGE - 1) & ~(PAGE - 1)
             if self.budget.try_charge(self.component, wanted):
                 return NULL
+            # All pages at once: a slab is filled to its end, and a fault for each page costs more.
             memory = mmap(
-                NULL, wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0
+                NULL, wanted, PROT_READ | PROT_WRITE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0,
             )
             if memory == MAP_FAILED:
                 self.budget.release(self.component, wanted)

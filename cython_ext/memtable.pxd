@@ -1,4 +1,4 @@
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from cython_ext.arena cimport Arena
 from cython_ext.entries cimport EntrySource, RowRef
@@ -19,46 +19,63 @@ cdef struct Chunk:
     uint32_t capacity
     # rows follow: RowHead and bytes, each padded to 8
 
+cdef struct Link:
+    Node* node
+    uint64_t prefix        # of that node, so that most comparisons need not visit it
+
 cdef struct Node:
     Chunk* first
     Chunk* last
     uint64_t row_bytes
-    uint64_t prefix        # bytes 2..10 of the key, big-endian, zero-padded
     uint32_t rows
     uint32_t key_size
-    uint16_t stream
+    uint8_t* key
     uint8_t height
     uint8_t flags
-    uint8_t* key
-    Node* next[1]          # `height` of them
+    Link next[1]           # `height` of them
+
+cdef struct StreamList:    # the skip list of one stream
+    Node* head             # of height MAX_HEIGHT, without a key; NULL: nothing was stored yet
+    int height             # levels in use
 
 
 cdef class Memtable:
     cdef Arena arena
     cdef int64_t limit_bytes
-    cdef Node* head
-    cdef int height
+    cdef StreamList* lists         # by stream number
+    cdef uint32_t list_count
     cdef uint64_t random
     cdef readonly uint64_t keys
     cdef readonly uint64_t rows
     cdef readonly uint64_t row_bytes
     cdef readonly uint64_t first_sequence
     cdef readonly uint64_t last_sequence
-    cdef int _start_writing(self, Node** path, uint64_t sequence) noexcept nogil
-    cdef void _advance(self, Node** path, int level, Node* node) noexcept nogil
+    cdef bint _written
+    cdef StreamList* _list_for_writing(self, uint32_t stream) except? NULL
     cdef bint _full(self, size_t size) noexcept nogil
     cdef Node* _make(self, const uint8_t* key, size_t size, int height) noexcept nogil
     cdef int _random_height(self) noexcept nogil
-    cdef Node* _place(self, Node** path, const uint8_t* key, size_t size) noexcept nogil
+    cdef Node* _place(
+        self, StreamList* stream_list, Node** path, const uint8_t* key, size_t size
+    ) noexcept nogil
     cdef uint8_t* _row_space(self, Node* node, size_t size) noexcept nogil
-    # The first node whose key is not less, or NULL; `path` is a finger kept over ascending keys.
-    cdef Node* find(self, Node** path, const uint8_t* key, size_t size) noexcept nogil
-    cdef void start(self, Node** path) noexcept nogil
+
+# The list of a stream, NULL if nothing of it is stored.
+cdef StreamList* list_of(Memtable memtable, uint32_t stream) noexcept nogil
+# Put the finger at the start of a list.
+cdef void start_path(const StreamList* stream_list, Node** path) noexcept nogil
+# The first node whose key is not less, or NULL; `path` is a finger kept over ascending keys.
+cdef Node* find_node(
+    const StreamList* stream_list, Node** path, const uint8_t* key, size_t size
+) noexcept nogil
 
 
 cdef class MemtableSource(EntrySource):
     cdef Memtable memtable
+    cdef uint32_t stream           # whose list is being read
     cdef Node* node
     cdef Node* following
     cdef Chunk* chunk
     cdef uint32_t place
+    cdef void _enter(self, uint32_t stream) noexcept nogil
+    cdef void _go_on(self) noexcept nogil

@@ -1,4 +1,4 @@
-"""Ordered multimap in memory: a skip list with one node per key, chunks of rows hanging from it.
+"""Ordered multimap in memory: a skip list per stream, a node per key, chunks of rows at it.
 
 Keys of a batch come sorted, so the list is walked once per batch with a finger: the path to the
 last key is the start of the search for the next. Rows are appended to the node's last chunk;
@@ -6,7 +6,8 @@ chunks double up to 32 KiB. Nothing is ever moved, so pointers to rows hold unti
 Heights come from a generator with a fixed seed: the same appends make the same table.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
 from cython_ext.arena cimport Arena
@@ -16,33 +17,91 @@ from cython_ext.entries cimport FLAG_RESET, EntrySource, RowRef
 from cython_ext.key_codec cimport KeyBatch
 from cython_ext.row_codec cimport RowBatch
 
+cdef extern from *:
+    uint64_t __builtin_bswap64(uint64_t) nogil
+    void __builtin_prefetch(const void*) nogil
+
+cdef enum:
+    AHEAD = 6  # rows whose memory is asked for before they are copied
+
 cdef uint32_t CHUNK_BYTES = 32 * 1024
 cdef int64_t SLAB_BYTES = 256 * 1024
 
 
 cdef inline uint64_t _prefix(const uint8_t* key, size_t size) noexcept nogil:
+    """Bytes 2 to 10 of a stored key, big-endian, zero-padded."""
     cdef uint64_t prefix = 0
-    cdef size_t i, end = size if size < 10 else 10
-    for i in range(2, end):
+    cdef size_t i
+    if size >= 10:
+        memcpy(&prefix, key + 2, 8)
+        return __builtin_bswap64(prefix)
+    for i in range(2, size):
         prefix |= (<uint64_t> key[i]) << (56 - 8 * (i - 2))
     return prefix
 
 
-cdef inline uint16_t _stream(const uint8_t* key) noexcept nogil:
-    return <uint16_t> ((key[0] << 8) | key[1])
-
-
 cdef inline int _order(
-    const Node* node, uint16_t stream, uint64_t prefix, const uint8_t* key, size_t size
+    const Link* link, uint64_t prefix, const uint8_t* key, size_t size
 ) noexcept nogil:
-    """Sign of node's key against the key; the common cases never leave the node."""
-    if node.stream != stream:
-        return -1 if node.stream < stream else 1
-    if node.prefix != prefix:
-        return -1 if node.prefix < prefix else 1
-    if node.key_size <= 10 and size <= 10:
-        return (node.key_size > size) - (node.key_size < size)
-    return compare(node.key, node.key_size, key, size)
+    """Sign of the linked node's key against the key; unequal prefixes never visit the node."""
+    if link.prefix != prefix:
+        return -1 if link.prefix < prefix else 1
+    if link.node.key_size <= 10 and size <= 10:
+        return (link.node.key_size > size) - (link.node.key_size < size)
+    return compare(link.node.key, link.node.key_size, key, size)
+
+
+cdef StreamList* list_of(Memtable memtable, uint32_t stream) noexcept nogil:
+    if stream >= memtable.list_count or memtable.lists[stream].head == NULL:
+        return NULL
+    return &memtable.lists[stream]
+
+
+cdef void start_path(const StreamList* stream_list, Node** path) noexcept nogil:
+    cdef int level
+    for level in range(MAX_HEIGHT):
+        path[level] = stream_list.head
+
+
+cdef Node* find_node(
+    const StreamList* stream_list, Node** path, const uint8_t* key, size_t size
+) noexcept nogil:
+    """Invariants: path[level] is the last node known to be less than the key among those of its
+    level or higher, and no lower level lags behind a higher one. So for ascending keys the search
+    climbs only as high as the distance demands, and comes down along the finger."""
+    cdef uint64_t prefix = _prefix(key, size)
+    cdef int level = 0
+    cdef Node* node
+    cdef Link* link
+    cdef bint moved
+    while level + 1 < stream_list.height:
+        link = &path[level].next[level]
+        if link.node == NULL or _order(link, prefix, key, size) >= 0:
+            break
+        level += 1
+    node = path[level]
+    while True:
+        link = &node.next[level]
+        moved = False
+        while link.node != NULL and _order(link, prefix, key, size) < 0:
+            node = link.node
+            link = &node.next[level]
+            moved = True
+        path[level] = node
+        if level == 0:
+            return link.node
+        level -= 1
+        if not moved or _behind(node, path[level], stream_list.head):
+            node = path[level]
+
+
+cdef inline bint _behind(const Node* node, const Node* other, const Node* head) noexcept nogil:
+    """Whether `node` comes before `other` in the list."""
+    if other == head:
+        return False
+    if node == head:
+        return True
+    return compare(node.key, node.key_size, other.key, other.key_size) < 0
 
 
 cdef class Memtable:
@@ -51,8 +110,9 @@ cdef class Memtable:
     def __cinit__(self, Budget budget not None, int64_t limit_bytes):
         self.arena = Arena(budget, MEMTABLE, min(SLAB_BYTES, max(limit_bytes // 8, 4096)))
         self.limit_bytes = limit_bytes
-        self.head = NULL
-        self.height = 1
+        self.lists = NULL
+        self.list_count = 0
+        self._written = False
         self.random = <uint64_t> 0x2545F4914F6CDD1D
         self.keys = 0
         self.rows = 0
@@ -63,6 +123,9 @@ cdef class Memtable:
     def __init__(self, Budget budget not None, int64_t limit_bytes):
         if limit_bytes < 4096:
             raise ValueError(f"a memtable of {limit_bytes} bytes; give at least 4096")
+
+    def __dealloc__(self):
+        free(self.lists)
 
     def __len__(self) -> int:
         return self.keys
@@ -83,31 +146,42 @@ cdef class Memtable:
         cdef uint8_t* space
         cdef RowHead head
         cdef Node* path[MAX_HEIGHT]
-        cdef Node* node = NULL
+        cdef Node* node
+        cdef StreamList* stream_list
         if keys.n != rows.n:
             raise ValueError(f"{keys.n} keys for {rows.n} rows")
+        if place >= keys.n_valid:
+            return place
+        stream_list = self._list_for_writing(_stream_of(keys))
+        if stream_list == NULL:
+            return place
+        self._note(sequence)
         with nogil:
-            if self._start_writing(path, sequence) == 0:
-                while place < keys.n_valid:
-                    position = keys.order[place]
-                    key = keys.data + keys.offsets[position]
-                    node = self._place(path, key, keys.offsets[position + 1] - keys.offsets[position])
-                    if node == NULL:
-                        break
-                    size = rows.offsets[position + 1] - rows.offsets[position]
-                    space = self._row_space(node, size)
-                    if space == NULL:
-                        break
-                    head.size = <uint32_t> size
-                    head.ordinal = <uint32_t> position
-                    head.sequence = sequence
-                    memcpy(space, &head, sizeof(RowHead))
-                    memcpy(space + sizeof(RowHead), rows.data + rows.offsets[position], size)
-                    node.rows += 1
-                    node.row_bytes += size
-                    self.rows += 1
-                    self.row_bytes += size
-                    place += 1
+            start_path(stream_list, path)
+            while place < keys.n_valid:
+                position = keys.order[place]
+                key = keys.data + keys.offsets[position]
+                node = self._place(
+                    stream_list, path, key, keys.offsets[position + 1] - keys.offsets[position]
+                )
+                if node == NULL:
+                    break
+                size = rows.offsets[position + 1] - rows.offsets[position]
+                if place + AHEAD < keys.n_valid:
+                    _prefetch_row(rows, keys.order[place + AHEAD])
+                space = self._row_space(node, size)
+                if space == NULL:
+                    break
+                head.size = <uint32_t> size
+                head.ordinal = <uint32_t> position
+                head.sequence = sequence
+                memcpy(space, &head, sizeof(RowHead))
+                memcpy(space + sizeof(RowHead), rows.data + rows.offsets[position], size)
+                node.rows += 1
+                node.row_bytes += size
+                self.rows += 1
+                self.row_bytes += size
+                place += 1
         return place
 
     def delete(self, KeyBatch keys not None, uint64_t sequence, Py_ssize_t start) -> int:
@@ -116,41 +190,55 @@ cdef class Memtable:
         cdef size_t position
         cdef Node* path[MAX_HEIGHT]
         cdef Node* node
+        cdef StreamList* stream_list
+        if place >= keys.n_valid:
+            return place
+        stream_list = self._list_for_writing(_stream_of(keys))
+        if stream_list == NULL:
+            return place
+        self._note(sequence)
         with nogil:
-            if self._start_writing(path, sequence) == 0:
-                while place < keys.n_valid:
-                    position = keys.order[place]
-                    node = self._place(
-                        path, keys.data + keys.offsets[position],
-                        keys.offsets[position + 1] - keys.offsets[position],
-                    )
-                    if node == NULL:
-                        break
-                    self.rows -= node.rows
-                    self.row_bytes -= node.row_bytes
-                    node.rows = 0
-                    node.row_bytes = 0
-                    node.first = NULL
-                    node.last = NULL
-                    node.flags |= FLAG_RESET
-                    place += 1
+            start_path(stream_list, path)
+            while place < keys.n_valid:
+                position = keys.order[place]
+                node = self._place(
+                    stream_list, path, keys.data + keys.offsets[position],
+                    keys.offsets[position + 1] - keys.offsets[position],
+                )
+                if node == NULL:
+                    break
+                self.rows -= node.rows
+                self.row_bytes -= node.row_bytes
+                node.rows = 0
+                node.row_bytes = 0
+                node.first = NULL
+                node.last = NULL
+                node.flags |= FLAG_RESET
+                place += 1
         return place
 
-    cdef int _start_writing(self, Node** path, uint64_t sequence) noexcept nogil:
-        cdef int level
-        if self.head == NULL:
-            self.head = self._make(NULL, 0, MAX_HEIGHT)
-            if self.head == NULL:
-                return -1
+    def _note(self, uint64_t sequence) -> None:
+        if not self._written:
             self.first_sequence = sequence
+            self._written = True
         self.last_sequence = sequence
-        self.start(path)
-        return 0
 
-    cdef void start(self, Node** path) noexcept nogil:
-        cdef int level
-        for level in range(MAX_HEIGHT):
-            path[level] = self.head
+    cdef StreamList* _list_for_writing(self, uint32_t stream) except? NULL:
+        """The list of a stream, made if need be; NULL without an exception if there is no room."""
+        cdef StreamList* lists
+        cdef uint32_t i
+        if stream >= self.list_count:
+            lists = <StreamList*> realloc(self.lists, (stream + 1) * sizeof(StreamList))
+            if lists == NULL:
+                raise MemoryError(f"no memory for {stream + 1} streams")
+            for i in range(self.list_count, stream + 1):
+                lists[i].head = NULL
+                lists[i].height = 1
+            self.lists = lists
+            self.list_count = stream + 1
+        if self.lists[stream].head == NULL:
+            self.lists[stream].head = self._make(NULL, 0, MAX_HEIGHT)
+        return &self.lists[stream] if self.lists[stream].head != NULL else NULL
 
     cdef bint _full(self, size_t size) noexcept nogil:
         """Whether `size` more bytes would pass the limit; a table without rows takes any one."""
@@ -161,7 +249,7 @@ cdef class Memtable:
         return self.arena.held_bytes + <int64_t> size > self.limit_bytes
 
     cdef Node* _make(self, const uint8_t* key, size_t size, int height) noexcept nogil:
-        cdef size_t head = sizeof(Node) + (height - 1) * sizeof(Node*)
+        cdef size_t head = sizeof(Node) + (height - 1) * sizeof(Link)
         cdef Node* node
         cdef int level
         if self._full(head + size):
@@ -177,14 +265,10 @@ cdef class Memtable:
         node.height = <uint8_t> height
         node.key_size = <uint32_t> size
         node.key = <uint8_t*> node + head
-        node.stream = 0
-        node.prefix = 0
         if size:
             memcpy(node.key, key, size)
-            node.stream = _stream(key)
-            node.prefix = _prefix(key, size)
         for level in range(height):
-            node.next[level] = NULL
+            node.next[level].node = NULL
         return node
 
     cdef int _random_height(self) noexcept nogil:
@@ -198,67 +282,29 @@ cdef class Memtable:
             bits >>= 2
         return height
 
-    cdef Node* find(self, Node** path, const uint8_t* key, size_t size) noexcept nogil:
-        """Invariant: path[level] is the last node of its level known to be less than the key, so
-        for ascending keys the search climbs only as high as the distance demands."""
-        cdef uint16_t stream = _stream(key)
-        cdef uint64_t prefix = _prefix(key, size)
-        cdef int level = 0
-        cdef Node* node
-        cdef Node* following
-        if self.head == NULL:
-            return NULL
-        while level + 1 < self.height:
-            following = path[level].next[level]
-            if following == NULL or _order(following, stream, prefix, key, size) >= 0:
-                break
-            level += 1
-        node = path[level]
-        while level >= 0:
-            # The node reached above may lie before the finger of this level, never after it
-            # where the climb did not pass this level; take whichever is further.
-            if path[level] != self.head and (
-                node == self.head
-                or _order(node, path[level].stream, path[level].prefix,
-                          path[level].key, path[level].key_size) < 0
-            ):
-                node = path[level]
-            following = node.next[level]
-            while following != NULL and _order(following, stream, prefix, key, size) < 0:
-                node = following
-                following = node.next[level]
-            path[level] = node
-            level -= 1
-        return path[0].next[0]
-
-    cdef Node* _place(self, Node** path, const uint8_t* key, size_t size) noexcept nogil:
+    cdef Node* _place(
+        self, StreamList* stream_list, Node** path, const uint8_t* key, size_t size
+    ) noexcept nogil:
         """The node of the key, made if need be; NULL if there is no room."""
-        cdef Node* node = self.find(path, key, size)
+        cdef Node* node = find_node(stream_list, path, key, size)
+        cdef uint64_t prefix = _prefix(key, size)
         cdef int height, level
-        if node != NULL and _order(node, _stream(key), _prefix(key, size), key, size) == 0:
+        if node != NULL and _order(&path[0].next[0], prefix, key, size) == 0:
             return node
         height = self._random_height()
         node = self._make(key, size, height)
         if node == NULL:
             return NULL
-        if height > self.height:
-            self.height = height
+        if height > stream_list.height:
+            stream_list.height = height
         for level in range(height):
             if level > 0:
-                self._advance(path, level, node)
+                _advance(path, level, prefix, key, size)
             node.next[level] = path[level].next[level]
-            path[level].next[level] = node
+            path[level].next[level].node = node
+            path[level].next[level].prefix = prefix
         self.keys += 1
         return node
-
-    cdef void _advance(self, Node** path, int level, Node* node) noexcept nogil:
-        """Bring the finger of one level up to the node: a search that ended low left it behind."""
-        cdef Node* following = path[level].next[level]
-        while following != NULL and _order(
-            following, node.stream, node.prefix, node.key, node.key_size
-        ) < 0:
-            path[level] = following
-            following = following.next[level]
 
     cdef uint8_t* _row_space(self, Node* node, size_t size) noexcept nogil:
         cdef size_t wanted = (sizeof(RowHead) + size + 7) & ~(<size_t> 7)
@@ -296,36 +342,72 @@ cdef class Memtable:
     def clear(self) -> None:
         """Give all memory back; iterators and probes of it are invalid from now on."""
         self.arena.clear()
-        self.head = NULL
-        self.height = 1
+        free(self.lists)
+        self.lists = NULL
+        self.list_count = 0
+        self._written = False
         self.keys = 0
         self.rows = 0
         self.row_bytes = 0
 
     def check(self) -> None:
         """Raise AssertionError unless every invariant holds; walks everything."""
-        cdef Node* node
-        cdef Node* following
-        cdef int level
+        cdef uint32_t stream
         cdef uint64_t keys = 0, rows = 0
-        if self.head == NULL:
-            return
-        for level in range(self.height):
-            node = self.head.next[level]
+        cdef Node* node
+        for stream in range(self.list_count):
+            if self.lists[stream].head == NULL:
+                continue
+            _check_levels(&self.lists[stream])
+            node = self.lists[stream].head.next[0].node
             while node != NULL:
-                following = node.next[level]
-                if level == 0:
-                    keys += 1
-                    rows += node.rows
-                if node.height <= level:
-                    raise AssertionError(f"a node of height {node.height} on level {level}")
-                if following != NULL and compare(
-                    node.key, node.key_size, following.key, following.key_size
-                ) >= 0:
-                    raise AssertionError("keys out of order")
-                node = following
+                keys += 1
+                rows += node.rows
+                node = node.next[0].node
         if keys != self.keys or rows != self.rows:
             raise AssertionError(f"{keys} keys and {rows} rows, counted {self.keys}, {self.rows}")
+
+
+cdef int _check_levels(StreamList* stream_list) except -1:
+    cdef int level
+    cdef Link* link
+    cdef Link* following
+    for level in range(stream_list.height):
+        link = &stream_list.head.next[level]
+        while link.node != NULL:
+            following = &link.node.next[level]
+            if link.node.height <= level:
+                raise AssertionError(f"a node of height {link.node.height} on level {level}")
+            if link.prefix != _prefix(link.node.key, link.node.key_size):
+                raise AssertionError("a link has another prefix than its node's key")
+            if following.node != NULL and compare(
+                link.node.key, link.node.key_size, following.node.key, following.node.key_size
+            ) >= 0:
+                raise AssertionError("keys out of order")
+            link = following
+    return 0
+
+
+cdef void _advance(
+    Node** path, int level, uint64_t prefix, const uint8_t* key, size_t size
+) noexcept nogil:
+    """Bring the finger of one level up to the key: a search that ended low left it behind."""
+    cdef Link* link = &path[level].next[level]
+    while link.node != NULL and _order(link, prefix, key, size) < 0:
+        path[level] = link.node
+        link = &path[level].next[level]
+
+
+cdef inline void _prefetch_row(RowBatch rows, size_t position) noexcept nogil:
+    """Rows are taken in the order of their keys, which is none to the memory they lie in."""
+    cdef const uint8_t* row = rows.data + rows.offsets[position]
+    __builtin_prefetch(row)
+    __builtin_prefetch(row + 64)
+
+
+cdef inline uint32_t _stream_of(KeyBatch keys) noexcept nogil:
+    """The stream of a batch with at least one key."""
+    return (<uint32_t> keys.data[0] << 8) | keys.data[1]
 
 
 cdef class MemtableSource(EntrySource):
@@ -333,14 +415,26 @@ cdef class MemtableSource(EntrySource):
 
     def __init__(self, Memtable memtable not None):
         self.memtable = memtable
+        self._enter(0)
+
+    cdef void _enter(self, uint32_t stream) noexcept nogil:
+        """Stand before the first key of the first stream from this one on that has any."""
         self.node = NULL
-        self.following = memtable.head.next[0] if memtable.head != NULL else NULL
+        self.following = NULL
+        self.stream = stream
+        while self.following == NULL and self.stream < self.memtable.list_count:
+            if self.memtable.lists[self.stream].head != NULL:
+                self.following = self.memtable.lists[self.stream].head.next[0].node
+            if self.following == NULL:
+                self.stream += 1
 
     cdef int next_key(self) except -1 nogil:
         self.node = self.following
         if self.node == NULL:
             return 0
-        self.following = self.node.next[0]
+        self.following = self.node.next[0].node
+        if self.following == NULL:
+            self._go_on()
         self.key = self.node.key
         self.key_size = self.node.key_size
         self.flags = self.node.flags
@@ -349,6 +443,12 @@ cdef class MemtableSource(EntrySource):
         self.chunk = self.node.first
         self.place = 0
         return 1
+
+    cdef void _go_on(self) noexcept nogil:
+        """To the next stream; the current entry stays."""
+        cdef Node* current = self.node
+        self._enter(self.stream + 1)
+        self.node = current
 
     cdef int next_row(self, RowRef* row) except -1 nogil:
         cdef RowHead* head
@@ -367,12 +467,18 @@ cdef class MemtableSource(EntrySource):
 
     cdef int seek(self, const uint8_t* key, size_t size) except -1 nogil:
         cdef Node* path[MAX_HEIGHT]
-        if self.memtable.head == NULL:
-            self.following = NULL
-        elif size < 2:
-            self.following = self.memtable.head.next[0]
-        else:
-            self.memtable.start(path)
-            self.following = self.memtable.find(path, key, size)
+        cdef StreamList* stream_list
+        cdef uint32_t stream
+        if size < 2:
+            self._enter(0)
+            return 0
+        stream = (<uint32_t> key[0] << 8) | key[1]
+        stream_list = list_of(self.memtable, stream)
+        if stream_list != NULL:
+            start_path(stream_list, path)
+            self.following = find_node(stream_list, path, key, size)
+            self.stream = stream
+        if stream_list == NULL or self.following == NULL:
+            self._enter(stream + (stream_list != NULL))
         self.node = NULL
         return 0

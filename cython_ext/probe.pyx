@@ -22,7 +22,9 @@ from cython_ext.budget cimport PROBE, Budget
 from cython_ext.coding cimport Buffer, put_bytes, put_u64, release
 from cython_ext.entries cimport FLAG_RESET
 from cython_ext.key_codec cimport KeyBatch
-from cython_ext.memtable cimport MAX_HEIGHT, Chunk, Memtable, Node, RowHead
+from cython_ext.memtable cimport (
+    MAX_HEIGHT, Chunk, Memtable, Node, RowHead, StreamList, find_node, list_of, start_path,
+)
 from cython_ext.row_codec cimport RowCodec
 from cython_ext.sst_probe cimport Hit, HitList, probe_sst
 from cython_ext.sst_reader cimport Sst
@@ -172,15 +174,20 @@ cdef class Lookup:
         cdef Py_ssize_t i
         cdef size_t position, size
         cdef const uint8_t* key
-        if memtable.head == NULL:
+        cdef StreamList* stream_list
+        if self.selected_count == 0:
+            return
+        key = self.keys.data + self.keys.offsets[self.selected[0]]
+        stream_list = list_of(memtable, (<uint32_t> key[0] << 8) | key[1])
+        if stream_list == NULL:
             return
         with nogil:
-            memtable.start(path)
+            start_path(stream_list, path)
             for i in range(self.selected_count):
                 position = self.selected[i]
                 key = self.keys.data + self.keys.offsets[position]
                 size = self.keys.offsets[position + 1] - self.keys.offsets[position]
-                node = memtable.find(path, key, size)
+                node = find_node(stream_list, path, key, size)
                 if node != NULL and node.key_size == size and memcmp(node.key, key, size) == 0:
                     self.nodes[position] = node
 
