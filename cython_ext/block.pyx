@@ -148,7 +148,9 @@ cdef int parse_row_block(const uint8_t* raw, size_t size, RowBlock* block) noexc
     arrays = <size_t> block.rows * 4
     block.ordinals = tail - arrays
     block.sequences = block.ordinals - arrays
-    block.ends = NULL if block.width else block.sequences - arrays
+    block.ends = block.sequences - arrays
+    if block.width:
+        block.ends = NULL
     if <size_t> block.data_size + arrays * (2 if block.width else 3) + ROW_TAIL_BYTES != size:
         return -1
     if block.width and <size_t> block.width * block.rows != block.data_size:

@@ -41,16 +41,10 @@ from libc.string cimport memset
 
 from cython_ext.arrow_c cimport ArrowArray
 from cython_ext.arrow_read cimport TypeTree, borrowed
-from cython_ext.row_decode cimport (
-    Builder,
-    Place,
-    close_builder,
-    export_builder,
-    open_builder,
-    read_rows,
-)
+from cython_ext.row_builder cimport Builder, close_builder, export_builder, open_builder
+from cython_ext.row_decode cimport read_rows
 from cython_ext.row_encode cimport measure_rows, write_rows
-from cython_ext.row_layout cimport is_fixed
+from cython_ext.row_layout cimport Place, is_fixed
 
 import pyarrow as pa
 

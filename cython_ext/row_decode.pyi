@@ -1,0 +1,1 @@
+"""Tiles of rows as columns; used from Cython only."""

@@ -4,75 +4,32 @@ Every length is checked against the end of its row before it is used, and a buff
 bytes that were found in a row (a null of a fixed-width type takes the type's width).
 """
 
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from cython_ext.arrow_c cimport ArrowArray
 from cython_ext.arrow_read cimport (
     KIND_BOOL,
     KIND_BYTES,
     KIND_FIXED,
-    KIND_FIXED_LIST,
     KIND_LARGE_BYTES,
     KIND_LARGE_LIST,
     KIND_LIST,
     KIND_NULL,
-    KIND_STRUCT,
-    ORDER_DECIMAL,
     Node,
 )
-from cython_ext.coding cimport Buffer, get_varint, release, reserve
-from cython_ext.row_layout cimport TILE, Layout, copy_bytes, is_fixed, word
-
-from cython_ext.errors import CorruptionError, MemoryLimitError
-
-cdef struct Tile:
-    int64_t first
-    Py_ssize_t n
-    const uint8_t* rows[TILE]
-    const uint8_t* tails[TILE]  # the next variable value
-    const uint8_t* ends[TILE]
-    int64_t sizes[TILE]  # of the column at hand
-    const uint8_t* limit  # the end of the last row
-
-
-cdef int corrupt(const char* what) except -1 nogil:
-    with gil:
-        raise CorruptionError(what.decode())
-
-
-cdef int open_builder(Builder* builder, const Node* node) except -1 nogil:
-    """`builder` is zeroed memory; close_builder frees it also after a failure."""
-    cdef Py_ssize_t i
-    builder.node = node
-    if node.kind == KIND_BYTES or node.kind == KIND_LIST:
-        push_offset(builder, 0)
-    elif node.kind == KIND_LARGE_BYTES or node.kind == KIND_LARGE_LIST:
-        push_offset(builder, 0)
-    reserve(&builder.values, 8)
-    if node.n_children == 0:
-        return 0
-    builder.children = <Builder*> calloc(node.n_children, sizeof(Builder))
-    if builder.children == NULL:
-        with gil:
-            raise MemoryError(f"cannot allocate {node.n_children} column builders")
-    builder.n_children = node.n_children
-    for i in range(node.n_children):
-        open_builder(&builder.children[i], &node.children[i])
-    return 0
-
-
-cdef void close_builder(Builder* builder) noexcept nogil:
-    cdef Py_ssize_t i
-    for i in range(builder.n_children):
-        close_builder(&builder.children[i])
-    free(builder.children)
-    builder.children = NULL
-    builder.n_children = 0
-    release(&builder.validity)
-    release(&builder.offsets)
-    release(&builder.values)
+from cython_ext.coding cimport reserve
+from cython_ext.row_builder cimport Builder, corrupt, grow_bytes, read_nested
+from cython_ext.row_layout cimport (
+    TILE,
+    Layout,
+    Place,
+    Tile,
+    checked_varint,
+    clean_bitmap,
+    copy_bytes,
+    read_cell,
+    word,
+)
 
 
 cdef int read_rows(
@@ -154,11 +111,6 @@ cdef int start_tile(
             corrupt(b"the null bitmap has bits beyond the last column")
     tile.limit = tile.ends[tile.n - 1]
     return 0
-
-
-cdef inline bint clean_bitmap(const uint8_t* bitmap, int64_t n) noexcept nogil:
-    """Whether the bits behind the last one are zero."""
-    return n & 7 == 0 or bitmap[n >> 3] >> (n & 7) == 0
 
 
 cdef int read_column(
@@ -260,17 +212,6 @@ cdef void read_wide(uint64_t* target, word unused, int64_t at, Tile* tile) noexc
         target[2 * i + 1] = <uint64_t> (low >> 63)
 
 
-cdef inline void read_cell(const Node* node, const uint8_t* source, uint8_t* target) noexcept nogil:
-    """One fixed-width value, sign-extended if it was narrowed."""
-    memcpy(target, source, node.row_width)
-    if node.row_width < node.width:
-        memset(
-            target + node.row_width,
-            0xFF if source[node.row_width - 1] & 0x80 else 0,
-            node.width - node.row_width,
-        )
-
-
 cdef int read_sizes(Py_ssize_t c, bint nulls, Tile* tile, Place* place) except -1 nogil:
     """The lengths of a variable column; the tails move behind them."""
     cdef Py_ssize_t i
@@ -292,16 +233,6 @@ cdef int read_sizes(Py_ssize_t c, bint nulls, Tile* tile, Place* place) except -
         tile.sizes[i] = <int64_t> size
         tile.tails[i] = at
     return 0
-
-
-cdef const uint8_t* checked_varint(
-    const uint8_t* at, const uint8_t* end, uint64_t* value
-) noexcept nogil:
-    """The byte after the varint; NULL if it passes the end or is longer than needed."""
-    cdef const uint8_t* after = get_varint(at, end, value)
-    if after == NULL or (after - at > 1 and (after - 1)[0] == 0):
-        return NULL
-    return after
 
 
 cdef int read_bytes(Builder* builder, Tile* tile, Place* place) except -1 nogil:
@@ -348,239 +279,3 @@ cdef int put_offsets(Builder* builder, Tile* tile) except -1 nogil:
             wide[i] = end
         builder.offsets.size += tile.n * 8
     return 0
-
-
-cdef int grow_bytes(Builder* builder, int64_t extra) except -1 nogil:
-    """Room for the bytes of strings, and 16 more for copies that write too much."""
-    cdef int64_t total = <int64_t> builder.values.size + extra
-    if builder.node.kind == KIND_BYTES and total > INT32_MAX:
-        with gil:
-            raise MemoryLimitError(
-                f"{total} bytes of strings do not fit one batch; "
-                "read fewer rows at a time, or store the column as a large_string or large_binary"
-            )
-    reserve(&builder.values, extra + 16)
-    return 0
-
-
-cdef int read_nested(Builder* builder, Py_ssize_t c, Tile* tile, Place* place) except -1 nogil:
-    cdef Py_ssize_t i
-    cdef const uint8_t* end
-    cdef const uint8_t* after
-    for i in range(tile.n):
-        place.row = tile.first + i
-        if (tile.rows[i][c >> 3] >> (c & 7)) & 1:
-            add_null(builder)
-            continue
-        end = tile.tails[i] + tile.sizes[i]
-        after = add_value(builder, tile.tails[i], end)
-        if after != end:
-            corrupt(b"a nested value is shorter than its length")
-        tile.tails[i] = end
-    return 0
-
-
-cdef int push_bit(Buffer* bits, int64_t at, bint value) except -1 nogil:
-    """Bit number `at`, which is the next one."""
-    if at & 7 == 0:
-        reserve(bits, 1)
-        bits.data[bits.size] = 0
-        bits.size += 1
-    bits.data[at >> 3] |= <uint8_t> (value << (at & 7))
-    return 0
-
-
-cdef int push_offset(Builder* builder, int64_t value) except -1 nogil:
-    cdef int32_t narrow = <int32_t> value
-    if builder.node.kind == KIND_BYTES or builder.node.kind == KIND_LIST:
-        if value > INT32_MAX:
-            with gil:
-                raise MemoryLimitError(
-                    f"{value} list elements do not fit one batch; read fewer rows at a time, or "
-                    "store the column as a large_list"
-                )
-        reserve(&builder.offsets, 4)
-        memcpy(builder.offsets.data + builder.offsets.size, &narrow, 4)
-        builder.offsets.size += 4
-    else:
-        reserve(&builder.offsets, 8)
-        memcpy(builder.offsets.data + builder.offsets.size, &value, 8)
-        builder.offsets.size += 8
-    return 0
-
-
-cdef int add_child_null(Builder* builder) except -1 nogil:
-    if builder.node.required:
-        corrupt(b"a map has a null key or entry")
-    push_bit(&builder.validity, builder.length, False)
-    builder.length += 1
-    builder.null_count += 1
-    return add_null(builder)
-
-
-cdef const uint8_t* add_child(
-    Builder* builder, const uint8_t* at, const uint8_t* end
-) except NULL nogil:
-    push_bit(&builder.validity, builder.length, True)
-    builder.length += 1
-    return add_value(builder, at, end)
-
-
-cdef int add_null(Builder* builder) except -1 nogil:
-    """What a null takes in the buffers other than validity; `length` counts it already."""
-    cdef const Node* node = builder.node
-    cdef int64_t k
-    if node.kind == KIND_BOOL:
-        push_bit(&builder.values, builder.length - 1, False)
-    elif node.kind == KIND_FIXED:
-        reserve(&builder.values, node.width)
-        memset(builder.values.data + builder.values.size, 0, node.width)
-        builder.values.size += node.width
-    elif node.kind == KIND_BYTES or node.kind == KIND_LARGE_BYTES:
-        push_offset(builder, builder.values.size)
-    elif node.kind == KIND_LIST or node.kind == KIND_LARGE_LIST:
-        push_offset(builder, builder.children.length)
-    elif node.kind == KIND_STRUCT:
-        for k in range(node.n_children):
-            add_hidden(&builder.children[k])
-    elif node.kind == KIND_FIXED_LIST:
-        for k in range(node.width):
-            add_hidden(builder.children)
-    return 0
-
-
-cdef int add_hidden(Builder* builder) except -1 nogil:
-    """A slot under a null parent; null itself."""
-    push_bit(&builder.validity, builder.length, False)
-    builder.length += 1
-    builder.null_count += 1
-    return add_null(builder)
-
-
-cdef const uint8_t* add_value(
-    Builder* builder, const uint8_t* at, const uint8_t* end
-) except NULL nogil:
-    """Read one value that is not null; the byte behind it."""
-    cdef const Node* node = builder.node
-    cdef uint64_t size = 0
-    if node.kind == KIND_FIXED:
-        if end - at < node.row_width:
-            corrupt(b"a nested value passes its end")
-        reserve(&builder.values, node.width)
-        read_cell(node, at, builder.values.data + builder.values.size)
-        builder.values.size += node.width
-        return at + node.row_width
-    if node.kind == KIND_BOOL:
-        if end - at < 1 or at[0] > 1:
-            corrupt(b"a nested boolean is neither 0 nor 1")
-        push_bit(&builder.values, builder.length - 1, at[0])
-        return at + 1
-    if node.kind == KIND_STRUCT:
-        return add_children(builder, node.n_children, at, end)
-    if node.kind == KIND_FIXED_LIST:
-        return add_children(builder, node.width, at, end)
-    if node.kind == KIND_NULL:
-        corrupt(b"a value in a column of nulls")
-    at = checked_varint(at, end, &size)
-    if node.kind == KIND_BYTES or node.kind == KIND_LARGE_BYTES:
-        if at == NULL or size > <uint64_t> (end - at):
-            corrupt(b"a nested length passes its end")
-        grow_bytes(builder, size)
-        copy_bytes(builder.values.data + builder.values.size, at, size)
-        builder.values.size += size
-        push_offset(builder, builder.values.size)
-        return at + size
-    if at == NULL or size > 8 * <uint64_t> (end - at):  # each element has a bit at least
-        corrupt(b"a nested list is longer than its bytes")
-    at = add_children(builder, size, at, end)
-    push_offset(builder, builder.children.length)
-    return at
-
-
-cdef const uint8_t* add_children(
-    Builder* builder, int64_t n, const uint8_t* at, const uint8_t* end
-) except NULL nogil:
-    """The children of a struct, or the elements of a list, behind their null bitmap."""
-    cdef const uint8_t* bitmap = at
-    cdef bint struct_like = builder.node.kind == KIND_STRUCT
-    cdef Builder* child
-    cdef int64_t k
-    if end - at < (n + 7) >> 3 or not clean_bitmap(bitmap, n):
-        corrupt(b"a nested null bitmap passes its end")
-    at += (n + 7) >> 3
-    for k in range(n):
-        child = &builder.children[k if struct_like else 0]
-        if (bitmap[k >> 3] >> (k & 7)) & 1:
-            add_child_null(child)
-        else:
-            at = add_child(child, at, end)
-    return at
-
-
-cdef int export_builder(Builder* builder, ArrowArray* array) except -1 nogil:
-    """Children first; on failure what was exported so far belongs to `array` all the same."""
-    cdef Py_ssize_t i
-    cdef const Node* node = builder.node
-    memset(array, 0, sizeof(ArrowArray))
-    array.release = release_array
-    array.length = builder.length
-    array.null_count = builder.length if node.kind == KIND_NULL else builder.null_count
-    array.buffers = <const void**> calloc(3 + builder.n_children, sizeof(void*))
-    array.children = <ArrowArray**> calloc(builder.n_children + 1, sizeof(void*))
-    if array.buffers == NULL or array.children == NULL:
-        with gil:
-            raise MemoryError("cannot allocate an Arrow array")
-    for i in range(builder.n_children):
-        array.children[i] = <ArrowArray*> calloc(1, sizeof(ArrowArray))
-        if array.children[i] == NULL:
-            with gil:
-                raise MemoryError("cannot allocate an Arrow array")
-        array.n_children = i + 1
-        export_builder(&builder.children[i], array.children[i])
-    if node.kind == KIND_NULL:
-        return 0
-    array.n_buffers = 1
-    if builder.null_count:
-        hand_over(&builder.validity, array, 0)
-    if node.kind == KIND_BOOL or node.kind == KIND_FIXED:
-        array.n_buffers = 2
-        hand_over(&builder.values, array, 1)
-    elif node.kind == KIND_BYTES or node.kind == KIND_LARGE_BYTES:
-        array.n_buffers = 3
-        hand_over(&builder.offsets, array, 1)
-        shrink(&builder.values)
-        hand_over(&builder.values, array, 2)
-    elif node.kind == KIND_LIST or node.kind == KIND_LARGE_LIST:
-        array.n_buffers = 2
-        hand_over(&builder.offsets, array, 1)
-    return 0
-
-
-cdef void hand_over(Buffer* buffer, ArrowArray* array, int place) noexcept nogil:
-    array.buffers[place] = buffer.data
-    buffer.data = NULL
-    release(buffer)
-
-
-cdef void shrink(Buffer* buffer) noexcept nogil:
-    """Give back what growing by half left over."""
-    cdef void* data
-    if buffer.capacity > 4096 and buffer.capacity - buffer.size > buffer.size >> 3:
-        data = realloc(buffer.data, buffer.size + 16)
-        if data != NULL:
-            buffer.data = <uint8_t*> data
-
-
-cdef void release_array(ArrowArray* array) noexcept nogil:
-    """The callback of the Arrow C data interface. A consumer may have taken children out."""
-    cdef int64_t i
-    for i in range(array.n_children):
-        if array.children[i].release != NULL:
-            array.children[i].release(array.children[i])
-        free(array.children[i])
-    if array.buffers != NULL:
-        for i in range(array.n_buffers):
-            free(<void*> array.buffers[i])
-    free(array.buffers)
-    free(array.children)
-    array.release = NULL

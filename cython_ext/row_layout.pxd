@@ -1,9 +1,10 @@
-"""Where the parts of a row lie, and the small writes and copies both directions share."""
+"""Where the parts of a row lie, and the small reads, writes and copies its coders share."""
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset
 
 from cython_ext.arrow_read cimport KIND_BOOL, KIND_FIXED, KIND_NULL, Node
+from cython_ext.coding cimport get_varint
 
 cdef enum:
     TILE = 256  # rows handled together, column by column; a multiple of 8
@@ -13,6 +14,20 @@ cdef struct Layout:
     int64_t bitmap  # bytes
     int64_t header  # bytes of bitmap and fixed part
     int64_t* places  # of the fixed-width columns in a row
+
+cdef struct Tile:  # rows being read
+    int64_t first
+    Py_ssize_t n
+    const uint8_t* rows[TILE]
+    const uint8_t* tails[TILE]  # the next variable value
+    const uint8_t* ends[TILE]
+    int64_t sizes[TILE]  # of the column at hand
+    const uint8_t* limit  # the end of the last row
+
+# Where reading stands, for the message of an error.
+cdef struct Place:
+    int64_t row
+    Py_ssize_t column
 
 # A cell of one to eight bytes as a number; what it means does not matter here.
 ctypedef fused word:
@@ -65,3 +80,29 @@ cdef inline void copy_bytes(uint8_t* target, const uint8_t* source, int64_t size
         target[0] = source[0]
         target[size >> 1] = source[size >> 1]
         target[size - 1] = source[size - 1]
+
+
+cdef inline bint clean_bitmap(const uint8_t* bitmap, int64_t n) noexcept nogil:
+    """Whether the bits behind the last one are zero."""
+    return n & 7 == 0 or bitmap[n >> 3] >> (n & 7) == 0
+
+
+cdef inline void read_cell(const Node* node, const uint8_t* source, uint8_t* target) noexcept nogil:
+    """One fixed-width value, sign-extended if it was narrowed."""
+    memcpy(target, source, node.row_width)
+    if node.row_width < node.width:
+        memset(
+            target + node.row_width,
+            0xFF if source[node.row_width - 1] & 0x80 else 0,
+            node.width - node.row_width,
+        )
+
+
+cdef inline const uint8_t* checked_varint(
+    const uint8_t* at, const uint8_t* end, uint64_t* value
+) noexcept nogil:
+    """The byte after the varint; NULL if it passes the end or is longer than needed."""
+    cdef const uint8_t* after = get_varint(at, end, value)
+    if after == NULL or (after - at > 1 and (after - 1)[0] == 0):
+        return NULL
+    return after

@@ -385,7 +385,6 @@ cdef class SstWriter:
         checksum = xxh3(footer.data, footer.size)
         put_u64(footer, checksum)
         put_bytes(footer, <const uint8_t*> MAGIC, 8)
-        assert footer.size == FOOTER_BYTES
         self.file.append_c(footer.data, footer.size)
         footer.size = 0
         if sync:

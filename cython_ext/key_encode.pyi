@@ -1,0 +1,1 @@
+"""Columns as key bytes; used from Cython only."""

@@ -1,0 +1,26 @@
+from libc.stdint cimport int64_t, uint8_t
+
+from cython_ext.arrow_c cimport ArrowArray
+from cython_ext.arrow_read cimport Node
+from cython_ext.coding cimport Buffer
+from cython_ext.row_layout cimport Place, Tile
+
+cdef struct Builder:
+    const Node* node
+    int64_t length
+    int64_t null_count
+    Buffer validity  # bits
+    Buffer offsets
+    Buffer values  # fixed-width values, or the bytes of strings
+    Py_ssize_t n_children
+    Builder* children
+
+cdef int open_builder(Builder* builder, const Node* node) except -1 nogil
+cdef void close_builder(Builder* builder) noexcept nogil
+# Hands the builder's buffers over; whoever holds `array` releases it.
+cdef int export_builder(Builder* builder, ArrowArray* array) except -1 nogil
+cdef int grow_bytes(Builder* builder, int64_t extra) except -1 nogil
+# Column `c` of a tile, whose sizes are read; the loop is here, not a call for each row.
+cdef int read_nested(Builder* builder, Py_ssize_t c, Tile* tile, Place* place) except -1 nogil
+# Raises CorruptionError.
+cdef int corrupt(const char* what) except -1 nogil

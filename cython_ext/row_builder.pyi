@@ -1,0 +1,1 @@
+"""Growing Arrow columns; used from Cython only."""
