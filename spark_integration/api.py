@@ -72,7 +72,8 @@ def multiway_join(
     ``late`` and ``retention`` are reserved.
 
     The result may stand once in a query: to use it twice, write it once with ``foreachBatch``, or
-    to a table that other queries read. Join static DataFrames afterwards.
+    to a table that other queries read. In ``foreachBatch`` read each batch to its end: ``take``
+    alone leaves no state, and Spark fails the query. Join static DataFrames afterwards.
 
     InvalidArgumentError: the message names the value and what to write instead.
     """

@@ -71,9 +71,9 @@ def common_type(spark: SparkSession, columns: Sequence[KeyColumn]) -> T.DataType
     unfit = _unfit_part(common)
     if unfit is not None:
         raise InvalidArgumentError(
-            f"join columns {', '.join(map(str, columns))}: values of {unfit.simpleString()} cannot "
-            "be compared by Spark's '=' or not be encoded as a key; join on the parts that can, or "
-            "on a string made of the column, such as to_json(...)"
+            f"join columns {', '.join(map(str, columns))}: {unfit.simpleString()} cannot be "
+            "(part of) a join key; join on a map as array_sort(map_entries(...)), on anything else "
+            "as a cast to string, or on parts of it"
         )
     for (left, right), found in pairs.items():
         if not _keeps_differences(found, common):

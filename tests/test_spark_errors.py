@@ -106,6 +106,29 @@ def test_a_common_type_that_merges_values_is_refused(frames: dict[str, Any]) -> 
     assert multiway_join(frames, on=narrow).isStreaming
 
 
+@pytest.mark.parametrize(
+    ("kinds", "words"),
+    [
+        (["MAP<INT, INT>"] * 2, r"map<int,int> cannot be .* array_sort\(map_entries"),
+        (["ARRAY<STRUCT<m: MAP<INT, INT>>>"] * 2, r"map<int,int> cannot be"),
+        (["STRUCT<a: ARRAY<STRING COLLATE UTF8_LCASE>>"] * 2, "UTF8_LCASE"),
+        (["STRUCT<a: INT>", "STRUCT<b: BIGINT>"], "cannot be compared"),
+        (["ARRAY<BIGINT>", "ARRAY<BIGINT>", "ARRAY<DOUBLE>"], "call different values equal"),
+        (["ARRAY<INT>", "ARRAY<BIGINT>", "ARRAY<SMALLINT>"], None),
+    ],
+)
+def test_nested_keys_are_checked(spark: Any, kinds: list[str], words: str | None) -> None:
+    streams = {
+        f"s{i}": spark.readStream.schema(f"k {kind}").parquet(os.curdir)
+        for i, kind in enumerate(kinds)
+    }
+    if words is None:
+        assert multiway_join(streams, on=["k"]).isStreaming
+        return
+    with pytest.raises(InvalidArgumentError, match=words):
+        multiway_join(streams, on=["k"])
+
+
 def test_inputs_are_checked(spark: Any, frames: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError, match=r"'cu' is a static DataFrame; join it after"):
         multiway_join(
@@ -174,6 +197,10 @@ def test_a_state_directory_serves_one_query(spark: Any, tmp_path: Path) -> None:
     assert (tmp_path / "state" / "query.json").exists()
     with pytest.raises(StreamingQueryException, match="give each query a state_dir of its own"):
         run_to_end(joined(), tmp_path / "two", tmp_path / "out2")
+    # Another join is refused as soon as it is built.
+    frames = {name: stream.read(spark) for name, stream in reversed(streams.items())}
+    with pytest.raises(InvalidArgumentError, match=r"started with streams = \(a, b\)"):
+        multiway_join(frames, on=["k"], backend=BACKEND, state_dir=str(tmp_path / "state"))
 
 
 def test_a_checkpoint_without_its_state_is_refused(spark: Any, tmp_path: Path) -> None:

@@ -189,7 +189,10 @@ def test_a_task_that_dies_in_mid_batch_is_repeated_from_its_pointer(
 
 
 def test_a_restart_with_another_join_is_refused(
-    spark: Any, tmp_path: Path, streams: dict[str, FileStream]
+    spark: Any,
+    tmp_path: Path,
+    streams: dict[str, FileStream],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     whole = streams
     one = {
@@ -202,6 +205,9 @@ def test_a_restart_with_another_join_is_refused(
 
     arrive(0)
     run_to_end(join_of(spark, one), tmp_path / "checkpoint", tmp_path / "out")
+    # Without new data Spark starts no task that could fail; the log says it at once.
+    run_to_end(join_of(spark, one, buckets=5), tmp_path / "checkpoint", tmp_path / "out")
+    assert "will fail at its first data: this checkpoint was started with buckets" in caplog.text
     arrive(1)
 
     def refused(joined: Any) -> str:
