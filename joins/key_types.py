@@ -45,13 +45,18 @@ def cast_key(column: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type without its encoding: dictionary, large and view types compare by their values."""
+    """The type without its encoding: dictionary, large and view types compare by their values,
+    nested ones whether they may hold nulls or not."""
     if pa.types.is_dictionary(kind):
         return _plain(kind.value_type)
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
     if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
         return pa.binary()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _plain(field.type)) for field in kind])
     return kind
 
 
@@ -60,7 +65,7 @@ def _common_of_two(left: pa.DataType, right: pa.DataType) -> pa.DataType:
         return left
     if pa.types.is_null(left):
         return right
-    for rule in (_common_number, _common_time):
+    for rule in (_common_number, _common_time, _common_list):
         common = rule(left, right)
         if common is not None:
             return common
@@ -119,6 +124,16 @@ def _common_time(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     if all(pa.types.is_duration(kind) for kind in kinds):
         return pa.duration(_finest(list(kinds)))
     return None
+
+
+def _common_list(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    """Lists of integers of different width; other elements, and the fields of structs, have to be
+    of one type, because Arrow's nested casts follow other rules than ``cast_key``."""
+    if not (pa.types.is_list(left) and pa.types.is_list(right)):
+        return None
+    element = _common_of_two(left.value_type, right.value_type)
+    kinds = (left.value_type, right.value_type, element)
+    return pa.list_(element) if all(map(pa.types.is_integer, kinds)) else None
 
 
 def _finest(kinds: list[pa.DataType]) -> str:

@@ -201,6 +201,11 @@ def test_output_names():
     assert spec.output_schema.types == [*CU.types, *SR.types, *WR.types]
 
 
+def test_names_are_compared_in_lower_case_as_spark_does():
+    names = output_names({"a": ["straße", "Ä"], "b": ["strasse", "ä"]})
+    assert names == {"a": ["straße", "a_Ä"], "b": ["strasse", "b_ä"]}
+
+
 @pytest.mark.parametrize(
     "streams",
     [

@@ -54,6 +54,19 @@ PAYLOADS = [
 MOST_ROWS = {2: 20, 3: 8, 4: 5, 5: 4}
 
 
+def attempt(directory, spec, backend, batch_id=1, pointer=None):
+    """A task attempt's store for the join."""
+    return open_attempt(
+        str(directory),
+        spec.stream_schemas,
+        backend=backend,
+        pointer=pointer,
+        batch_id=batch_id,
+        attempt_id="a",
+        options=Options(),
+    )
+
+
 def random_table(rng, schema, pools):
     """Rows whose values come from ``pools``, one pool a column."""
     count = max(rng.randint(0, 25), rng.randint(0, 25))
@@ -106,15 +119,7 @@ def run(spec, tables, order, restarts, backend, piece_bytes):
                 if store is not None:
                     pointer = store.commit()
                     store.close()
-                store = open_attempt(
-                    directory,
-                    spec.stream_schemas,
-                    backend=backend,
-                    pointer=pointer,
-                    batch_id=at,
-                    attempt_id="a",
-                    options=Options(),
-                )
+                store = attempt(directory, spec, backend, at, pointer)
                 join = UMJoin(spec, store, piece_bytes)
             (batch,) = tables[name].slice(first, last - first).combine_chunks().to_batches() or [
                 pa.RecordBatch.from_pylist([], schema=tables[name].schema)
@@ -228,16 +233,7 @@ def test_rows_that_are_small_only_when_stored_are_fetched_in_bounded_pieces(tmp_
     # 60 columns of nulls: a few bytes each in a store, half a kilobyte in Arrow.
     wide = pa.schema([("id", pa.int64())] + [(f"c{n}", pa.int64()) for n in range(60)])
     spec = JoinSpec.create({"a": wide, "b": wide}, ["id"])
-    with closing(
-        open_attempt(
-            str(tmp_path),
-            spec.stream_schemas,
-            backend="rocksdb",
-            batch_id=1,
-            attempt_id="a",
-            options=Options(),
-        )
-    ) as store:
+    with closing(attempt(tmp_path, spec, "rocksdb")) as store:
         watched = WatchedStore(store)
         join = UMJoin(spec, watched, 50_000)
         list(join.process("a", null_rows(spec, "a", keys)))
@@ -288,16 +284,7 @@ def test_keys_may_be_given_encoded_or_not(tmp_path, count):
     batch = batch_of(list(range(count)))
     keys = spec.key_batch("a", batch)
     encoded = KeyCodec(spec.key_schema).encode(keys)
-    with closing(
-        open_attempt(
-            str(tmp_path),
-            spec.stream_schemas,
-            backend="memory",
-            batch_id=1,
-            attempt_id="a",
-            options=Options(),
-        )
-    ) as store:
+    with closing(attempt(tmp_path, spec, "memory")) as store:
         join = UMJoin(spec, store)
         assert list(join.process("a", batch, encoded)) == []
         assert sum(p.num_rows for p in join.process("b", batch, keys)) == count
@@ -394,14 +381,7 @@ def test_results_must_be_consumed_before_the_next_batch():
 
 def test_a_failed_result_is_not_taken_for_a_whole_one(tmp_path):
     spec = JoinSpec.create({"a": INT, "b": INT}, ["id"])
-    store = open_attempt(
-        str(tmp_path),
-        spec.stream_schemas,
-        backend="memory",
-        batch_id=1,
-        attempt_id="a",
-        options=Options(),
-    )
+    store = attempt(tmp_path, spec, "memory")
     join = UMJoin(spec, store, 10)
     list(join.process("a", batch_of([1, 1, 1])))
     results = join.process("b", batch_of([1]))
@@ -459,3 +439,39 @@ def test_a_kept_join_goes_on_where_it_was_committed(tmp_path, backend):
         (piece,) = join.process("b", batch_of([2, 3]))
         assert piece.to_pylist() == [{"a_id": 2, "a_v": "v1", "b_id": 2, "b_v": "v0"}]
         assert piece.schema == join.output_schema
+
+
+NOT_NULL = pa.field("item", pa.int32(), nullable=False)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "values", "matches"),
+    [
+        (pa.list_(pa.int32()), pa.large_list(pa.int64()), [[1, None], [], [None], None], 3),
+        (pa.list_(NOT_NULL), pa.list_(pa.int32()), [[1], [], None], 2),
+        (
+            pa.struct([NOT_NULL.with_name("x"), ("y", pa.list_(pa.string()))]),
+            pa.struct([("x", pa.int32()), ("y", pa.large_list(pa.large_string()))]),
+            [{"x": 1, "y": ["a", None]}, {"x": 1, "y": None}, None],
+            2,
+        ),
+        (pa.duration("s"), pa.duration("us"), [datetime.timedelta(1), None], 1),
+    ],
+)
+def test_nested_keys_compare_by_value_and_inner_nulls_are_equal(left, right, values, matches):
+    schemas = {"a": pa.schema([("k", left)]), "b": pa.schema([("k", right)])}
+    with MultiwayJoin(schemas, on=["k"], memory="8m") as join:
+        for name, schema in schemas.items():
+            batch = pa.record_batch([pa.array(values, schema.field("k").type)], schema=schema)
+            found = list(join.process(name, batch))
+    rows = [row for piece in found for row in piece.to_pylist()]
+    assert len(rows) == matches
+    assert all(row["a_k"] == row["b_k"] for row in rows)
+
+
+def test_nested_keys_of_other_types_are_refused():
+    floats = pa.list_(pa.float64())
+    for left, right in ((pa.list_(pa.int32()), floats), (pa.float64(), floats)):
+        schemas = {"a": pa.schema([("k", left)]), "b": pa.schema([("k", right)])}
+        with pytest.raises(InvalidArgumentError, match="cannot be compared"):
+            JoinSpec.create(schemas, ["k"])
