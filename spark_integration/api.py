@@ -188,7 +188,7 @@ def _plan(
         [pa.field(f"k{k}", arrow_type(t, f"join key {k + 1}")) for k, t in enumerate(key_types)]
     )
     plans = [_stream_plan(name, rows[name], keys[name], coerced) for name in streams]
-    casts_to_time = any(pa.types.is_timestamp(f.type) for p in plans for f in p.cast_keys)
+    casts_to_time = any(_holds_time(field.type) for plan in plans for field in plan.cast_keys)
     plan = JoinPlan(
         spec=CoercedSpec(rows, keys, coerced),
         streams=tuple(plans),
@@ -200,6 +200,12 @@ def _plan(
         time_zone=spark.conf.get("spark.sql.session.timeZone") if casts_to_time else None,
     )
     return plan, key_types
+
+
+def _holds_time(kind: pa.DataType) -> bool:
+    """Whether the type is or contains a time stamp."""
+    parts = [kind.field(i).type for i in range(kind.num_fields)]
+    return bool(pa.types.is_timestamp(kind)) or any(map(_holds_time, parts))
 
 
 def _stream_plan(

@@ -115,7 +115,7 @@ class QueryStarter(StreamingQueryListener):
         if wanted is not None:
             try:
                 properties |= _prepare(query, str(event.id), wanted, self._context)
-            except (LsmStateError, Py4JError) as refusal:
+            except (LsmStateError, Py4JError, OSError, ValueError) as refusal:
                 # Spark swallows what a listener raises; the first task raises it instead, and
                 # as long as no data arrives, which starts no task, the log is all that says it.
                 properties[REFUSAL_PROPERTY] = str(refusal)

@@ -223,6 +223,11 @@ NESTED_KEYS = {
         "INTERVAL HOUR TO SECOND",
         ["INTERVAL '1' DAY", "INTERVAL '-3' DAY", "INTERVAL '0' DAY", "NULL"],
     ),
+    "days": (
+        "ARRAY<DATE>",
+        "ARRAY<TIMESTAMP>",
+        ["array(DATE'2024-03-31')", "array(TIMESTAMP'2024-03-31 02:00:00')", "array(NULL)"],
+    ),
     "deep": (
         "ARRAY<STRUCT<x: DOUBLE, at: TIMESTAMP, d: DECIMAL(9,2)>>",
         "ARRAY<STRUCT<x: DOUBLE, at: TIMESTAMP, d: DECIMAL(9,2)>>",
@@ -271,6 +276,8 @@ def test_nested_and_interval_keys_join_as_sparks_own_batch_join(spark: Any, tmp_
     got = collected(multiway_join(streams, on=condition, backend=BACKEND), tmp_path)
     # As text: NaN is not equal to itself, 0.0 and -0.0 are.
     assert sorted(map(repr, map(tuple, got))) == sorted(map(repr, map(tuple, expected)))
+    pinned = json.loads((tmp_path / "checkpoint" / "lsmstate" / "query.json").read_text())
+    assert pinned["settings"]["time zone of the keys"] == "Europe/Berlin", "dates are cast by it"
     pairs = {(row.l_n, row.r_n) for row in got}
     assert len(pairs) > len(rows), "rows whose inner nulls are equal match too"
 
