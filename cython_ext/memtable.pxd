@@ -41,7 +41,7 @@ cdef struct StreamList:    # the skip list of one stream
 
 cdef class Memtable:
     cdef Arena arena
-    cdef int64_t limit_bytes
+    cdef readonly int64_t limit_bytes
     cdef StreamList* lists         # by stream number
     cdef uint32_t list_count
     cdef uint64_t random

@@ -179,6 +179,8 @@ class LsmStore:
                     sequence,
                     lambda place: self._memtable.append(keys, rows, sequence, place),
                 )
+                if not self._owner.single_commit:
+                    self._runs.pace(held, self._memtable.limit_bytes)
         finally:
             self._memory.budget.hold("frames", -held)
         return keys.n_valid
@@ -321,7 +323,8 @@ class LsmStore:
         """See store.StateStore.commit."""
         self._guard.check_writable()
         with self._guard.whole_or_nothing():
-            self._runs.compact()
+            if self._owner.single_commit:
+                self._runs.compact()
             if self._runs.has_changed or self._committed != (self._sequence, self._replay_from):
                 self._commit()
         if self._owner.single_commit:
@@ -346,7 +349,7 @@ class LsmStore:
         self._committed = (self._sequence, self._replay_from)
         self._renew_memtable()
         if not self._owner.single_commit:
-            self._runs.compact()
+            self._runs.keep_up()
 
     def _start_at(self, pointer: str | None) -> None:
         """Adopt the state a pointer names; on an error the store is closed."""
@@ -391,6 +394,7 @@ class LsmStore:
         self._memory.leave(self)
         self._memtable.clear()
         try:
+            self._runs.abandon_merge()
             if self._owner.single_commit and not self._guard.is_sealed:
                 self._runs.discard_uncommitted()
         finally:

@@ -12,9 +12,10 @@ from functools import partial
 from cython_ext.entries import EntrySource
 from cython_ext.file import remove, sync_directory
 from cython_ext.memtable import Memtable
-from cython_ext.merging_iter import ChainSource, MergingSource
+from cython_ext.merging_iter import ChainSource
 from cython_ext.sst_reader import Sst
-from lsmstate.compaction import Task, pick
+from lsmstate.compaction import pick
+from lsmstate.compactor import Merge
 from lsmstate.errors import CorruptionError
 from lsmstate.file_names import parse_attempt_file
 from lsmstate.manifest import Edit, Pointer, changes_base, pack_edit, schema_digest
@@ -25,8 +26,10 @@ from lsmstate.recovery import named_files, packed_schemas, recover
 from lsmstate.retention import collectable, kept_batches
 from lsmstate.store import StreamSchema
 from lsmstate.table_cache import table_cache
-from lsmstate.table_files import TableWriter, described
+from lsmstate.table_files import SLICE_BYTES, TableWriter, described
 from lsmstate.version import FileMeta, Run, Version
+
+_EVERYTHING = 1 << 62
 
 
 class RunSet:
@@ -55,6 +58,9 @@ class RunSet:
         self._base: Pointer | None = None
         self._base_runs: Mapping[int, Run] = {}
         self._own_files: set[str] = set()
+        self._merge: Merge | None = None
+        #: Bytes that merge has to read in all, and how many are due by now.
+        self._merge_bytes = self._owed_bytes = 0
 
     @property
     def has_changed(self) -> bool:
@@ -73,26 +79,60 @@ class RunSet:
 
     def add(self, memtable: Memtable) -> None:
         """Write a memtable out as the newest run."""
-        files = self._files.write_run(
-            memtable.source(), memtable.first_sequence, bottom=False, cut=False
-        )
+        files = self._files.write_run(memtable.source(), memtable.first_sequence)
         self.counters["flushes"] += 1
         self._install(len(self.version.runs), len(self.version.runs), files, 0)
 
     def compact(self) -> None:
-        """Run the merges that are due."""
-        while (task := pick(self.version.runs, self._options)) is not None:
-            self._merge(task)
+        """Run the merges that are due, to their end."""
+        while self._begin_merge():
+            self._step(_EVERYTHING)
 
-    def _merge(self, task: Task) -> None:
-        """Read the task's runs, write one, install it in their place."""
-        runs = self.version.runs[task.start : task.end]
-        source = MergingSource([self._run_source(run.files) for run in runs])
-        base = min((f.min_sequence for r in runs for f in r.files if f.rows), default=0)
-        files = self._files.write_run(source, base, bottom=task.bottom)
+    def pace(self, appended_bytes: int, memtable_bytes: int) -> None:
+        """Pay for the merge that is under way or due: as large a part of it as ``appended_bytes``
+        are of what a memtable takes, so that it is done before the next run arrives."""
+        if self._begin_merge():
+            share = min(1.0, 2 * appended_bytes / memtable_bytes)
+            self._owed_bytes += int(self._merge_bytes * share)
+            if self._owed_bytes >= SLICE_BYTES:
+                self._step(self._owed_bytes)
+                self._owed_bytes = 0
+
+    def keep_up(self) -> None:
+        """After a new run: end what was not paid for in time, if runs would become too many."""
+        while len(self.version.runs) > self._options.max_runs and self._begin_merge():
+            self._step(_EVERYTHING)
+
+    def _begin_merge(self) -> bool:
+        """Whether a merge is under way; begins the one that is due."""
+        if self._merge is None:
+            task = pick(self.version.runs, self._options)
+            if task is not None:
+                runs = self.version.runs[task.start : task.end]
+                sources = [self._run_source(run.files) for run in runs]
+                self._merge = Merge(task, runs, sources, self._files)
+                self._merge_bytes, self._owed_bytes = self._merge.total_bytes, 0
+        return self._merge is not None
+
+    def _step(self, max_bytes: int) -> None:
+        merge = self._merge
+        assert merge is not None
+        try:
+            if not merge.step(max_bytes):
+                return
+        except BaseException:
+            self._merge = None  # it has deleted its files
+            raise
+        self._merge = None
         self.counters["merges"] += 1
-        self.counters["merged_bytes"] += sum(file.size for file in files)
-        self._install(task.start, task.end, files, task.level)
+        self.counters["merged_bytes"] += sum(file.size for file in merge.files)
+        self._install(merge.task.start, merge.task.end, tuple(merge.files), merge.task.level)
+
+    def abandon_merge(self) -> None:
+        """Give up the merge under way; the runs it read are still there."""
+        if self._merge is not None:
+            self._merge.abandon()
+            self._merge = None
 
     def _install(self, start: int, end: int, files: tuple[FileMeta, ...], level: int) -> None:
         gone = self.version.runs[start:end]
@@ -133,7 +173,8 @@ class RunSet:
         pointer = Pointer(name, sealed.size, sealed.checksum)
         base = pointer if full or self._base is None else self._base
         live = {file.name for file in version.files} | {name, base.name}
-        self._owner.committed(str(pointer), live, replay_from[0])
+        under_way = set(self._merge.names) if self._merge is not None else set()
+        self._owner.committed(str(pointer), live | under_way, replay_from[0])
         if full:
             self._base, self._base_runs = pointer, {run.number: run for run in version.runs}
         self.version = version

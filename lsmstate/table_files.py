@@ -1,7 +1,7 @@
 """Writing runs: from any source of entries to sealed files with their description."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 import msgpack
@@ -14,8 +14,11 @@ from cython_ext.sst_writer import SstWriter
 from lsmstate.options import Options
 from lsmstate.version import FileMeta
 
-#: Rows written between two looks at Python: what one call keeps the GIL away for.
-SLICE_BYTES = 4 << 20
+#: Bytes of rows written between two looks at Python.
+SLICE_BYTES = 512 << 10
+#: What SstWriter.consume answers.
+_PAUSED = 1
+_FILE_FULL = 2
 
 _EVERYTHING = 1 << 62
 
@@ -29,21 +32,38 @@ class TableWriter:
     budget: Budget
     new_name: Callable[[str], str]
 
-    def write_run(
-        self, source: EntrySource, base_sequence: int, *, bottom: bool, cut: bool = True
-    ) -> tuple[FileMeta, ...]:
-        """All entries of the source as the files of one run; none if nothing is left of them.
-
-        An error removes what was written of it."""
+    def write_run(self, source: EntrySource, base_sequence: int) -> tuple[FileMeta, ...]:
+        """All entries of a memtable as a run of one file; none if nothing is left of them."""
         files: list[FileMeta] = []
-        names: list[str] = []
+        slices = self.write_slices(source, base_sequence, files, [], bottom=False, cut=False)
+        for _ in slices:
+            pass
+        return tuple(files)
+
+    def write_slices(
+        self,
+        source: EntrySource,
+        base_sequence: int,
+        files: list[FileMeta],
+        names: list[str],
+        *,
+        bottom: bool,
+        cut: bool = True,
+    ) -> Generator[int, None, None]:
+        """Write all entries of the source as the files of one run, and stop after each slice to
+        say how many bytes of rows it had. Sealed files go to ``files``, all names to ``names``.
+
+        An error, or closing the generator, removes what was written."""
         more = True
         try:
             while more:
                 name = self.new_name("run")
                 names.append(name)
                 writer = self._start(name, base_sequence, bottom)
-                more = self._fill(writer, source, bottom, cut)
+                limit = self.options.file_bytes if cut else _EVERYTHING
+                while (state := writer.consume(source, SLICE_BYTES, limit, bottom)) == _PAUSED:
+                    yield SLICE_BYTES
+                more = state == _FILE_FULL
                 if writer.facts()["keys"] == 0:
                     remove(os.path.join(self.directory, name))
                     break
@@ -52,14 +72,13 @@ class TableWriter:
             for name in names:
                 remove(os.path.join(self.directory, name))
             raise
-        return tuple(files)
 
     def start_commit(self, source: EntrySource, base_sequence: int) -> tuple[SstWriter, str]:
         """A commit's file with the entries of the memtable in it, still to be sealed."""
         name = self.new_name("commit")
         try:
             writer = self._start(name, base_sequence, False)
-            self._fill(writer, source, False, False)
+            writer.consume(source, _EVERYTHING, _EVERYTHING, False)
         except BaseException:
             remove(os.path.join(self.directory, name))
             raise
@@ -87,14 +106,6 @@ class TableWriter:
             uid=int.from_bytes(os.urandom(8), "little"),
             base_sequence=base_sequence,
         )
-
-    def _fill(self, writer: SstWriter, source: EntrySource, bottom: bool, cut: bool) -> bool:
-        """True if the file is full and the source goes on."""
-        limit = self.options.file_bytes if cut else _EVERYTHING
-        while True:
-            state = writer.consume(source, SLICE_BYTES, limit, bottom)
-            if state != 1:
-                return state == 2
 
 
 def described(writer: SstWriter, name: str, size: int = 0, footer: int = 0) -> FileMeta:

@@ -1,0 +1,130 @@
+"""Merges that are paid for slice by slice, by the appends that come meanwhile."""
+
+import os
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lsmstate.lsm_store import LsmStore
+from lsmstate.options import Options
+from lsmstate.store import StreamSchema
+
+KEY = pa.schema([("k", pa.int64())])
+ROWS = pa.schema([("v", pa.int64()), ("text", pa.string())])
+STREAM = StreamSchema("s", KEY, ROWS)
+OPTIONS = Options(memory_bytes=16 << 20, memtable_bytes=512 << 10)
+BATCH = 200
+
+
+def batch(number):
+    rng = np.random.default_rng(number)
+    keys = pa.record_batch([pa.array(rng.integers(0, 3000, BATCH))], schema=KEY)
+    values = pa.array(np.arange(number * BATCH, (number + 1) * BATCH))
+    texts = pa.array([f"some text of row {v} in batch {number}" * 3 for v in range(BATCH)])
+    return pa.record_batch([values, texts], schema=ROWS), keys
+
+
+def opened(directory):
+    return LsmStore.open(str(directory), [STREAM], options=OPTIONS)
+
+
+def append_until(store, wanted, first=0):
+    """Append batches until ``wanted(store)``; how many there are now."""
+    for number in range(first, first + 2000):
+        store.append("s", *batch(number))
+        if wanted(store):
+            return number + 1
+    raise AssertionError("it never came about")
+
+
+def under_way(store):
+    """A merge has begun to write, and is not done."""
+    return store._runs._merge is not None and bool(store._runs._merge.names)
+
+
+def values(store):
+    found = np.concatenate([p.column(0).to_numpy() for p in store.scan("s", 1 << 18)])
+    return np.sort(found).tolist()
+
+
+def test_appends_return_while_a_merge_is_under_way(tmp_path):
+    with opened(tmp_path) as store:
+        count = append_until(store, under_way)
+        assert values(store) == list(range(count * BATCH)), "a half-done merge shows"
+        before = store.stats().counters["merges"]
+        more = 0
+        while store.stats().counters["merges"] == before:
+            store.append("s", *batch(count + more))
+            more += 1
+        assert more > 1, "one append paid for the whole merge"
+        assert values(store) == list(range((count + more) * BATCH))
+        assert store.stats().counters["runs"] <= OPTIONS.max_runs
+        store.check()
+
+
+def test_a_commit_does_not_wait_for_a_merge_and_keeps_its_files(tmp_path):
+    with opened(tmp_path) as store:
+        count = append_until(store, under_way)
+        store.commit()
+        assert under_way(store)
+        for more in range(150):
+            store.append("s", *batch(count + more))
+        assert store.stats().counters["merges"] > 0
+        store.commit()
+        store.check()
+    with opened(tmp_path) as store:
+        assert values(store) == list(range((count + 150) * BATCH))
+
+
+def test_closing_gives_a_merge_up_and_deletes_its_files(tmp_path):
+    with opened(tmp_path) as store:
+        count = append_until(store, under_way)
+        names = list(store._runs._merge.names)
+    assert not set(names) & set(os.listdir(tmp_path))
+    with opened(tmp_path) as store:
+        assert values(store) == list(range(count * BATCH))
+
+
+def test_a_killed_merge_leaves_files_that_the_next_commit_deletes(tmp_path):
+    child = os.fork()
+    if child == 0:
+        store = opened(tmp_path)
+        append_until(store, under_way)
+        (tmp_path / "orphans").write_text("\n".join(store._runs._merge.names))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    orphans = (tmp_path / "orphans").read_text().split()
+    assert set(orphans) <= set(os.listdir(tmp_path))
+    with opened(tmp_path) as store:
+        before = values(store)
+        assert before == list(range(len(before)))
+        assert len(before) > BATCH
+        store.append("s", *batch(99_999))
+        store.commit()
+    assert not set(orphans) & set(os.listdir(tmp_path))
+
+
+def test_an_error_in_a_merge_is_raised_and_loses_nothing(tmp_path):
+    from cython_ext.file import set_fault_hook
+
+    store = opened(tmp_path)
+    count = append_until(store, under_way)
+    mine = os.path.join(str(tmp_path), store._runs._merge.names[-1])
+
+    def fail(operation, path, offset, size):
+        if operation == "append" and path == mine:
+            raise OSError(28, "No space left on device", path)
+
+    set_fault_hook(fail)
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            append_until(store, lambda store: False, first=count)
+    finally:
+        set_fault_hook(None)
+        store.close()
+    assert not os.path.exists(mine)
+    with opened(tmp_path) as store:
+        found = values(store)
+        assert found[: count * BATCH] == list(range(count * BATCH))
+        store.check()
