@@ -272,6 +272,13 @@ class LsmStore:
             else:
                 self._commit()
 
+    def compact(self) -> None:
+        """Do all merges that are due, instead of leaving them to the appends that follow. Probes
+        visit fewer runs then. Cost: what is due is read and written once."""
+        self._guard.check_writable()
+        with self._guard.whole_or_nothing():
+            self._runs.compact()
+
     # Reading ------------------------------------------------------------------------------
 
     def probe(

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from lsmstate.compaction import pick
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import Options
 from lsmstate.store import StreamSchema
@@ -61,6 +62,15 @@ def test_appends_return_while_a_merge_is_under_way(tmp_path):
         assert values(store) == list(range((count + more) * BATCH))
         assert store.stats().counters["runs"] <= OPTIONS.max_runs
         store.check()
+
+
+def test_compact_ends_what_is_under_way_and_due(tmp_path):
+    with opened(tmp_path) as store:
+        count = append_until(store, under_way)
+        store.compact()
+        assert store._runs._merge is None
+        assert pick(store._runs.version.runs, OPTIONS) is None
+        assert values(store) == list(range(count * BATCH))
 
 
 def test_a_commit_does_not_wait_for_a_merge_and_keeps_its_files(tmp_path):
