@@ -274,10 +274,13 @@ class LsmStore:
 
     def compact(self) -> None:
         """Do all merges that are due, instead of leaving them to the appends that follow. Probes
-        visit fewer runs then. Cost: what is due is read and written once."""
+        visit fewer runs then. A standalone store is committed, so that the files that were
+        merged away are deleted. Cost: what is due is read and written once."""
         self._guard.check_writable()
         with self._guard.whole_or_nothing():
             self._runs.compact()
+            if self._runs.has_changed and not self._owner.single_commit:
+                self._commit()
 
     # Reading ------------------------------------------------------------------------------
 

@@ -70,6 +70,8 @@ def test_compact_ends_what_is_under_way_and_due(tmp_path):
         store.compact()
         assert store._runs._merge is None
         assert pick(store._runs.version.runs, OPTIONS) is None
+        on_disk = sum(file.stat().st_size for file in tmp_path.glob("*.sst"))
+        assert on_disk == store.stats().disk_bytes, "files that were merged away are still there"
         assert values(store) == list(range(count * BATCH))
 
 
