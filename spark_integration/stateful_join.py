@@ -64,7 +64,9 @@ def stateful_function(plan: JoinPlan) -> StatefulFunction:
         write_pointer(state, pointer)
 
     # Spark quotes the name where it refuses a plan that holds the operator twice.
-    join.__name__ = "multiway_join_may_stand_once_in_a_query"
+    join.__name__ = (
+        "multiway_join_may_stand_once_in_a_query_use_foreachBatch_to_read_its_result_twice"
+    )
     return join
 
 

@@ -21,4 +21,6 @@ def unpack_function(plan: JoinPlan) -> UnpackFunction:
                 if payloads[i].is_valid:
                     yield unpack_rows(payloads[i].as_py(), rows[i].as_py(), schema)
 
+    # Spark's error about an input's own column object shows this name beside the valid columns.
+    unpack.__name__ = "name_columns_by_text_as_listed_here_not_by_an_inputs_own_column_object"
     return unpack
