@@ -27,9 +27,9 @@ Maps have no order and are refused; dictionaries and views are keys of their pla
 """
 
 cimport cython
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memset
 
 from cython_ext.arrow_c cimport ArrowArray
 from cython_ext.arrow_read cimport Node, TypeTree, borrowed
@@ -169,6 +169,23 @@ cdef class KeyBatch:
             copy_groups(self, found, first)
         return found, np.asarray(starts)[: found.n + 1].copy()
 
+    def take(self, positions):
+        """The keys at these ascending positions (int64), sorted as they are already.
+        Cost: one pass over this batch's order, one over what is taken."""
+        cdef const int64_t[::1] wanted = np.ascontiguousarray(positions, np.int64)
+        cdef Py_ssize_t n = wanted.shape[0]
+        cdef KeyBatch found = KeyBatch.__new__(KeyBatch)
+        cdef Py_ssize_t i
+        for i in range(n):
+            if not (wanted[i - 1] if i else -1) < wanted[i] < self.n:
+                raise InvalidArgumentError(
+                    f"position {wanted[i]}: give ascending positions from 0 to {self.n - 1}"
+                )
+        with nogil:
+            found.take_rows(n)
+            copy_taken(self, found, &wanted[0] if n else NULL)
+        return found
+
     def set_stream_number(self, uint32_t stream):
         """Say which stream the keys are of, for stores that put the number in front."""
         self.set_stream(stream)
@@ -284,6 +301,34 @@ cdef int copy_groups(KeyBatch source, KeyBatch target, int64_t* starts) except -
         target.order[g] = <uint32_t> g
         memcpy(key_start(target, g), key_start(source, i), key_size(source, i))
     target.n_valid = target.n
+    return 0
+
+
+cdef int copy_taken(KeyBatch source, KeyBatch target, const int64_t* positions) except -1 nogil:
+    """The keys at the positions; the source's order, without those left out, is theirs."""
+    cdef Py_ssize_t i
+    cdef Py_ssize_t n_valid = 0
+    cdef int32_t* places = <int32_t*> malloc((source.n + 1) * sizeof(int32_t))
+    if places == NULL:
+        with gil:
+            raise MemoryError(f"cannot allocate places for {source.n} keys")
+    memset(places, 0xFF, source.n * sizeof(int32_t))
+    try:
+        for i in range(target.n):
+            places[positions[i]] = <int32_t> i
+            target.offsets[i + 1] = key_size(source, positions[i])
+        target.take_data()
+        for i in range(target.n):
+            target.valid[i] = source.valid[positions[i]]
+            target.hashes[i] = source.hashes[positions[i]]
+            memcpy(key_start(target, i), key_start(source, positions[i]), key_size(target, i))
+        for i in range(source.n_valid):
+            if places[source.order[i]] >= 0:
+                target.order[n_valid] = <uint32_t> places[source.order[i]]
+                n_valid += 1
+        target.n_valid = n_valid
+    finally:
+        free(places)
     return 0
 
 

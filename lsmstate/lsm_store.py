@@ -451,10 +451,9 @@ class LsmStore:
                 yield rows, keys
             return
         width = max(1, rows.num_rows * most // rows.nbytes)
-        encoded = keys.to_pylist() if isinstance(keys, KeyBatch) else None
         for start in range(0, rows.num_rows, width):
-            if encoded is None:
-                yield rows.slice(start, width), keys.slice(start, width)
+            part = rows.slice(start, width)
+            if isinstance(keys, KeyBatch):
+                yield part, keys.take(np.arange(start, start + part.num_rows))
             else:
-                part = KeyBatch.from_bytes(encoded[start : start + width])
-                yield rows.slice(start, width), part
+                yield part, keys.slice(start, width)

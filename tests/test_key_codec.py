@@ -108,6 +108,25 @@ def test_distinct_groups_equal_keys(found: list[bytes | None], long: bool) -> No
         assert set(keys.hashes[rows]) == {distinct.hashes[g]}
 
 
+@given(st.lists(st.none() | st.binary(max_size=4), max_size=30), st.data())
+def test_taken_keys_are_as_if_encoded_alone(found: list[bytes | None], data: st.DataObject) -> None:
+    places = sorted(data.draw(st.sets(st.sampled_from(range(len(found))))) if found else ())
+    keys = KeyBatch.from_bytes(found)
+    taken = keys.take(np.array(places, np.int64))
+    alone = KeyBatch.from_bytes([found[i] for i in places])
+    assert taken.to_pylist() == alone.to_pylist()
+    assert taken.order.tolist() == alone.order.tolist()
+    assert taken.hashes.tolist() == alone.hashes.tolist()
+    assert taken.valid.tolist() == alone.valid.tolist()
+    assert taken.n_valid == alone.n_valid
+
+
+@pytest.mark.parametrize("places", [[3], [-1], [1, 0], [1, 1]])
+def test_positions_to_take_must_ascend_within_the_batch(places: list[int]) -> None:
+    with pytest.raises(InvalidArgumentError, match="ascending positions from 0 to 2"):
+        KeyBatch.from_bytes([b"a", b"b", b"c"]).take(np.array(places, np.int64))
+
+
 @pytest.mark.parametrize("n", [10, 47, 48, 1000, 5000])
 @pytest.mark.parametrize("high", [3, 2**62])
 def test_large_batches_sort_stably(n: int, high: int) -> None:

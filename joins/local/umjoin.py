@@ -89,8 +89,7 @@ class UMJoin:
         elif len(slices) == 1:
             encoded = [keys]
         else:
-            listed = keys.to_pylist()
-            encoded = [KeyBatch.from_bytes(listed[s]) for s in slices]
+            encoded = [keys.take(np.arange(s.start, s.stop)) for s in slices]
         return [
             Arrived(batch.slice(s.start, s.stop - s.start), part, sizes[s])
             for s, part in zip(slices, encoded, strict=True)
