@@ -26,7 +26,7 @@ from cython_ext.memtable cimport (
     MAX_HEIGHT, Chunk, Memtable, Node, RowHead, StreamList, find_node, list_of, start_path,
 )
 from cython_ext.row_codec cimport RowCodec
-from cython_ext.sst_probe cimport Hit, HitList, probe_sst
+from cython_ext.sst_probe cimport Hit, HitList, ProbeCounters, probe_sst
 from cython_ext.sst_reader cimport Sst
 
 cdef struct RunHits:
@@ -52,6 +52,7 @@ cdef class Lookup:
     cdef Py_ssize_t run_room
     cdef Node** nodes             # per key position
     cdef int32_t* start           # per key position: the oldest run that still counts
+    cdef ProbeCounters probe_counters
     cdef int64_t charged
 
     def __init__(
@@ -141,7 +142,8 @@ cdef class Lookup:
             before = run.hits.count
             with nogil:
                 reached = probe_sst(
-                    sst, self.keys, self.selected, self.selected_count, reached, &run.hits
+                    sst, self.keys, self.selected, self.selected_count, reached, &run.hits,
+                    &self.probe_counters,
                 )
             if run.hits.count > before:
                 self.tables.append(sst)
@@ -227,6 +229,14 @@ cdef class Lookup:
                         h += 1
                     self.start[position] = <int32_t> r
         return counts, sizes
+
+    def counters(self) -> tuple:
+        """Pairs of a key and a run visited, filters asked, filters that said no, and filters that
+        let an absent key through."""
+        cdef ProbeCounters* found = &self.probe_counters
+        return (
+            found.visited, found.filter_checks, found.filter_negatives, found.false_positives,
+        )
 
     def cursor(self, positions) -> Cursor:
         """Read the rows of the keys at these ascending positions."""

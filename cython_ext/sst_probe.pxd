@@ -15,6 +15,12 @@ cdef struct Hit:
     uint32_t row_index
     uint8_t flags
 
+cdef struct ProbeCounters:
+    uint64_t visited             # keys that the files' ranges were right for
+    uint64_t filter_checks
+    uint64_t filter_negatives
+    uint64_t false_positives     # no filter said no, and the key is absent all the same
+
 cdef struct HitList:
     Hit* items
     size_t count
@@ -24,5 +30,5 @@ cdef struct HitList:
 # of the first key behind the last of the file.
 cdef Py_ssize_t probe_sst(
     Sst sst, KeyBatch keys, const uint32_t* positions, Py_ssize_t count, Py_ssize_t start,
-    HitList* hits
+    HitList* hits, ProbeCounters* counters
 ) except -1 nogil

@@ -32,11 +32,12 @@ cdef struct Prober:
     uint32_t key_size
     KeyBlock keys
     Buffer scratch
+    ProbeCounters counters
 
 
 cdef Py_ssize_t probe_sst(
     Sst sst, KeyBatch keys, const uint32_t* positions, Py_ssize_t count, Py_ssize_t start,
-    HitList* hits
+    HitList* hits, ProbeCounters* counters
 ) except -1 nogil:
     cdef Prober prober
     memset(&prober, 0, sizeof(Prober))
@@ -48,6 +49,12 @@ cdef Py_ssize_t probe_sst(
         sst.cache.unpin(prober.index_block)
         sst.cache.unpin(prober.key_block)
         release(&prober.scratch)
+        sst.filter_checks += prober.counters.filter_checks
+        sst.filter_negatives += prober.counters.filter_negatives
+        counters.visited += prober.counters.visited
+        counters.filter_checks += prober.counters.filter_checks
+        counters.filter_negatives += prober.counters.filter_negatives
+        counters.false_positives += prober.counters.false_positives
 
 
 cdef Py_ssize_t _walk(
@@ -76,14 +83,15 @@ cdef Py_ssize_t _walk(
             return i
         if <uint32_t> place != prober.partition:
             _enter_partition(sst, prober, <uint32_t> place)
+        prober.counters.visited += 1
         if prober.filter != NULL:
-            sst.filter_checks += 1
+            prober.counters.filter_checks += 1
             stream = (<uint32_t> key[0] << 8) | key[1]
             if not may_contain(
                 prober.filter.data, prober.filter.size,
                 mix_stream(keys.hashes[position], stream),
             ):
-                sst.filter_negatives += 1
+                prober.counters.filter_negatives += 1
                 continue
         if prober.index_block == NULL:
             _load_index(sst, prober)
@@ -102,6 +110,8 @@ cdef Py_ssize_t _walk(
             _add_hit(sst, prober, hits, &entry, <uint32_t> position)
             if entry.flags & FLAG_CONTINUES:
                 _add_segments(sst, prober, hits, <uint32_t> place, <uint32_t> position)
+        elif prober.filter != NULL:
+            prober.counters.false_positives += 1
     return count
 
 

@@ -10,7 +10,7 @@ from joins.local.umjoin import Results, UMJoin
 from joins.spec import Condition, JoinSpec
 from lsmstate.backends import open_store
 from lsmstate.options import Options, parse_bytes
-from lsmstate.store import StoreStats
+from lsmstate.stats import StoreStats
 
 
 class MultiwayJoin:

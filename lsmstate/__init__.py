@@ -20,7 +20,8 @@ if TYPE_CHECKING:
         StoreLockedError,
     )
     from lsmstate.options import Options
-    from lsmstate.store import Matches, Probe, StateStore, StoreStats, StreamSchema
+    from lsmstate.stats import StoreStats
+    from lsmstate.store import Matches, Probe, StateStore, StreamSchema
 
 __version__ = "0.1.0"
 
@@ -47,7 +48,7 @@ _MODULES = {
     "Options": "lsmstate.options",
     "Probe": "lsmstate.store",
     "StateStore": "lsmstate.store",
-    "StoreStats": "lsmstate.store",
+    "StoreStats": "lsmstate.stats",
     "StreamSchema": "lsmstate.store",
     "open_store": "lsmstate.backends",
 }

@@ -27,7 +27,8 @@ from lsmstate.memory_budget import process_memory
 from lsmstate.options import Options
 from lsmstate.owners import AttemptOwner, Owner, ProcessOwner
 from lsmstate.run_set import RunSet
-from lsmstate.store import Matches, Positions, StoreStats, StreamSchema
+from lsmstate.stats import CacheStats, PauseRecorder, ProbeRecorder, StoreStats, WriteStats
+from lsmstate.store import Matches, Positions, StreamSchema
 from lsmstate.store_checks import (
     StoreGuard,
     check_rows,
@@ -85,7 +86,10 @@ class LsmStore:
         self._replay_from = (1, 0)
         #: Both as of the last commit.
         self._committed = (0, (1, 0))
-        self._probed_keys = 0
+        self._appended_rows = self._appended_bytes = 0
+        self._probed = ProbeRecorder()
+        #: For whoever makes an append or a commit wait.
+        self._append_pauses, self._commit_pauses = PauseRecorder(), PauseRecorder()
         self._memory.enter(self, options.memory_bytes)
         self._memtable = self._new_memtable()
 
@@ -180,9 +184,12 @@ class LsmStore:
                     lambda place: self._memtable.append(keys, rows, sequence, place),
                 )
                 if not self._owner.single_commit:
-                    self._runs.pace(held, self._memtable.limit_bytes)
+                    with self._append_pauses.measured():
+                        self._runs.pace(held, self._memtable.limit_bytes)
         finally:
             self._memory.budget.hold("frames", -held)
+        self._appended_rows += keys.n_valid
+        self._appended_bytes += held
         return keys.n_valid
 
     def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
@@ -258,7 +265,8 @@ class LsmStore:
                 continue
             place = reached
             self._replay_from = (sequence, place)
-            self.flush()
+            with self._append_pauses.measured():
+                self.flush()
 
     def flush(self) -> None:
         """Write the memtable out as a run and give its memory back."""
@@ -300,12 +308,13 @@ class LsmStore:
             self._memory.budget,
             len(self._runs.version.runs),
         )
-        self._probed_keys += encoded.n_valid if asked_for is None else len(asked_for)
         asked = lookup.key_range()
         if asked is not None:
             for tables in self._runs.tables_between(*asked):
                 lookup.search_run(tables)
             lookup.search_memtable(self._memtable)
+        asked_keys = encoded.n_valid if asked_for is None else len(asked_for)
+        self._probed.add(asked_keys, *lookup.counters())
         return LsmProbe(lookup, self._guard)
 
     def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
@@ -332,7 +341,7 @@ class LsmStore:
     def commit(self) -> str:
         """See store.StateStore.commit."""
         self._guard.check_writable()
-        with self._guard.whole_or_nothing():
+        with self._commit_pauses.measured(), self._guard.whole_or_nothing():
             if self._owner.single_commit:
                 self._runs.compact()
             if self._runs.has_changed or self._committed != (self._sequence, self._replay_from):
@@ -379,22 +388,34 @@ class LsmStore:
     def stats(self) -> StoreStats:
         """See store.StateStore.stats. Memory is that of the process, which the cap is on."""
         self._guard.check_readable()
-        cache = self._memory.cache
+        cache, runs = self._memory.cache, self._runs
+        merged_bytes = runs.counters["merged_bytes"]
         return StoreStats(
             memory=self._memory.budget.usage(),
             peak_memory_bytes=self._memory.budget.peak_bytes,
-            disk_bytes=self._runs.version.size,
-            spilled_bytes=self._runs.spilled_bytes,
+            disk_bytes=runs.version.size,
+            spilled_bytes=runs.spilled_bytes,
             counters={
-                **self._runs.counters,
-                "probed_keys": self._probed_keys,
-                "runs": len(self._runs.version.runs),
-                "files": len(self._runs.version.files),
-                "rows": sum(run.rows for run in self._runs.version.runs) + self._memtable.rows,
-                "cache_hits": cache.hits,
-                "cache_misses": cache.misses,
-                "cache_evicted_bytes": cache.evicted_bytes,
+                **runs.counters,
+                "probed_keys": self._probed.keys,
+                "runs": len(runs.version.runs),
+                "files": len(runs.version.files),
+                "rows": sum(run.rows for run in runs.version.runs) + self._memtable.rows,
             },
+            memory_limit_bytes=self._memory.budget.limit,
+            cache=CacheStats(cache.hits, cache.misses, cache.evicted_bytes),
+            filters=self._probed.filters(),
+            probes=self._probed.probes(),
+            writes=WriteStats(
+                self._appended_rows,
+                self._appended_bytes,
+                runs.spilled_bytes - merged_bytes,
+                merged_bytes,
+                runs.counters["flushes"],
+                runs.counters["merges"],
+            ),
+            append_pauses=self._append_pauses.stats(),
+            commit_pauses=self._commit_pauses.stats(),
         )
 
     def close(self) -> None:

@@ -20,7 +20,8 @@ from lsmstate.errors import MemoryLimitError
 from lsmstate.memory_log import Change, LogWriter, newest_pointer, read_chain
 from lsmstate.memory_table import MemoryTable
 from lsmstate.options import Options
-from lsmstate.store import Matches, Positions, StoreStats, StreamSchema
+from lsmstate.stats import StoreStats
+from lsmstate.store import Matches, Positions, StreamSchema
 from lsmstate.store_checks import (
     StoreGuard,
     check_rows,

@@ -43,7 +43,8 @@ from lsmstate.rocks_chunks import (
     unpack_entry,
 )
 from lsmstate.rocks_probe import RocksProbe
-from lsmstate.store import Matches, Positions, StoreStats, StreamSchema
+from lsmstate.stats import StoreStats
+from lsmstate.store import Matches, Positions, StreamSchema
 from lsmstate.store_checks import (
     StoreGuard,
     check_rows,

@@ -6,7 +6,7 @@ Work comes in Arrow batches and leaves in Arrow batches. Three backends keep the
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cython_ext.key_codec import KeyBatch
+from lsmstate.stats import StoreStats
 
 Positions = npt.NDArray[np.int64]
 
@@ -52,21 +53,6 @@ class Probe(Protocol):
         rows each (a larger single row travels alone). A key may span pieces; pieces are not empty.
         Cost: proportional to the rows read; memory: one piece."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class StoreStats:
-    """Counters of one store. Sizes in bytes; ``memory`` by component."""
-
-    memory: Mapping[str, int]
-    peak_memory_bytes: int
-    disk_bytes: int
-    spilled_bytes: int
-    counters: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def memory_bytes(self) -> int:
-        return sum(self.memory.values())
 
 
 class StateStore(Protocol):

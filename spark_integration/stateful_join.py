@@ -17,7 +17,8 @@ from pyspark.sql.streaming.state import GroupState
 
 from joins.local.umjoin import UMJoin
 from lsmstate.options import MIB
-from lsmstate.store import StateStore, StoreStats
+from lsmstate.stats import StoreStats
+from lsmstate.store import StateStore
 from spark_integration.attempt import attempt_store, bucket_directory
 from spark_integration.commit import read_pointer, write_pointer
 from spark_integration.frames import FrameSpool, cut
