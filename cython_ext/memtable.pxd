@@ -51,6 +51,7 @@ cdef class Memtable:
     cdef readonly uint64_t first_sequence
     cdef readonly uint64_t last_sequence
     cdef bint _written
+    cdef int users                 # see retain
     cdef StreamList* _list_for_writing(self, uint32_t stream) except? NULL
     cdef bint _full(self, size_t size) noexcept nogil
     cdef Node* _make(self, const uint8_t* key, size_t size, int height) noexcept nogil

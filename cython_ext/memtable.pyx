@@ -119,6 +119,7 @@ cdef class Memtable:
         self.row_bytes = 0
         self.first_sequence = 0
         self.last_sequence = 0
+        self.users = 1
 
     def __init__(self, Budget budget not None, int64_t limit_bytes):
         if limit_bytes < 4096:
@@ -338,6 +339,18 @@ cdef class Memtable:
     def source(self) -> MemtableSource:
         """An iterator over all entries; the table must not be written to meanwhile."""
         return MemtableSource(self)
+
+    def retain(self) -> None:
+        """One more user, who will call release; whoever made the table is the first."""
+        self.users += 1
+
+    def release(self) -> None:
+        """One user less; the last one clears the table. A table that is garbage is cleared too."""
+        if self.users <= 0:
+            raise ValueError("a memtable was released more often than retained")
+        self.users -= 1
+        if self.users == 0:
+            self.clear()
 
     def clear(self) -> None:
         """Give all memory back; iterators and probes of it are invalid from now on."""

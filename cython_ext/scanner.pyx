@@ -52,7 +52,10 @@ cdef class Scanner:
         self.offsets.size = 0
         with nogil:
             put_u64(&self.offsets, 0)
-            while not self.ended and <int64_t> (self.staging.size + self.offsets.size) < max_bytes:
+            # A piece holds at least one row, however little is asked for.
+            while not self.ended and (
+                n == 0 or <int64_t> (self.staging.size + self.offsets.size) < max_bytes
+            ):
                 if not self.inside:
                     if self.source.next_key() == 0 or (
                         (<uint32_t> self.source.key[0] << 8) | self.source.key[1]

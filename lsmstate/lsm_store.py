@@ -1,13 +1,14 @@
 """LsmStore: the contract of store.py on our log-structured merge tree.
 
-A write goes to the memtable; a full memtable becomes a run; compaction merges runs. A commit
-seals the memtable into one file whose edit section is the manifest; the pointer names that file.
+A write goes to the active memtable; when the memtables are full they become a run; compaction
+merges runs. A commit seals the memtables into one file whose edit section is the manifest; the
+pointer names that file.
 How commits are found again, and whether writes are logged, is the owner's (owners.py).
 """
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,17 +16,19 @@ import pyarrow as pa
 
 from cython_ext.changelog_record import largest_row
 from cython_ext.key_codec import KeyBatch, KeyCodec
+from cython_ext.lookup import Lookup
 from cython_ext.memtable import Memtable
 from cython_ext.merging_iter import MergingSource
-from cython_ext.probe import Cursor, Lookup
+from cython_ext.probe import Cursor
 from cython_ext.row_codec import RowBatch, RowCodec
 from cython_ext.scanner import Scanner
-from lsmstate.arrow_sizes import row_sizes
 from lsmstate.changelog import APPEND, DELETE, Write
 from lsmstate.errors import CorruptionError, MemoryLimitError
 from lsmstate.memory_budget import process_memory
+from lsmstate.memtables import MOST_SEALED, Memtables
 from lsmstate.options import Options
 from lsmstate.owners import AttemptOwner, Owner, ProcessOwner
+from lsmstate.row_parts import check_largest_row, check_row_sizes, part_bytes, parts_of
 from lsmstate.run_set import RunSet
 from lsmstate.stats import CacheStats, PauseRecorder, ProbeRecorder, StoreStats, WriteStats
 from lsmstate.store import Matches, Positions, StreamSchema
@@ -56,7 +59,7 @@ class LsmProbe:
         """See store.Probe.fetch."""
         self._guard.check_probe(self._writes)
         asked = checked_positions(self.counts, positions)
-        return self._pieces(self._lookup.cursor(asked), max_bytes)
+        return self._pieces(Cursor(self._lookup, asked), max_bytes)
 
     def _pieces(self, cursor: Cursor, max_bytes: int) -> Iterator[Matches]:
         self._guard.check_probe(self._writes)
@@ -91,7 +94,7 @@ class LsmStore:
         #: For whoever makes an append or a commit wait.
         self._append_pauses, self._commit_pauses = PauseRecorder(), PauseRecorder()
         self._memory.enter(self, options.memory_bytes)
-        self._memtable = self._new_memtable()
+        self._memtables = Memtables(self._memory, options.memtable_limit_bytes)
 
     @classmethod
     def open_attempt(
@@ -142,8 +145,8 @@ class LsmStore:
 
     @property
     def memtable_bytes(self) -> int:
-        """Bytes of slabs the memtable holds."""
-        return self._memtable.nbytes
+        """Bytes of slabs the memtables hold."""
+        return self._memtables.nbytes
 
     # Writing ------------------------------------------------------------------------------
 
@@ -152,23 +155,23 @@ class LsmStore:
         schema = stream_of(self._streams, stream)
         self._guard.check_writable()
         check_rows(schema, rows, keys)
-        self._check_row_sizes(rows)
-        if rows.nbytes > self._part_bytes:
+        check_row_sizes(rows, self._options)
+        if rows.nbytes > part_bytes(self._options):
             # All or nothing: what a later part is refused for is found before the first is stored.
             for encoded_rows, _ in self._encoded(stream, rows, keys):
-                self._check_largest(largest_row(encoded_rows))
+                check_largest_row(largest_row(encoded_rows), self._options)
         return sum(self._append(stream, *part) for part in self._encoded(stream, rows, keys))
 
     def _encoded(
         self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch
     ) -> Iterator[tuple[RowBatch, KeyBatch]]:
         schema, codec = self._streams[stream], self._key_codecs[stream]
-        for part, part_keys in self._parts(rows, keys):
+        for part, part_keys in parts_of(rows, keys, self._options):
             encoded = encoded_keys(schema, codec, part_keys)
             yield self._row_codecs[stream].encode(part), encoded
 
     def _append(self, stream: str, rows: RowBatch, keys: KeyBatch) -> int:
-        self._check_largest(largest_row(rows))
+        check_largest_row(largest_row(rows), self._options)
         held = rows.nbytes + keys.nbytes
         self._memory.budget.hold("frames", held)
         try:
@@ -181,11 +184,11 @@ class LsmStore:
                 self._insert(
                     keys,
                     sequence,
-                    lambda place: self._memtable.append(keys, rows, sequence, place),
+                    lambda table, place: table.append(keys, rows, sequence, place),
                 )
                 if not self._owner.single_commit:
                     with self._append_pauses.measured():
-                        self._runs.pace(held, self._memtable.limit_bytes)
+                        self._runs.pace(held, self._memtables.limit_bytes)
         finally:
             self._memory.budget.hold("frames", -held)
         self._appended_rows += keys.n_valid
@@ -204,7 +207,7 @@ class LsmStore:
             self._sequence = sequence
             self._guard.writes += 1
             self._insert(
-                encoded, sequence, lambda place: self._memtable.delete(encoded, sequence, place)
+                encoded, sequence, lambda table, place: table.delete(encoded, sequence, place)
             )
 
     def _apply(self, write: Write) -> None:
@@ -221,14 +224,14 @@ class LsmStore:
             self._insert(
                 keys,
                 write.sequence,
-                lambda place: self._memtable.delete(keys, write.sequence, place),
+                lambda table, place: table.delete(keys, write.sequence, place),
                 start,
             )
         else:
             self._insert(
                 keys,
                 write.sequence,
-                lambda place: self._memtable.append(keys, rows, write.sequence, place),
+                lambda table, place: table.append(keys, rows, write.sequence, place),
                 start,
             )
 
@@ -245,37 +248,50 @@ class LsmStore:
             )
 
     def _insert(
-        self, keys: KeyBatch, sequence: int, insert: Callable[[int], int], start: int = 0
+        self,
+        keys: KeyBatch,
+        sequence: int,
+        insert: Callable[[Memtable, int], int],
+        start: int = 0,
     ) -> None:
-        """Drive one write into the memtable, flushing whenever it is full."""
+        """Drive one write into the active memtable, flushing whenever it is full."""
         place = start
+        if self._memtables.sealed_count > MOST_SEALED:
+            self.flush()
         while True:
-            was_empty = len(self._memtable) == 0
-            reached = insert(place)
+            active = self._memtables.active
+            was_empty = len(active) == 0
+            reached = insert(active, place)
             if reached >= keys.n_valid:
                 self._replay_from = (sequence + 1, 0)
                 return
             if reached == place and was_empty:
-                self._memtable.clear()  # the key may be in it, without the row
-                if not self._memory.relieve(self):
+                active.clear()  # the key may be in it, without the row
+                if not self._memtables and not self._memory.relieve(self):
                     raise MemoryLimitError(
                         f"no room for one more row: {self._memory.budget.usage()} of the cap of "
                         f"{self._memory.budget.limit} bytes are in use; raise memory_bytes"
                     )
-                continue
             place = reached
             self._replay_from = (sequence, place)
             with self._append_pauses.measured():
                 self.flush()
 
+    def _seal_memtable(self) -> tuple[Memtable, ...]:
+        """Let no more writes into what the memtables hold now; these, oldest first, for a read
+        view, which retains each and releases it when it is closed. Cost: none."""
+        return self._memtables.seal()
+
     def flush(self) -> None:
-        """Write the memtable out as a run and give its memory back."""
-        if len(self._memtable) == 0:
+        """Write the memtables out as one run and give their memory back, as far as no read view
+        retains it."""
+        if not self._memtables:
             return
         with self._guard.whole_or_nothing():
             if self._owner.single_commit:
-                self._runs.add(self._memtable)
-                self._renew_memtable()
+                tables = self._memtables.all
+                self._runs.add(tables)
+                self._release(tables)
                 self._runs.compact()
             else:
                 self._commit()
@@ -312,7 +328,8 @@ class LsmStore:
         if asked is not None:
             for tables in self._runs.tables_between(*asked):
                 lookup.search_run(tables)
-            lookup.search_memtable(self._memtable)
+            for table in self._memtables:
+                lookup.search_memtable(table)
         asked_keys = encoded.n_valid if asked_for is None else len(asked_for)
         self._probed.add(asked_keys, *lookup.counters())
         return LsmProbe(lookup, self._guard)
@@ -323,7 +340,9 @@ class LsmStore:
         self._guard.check_readable()
         writes = self._guard.writes
         scanner = Scanner(
-            MergingSource([*self._runs.stream_sources(number), self._memtable.source()]),
+            MergingSource(
+                [*self._runs.stream_sources(number), *(table.source() for table in self._memtables)]
+            ),
             number,
             self._row_codecs[stream],
             self._memory.budget,
@@ -364,9 +383,11 @@ class LsmStore:
             _log.warning("old files of %s were not deleted: %s", self._directory, error)
 
     def _commit(self) -> None:
-        self._runs.commit(self._memtable, self._sequence + 1, self._replay_from)
+        tables = self._memtables.all
+        sequence, place = self._replay_from
+        self._runs.commit(tables, sequence + (place > 0), self._replay_from)
         self._committed = (self._sequence, self._replay_from)
-        self._renew_memtable()
+        self._release(tables)
         if not self._owner.single_commit:
             self._runs.keep_up()
 
@@ -400,7 +421,7 @@ class LsmStore:
                 "probed_keys": self._probed.keys,
                 "runs": len(runs.version.runs),
                 "files": len(runs.version.files),
-                "rows": sum(run.rows for run in runs.version.runs) + self._memtable.rows,
+                "rows": sum(run.rows for run in runs.version.runs) + self._memtables.rows,
             },
             memory_limit_bytes=self._memory.budget.limit,
             cache=CacheStats(cache.hits, cache.misses, cache.evicted_bytes),
@@ -423,7 +444,7 @@ class LsmStore:
         if not self._guard.close():
             return
         self._memory.leave(self)
-        self._memtable.clear()
+        self._memtables.close()
         try:
             self._runs.abandon_merge()
             if self._owner.single_commit and not self._guard.is_sealed:
@@ -433,48 +454,10 @@ class LsmStore:
 
     def check(self) -> None:
         """Verify every invariant and every block. Cost: the whole state is read."""
-        self._memtable.check()
+        self._memtables.check()
         self._runs.check()
 
-    def _new_memtable(self) -> Memtable:
-        limit = self._memory.memtable_limit(self._options.memtable_limit_bytes)
-        return Memtable(self._memory.budget, limit)
-
-    def _renew_memtable(self) -> None:
-        """Begin an empty one; probes hold places in the old one, so they end here."""
-        self._memtable.clear()
-        self._memtable = self._new_memtable()
+    def _release(self, tables: tuple[Memtable, ...]) -> None:
+        """Let memtables go that are in a run; probes hold places in them, so they end here."""
+        self._memtables.release(tables)
         self._guard.writes += 1
-
-    def _check_row_sizes(self, rows: pa.RecordBatch) -> None:
-        """Refuse a row over a quarter of the cap before anything of its batch is stored."""
-        if rows.nbytes > self._options.memory_bytes // 4 and rows.num_rows:
-            for position in np.flatnonzero(row_sizes(rows) > self._options.memory_bytes // 4):
-                self._check_largest(rows.slice(int(position), 1).nbytes)
-
-    def _check_largest(self, size: int) -> None:
-        limit = self._options.memory_bytes // 4
-        if size > limit:
-            raise MemoryLimitError(
-                f"a row of {size} bytes is larger than a quarter of the memory cap ({limit} "
-                f"bytes); raise memory_bytes to {4 * size} or more"
-            )
-
-    @property
-    def _part_bytes(self) -> int:
-        return max(256 * 1024, self._options.memory_bytes // 16)
-
-    def _parts(self, rows: pa.RecordBatch, keys: Any) -> Iterator[tuple[pa.RecordBatch, Any]]:
-        """The batch in parts of a bounded number of bytes; whole if it is small, as it should."""
-        most = self._part_bytes
-        if rows.nbytes <= most:
-            if rows.num_rows:
-                yield rows, keys
-            return
-        width = max(1, rows.num_rows * most // rows.nbytes)
-        for start in range(0, rows.num_rows, width):
-            part = rows.slice(start, width)
-            if isinstance(keys, KeyBatch):
-                yield part, keys.take(np.arange(start, start + part.num_rows))
-            else:
-                yield part, keys.slice(start, width)

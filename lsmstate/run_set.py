@@ -20,6 +20,7 @@ from lsmstate.errors import CorruptionError
 from lsmstate.file_names import parse_attempt_file
 from lsmstate.manifest import Edit, Pointer, changes_base, pack_edit, schema_digest
 from lsmstate.memory_budget import process_memory
+from lsmstate.memtables import source_of
 from lsmstate.options import Options
 from lsmstate.owners import Owner
 from lsmstate.recovery import named_files, packed_schemas, recover
@@ -77,9 +78,9 @@ class RunSet:
 
     # Writing ------------------------------------------------------------------------------
 
-    def add(self, memtable: Memtable) -> None:
-        """Write a memtable out as the newest run."""
-        files = self._files.write_run(memtable.source(), memtable.first_sequence)
+    def add(self, memtables: tuple[Memtable, ...]) -> None:
+        """Write memtables, oldest first, out as the newest run."""
+        files = self._files.write_run(source_of(memtables), memtables[0].first_sequence)
         self.counters["flushes"] += 1
         self._install(len(self.version.runs), len(self.version.runs), files, 0)
 
@@ -144,9 +145,12 @@ class RunSet:
                 if file.name in self._own_files:
                     self._drop(file.name)
 
-    def commit(self, memtable: Memtable, next_sequence: int, replay_from: tuple[int, int]) -> None:
-        """Seal the memtable and the manifest into one file, and make it the store's state."""
-        writer, name = self._files.start_commit(memtable.source(), memtable.first_sequence)
+    def commit(
+        self, memtables: tuple[Memtable, ...], next_sequence: int, replay_from: tuple[int, int]
+    ) -> None:
+        """Seal the memtables and the manifest into one file, and make it the store's state."""
+        first = memtables[0].first_sequence if memtables else 0
+        writer, name = self._files.start_commit(source_of(memtables), first)
         own = described(writer, name)
         place = len(self.version.runs)
         version = self.version.replaced(place, place, (own,) if own.keys else (), 0)

@@ -113,6 +113,11 @@ def store_machine(backend: str, examples: int, steps: int = 40) -> type:
             self.store.delete(stream, keys_of(*keys))
             self.model.delete(stream, model_keys(keys_of(*keys)))
 
+        @precondition(lambda self: backend == "lsm" and not self.is_committed)
+        @rule()
+        def seal(self):
+            self.store._seal_memtable()
+
         @rule(stream=STREAM_NAMES, keys=KEYS, max_bytes=st.sampled_from([100, 5000, 1 << 20]))
         def probe(self, stream, keys, max_bytes):
             batch = keys_of(*keys)

@@ -10,8 +10,9 @@ from faults import CODEC, filled, key_batch, memory, opened, row_batch, write_ss
 
 from cython_ext.block_cache import BlockCache
 from cython_ext.budget import Budget
+from cython_ext.lookup import Lookup
 from cython_ext.memtable import Memtable
-from cython_ext.probe import Lookup
+from cython_ext.probe import Cursor
 from lsmstate.errors import InvalidArgumentError
 
 
@@ -80,7 +81,7 @@ def read(budget, sst, keys):
     lookup = Lookup(key_batch(*keys), 0, None, CODEC, budget, 1)
     lookup.search_run([sst])
     lookup.count()
-    cursor = lookup.cursor(np.arange(len(keys)))
+    cursor = Cursor(lookup, np.arange(len(keys)))
     found = []
     while (piece := cursor.next_piece(1 << 12)) is not None:
         found += [row["v"] for row in piece[1].to_pylist()]

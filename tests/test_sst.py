@@ -12,8 +12,9 @@ import pytest
 from faults import CODEC, encoded, filled, key_batch, memory, opened, row_batch, stored, write_sst
 from hypothesis import HealthCheck, given, settings
 
+from cython_ext.lookup import Lookup
 from cython_ext.memtable import Memtable
-from cython_ext.probe import Cursor, Lookup
+from cython_ext.probe import Cursor
 from cython_ext.scanner import Scanner
 from lsmstate.errors import CorruptionError, FormatVersionError
 
@@ -46,7 +47,7 @@ def probed(budget, tables, keys, memtable=None, max_bytes=1 << 20):
     if memtable is not None:
         lookup.search_memtable(memtable)
     counts, sizes = lookup.count()
-    cursor = lookup.cursor(np.arange(len(keys)))
+    cursor = Cursor(lookup, np.arange(len(keys)))
     found = [[] for _ in keys]
     while (piece := cursor.next_piece(max_bytes)) is not None:
         for position, row in zip(piece[0].tolist(), piece[1].to_pylist(), strict=True):
@@ -361,7 +362,7 @@ def test_a_cycle_of_garbage_is_collected(tmp_path, order):
         lookup.search_run([sst])
         lookup.search_memtable(table)
         lookup.count()
-        cursor = lookup.cursor(np.arange(100))
+        cursor = Cursor(lookup, np.arange(100))
         cursor.next_piece(100)
         source = sst.source()
         source.entries()

@@ -1,0 +1,39 @@
+from libc.stdint cimport int32_t, int64_t, uint32_t
+
+from cython_ext.budget cimport Budget
+from cython_ext.key_codec cimport KeyBatch
+from cython_ext.memtable cimport Memtable, Node
+from cython_ext.row_codec cimport RowCodec
+from cython_ext.sst_probe cimport HitList, ProbeCounters
+
+cdef struct RunHits:
+    HitList hits
+    void** files          # of each hit, in step with hits.items: the Sst it was found in
+    size_t file_room
+    int32_t* first        # per key position: its first hit, or -1
+
+
+cdef class Lookup:
+    cdef KeyBatch keys
+    cdef Budget budget
+    cdef RowCodec codec
+    cdef list tables              # keeps the files of the hits open
+    cdef Py_ssize_t n
+    cdef uint32_t* selected       # key positions in key order
+    cdef Py_ssize_t selected_count
+    cdef RunHits* runs            # oldest first
+    cdef Py_ssize_t run_count
+    cdef Py_ssize_t run_room
+    cdef list memtables           # keeps the objects alive, not what Memtable.release cleared
+    cdef Node*** nodes            # per memtable, oldest first: per key position, or NULL
+    cdef Py_ssize_t memtable_count
+    cdef int32_t* start           # per key position: the oldest tier that still counts
+    cdef ProbeCounters probe_counters
+    cdef int64_t charged
+    cdef void _charge(self, int64_t size) noexcept nogil
+    cdef Node** _add_memtable(self, Memtable memtable) except NULL
+    # Whether a tier knows anything of the key, deletions included.
+    cdef bint holds(self, Py_ssize_t tier, uint32_t position) noexcept nogil
+    cdef bint _add(
+        self, Py_ssize_t tier, uint32_t position, int64_t* rows, int64_t* row_bytes
+    ) noexcept nogil

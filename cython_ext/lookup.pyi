@@ -1,0 +1,27 @@
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
+
+from cython_ext.budget import Budget
+from cython_ext.key_codec import KeyBatch
+from cython_ext.memtable import Memtable
+from cython_ext.row_codec import RowCodec
+from cython_ext.sst_reader import Sst
+
+@final
+class Lookup:
+    def __init__(
+        self,
+        keys: KeyBatch,
+        stream: int,
+        positions: npt.NDArray[np.int64] | None,
+        codec: RowCodec,
+        budget: Budget,
+        run_room: int,
+    ) -> None: ...
+    def key_range(self) -> tuple[bytes, bytes] | None: ...
+    def search_run(self, files: list[Sst]) -> int: ...
+    def search_memtable(self, memtable: Memtable) -> None: ...
+    def count(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]: ...
+    def counters(self) -> tuple[int, int, int, int]: ...

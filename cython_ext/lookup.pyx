@@ -1,0 +1,246 @@
+"""What one probe of a store finds: where the rows of its keys lie, and how many there are.
+
+Sorted keys walk each run once, block by block, and each memtable; no row is read. Runs and
+memtables are numbered by age as *tiers*: all runs, oldest first, then all memtables.
+"""
+
+cimport cython
+import numpy as np
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcmp, memset
+
+from cython_ext.budget cimport PROBE, Budget
+from cython_ext.entries cimport FLAG_RESET
+from cython_ext.key_codec cimport KeyBatch
+from cython_ext.memtable cimport (
+    MAX_HEIGHT, Memtable, Node, StreamList, find_node, list_of, start_path,
+)
+from cython_ext.row_codec cimport RowCodec
+from cython_ext.sst_probe cimport Hit, ProbeCounters, probe_sst
+from cython_ext.sst_reader cimport Sst
+
+
+@cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
+cdef class Lookup:
+    """Hits of a batch of keys in one stream. `keys` holds the stream's number already."""
+
+    def __init__(
+        self, KeyBatch keys not None, uint32_t stream, positions, RowCodec codec not None,
+        Budget budget not None, Py_ssize_t run_room,
+    ):
+        cdef const int64_t[::1] wanted
+        cdef uint8_t* mask = NULL
+        cdef Py_ssize_t i
+        self.keys = keys
+        self.codec = codec
+        self.budget = budget
+        self.tables = []
+        self.memtables = []
+        self.n = keys.n
+        keys.set_stream(stream)
+        self.run_room = run_room
+        self.runs = <RunHits*> calloc(run_room + 1, sizeof(RunHits))
+        self.selected = <uint32_t*> malloc((keys.n_valid + 1) * sizeof(uint32_t))
+        self.start = <int32_t*> calloc(self.n + 1, sizeof(int32_t))
+        if not self.runs or not self.selected or not self.start:
+            raise MemoryError(f"no memory to look up {self.n} keys")
+        self._charge((self.n + 1) * 8)
+        if positions is None:
+            for i in range(keys.n_valid):
+                self.selected[i] = keys.order[i]
+            self.selected_count = keys.n_valid
+            return
+        wanted = np.ascontiguousarray(positions, dtype=np.int64)
+        mask = <uint8_t*> calloc(self.n + 1, 1)
+        if mask == NULL:
+            raise MemoryError(f"no memory to look up {self.n} keys")
+        try:
+            for i in range(wanted.shape[0]):
+                if not 0 <= wanted[i] < self.n:
+                    raise IndexError(f"key position {wanted[i]} of {self.n}")
+                mask[wanted[i]] = 1
+            for i in range(keys.n_valid):
+                if mask[keys.order[i]]:
+                    self.selected[self.selected_count] = keys.order[i]
+                    self.selected_count += 1
+        finally:
+            free(mask)
+
+    def __dealloc__(self):
+        cdef Py_ssize_t i
+        if self.runs != NULL:
+            for i in range(self.run_count):
+                free(self.runs[i].hits.items)
+                free(self.runs[i].files)
+                free(self.runs[i].first)
+        for i in range(self.memtable_count):
+            free(self.nodes[i])
+        free(self.runs)
+        free(self.selected)
+        free(self.nodes)
+        free(self.start)
+        if self.budget is not None:
+            self.budget.release(PROBE, self.charged)
+
+    cdef void _charge(self, int64_t size) noexcept nogil:
+        self.budget.charge(PROBE, size)
+        self.charged += size
+
+    def key_range(self) -> tuple[bytes, bytes] | None:
+        """The least and the greatest key asked for, as stored; None if there is none."""
+        cdef uint32_t low, high
+        if self.selected_count == 0:
+            return None
+        low = self.selected[0]
+        high = self.selected[self.selected_count - 1]
+        return (
+            <bytes> self.keys.data[self.keys.offsets[low]:self.keys.offsets[low + 1]],
+            <bytes> self.keys.data[self.keys.offsets[high]:self.keys.offsets[high + 1]],
+        )
+
+    def search_run(self, list files not None) -> int:
+        """Look the keys up in the files of one run, in key order; runs come oldest first.
+        Returns the number of hits."""
+        cdef RunHits* run = &self.runs[self.run_count]
+        cdef Sst sst
+        cdef Py_ssize_t reached = 0
+        cdef size_t before, i
+        cdef void* room
+        if self.run_count >= self.run_room:
+            raise ValueError(f"more than {self.run_room} runs")
+        self.run_count += 1
+        for sst in files:
+            before = run.hits.count
+            with nogil:
+                reached = probe_sst(
+                    sst, self.keys, self.selected, self.selected_count, reached, &run.hits,
+                    &self.probe_counters,
+                )
+            if run.hits.count > before:
+                self.tables.append(sst)
+                if run.hits.capacity > run.file_room:
+                    room = realloc(run.files, run.hits.capacity * sizeof(void*))
+                    if room == NULL:
+                        raise MemoryError(f"no memory for {run.hits.capacity} hits")
+                    self._charge(
+                        <int64_t> (run.hits.capacity - run.file_room)
+                        * <int64_t> (sizeof(Hit) + sizeof(void*))
+                    )
+                    run.files = <void**> room
+                    run.file_room = run.hits.capacity
+                for i in range(before, run.hits.count):
+                    run.files[i] = <void*> sst
+        if run.hits.count:
+            run.first = <int32_t*> malloc((self.n + 1) * sizeof(int32_t))
+            if run.first == NULL:
+                raise MemoryError(f"no memory to look up {self.n} keys")
+            self._charge((self.n + 1) * <int64_t> sizeof(int32_t))
+            memset(run.first, 0xFF, (self.n + 1) * sizeof(int32_t))
+            for i in range(run.hits.count, 0, -1):
+                run.first[run.hits.items[i - 1].position] = <int32_t> (i - 1)
+        return run.hits.count
+
+    def search_memtable(self, Memtable memtable not None) -> None:
+        """Look the keys up in a memtable, newer than every run; memtables come oldest first."""
+        cdef Node* path[MAX_HEIGHT]
+        cdef Node* node
+        cdef Node** nodes
+        cdef Py_ssize_t i
+        cdef size_t position, size
+        cdef const uint8_t* key
+        cdef StreamList* stream_list
+        if self.selected_count == 0:
+            return
+        key = self.keys.data + self.keys.offsets[self.selected[0]]
+        stream_list = list_of(memtable, (<uint32_t> key[0] << 8) | key[1])
+        if stream_list == NULL:
+            return
+        nodes = self._add_memtable(memtable)
+        with nogil:
+            start_path(stream_list, path)
+            for i in range(self.selected_count):
+                position = self.selected[i]
+                key = self.keys.data + self.keys.offsets[position]
+                size = self.keys.offsets[position + 1] - self.keys.offsets[position]
+                node = find_node(stream_list, path, key, size)
+                if node != NULL and node.key_size == size and memcmp(node.key, key, size) == 0:
+                    nodes[position] = node
+
+    cdef Node** _add_memtable(self, Memtable memtable) except NULL:
+        """Room for one node per key position."""
+        cdef void* grown = realloc(self.nodes, (self.memtable_count + 1) * sizeof(Node**))
+        cdef Node** nodes
+        if grown == NULL:
+            raise MemoryError(f"no memory to look up {self.n} keys")
+        self.nodes = <Node***> grown
+        nodes = <Node**> calloc(self.n + 1, sizeof(Node*))
+        if nodes == NULL:
+            raise MemoryError(f"no memory to look up {self.n} keys")
+        self._charge((self.n + 1) * <int64_t> sizeof(Node*))
+        self.nodes[self.memtable_count] = nodes
+        self.memtable_count += 1
+        self.memtables.append(memtable)
+        return nodes
+
+    def count(self) -> tuple:
+        """(rows, bytes) per key position, what was deleted left out; two int64 arrays."""
+        counts = np.zeros(self.n, dtype=np.int64)
+        sizes = np.zeros(self.n, dtype=np.int64)
+        cdef int64_t[::1] count_view = counts
+        cdef int64_t[::1] size_view = sizes
+        cdef Py_ssize_t i, tier
+        cdef uint32_t position
+        cdef bint hidden
+        with nogil:
+            for i in range(self.selected_count):
+                position = self.selected[i]
+                hidden = False
+                tier = self.run_count + self.memtable_count
+                self.start[position] = <int32_t> tier
+                while tier > 0 and not hidden:
+                    tier -= 1
+                    if self.holds(tier, position):
+                        self.start[position] = <int32_t> tier
+                        hidden = self._add(
+                            tier, position, &count_view[position], &size_view[position]
+                        )
+        return counts, sizes
+
+    cdef bint holds(self, Py_ssize_t tier, uint32_t position) noexcept nogil:
+        if tier >= self.run_count:
+            return self.nodes[tier - self.run_count][position] != NULL
+        return self.runs[tier].first != NULL and self.runs[tier].first[position] >= 0
+
+    cdef bint _add(
+        self, Py_ssize_t tier, uint32_t position, int64_t* rows, int64_t* row_bytes
+    ) noexcept nogil:
+        """Count what a tier holds of the key; true if it hides all older tiers."""
+        cdef RunHits* run
+        cdef Node* node
+        cdef Hit* hit
+        cdef size_t h
+        cdef bint hidden = False
+        if tier >= self.run_count:
+            node = self.nodes[tier - self.run_count][position]
+            rows[0] += node.rows
+            row_bytes[0] += <int64_t> node.row_bytes
+            return (node.flags & FLAG_RESET) != 0
+        run = &self.runs[tier]
+        for h in range(<size_t> run.first[position], run.hits.count):
+            hit = &run.hits.items[h]
+            if hit.position != position:
+                break
+            rows[0] += <int64_t> hit.rows
+            row_bytes[0] += <int64_t> hit.row_bytes
+            hidden = hidden or (hit.flags & FLAG_RESET) != 0
+        return hidden
+
+    def counters(self) -> tuple:
+        """Pairs of a key and a run visited, filters asked, filters that said no, and filters that
+        let an absent key through."""
+        cdef ProbeCounters* found = &self.probe_counters
+        return (
+            found.visited, found.filter_checks, found.filter_negatives, found.false_positives,
+        )

@@ -1,0 +1,103 @@
+"""The memtables of one store: sealed ones, which take no more writes, and the active one.
+
+A read view seals the active memtable and reads on in it while writers fill the next. Sealing
+copies nothing; sealed memtables are flushed together, into one run. They are told apart by age
+alone: what a newer one says of a key hides the older ones, as with runs.
+"""
+
+from collections.abc import Iterator
+
+from cython_ext.entries import EntrySource
+from cython_ext.memtable import Memtable
+from cython_ext.merging_iter import MergingSource
+from lsmstate.memory_budget import ProcessMemory
+from lsmstate.options import KIB
+
+#: More sealed memtables than this are flushed by the next write: every probe asks each of them.
+MOST_SEALED = 8
+#: The least room a memtable is given, whatever the others take.
+LEAST_MEMTABLE_BYTES = 256 * KIB
+
+
+class Memtables:
+    """Owned by one store. ``share_bytes``: what they may hold together."""
+
+    def __init__(self, memory: ProcessMemory, share_bytes: int) -> None:
+        self._memory = memory
+        self._share_bytes = share_bytes
+        self._sealed: tuple[Memtable, ...] = ()
+        self.active = self._new()
+
+    @property
+    def all(self) -> tuple[Memtable, ...]:
+        """The memtables that hold anything, oldest first."""
+        return (*self._sealed, self.active) if len(self.active) else self._sealed
+
+    def __iter__(self) -> Iterator[Memtable]:
+        return iter(self.all)
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to flush."""
+        return bool(self.all)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of slabs they hold."""
+        return sum(table.nbytes for table in (*self._sealed, self.active))
+
+    @property
+    def rows(self) -> int:
+        return sum(table.rows for table in self.all)
+
+    @property
+    def limit_bytes(self) -> int:
+        """What they may hold together, at the present number of stores."""
+        return self._memory.memtable_limit(self._share_bytes)
+
+    @property
+    def sealed_count(self) -> int:
+        return len(self._sealed)
+
+    def seal(self) -> tuple[Memtable, ...]:
+        """Let no more writes into what there is; its memtables, oldest first. Cost: none."""
+        if len(self.active):
+            self._sealed = self.all
+            self.active = self._new()
+        return self._sealed
+
+    def release(self, tables: tuple[Memtable, ...]) -> None:
+        """Let the oldest memtables go, which are in a run now: their memory goes back as soon as
+        no read view retains it either. The active one gets the room that becomes free."""
+        assert tables == self.all[: len(tables)], "memtables go from the oldest on"
+        gone = len(tables)
+        if gone > len(self._sealed):
+            self._sealed = ()
+            self.active = self._new()
+        else:
+            self._sealed = self._sealed[gone:]
+            if len(self.active) == 0:
+                self.active = self._new()
+        for table in tables:
+            table.release()
+
+    def close(self) -> None:
+        """Let all go."""
+        self.active.release()
+        for table in self._sealed:
+            table.release()
+        self._sealed = ()
+
+    def check(self) -> None:
+        """Raise AssertionError unless every invariant holds; walks everything."""
+        for table in self.all:
+            table.check()
+
+    def _new(self) -> Memtable:
+        taken = sum(table.nbytes for table in self._sealed)
+        room = max(LEAST_MEMTABLE_BYTES, self.limit_bytes - taken)
+        return Memtable(self._memory.budget, room)
+
+
+def source_of(tables: tuple[Memtable, ...]) -> EntrySource:
+    """All entries of some memtables, oldest first, as one source."""
+    return tables[0].source() if len(tables) == 1 else MergingSource([t.source() for t in tables])
