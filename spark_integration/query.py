@@ -29,6 +29,7 @@ from lsmstate.errors import InvalidArgumentError, LsmStateError
 from lsmstate.options import MIB
 from spark_integration.pinned import FILE_NAME, adopt_or_pin
 from spark_integration.plan import Wanted
+from spark_integration.refusal import refuse
 from spark_integration.run import (
     FLUSH_ROWS_PROPERTY,
     PARTITIONS_PROPERTY,
@@ -103,6 +104,7 @@ class QueryStarter(StreamingQueryListener):
     def __init__(self, spark: SparkSession) -> None:
         self._streams = spark._jsparkSession.streams()
         self._context = spark._jsc.sc()
+        self._jvm = spark._jvm
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         query = self._streams.get(str(event.id))
@@ -116,10 +118,11 @@ class QueryStarter(StreamingQueryListener):
             try:
                 properties |= _prepare(query, str(event.id), wanted, self._context)
             except (LsmStateError, Py4JError, OSError, ValueError) as refusal:
-                # Spark swallows what a listener raises; the first task raises it instead, and
-                # as long as no data arrives, which starts no task, the log is all that says it.
-                properties[REFUSAL_PROPERTY] = str(refusal)
-                _log.error("query %s will fail at its first data: %s", event.id, refusal)
+                sentence = str(refusal)
+                is_over = refuse(query, self._jvm, sentence)
+                when = "is refused" if is_over else "will fail at its first data"
+                _log.error("query %s %s: %s", event.id, when, sentence)
+                properties[REFUSAL_PROPERTY] = sentence
         for name, value in properties.items():
             self._context.setLocalProperty(name, value)
 

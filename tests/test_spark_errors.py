@@ -216,57 +216,6 @@ def test_a_checkpoint_without_its_state_is_refused(spark: Any, tmp_path: Path) -
         run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
 
 
-def test_async_progress_tracking_is_refused(spark: Any, tmp_path: Path) -> None:
-    """It writes no offset before the next batch starts, so a pointer could be lost."""
-    streams = _two_streams(tmp_path)
-    joined = multiway_join({n: s.read(spark) for n, s in streams.items()}, on=["k"])
-    writer = (
-        joined.writeStream.format("noop")
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .option("asyncProgressTrackingEnabled", "true")
-        .option("asyncProgressTrackingOverrideSinkSupportCheck", "true")
-    )
-    with pytest.raises(StreamingQueryException, match="async progress tracking"):
-        writer.start().awaitTermination()
-
-
-class _FakeQuery:
-    """The two answers of a query that its start asks for."""
-
-    def __init__(self, class_name: str, trigger: str) -> None:
-        self._names = (class_name, trigger)
-
-    def getClass(self) -> "_FakeQuery":  # noqa: N802
-        return self
-
-    def getName(self) -> str:  # noqa: N802
-        return self._names[0]
-
-    def trigger(self) -> "_FakeQuery":
-        return self
-
-    def toString(self) -> str:  # noqa: N802
-        return self._names[1]
-
-
-@pytest.mark.parametrize(
-    ("names", "words"),
-    [
-        (("x.AsyncProgressTrackingMicroBatchExecution", ""), "asyncProgressTrackingEnabled"),
-        (("x.MicroBatchExecution", "RealTimeTrigger(300000)"), "not under RealTimeTrigger"),
-        (("x.MicroBatchExecution", "ContinuousTrigger(1)"), "not under ContinuousTrigger"),
-    ],
-)
-def test_other_modes_are_refused_where_spark_lets_them_through(
-    names: tuple[str, str], words: str
-) -> None:
-    from spark_integration.query import _check_mode
-
-    _check_mode(_FakeQuery("x.MicroBatchExecution", "AvailableNowTrigger"))
-    with pytest.raises(InvalidArgumentError, match=words):
-        _check_mode(_FakeQuery(*names))
-
-
 class _ConnectFrame:
     """A DataFrame of Spark Connect, as far as the join looks at it: no JVM behind its session."""
 

@@ -17,6 +17,7 @@ from pyspark.errors import StreamingQueryException
 from spark_streams import BACKEND, FileStream, assert_same_rows, committed, pieces, run_to_end
 
 from lsmstate.spark import multiway_join
+from spark_integration.refusal import refuse
 
 pytestmark = pytest.mark.spark
 
@@ -188,40 +189,95 @@ def test_a_task_that_dies_in_mid_batch_is_repeated_from_its_pointer(
     assert_same_rows(expected(streams), [str(path)], at_least=500)
 
 
-def test_a_restart_with_another_join_is_refused(
-    spark: Any,
-    tmp_path: Path,
-    streams: dict[str, FileStream],
-    caplog: pytest.LogCaptureFixture,
+@pytest.fixture(scope="module")
+def started(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A query that has run to its end: its streams ``a``, ``b``, ``c``, checkpoint and result."""
+    home = tmp_path_factory.mktemp("started")
+    columns = {"k": pa.array([1, 2], pa.int64()), "other": pa.array([1, 2], pa.int64())}
+    for name in NAMES:
+        FileStream(home / name, KEYS_AND_OTHER).add(pa.table(columns))
+    run_to_end(
+        multiway_join(read(spark, home), on=["k"], buckets=4), home / "checkpoint", home / "out"
+    )
+    return home
+
+
+KEYS_AND_OTHER = "k BIGINT, other BIGINT"
+
+
+def read(
+    spark: Any, home: Path, names: str = "abc", schema: str = KEYS_AND_OTHER
+) -> dict[str, Any]:
+    return {n: FileStream(home / n.lower(), schema).read(spark) for n in names}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "options", "was", "now"),
+    [
+        ({}, {"on": ["other"]}, "condition = a.k = b.k = c.k", "a.other = b.other = c.other"),
+        ({"names": "abC"}, {}, "streams = (a, b, c)", "(a, b, C)"),
+        ({"names": "acb"}, {}, "streams = (a, b, c)", "(a, c, b)"),
+        ({"names": "ab"}, {}, "streams = (a, b, c)", "(a, b)"),
+        ({"schema": "k INT, other BIGINT"}, {}, "key types = (int64)", "(int32)"),
+        ({"schema": "k BIGINT"}, {}, "columns of a = (k int64, other int64)", "(k int64)"),
+        ({}, {"buckets": 5}, "buckets = 4", "buckets = 5"),
+        ({}, {"backend": "memory"}, "backend = lsm", "backend = memory"),
+    ],
+)
+def test_a_restart_with_another_join_ends_at_its_start(
+    spark: Any, started: Path, inputs: dict[str, str], options: dict[str, Any], was: str, now: str
 ) -> None:
-    whole = streams
-    one = {
-        name: FileStream(tmp_path / "first" / name, stream.schema) for name, stream in whole.items()
-    }
+    """No data arrives, so Spark never plans a batch of it; nor is anything written."""
+    before = files_below(started)
+    query = start(
+        multiway_join(read(spark, started, **inputs), **{"on": ["k"], **options}), started
+    )
+    assert not query.isActive
+    said = str(query.exception())
+    assert f"this checkpoint was started with {was}" in said
+    assert now in said
+    with pytest.raises(StreamingQueryException) as refusal:
+        query.awaitTermination(60)
+    assert was in str(refusal.value)
+    assert files_below(started) == before
 
-    def arrive(file: int) -> None:
-        for name, stream in one.items():
-            stream.add(pq.read_table(whole[name].directory / f"{file:04d}.parquet"))
 
-    arrive(0)
-    run_to_end(join_of(spark, one), tmp_path / "checkpoint", tmp_path / "out")
-    # Without new data Spark starts no task that could fail; the log says it at once.
-    run_to_end(join_of(spark, one, buckets=5), tmp_path / "checkpoint", tmp_path / "out")
-    assert "will fail at its first data: this checkpoint was started with buckets" in caplog.text
-    arrive(1)
+def files_below(home: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in home.rglob("*")}
 
-    def refused(joined: Any) -> str:
-        with pytest.raises(StreamingQueryException) as refusal:
-            run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
-        return str(refusal.value)
 
-    frames = {name: stream.read(spark) for name, stream in one.items()}
-    other_condition = {"a": ["a_text"], "b": ["b_text"], "c": ["c_text"]}
-    said = refused(multiway_join(frames, on=other_condition, backend=BACKEND))
-    assert "condition = a.a_k = b.b_k = c.c_k" in said
-    assert "a.a_text = b.b_text = c.c_text" in said
-    said = refused(join_of(spark, one, buckets=7))
-    assert "buckets = 4" in said
-    assert "buckets = 7" in said
-    run_to_end(join_of(spark, one), tmp_path / "checkpoint", tmp_path / "out")
-    assert_same_rows(expected(one), committed(tmp_path / "out"), at_least=10)
+def test_after_refusals_the_right_query_goes_on(
+    spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = pa.table({"k": pa.array([1, 2], pa.int64())})
+    streams = {name: FileStream(tmp_path / name, "k BIGINT").add(rows) for name in "ab"}
+
+    def joined(**options: Any) -> Any:
+        frames = {name: stream.read(spark) for name, stream in streams.items()}
+        return multiway_join(frames, on=["k"], backend=BACKEND, **options)
+
+    run_to_end(joined(buckets=4), tmp_path / "checkpoint", tmp_path / "out")
+    streams["a"].add(rows)
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException, match=r"buckets = 4, .* has buckets = 5"):
+            run_to_end(joined(buckets=5), tmp_path / "checkpoint", tmp_path / "out")
+    assert "is refused: this checkpoint was started with buckets = 4" in caplog.text
+    run_to_end(joined(), tmp_path / "checkpoint", tmp_path / "out")
+    sql = f"SELECT a.k, b.k FROM {streams['a'].sql} a JOIN {streams['b'].sql} b USING (k)"
+    assert_same_rows(sql, committed(tmp_path / "out"), at_least=4)
+
+
+def test_a_spark_whose_queries_cannot_be_ended_fails_the_first_task(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A release that keeps the fields elsewhere: refuse() finds none, the workers have the text."""
+    assert not refuse(spark._jvm.java.lang.Object(), spark._jvm, "because")
+    monkeypatch.setattr("spark_integration.query.refuse", lambda query, jvm, sentence: False)
+    rows = pa.table({"k": pa.array([1, 2], pa.int64())})
+    streams = {name: FileStream(tmp_path / name, "k BIGINT").add(rows) for name in "ab"}
+    frames = {name: stream.read(spark) for name, stream in streams.items()}
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / "lsmstate").write_text("in the way")
+    with pytest.raises(StreamingQueryException, match=r"state directory .* cannot be written to"):
+        run_to_end(multiway_join(frames, on=["k"]), tmp_path / "checkpoint", tmp_path / "out")
+    assert "will fail at its first data: the state directory" in caplog.text
