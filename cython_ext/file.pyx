@@ -1,7 +1,7 @@
 """The only open, pread, append and sync of table files, with hooks that tests inject faults by.
 
 ``set_fault_hook(hook)``: before each operation ``hook(operation, path, offset, size)`` is called
-(operations: create, open, read, append, sync, remove). It may raise (the operation fails so) or return
+(operations: create, open, read, append, sync, link, remove). It may raise (the operation fails so) or return
 an int: an append then writes only that many bytes and fails with EIO, as a torn write does.
 The price where no hook is set is one test of a C pointer.
 """
@@ -14,7 +14,7 @@ from libc.errno cimport errno as c_errno
 from libc.stdint cimport int64_t, uint8_t
 from posix.fcntl cimport O_APPEND, O_CLOEXEC, O_CREAT, O_EXCL, O_RDONLY, O_WRONLY, open as c_open
 from posix.unistd cimport close as c_close
-from posix.unistd cimport fdatasync, pread, write
+from posix.unistd cimport fdatasync, fsync as c_fsync, pread, write
 
 from cython_ext.errors import CorruptionError
 
@@ -169,16 +169,35 @@ cdef class AppendFile:
 
 def sync_directory(str path not None) -> None:
     """Make the names in a directory durable."""
-    cdef int descriptor
+    _sync_path(path)
+
+
+def sync_file(str path not None) -> None:
+    """As AppendFile.sync, for a file that is closed or was written by another process."""
+    _sync_path(path)
+
+
+cdef int _sync_path(str path) except -1:
+    cdef int descriptor, failed, reason
     if _hooked:
         _ask("sync", path, 0, 0)
     descriptor = c_open(os.fsencode(path), O_RDONLY | O_CLOEXEC)
     if descriptor < 0:
         raise OSError(c_errno, os.strerror(c_errno), path)
-    try:
-        os.fsync(descriptor)
-    finally:
+    with nogil:
+        failed = c_fsync(descriptor)
+        reason = c_errno
         c_close(descriptor)
+    if failed:
+        raise OSError(reason, os.strerror(reason), path)
+    return 0
+
+
+def link(str source not None, str target not None) -> None:
+    """Give a sealed file a second name; OSError where the file system cannot (other device)."""
+    if _hooked:
+        _ask("link", target, 0, 0)
+    os.link(source, target)
 
 
 def remove(str path not None) -> None:

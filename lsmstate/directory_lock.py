@@ -35,8 +35,12 @@ class DirectoryLock:
             raise StoreLockedError(
                 f"{directory} is open in another process ({holder}); close it there first"
             ) from error
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"{os.getpid()}\n".encode("ascii"), 0)
+        try:
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, f"{os.getpid()}\n".encode("ascii"), 0)
+        except OSError:  # the disk is full; the lock goes with the descriptor
+            os.close(self._file)
+            raise
         self._process = os.getpid()
         _owned[self._path] = self._process
 

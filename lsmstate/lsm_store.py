@@ -115,7 +115,8 @@ class LsmStore:
     @classmethod
     def open(cls, directory: str, streams: Sequence[StreamSchema], *, options: Options) -> Self:
         """See backends.open_store. Cost: as open_attempt, and the changelog is replayed."""
-        owner = ProcessOwner(directory, options.sync)
+        options = options.of_one_process()
+        owner = ProcessOwner(directory, options)
         try:
             store = cls(directory, streams, options, owner)
         except BaseException:
@@ -125,9 +126,15 @@ class LsmStore:
         try:
             if owner.pointer is None:
                 store.commit()  # pins the streams: no log is ever read with other ones
+            else:
+                owner.renew_manifest()
             for write in owner.replay():
                 store._apply(write)
             store._check_replayed()
+            if options.syncs_commits:
+                # As with the manifest: what the log of a killed process holds may not be on the
+                # disk, so it is written anew before more is promised.
+                store.commit()
         except BaseException:
             store.close()
             raise

@@ -106,7 +106,7 @@ class MemoryStore:
             store = cls(
                 directory,
                 streams,
-                options,
+                options.of_one_process(),
                 pointer=pointer,
                 batch_id=number + 1,
                 attempt_id=None,
@@ -235,7 +235,7 @@ class MemoryStore:
 
     def _new_log(self) -> LogWriter:
         attempt = self._attempt_id or "own"
-        return LogWriter(self._directory, self._batch_id, attempt, self._options.sync)
+        return LogWriter(self._directory, self._batch_id, attempt, self._options.syncs_commits)
 
     def _apply(self, change: Change) -> None:
         self._guard.writes += 1

@@ -1,7 +1,7 @@
 """Settings of a store: unit, default and effect per field, checked on construction."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lsmstate.errors import InvalidArgumentError
 
@@ -63,8 +63,16 @@ class Options:
     """Attempts: how many micro-batches a restart may go back to. Files that none of them needs
     are deleted. Spark's own number: spark.sql.streaming.minBatchesToRetain."""
 
-    sync: bool = False
-    """fsync what a commit names before it returns. kill -9 needs none, power loss does."""
+    sync: str | None = None
+    """What is forced to the disk (fsync) before a call returns. A killed process loses nothing
+    that was acknowledged, whatever this is; they differ in what a power cut may take:
+
+    - ``always``: nothing. Each append and delete is forced, one fsync each.
+    - ``commit``: the writes since the last commit, flush or checkpoint. The default of a
+      standalone store.
+    - ``never``: whatever the system had not written by itself. The store may then not open
+      (CorruptionError) and has to be restored. The default of an attempt, as of Spark's own local
+      checkpoints; attempts have no log, so ``always`` is ``commit`` for them."""
 
     def __post_init__(self) -> None:
         def refuse(name: str, rule: str) -> None:
@@ -91,6 +99,8 @@ class Options:
             )
         if not 0 <= self.filter_bits_per_key <= 32:
             refuse("filter_bits_per_key", "must lie between 0 and 32")
+        if self.sync not in (None, "always", "commit", "never"):
+            refuse("sync", "choose 'always', 'commit' or 'never'")
         for name in ("compression", "bottom_compression"):
             if getattr(self, name) not in ("lz4", "zstd", "none"):
                 refuse(name, "choose 'lz4', 'zstd' or 'none'")
@@ -102,6 +112,20 @@ class Options:
             refuse("retained_batches", "keep at least one micro-batch")
         if not 64 * KIB <= self.file_bytes <= 1024 * MIB:
             refuse("file_bytes", "must lie between 64 KiB and 1 GiB")
+
+    def of_one_process(self) -> "Options":
+        """These options with the defaults of a standalone store filled in."""
+        return self if self.sync is not None else replace(self, sync="commit")
+
+    @property
+    def syncs_commits(self) -> bool:
+        """Whether what a commit names is forced to the disk."""
+        return self.sync in ("always", "commit")
+
+    @property
+    def syncs_writes(self) -> bool:
+        """Whether each logged write is."""
+        return self.sync == "always"
 
     @property
     def memtable_limit_bytes(self) -> int:

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from cython_ext.codec import checksum
-from cython_ext.file import AppendFile, ReadFile, remove, sync_directory
+from cython_ext.file import AppendFile, ReadFile, remove, sync_directory, sync_file
 from cython_ext.key_codec import KeyBatch
 from cython_ext.row_codec import RowBatch
 from lsmstate.changelog import Changelog, Write, changelog_files, replay
 from lsmstate.directory_lock import DirectoryLock
 from lsmstate.errors import CorruptionError
 from lsmstate.file_names import AttemptFile, check_attempt_id, numbered, parse_numbered
+from lsmstate.options import Options
 
 #: A new store's first commit: run 1 and MANIFEST 2.
 FIRST_MANIFEST = 2
@@ -91,10 +92,13 @@ class ProcessOwner:
     single_commit = False
     batch_id: int | None = None
 
-    def __init__(self, directory: str, sync: bool) -> None:
-        os.makedirs(directory, exist_ok=True)
+    def __init__(self, directory: str, options: Options) -> None:
+        if not os.path.isdir(directory):
+            os.makedirs(directory, exist_ok=True)
+            if options.syncs_commits:
+                sync_directory(os.path.dirname(os.path.abspath(directory)))
         self._directory = directory
-        self._sync = sync
+        self._options = options
         self._lock = DirectoryLock(directory)
         self._log: Changelog | None = None
         #: Closed changelogs and the last sequence in each.
@@ -156,10 +160,9 @@ class ProcessOwner:
         self, kind: int, stream: int, sequence: int, keys: KeyBatch, rows: RowBatch | None
     ) -> None:
         if self._log is None:
-            self._log = Changelog(
-                os.path.join(self._directory, self._next("changelog")), self._sync
-            )
-            if self._sync:
+            path = os.path.join(self._directory, self._next("changelog"))
+            self._log = Changelog(path, self._options.syncs_writes)
+            if self._options.syncs_writes:
                 sync_directory(self._directory)
         self._log.append(kind, stream, sequence, keys, rows)
         self._last_logged = sequence
@@ -171,19 +174,37 @@ class ProcessOwner:
             self._log = None
 
     def committed(self, pointer: str, live: set[str], replay_from: int) -> None:
+        self._rotate()
+        kept = [(log, last) for log, last in self._old_logs if last >= replay_from]
+        if self._options.syncs_commits:
+            for log, _ in kept:  # half of a write is in the runs: the rest of it must not be lost
+                sync_file(os.path.join(self._directory, log))
+        name = self._write_manifest(pointer)
+        self.pointer = pointer
+        self._old_logs = kept
+        self._collect(live | {name} | {log for log, _ in kept})
+
+    def _write_manifest(self, pointer: str) -> str:
         name = self._next("MANIFEST")
         text = pointer.encode()
         file = AppendFile(os.path.join(self._directory, name))
         file.append(text + b"\n" + f"{checksum(text):016x}\n".encode())
-        if self._sync:
+        if self._options.syncs_commits:
             file.sync()
             sync_directory(self._directory)
         file.close()
-        self.pointer = pointer
-        self._rotate()
-        kept = [(log, last) for log, last in self._old_logs if last >= replay_from]
-        self._old_logs = kept
-        self._collect(live | {name} | {log for log, _ in kept})
+        return name
+
+    def renew_manifest(self) -> None:
+        """Write the MANIFEST that was found once more. It may have been read from memory only:
+        its writer was killed before it was synced, or the sync failed, and after a failed sync
+        another one proves nothing."""
+        if self.pointer is None or not self._options.syncs_commits:
+            return
+        name = self._write_manifest(self.pointer)
+        for other in os.listdir(self._directory):
+            if other != name and other.startswith("MANIFEST-"):
+                remove(os.path.join(self._directory, other))
 
     def _collect(self, needed: set[str]) -> None:
         """Delete the numbered files that the newest MANIFEST does not need."""

@@ -151,6 +151,7 @@ class RocksStore:
         lock = DirectoryLock(directory)
         try:
             path = os.path.join(directory, "db")
+            options = options.of_one_process()
             return cls(directory, streams, options, path=path, checkpoint=None, lock=lock)
         except BaseException:
             lock.release()
@@ -220,7 +221,7 @@ class RocksStore:
         self._guard.check_readable()
         with _rocks_errors(self._path):
             if self._checkpoint is None:
-                self._database.flush_wal(self._options.sync)
+                self._database.flush_wal(self._options.syncs_commits)
                 return f"db@{self._database.latest_sequence_number()}"
             if not self._guard.is_sealed:
                 # Flushes the memtables first: attempts write no log.
@@ -375,6 +376,7 @@ class RocksStore:
         # The stub calls this attribute a method.
         options: Any = self._write_options
         options.disable_wal = self._checkpoint is not None
+        options.sync = self._options.syncs_writes and self._checkpoint is None
         self._database = rocksdict.Rdict(
             self._path,
             default,

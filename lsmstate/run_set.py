@@ -167,7 +167,7 @@ class RunSet:
             sealed = self._files.seal(
                 writer, name, pack_edit(edit, {} if full else self._base_runs)
             )
-            if self._options.sync:
+            if self._options.syncs_commits:
                 sync_directory(self._directory)
         except BaseException:
             remove(os.path.join(self._directory, name))

@@ -92,7 +92,7 @@ class TableWriter:
             for field in FileMeta.__slots__
             if field not in ("name", "size", "checksum")
         }
-        footer = writer.finish(msgpack.packb(properties), edit, self.options.sync)
+        footer = writer.finish(msgpack.packb(properties), edit, self.options.syncs_commits)
         return described(writer, name, writer.size, footer)
 
     def _start(self, name: str, base_sequence: int, bottom: bool) -> SstWriter:

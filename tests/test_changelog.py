@@ -1,5 +1,6 @@
 """The standalone store: whatever it acknowledged is there again, exactly once, however it ended."""
 
+import dataclasses
 import os
 import random
 import shutil
@@ -21,6 +22,8 @@ from lsmstate.lsm_store import LsmStore
 from lsmstate.options import KIB, MIB, Options
 
 SMALL = Options(memory_bytes=5 * MIB, memtable_bytes=256 * KIB)
+#: Opening such a store leaves the logs as they are until the next commit.
+UNSYNCED = dataclasses.replace(SMALL, sync="never")
 
 
 def opened(directory, options=SMALL, streams=STREAMS):
@@ -138,7 +141,7 @@ def test_damage_before_the_last_record_is_an_error(tmp_path):
 
 def test_a_missing_or_shortened_older_log_is_an_error(tmp_path):
     for number in range(3):
-        with opened(tmp_path) as store:
+        with opened(tmp_path, UNSYNCED) as store:
             store.append("customers", customers(2 * number), keys_of(1))
             store.append("customers", customers(2 * number + 1), keys_of(1))
     first, second, _ = logs(tmp_path)
@@ -214,7 +217,7 @@ def test_killed_at_a_file_operation_of_one_large_append(tmp_path, kill_at):
 
 
 def test_replaying_more_than_a_memtable_keeps_the_logs_it_still_needs(tmp_path):
-    large = Options(memory_bytes=64 * MIB)
+    large = Options(memory_bytes=64 * MIB, sync="never")
     for start in range(0, 900, 300):
         with opened(tmp_path, large) as store:
             store.append("customers", *wide(*range(start, start + 300)))
@@ -230,7 +233,7 @@ def test_replaying_more_than_a_memtable_keeps_the_logs_it_still_needs(tmp_path):
 
             kill.creates = 0
             with faults(kill):
-                opened(tmp_path)
+                opened(tmp_path, UNSYNCED)
 
         in_child(work)
     assert all_ids(tmp_path) == list(range(900))

@@ -76,7 +76,7 @@ def model_after(steps):
 STATES = [model_after(SCRIPT[:done]) for done in range(len(SCRIPT) + 1)]
 
 
-def opened(directory, sync=False):
+def opened(directory, sync="never"):
     options = dataclasses.replace(OPTIONS, sync=sync)
     return LsmStore.open(str(directory), STREAMS, options=options)
 
@@ -107,7 +107,7 @@ def standalone(directory, hook, crash):
     if not crash:
         with faults(hook):
             try:
-                store = opened(directory, sync=True)
+                store = opened(directory, sync="always")
             except OSError:
                 return 0
             done = run_script(store, crash)
