@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     )
     from lsmstate.options import Options
     from lsmstate.stats import StoreStats
-    from lsmstate.store import Matches, Probe, StateStore, StreamSchema
+    from lsmstate.store import Matches, MultimapStore, Probe, StateStore, StreamSchema
 
 __version__ = "0.1.0"
 
@@ -33,6 +33,7 @@ __all__ = [
     "LsmStateWarning",
     "Matches",
     "MemoryLimitError",
+    "MultimapStore",
     "Options",
     "Probe",
     "StateStore",
@@ -45,6 +46,7 @@ __all__ = [
 
 _MODULES = {
     "Matches": "lsmstate.store",
+    "MultimapStore": "lsmstate.store",
     "Options": "lsmstate.options",
     "Probe": "lsmstate.store",
     "StateStore": "lsmstate.store",

@@ -5,7 +5,7 @@ from typing import Any
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.options import Options
-from lsmstate.store import StateStore, StreamSchema
+from lsmstate.store import MultimapStore, StreamSchema
 from lsmstate.store_checks import nearest
 
 #: ``lsm``: ours, spills to disk under a memory cap. ``rocksdb``: the same on RocksDB.
@@ -22,7 +22,7 @@ def open_attempt(
     batch_id: int,
     attempt_id: str,
     options: Options,
-) -> StateStore:
+) -> MultimapStore:
     """A task attempt's private store, at the state a commit pointer names; None: empty.
 
     ``commit`` writes new files with unique names below ``directory`` and returns the new pointer.
@@ -30,7 +30,7 @@ def open_attempt(
     any pointer whose files are kept opens later, in any process. Closed without a commit, the
     attempt leaves nothing that matters.
     """
-    opened: StateStore = _store_class(backend).open_attempt(
+    opened: MultimapStore = _store_class(backend).open_attempt(
         directory,
         streams,
         pointer=pointer,
@@ -47,12 +47,12 @@ def open_store(
     *,
     backend: str = "lsm",
     options: Options,
-) -> StateStore:
+) -> MultimapStore:
     """A store that one process owns (StoreLockedError otherwise); finds what was committed.
 
     The pointers of its commits serve as names in messages only: the directory holds one state.
     """
-    opened: StateStore = _store_class(backend).open(directory, streams, options=options)
+    opened: MultimapStore = _store_class(backend).open(directory, streams, options=options)
     return opened
 
 

@@ -24,8 +24,13 @@ _FRAME = struct.Struct("<IIQ")
 _HEAD = struct.Struct("<BHQ")
 _MAGIC = b"LSMCLOG\x01"
 
+#: Kinds of writes, as they stand in the log.
 APPEND = 1
 DELETE = 2
+PUT = 3
+
+_KINDS = (APPEND, DELETE, PUT)
+_WITH_ROWS = (APPEND, PUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +112,13 @@ def _damaged(path: str, offset: int) -> CorruptionError:
 
 def _unpack(payload: bytes, path: str, offset: int) -> Write:
     kind, stream, sequence = _HEAD.unpack_from(payload)
-    if kind not in (APPEND, DELETE):
+    if kind not in _KINDS:
         raise FormatVersionError(
             f"{path} at offset {offset}: a write of kind {kind}, which this release does not know; "
             "open the store with the release that wrote it or a later one"
         )
     try:
-        keys, rows = unpack_write(memoryview(payload)[_HEAD.size :], kind == APPEND)
+        keys, rows = unpack_write(memoryview(payload)[_HEAD.size :], kind in _WITH_ROWS)
     except CorruptionError as error:
         raise CorruptionError(str(error), path, offset) from error
     return Write(kind, stream, sequence, keys, rows)

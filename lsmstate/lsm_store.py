@@ -7,7 +7,7 @@ How commits are found again, and whether writes are logged, is the owner's (owne
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
 import numpy as np
@@ -22,7 +22,7 @@ from cython_ext.merging_iter import MergingSource
 from cython_ext.probe import Cursor
 from cython_ext.row_codec import RowBatch, RowCodec
 from cython_ext.scanner import Scanner
-from lsmstate.changelog import APPEND, DELETE, Write
+from lsmstate.changelog import APPEND, DELETE, PUT, Write
 from lsmstate.errors import CorruptionError, MemoryLimitError
 from lsmstate.memory_budget import process_memory
 from lsmstate.memtables import MOST_SEALED, Memtables
@@ -40,6 +40,8 @@ from lsmstate.store_checks import (
     stream_of,
     streams_by_name,
 )
+from lsmstate.store_reads import StoreReads
+from lsmstate.write_steps import STEPS
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +70,7 @@ class LsmProbe:
             self._guard.check_probe(self._writes)
 
 
-class LsmStore:
+class LsmStore(StoreReads):
     """One store in one directory. Not thread-safe."""
 
     def __init__(
@@ -140,12 +142,6 @@ class LsmStore:
             raise
         return store
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     @property
     def streams(self) -> Mapping[str, StreamSchema]:
         return self._streams
@@ -167,7 +163,21 @@ class LsmStore:
             # All or nothing: what a later part is refused for is found before the first is stored.
             for encoded_rows, _ in self._encoded(stream, rows, keys):
                 check_largest_row(largest_row(encoded_rows), self._options)
-        return sum(self._append(stream, *part) for part in self._encoded(stream, rows, keys))
+        return sum(self._store(APPEND, stream, *part) for part in self._encoded(stream, rows, keys))
+
+    def put(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+        """See store.MultimapStore.put."""
+        schema = stream_of(self._streams, stream)
+        self._guard.check_writable()
+        check_rows(schema, rows, keys)
+        if rows.nbytes > self._options.memory_bytes // 8:
+            raise MemoryLimitError(
+                f"a put of {rows.nbytes} bytes; it is one write and may take an eighth of the "
+                f"memory cap ({self._options.memory_bytes // 8} bytes): split it by key, or raise "
+                "memory_bytes"
+            )
+        encoded = encoded_keys(schema, self._key_codecs[stream], keys)
+        return self._store(PUT, stream, self._row_codecs[stream].encode(rows), encoded)
 
     def _encoded(
         self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch
@@ -177,22 +187,14 @@ class LsmStore:
             encoded = encoded_keys(schema, codec, part_keys)
             yield self._row_codecs[stream].encode(part), encoded
 
-    def _append(self, stream: str, rows: RowBatch, keys: KeyBatch) -> int:
+    def _store(self, kind: int, stream: str, rows: RowBatch, keys: KeyBatch) -> int:
+        """A write that brings rows."""
         check_largest_row(largest_row(rows), self._options)
         held = rows.nbytes + keys.nbytes
         self._memory.budget.hold("frames", held)
         try:
-            keys.set_stream_number(self._numbers[stream])
-            sequence = self._sequence + 1
             with self._guard.whole_or_nothing():
-                self._owner.log(APPEND, self._numbers[stream], sequence, keys, rows)
-                self._sequence = sequence
-                self._guard.writes += 1
-                self._insert(
-                    keys,
-                    sequence,
-                    lambda table, place: table.append(keys, rows, sequence, place),
-                )
+                self._write(kind, stream, keys, rows)
                 if not self._owner.single_commit:
                     with self._append_pauses.measured():
                         self._runs.pace(held, self._memtables.limit_bytes)
@@ -207,15 +209,17 @@ class LsmStore:
         schema = stream_of(self._streams, stream)
         self._guard.check_writable()
         encoded = encoded_keys(schema, self._key_codecs[stream], keys)
-        encoded.set_stream_number(self._numbers[stream])
-        sequence = self._sequence + 1
         with self._guard.whole_or_nothing():
-            self._owner.log(DELETE, self._numbers[stream], sequence, encoded, None)
-            self._sequence = sequence
-            self._guard.writes += 1
-            self._insert(
-                encoded, sequence, lambda table, place: table.delete(encoded, sequence, place)
-            )
+            self._write(DELETE, stream, encoded, None)
+
+    def _write(self, kind: int, stream: str, keys: KeyBatch, rows: RowBatch | None) -> None:
+        """Log a new write, then apply it."""
+        write = Write(kind, self._numbers[stream], self._sequence + 1, keys, rows)
+        keys.set_stream_number(write.stream)
+        self._owner.log(write.kind, write.stream, write.sequence, keys, rows)
+        self._sequence = write.sequence
+        self._guard.writes += 1
+        self._insert(write)
 
     def _apply(self, write: Write) -> None:
         """Redo a logged write, as far as it is not in the runs."""
@@ -225,22 +229,8 @@ class LsmStore:
             self._check_replayed(write.sequence)
         start = self._replay_from[1] if write.sequence == self._replay_from[0] else 0
         self._sequence = write.sequence
-        keys, rows = write.keys, write.rows
-        keys.set_stream_number(write.stream)
-        if rows is None:
-            self._insert(
-                keys,
-                write.sequence,
-                lambda table, place: table.delete(keys, write.sequence, place),
-                start,
-            )
-        else:
-            self._insert(
-                keys,
-                write.sequence,
-                lambda table, place: table.append(keys, rows, write.sequence, place),
-                start,
-            )
+        write.keys.set_stream_number(write.stream)
+        self._insert(write, start)
 
     def _check_replayed(self, following: int | None = None) -> None:
         """CorruptionError if writes are missing before this one, or a half one at the end."""
@@ -254,24 +244,21 @@ class LsmStore:
                 0,
             )
 
-    def _insert(
-        self,
-        keys: KeyBatch,
-        sequence: int,
-        insert: Callable[[Memtable, int], int],
-        start: int = 0,
-    ) -> None:
-        """Drive one write into the active memtable, flushing whenever it is full."""
-        place = start
+    def _insert(self, write: Write, start: int = 0) -> None:
+        """Drive one write into the active memtable, flushing whenever it is full. Places count
+        the keys of its steps, one step after the other."""
+        steps = STEPS[write.kind]
+        place, count = start, write.keys.n_valid
         if self._memtables.sealed_count > MOST_SEALED:
             self.flush()
-        while True:
+        while place < count * len(steps):
+            number, key = divmod(place, count)
             active = self._memtables.active
             was_empty = len(active) == 0
-            reached = insert(active, place)
-            if reached >= keys.n_valid:
-                self._replay_from = (sequence + 1, 0)
-                return
+            reached = number * count + steps[number](active, write, key)
+            if reached == (number + 1) * count:
+                place = reached
+                continue
             if reached == place and was_empty:
                 active.clear()  # the key may be in it, without the row
                 if not self._memtables and not self._memory.relieve(self):
@@ -280,9 +267,10 @@ class LsmStore:
                         f"{self._memory.budget.limit} bytes are in use; raise memory_bytes"
                     )
             place = reached
-            self._replay_from = (sequence, place)
+            self._replay_from = (write.sequence, place)
             with self._append_pauses.measured():
                 self.flush()
+        self._replay_from = (write.sequence + 1, 0)
 
     def _seal_memtable(self) -> tuple[Memtable, ...]:
         """Let no more writes into what the memtables hold now; these, oldest first, for a read

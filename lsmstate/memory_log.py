@@ -3,6 +3,8 @@
     file := magic part* footer(JSON) length(u64) digest(16) magic
     part := Arrow IPC stream, as the footer lists it with offset, length and digest
 
+Files that hold appends and deletes only are of format 1, which older releases read.
+
 The footer names the predecessor's pointer, so a state is the chain of its files. A pointer is
 ``name#digest``, the digest being the footer's. Files are never changed once they are named.
 """
@@ -23,18 +25,20 @@ from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgument
 from lsmstate.store import Positions, StreamSchema
 from lsmstate.store_checks import check_same_streams, pack_schemas, unpack_schemas
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 SUFFIX = ".mem"
 
 _MAGIC = b"LSMSTmem"
 _DIGEST_BYTES = 16
 _TRAILER = struct.Struct(f"<Q{_DIGEST_BYTES}s{len(_MAGIC)}s")
+_FIRST_KINDS = {"append", "delete"}
 _KEYS = pa.schema([("key", pa.binary()), ("count", pa.int64())])
 
 
 class Change(NamedTuple):
-    """One append (rows grouped by key, ``counts[g]`` each) or, without rows, one delete."""
+    """One write: ``append``, ``put`` (rows grouped by key, ``counts[g]`` each) or ``delete``."""
 
+    kind: str
     stream: str
     keys: list[bytes]
     counts: Positions
@@ -51,6 +55,7 @@ class LogWriter:
         self._sync = sync
         self.size = 0
         self._parts: list[dict[str, Any]] = []
+        self._kinds: set[str] = set()
         self._file = open(self._directory / f"{self.name}.open", "xb")  # noqa: SIM115
         self._file.write(_MAGIC)
 
@@ -59,16 +64,17 @@ class LogWriter:
         keys = pa.RecordBatch.from_arrays(
             [pa.array(change.keys, pa.binary()), pa.array(change.counts)], schema=_KEYS
         )
-        part = {"stream": change.stream, "keys": self._write_batch(keys)}
+        part = {"kind": change.kind, "stream": change.stream, "keys": self._write_batch(keys)}
         if change.rows is not None:
             part["rows"] = self._write_batch(change.rows)
         self._parts.append(part)
+        self._kinds.add(change.kind)
 
     def finish(self, predecessor: str | None, streams: Mapping[str, StreamSchema]) -> str:
         """Seal the file, give it its name and return the pointer."""
         footer = json.dumps(
             {
-                "format": FORMAT_VERSION,
+                "format": 1 if self._kinds <= _FIRST_KINDS else FORMAT_VERSION,
                 "predecessor": predecessor,
                 "streams": pack_schemas(streams),
                 "parts": self._parts,
@@ -119,9 +125,9 @@ class LogFile:
         if digest and found.hex() != digest:
             raise CorruptionError(f"not the file that {pointer} names", str(self.path), 0)
         self.pointer = f"{name}#{found.hex()}"
-        if footer["format"] != FORMAT_VERSION:
+        if footer["format"] not in range(1, FORMAT_VERSION + 1):
             raise FormatVersionError(
-                f"{self.path}: format {footer['format']}, this release reads {FORMAT_VERSION}"
+                f"{self.path}: format {footer['format']}, this release reads up to {FORMAT_VERSION}"
             )
         self.predecessor: str | None = footer["predecessor"]
         self.streams = unpack_schemas(footer["streams"])
@@ -134,7 +140,8 @@ class LogFile:
                 keys = self._read_batch(file, part["keys"])
                 rows = self._read_batch(file, part["rows"]) if "rows" in part else None
                 counts = keys.column(1).to_numpy().astype(np.int64)
-                yield Change(part["stream"], keys.column(0).to_pylist(), counts, rows)
+                kind = part.get("kind", "delete" if rows is None else "append")
+                yield Change(kind, part["stream"], keys.column(0).to_pylist(), counts, rows)
 
     def _read_batch(self, file: Any, place: Mapping[str, Any]) -> pa.RecordBatch:
         file.seek(place["offset"])

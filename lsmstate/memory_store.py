@@ -30,6 +30,7 @@ from lsmstate.store_checks import (
     stream_of,
     streams_by_name,
 )
+from lsmstate.store_reads import StoreReads
 
 Tables = dict[str, MemoryTable]
 
@@ -39,7 +40,7 @@ _kept: OrderedDict[tuple[str, str], tuple[Tables, int]] = OrderedDict()
 _open_stores: "weakref.WeakSet[MemoryStore]" = weakref.WeakSet()
 
 
-class MemoryStore:
+class MemoryStore(StoreReads):
     """A StateStore; see ``open_attempt`` and ``open`` for the two ways to own one."""
 
     def __init__(
@@ -122,6 +123,14 @@ class MemoryStore:
         return MappingProxyType(self._streams)
 
     def append(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+        return self._store("append", stream, rows, keys)
+
+    def put(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+        return self._store("put", stream, rows, keys)
+
+    def _store(
+        self, kind: str, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch
+    ) -> int:
         self._guard.check_writable()
         schema = stream_of(self._streams, stream)
         check_rows(schema, rows, keys)
@@ -132,7 +141,7 @@ class MemoryStore:
         # A copy, grouped by key: the caller's batch may be a slice that pins far more memory.
         grouped = rows.take(pa.array(encoded.order))
         grouped = pa.RecordBatch.from_arrays(grouped.columns, schema=schema.rows)
-        change = Change(stream, _present(distinct), np.diff(starts), grouped)
+        change = Change(kind, stream, _present(distinct), np.diff(starts), grouped)
         self._reserve(MemoryTable.cost(change.keys, grouped))
         self._write(change)
         self._apply(change)
@@ -155,7 +164,7 @@ class MemoryStore:
         distinct, _ = encoded_keys(schema, self._codecs[stream], keys).distinct()
         if len(distinct):
             counts = np.zeros(len(distinct), dtype=np.int64)
-            change = Change(stream, _present(distinct), counts, None)
+            change = Change("delete", stream, _present(distinct), counts, None)
             self._write(change)
             self._apply(change)
 
@@ -240,10 +249,10 @@ class MemoryStore:
     def _apply(self, change: Change) -> None:
         self._guard.writes += 1
         table = self._tables[change.stream]
+        if change.kind != "append":
+            table.delete(change.keys)
         if change.rows is not None:
             table.append(change.keys, change.counts, change.rows)
-            return
-        table.delete(change.keys)
         if table.is_mostly_dead:
             self._tables[change.stream] = table.rebuilt()
 

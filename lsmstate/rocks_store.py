@@ -13,7 +13,6 @@ An attempt works in a private directory into which the tables of its pointer are
 commit is a RocksDB checkpoint (hard links again) in a new directory that the pointer names.
 """
 
-import contextlib
 import json
 import os
 import shutil
@@ -31,7 +30,7 @@ from cython_ext.key_codec import KeyBatch, KeyCodec
 from cython_ext.row_codec import RowCodec
 from lsmstate.directory_lock import DirectoryLock
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
-from lsmstate.options import MIB, Options
+from lsmstate.options import Options
 from lsmstate.rocks_chunks import (
     Chunk,
     Entry,
@@ -42,6 +41,7 @@ from lsmstate.rocks_chunks import (
     unpack_chunk,
     unpack_entry,
 )
+from lsmstate.rocks_database import database_options, rocks_errors
 from lsmstate.rocks_probe import RocksProbe
 from lsmstate.stats import StoreStats
 from lsmstate.store import Matches, Positions, StreamSchema
@@ -56,6 +56,7 @@ from lsmstate.store_checks import (
     streams_by_name,
     unpack_schemas,
 )
+from lsmstate.store_reads import StoreReads
 
 FORMAT_VERSION = 1
 
@@ -67,7 +68,7 @@ _CHECKPOINT = "rocks-"
 _WORK = "work-"
 
 
-class RocksStore:
+class RocksStore(StoreReads):
     """A StateStore; see ``open_attempt`` and ``open`` for the two ways to own one."""
 
     def __init__(
@@ -94,7 +95,7 @@ class RocksStore:
         self._peak_bytes = 0
         self._counters = {"appended_rows": 0, "probed_keys": 0, "fetched_rows": 0}
         self._cache = rocksdict.Cache(options.memory_bytes * 3 // 4)
-        with _rocks_errors(path):
+        with rocks_errors(path):
             self._open_database()
         try:
             self._check_streams()
@@ -162,6 +163,19 @@ class RocksStore:
         return MappingProxyType(self._streams)
 
     def append(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+        return self._store(stream, rows, keys, replace=False)
+
+    def put(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+        return self._store(stream, rows, keys, replace=True)
+
+    def _store(
+        self,
+        stream: str,
+        rows: pa.RecordBatch,
+        keys: pa.RecordBatch | KeyBatch,
+        *,
+        replace: bool,
+    ) -> int:
         self._guard.check_writable()
         schema = stream_of(self._streams, stream)
         check_rows(schema, rows, keys)
@@ -173,11 +187,13 @@ class RocksStore:
         values = self._row_codecs[stream].encode(rows).to_pylist()
         order = encoded.order.tolist()
         batch = rocksdict.WriteBatch(raw_mode=True)
-        with _rocks_errors(self._path):
+        with rocks_errors(self._path):
             old = _get(self._counts, names)
             for g, name in enumerate(names):
                 added = [values[row] for row in order[starts[g] : starts[g + 1]]]
-                self._put(batch, name, old[g], added)
+                if replace:
+                    self._delete(batch, name, old[g])
+                self._add(batch, name, None if replace else old[g], added)
             self._write(batch)
         self._counters["appended_rows"] += encoded.n_valid
         return int(encoded.n_valid)
@@ -191,7 +207,7 @@ class RocksStore:
         asked = checked_positions(encoded, positions)
         asked = asked[encoded.valid[asked]]
         names = self._names(stream, encoded)
-        with _rocks_errors(self._path):
+        with rocks_errors(self._path):
             found = _get(self._counts, [names[position] for position in asked.tolist()])
         self._counters["probed_keys"] += len(asked)
         self._note_memory()
@@ -203,13 +219,9 @@ class RocksStore:
         distinct, _ = encoded_keys(schema, self._key_codecs[stream], keys).distinct()
         names = self._names(stream, distinct)
         batch = rocksdict.WriteBatch(raw_mode=True)
-        with _rocks_errors(self._path):
+        with rocks_errors(self._path):
             for name, found in zip(names, _get(self._counts, names), strict=True):
-                if found is None:
-                    continue
-                batch.delete(name, self._counts_family)
-                for chunk in range(unpack_entry(found).chunks):
-                    batch.delete(chunk_name(name, chunk), self._rows_family)
+                self._delete(batch, name, found)
             self._write(batch)
 
     def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
@@ -219,7 +231,7 @@ class RocksStore:
 
     def commit(self) -> str:
         self._guard.check_readable()
-        with _rocks_errors(self._path):
+        with rocks_errors(self._path):
             if self._checkpoint is None:
                 self._database.flush_wal(self._options.syncs_commits)
                 return f"db@{self._database.latest_sequence_number()}"
@@ -296,7 +308,7 @@ class RocksStore:
             yield from self._get_chunks(waiting)
 
     def _get_chunks(self, wanted: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-        with _rocks_errors(self._path):
+        with rocks_errors(self._path):
             found = _get(self._rows, [name for _, name in wanted])
         chunks = []
         for (position, name), chunk in zip(wanted, found, strict=True):
@@ -305,7 +317,14 @@ class RocksStore:
             chunks.append((position, chunk))
         return chunks
 
-    def _put(
+    def _delete(self, batch: rocksdict.WriteBatch, name: bytes, old: bytes | None) -> None:
+        """Remove one key's entry and chunks in a write."""
+        if old is not None:
+            batch.delete(name, self._counts_family)
+            for number in range(unpack_entry(old).chunks):
+                batch.delete(chunk_name(name, number), self._rows_family)
+
+    def _add(
         self, batch: rocksdict.WriteBatch, name: bytes, old: bytes | None, rows: list[bytes]
     ) -> None:
         """Add one key's rows to a write: new chunks, and the key's new entry."""
@@ -329,7 +348,7 @@ class RocksStore:
     def _all_chunks(self, stream: str) -> Iterator[Chunk]:
         """Every chunk of a stream, in key order."""
         prefix = self._numbers[stream]
-        with _rocks_errors(self._path):
+        with rocks_errors(self._path):
             at = self._counts.iter()
             at.seek(prefix)
         while at.valid():
@@ -337,9 +356,9 @@ class RocksStore:
             if name[: len(prefix)] != prefix:
                 return
             yield from chunks_of(0, name, entry)
-            with _rocks_errors(self._path):
+            with rocks_errors(self._path):
                 at.next()
-        with _rocks_errors(self._path):
+        with rocks_errors(self._path):
             # An iterator that met an error looks as if it had come to the end.
             at.status()
 
@@ -350,11 +369,11 @@ class RocksStore:
 
     def _check_streams(self) -> None:
         """Write the schemas into a new database, compare them in an old one."""
-        with _rocks_errors(self._path):
+        with rocks_errors(self._path):
             kept = self._database.get(_STREAMS_KEY)
         if kept is None:
             entry = {"format": FORMAT_VERSION, "streams": pack_schemas(self._streams)}
-            with _rocks_errors(self._path):
+            with rocks_errors(self._path):
                 self._database.put(
                     _STREAMS_KEY, json.dumps(entry).encode(), write_opt=self._write_options
                 )
@@ -370,8 +389,8 @@ class RocksStore:
         buffers = rocksdict.WriteBufferManager.new_write_buffer_manager_with_cache(
             self._options.memtable_limit_bytes, False, self._cache
         )
-        default = _database_options(self._options, self._cache, buffers, with_filter=True)
-        rows = _database_options(self._options, self._cache, buffers, with_filter=False)
+        default = database_options(self._options, self._cache, buffers, with_filter=True)
+        rows = database_options(self._options, self._cache, buffers, with_filter=False)
         self._write_options = rocksdict.WriteOptions()
         # The stub calls this attribute a method.
         options: Any = self._write_options
@@ -388,7 +407,7 @@ class RocksStore:
         self._rows_family = self._database.get_column_family_handle("rows")
 
     def _close_database(self) -> None:
-        with _rocks_errors(self._path):
+        with rocks_errors(self._path):
             del self._counts_family, self._rows_family
             self._counts.close()
             self._rows.close()
@@ -407,7 +426,7 @@ class RocksStore:
         self._peak_bytes = max(self._peak_bytes, sum(self._memory().values()))
 
     def _property(self, name: str) -> int:
-        with _rocks_errors(self._path):
+        with rocks_errors(self._path):
             return sum(f.property_int_value(name) or 0 for f in (self._counts, self._rows))
 
 
@@ -416,52 +435,6 @@ def _get(family: rocksdict.Rdict, names: list[bytes]) -> list[bytes | None]:
     wanted: Any = names
     found: Any = family.get(wanted)
     return list(found)
-
-
-def _database_options(
-    options: Options,
-    cache: rocksdict.Cache,
-    buffers: rocksdict.WriteBufferManager,
-    *,
-    with_filter: bool,
-) -> rocksdict.Options:
-    """Everything RocksDB holds is charged to one cache: blocks, indexes, filters, write buffers."""
-    table = rocksdict.BlockBasedOptions()
-    table.set_block_cache(cache)
-    table.set_block_size(options.block_bytes)
-    table.set_cache_index_and_filter_blocks(True)
-    table.set_index_type(rocksdict.BlockBasedIndexType.two_level_index_search())
-    table.set_format_version(5)
-    if with_filter and options.filter_bits_per_key:
-        table.set_bloom_filter(options.filter_bits_per_key, False)
-        table.set_partition_filters(True)
-    found = rocksdict.Options(raw_mode=True)
-    found.create_if_missing(True)
-    found.create_missing_column_families(True)
-    found.set_block_based_table_factory(table)
-    found.set_write_buffer_manager(buffers)
-    found.set_write_buffer_size(max(64 << 10, options.memtable_limit_bytes // 2))
-    found.set_arena_block_size(64 << 10)
-    found.set_max_write_buffer_number(2)
-    # Counts and rows reach the disk together: attempts have no log to mend the difference.
-    found.set_atomic_flush(True)
-    found.set_compression_type(_compression(options.compression))
-    found.set_bottommost_compression_type(_compression(options.bottom_compression))
-    found.set_level_zero_file_num_compaction_trigger(options.fanout)
-    found.set_target_file_size_base(options.file_bytes)
-    found.set_max_background_jobs(2)
-    found.set_max_open_files(256)
-    found.set_keep_log_file_num(1)
-    found.set_max_log_file_size(1 * MIB)
-    found.set_stats_dump_period_sec(0)
-    found.set_stats_persist_period_sec(0)
-    found.set_paranoid_checks(True)
-    return found
-
-
-def _compression(name: str) -> rocksdict.DBCompressionType:
-    kinds = rocksdict.DBCompressionType
-    return {"lz4": kinds.lz4, "zstd": kinds.zstd, "none": kinds.none}[name]()
 
 
 def _link_files(source: str, target: str) -> None:
@@ -478,19 +451,3 @@ def _link_files(source: str, target: str) -> None:
         except OSError:
             # A file system without hard links.
             shutil.copyfile(old, new)
-
-
-@contextlib.contextmanager
-def _rocks_errors(path: str) -> Iterator[None]:
-    """rocksdict raises bare Exceptions that carry RocksDB's words; give them our classes."""
-    try:
-        yield
-    except Exception as error:
-        if type(error) is not Exception:
-            raise
-        message = str(error)
-        if message.startswith("Corruption"):
-            raise CorruptionError(
-                f"{message}; restore the file or start from another checkpoint", path, 0
-            ) from error
-        raise OSError(f"{path}: {message}") from error

@@ -5,9 +5,9 @@ Work comes in Arrow batches and leaves in Arrow batches. Three backends keep the
 ``lsm`` (ours), ``rocksdb`` (rocksdict) and ``memory`` (hash tables).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,9 @@ from cython_ext.key_codec import KeyBatch
 from lsmstate.stats import StoreStats
 
 Positions = npt.NDArray[np.int64]
+
+#: A key as Python values, one per key column; of a bound, the first columns are enough.
+KeyValues = Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,4 +99,40 @@ class StateStore(Protocol):
     def close(self) -> None:
         """Release memory and locks. What was not committed is given up by an attempt's store.
         A second call does nothing."""
+        ...
+
+
+class MultimapStore(StateStore, Protocol):
+    """All that a store can do; the joins need no more than StateStore. Used by ``with``."""
+
+    def put(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+        """Replace: delete the keys and append the rows, in one write that a crash never halves.
+        A key given twice gets all its rows; nulls and the result as ``append`` has them.
+        MemoryLimitError if the batch is larger than an eighth of the memory cap."""
+        ...
+
+    def exists(
+        self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
+    ) -> npt.NDArray[np.bool_]:
+        """Whether there are live rows under each key; False for nulls and positions not asked
+        for. Cost: as ``probe``."""
+        ...
+
+    def get(self, stream: str, key: KeyValues) -> pa.RecordBatch:
+        """The rows of one key in arrival order; no rows if it is absent. Memory: all of them
+        (``probe`` gives a huge key in pieces)."""
+        ...
+
+    def get_many(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> Matches:
+        """The rows of all the keys at once. Cost: a probe and the rows; memory: all of them."""
+        ...
+
+    def contains(self, stream: str, key: KeyValues) -> bool:
+        """Whether there are live rows under a key."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None:
+        """Closes the store."""
         ...

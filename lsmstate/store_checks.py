@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from cython_ext.key_codec import KeyBatch, KeyCodec
 from lsmstate.errors import InvalidArgumentError, StoreClosedError
-from lsmstate.store import Positions, StreamSchema
+from lsmstate.store import KeyValues, Positions, StreamSchema
 
 
 class StoreGuard:
@@ -132,6 +132,32 @@ def encoded_keys(
             f"keys of stream {stream.name!r}: {_difference(stream.key, keys.schema)}"
         )
     return codec.encode(keys)
+
+
+def one_key(stream: StreamSchema, key: KeyValues) -> pa.RecordBatch:
+    """A key of Python values as a batch. InvalidArgumentError unless it has all key columns."""
+    if isinstance(key, str | bytes) or len(key) != len(stream.key):
+        raise InvalidArgumentError(
+            f"key {key!r} of stream {stream.name!r}: give one value for each of the columns "
+            f"{stream.key.names}"
+        )
+    return key_batch(stream, key)
+
+
+def key_batch(stream: StreamSchema, values: KeyValues) -> pa.RecordBatch:
+    """The values of the first key columns as a batch of one row. InvalidArgumentError if Arrow
+    does not take a value for its column's type."""
+    columns = list(stream.key)[: len(values)]
+    try:
+        arrays = [
+            pa.array([value], type=field.type) for field, value in zip(columns, values, strict=True)
+        ]
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError) as error:
+        raise InvalidArgumentError(
+            f"key {tuple(values)!r} of stream {stream.name!r} is not of the types "
+            f"{[str(field.type) for field in columns]}: {error}"
+        ) from error
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(columns))
 
 
 def checked_positions(keys: Sized, positions: Positions | None) -> Positions:

@@ -28,6 +28,10 @@ class ModelStore:
         for key in keys:
             self.streams[stream].pop(key, None)
 
+    def put(self, stream: str, rows: Sequence[Row], keys: Sequence[Key]) -> int:
+        self.delete(stream, keys)
+        return self.append(stream, rows, keys)
+
     def scan(self, stream: str) -> list[Row]:
         return [row for rows in self.streams[stream].values() for row in rows]
 

@@ -208,6 +208,50 @@ class StateStoreTests:
         assert sorted(ids(scanned(store, "customers"))) == [2, 9]
         store.close()
 
+    def test_put_replaces_what_a_key_held(self, tmp_path):
+        with self.attempt(tmp_path) as store:
+            store.append("customers", customers(1, 2, 3), keys_of(1, 2, 1))
+            # A key given twice gets both rows, a null none; others keep theirs.
+            assert store.put("customers", customers(4, 5, 6), keys_of(1, None, 1)) == 2
+            assert store.put("customers", customers(), keys_of()) == 0
+            assert ids(store.get("customers", (1, "s1")).to_pylist()) == [4, 6]
+            assert sorted(ids(scanned(store, "customers"))) == [2, 4, 6]
+            pointer = store.commit()
+            with pytest.raises(StoreClosedError, match="new attempt"):
+                store.put("customers", customers(3), keys_of(3))
+        with self.attempt(tmp_path, pointer, 2) as store:
+            assert store.put("customers", customers(7), keys_of(1)) == 1
+            assert store.append("customers", customers(8), keys_of(1)) == 1
+            pointer = store.commit()
+        with self.attempt(tmp_path, pointer, 3) as store:
+            assert ids(store.get("customers", (1, "s1")).to_pylist()) == [7, 8]
+            assert ids(scanned(store, "customers")) == [7, 8, 2]
+
+    def test_exists_get_and_contains(self, store):
+        store.append("customers", customers(1, 2, 3), keys_of(1, 2, 1))
+        keys = keys_of(2, 9, None, 1)
+        assert store.exists("customers", keys).tolist() == [True, False, False, True]
+        asked = store.exists("customers", keys, np.array([1, 3]))
+        assert asked.tolist() == [False, False, False, True]
+        assert store.contains("customers", (1, "s1"))
+        assert not store.contains("customers", (1, "s2"))
+        assert not store.contains("customers", (None, "s2"))
+        assert ids(store.get("customers", (1, "s1")).to_pylist()) == [1, 3]
+        absent = store.get("customers", (9, "s0"))
+        assert absent.num_rows == 0
+        assert absent.schema == CUSTOMERS.rows
+        found = store.get_many("customers", keys)
+        assert found.positions.tolist() == [0, 3, 3]
+        assert ids(found.rows.to_pylist()) == [2, 1, 3]
+        assert store.get_many("customers", keys_of()).rows.num_rows == 0
+
+    def test_a_key_of_other_values_is_refused(self, store):
+        for key in ((1,), (1, "a", 2), ("x", "a"), (1, 2), "ab", (1 << 70, "a")):
+            with pytest.raises(InvalidArgumentError, match="customers"):
+                store.get("customers", key)
+        with pytest.raises(InvalidArgumentError, match="did you mean"):
+            store.contains("customer", (1, "a"))
+
     def test_scan_groups_by_key_in_bounded_pieces(self, store):
         for start in range(0, 300, 30):
             numbers = range(start, start + 30)
@@ -309,6 +353,9 @@ class StateStoreTests:
             lambda: store.append("customers", customers(1), keys_of(1)),
             lambda: store.probe("customers", keys_of(1)),
             lambda: store.delete("customers", keys_of(1)),
+            lambda: store.put("customers", customers(1), keys_of(1)),
+            lambda: store.exists("customers", keys_of(1)),
+            lambda: store.get("customers", (1, "s1")),
             lambda: list(store.scan("customers")),
             lambda: list(probe.fetch(np.array([0]), 100)),
             store.commit,
@@ -369,6 +416,8 @@ class StateStoreTests:
             lambda: store.append("customer", customers(1), keys_of(1)),
             lambda: store.probe("customer", keys_of(1)),
             lambda: store.delete("customer", keys_of(1)),
+            lambda: store.put("customer", customers(1), keys_of(1)),
+            lambda: store.exists("customer", keys_of(1)),
             lambda: store.scan("customer"),
         ):
             with pytest.raises(InvalidArgumentError, match="did you mean 'customers'"):

@@ -85,17 +85,22 @@ def store_machine(backend: str, examples: int, steps: int = 40) -> type:
         @precondition(lambda self: not self.is_committed)
         @rule(stream=STREAM_NAMES, keys=KEYS)
         def append(self, stream, keys):
-            numbers = range(self.row_id, self.row_id + len(keys))
-            self.row_id += len(keys)
-            if stream == "customers":
-                rows = customers(*numbers)
-            else:
-                rows = pa.RecordBatch.from_pylist(
-                    [{"id": n, "price": None, "day": None} for n in numbers], schema=RETURNS.rows
-                )
-            batch = keys_of(*keys)
+            rows, batch = self.new_rows(stream, len(keys)), keys_of(*keys)
             stored = self.store.append(stream, rows, batch)
             assert stored == self.model.append(stream, rows.to_pylist(), model_keys(batch))
+
+        @precondition(lambda self: not self.is_committed)
+        @rule(stream=STREAM_NAMES, keys=KEYS)
+        def put(self, stream, keys):
+            rows, batch = self.new_rows(stream, len(keys)), keys_of(*keys)
+            stored = self.store.put(stream, rows, batch)
+            assert stored == self.model.put(stream, rows.to_pylist(), model_keys(batch))
+
+        def new_rows(self, stream, count):
+            """Rows that were never there before."""
+            numbers = range(self.row_id, self.row_id + count)
+            self.row_id += count
+            return rows_of(stream, numbers)
 
         @precondition(lambda self: not self.is_committed)
         @rule(count=st.sampled_from([10, 700, 1500]), keys=st.sampled_from([1, 7, 1000]))
@@ -126,6 +131,7 @@ def store_machine(backend: str, examples: int, steps: int = 40) -> type:
             assert probe.counts.tolist() == [len(rows) for rows in expected]
             found = fetched(probe, np.arange(len(keys)), max_bytes)
             assert found == {i: rows for i, rows in enumerate(expected) if rows}
+            assert self.store.exists(stream, batch).tolist() == [bool(rows) for rows in expected]
 
         @rule(stream=STREAM_NAMES)
         def scan(self, stream):
@@ -163,6 +169,13 @@ def store_machine(backend: str, examples: int, steps: int = 40) -> type:
         suppress_health_check=list(HealthCheck),
     )
     return Machine.TestCase
+
+
+def rows_of(stream, numbers):
+    if stream == "customers":
+        return customers(*numbers)
+    rows = [{"id": n, "price": None, "day": None} for n in numbers]
+    return pa.RecordBatch.from_pylist(rows, schema=RETURNS.rows)
 
 
 def model_keys(batch):

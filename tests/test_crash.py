@@ -37,6 +37,7 @@ SCRIPT = [
     ("append", 2),
     ("commit", 0),
     ("delete", 7),
+    ("put", 0),
     ("append", 3),
     ("flush", 0),
     ("append", 4),
@@ -51,6 +52,8 @@ def do(store, step):
     what, number = step
     if what == "append":
         store.append("customers", *BATCHES[number])
+    elif what == "put":
+        store.put("customers", *BATCHES[number])
     elif what == "delete":
         store.delete("customers", keys_of(*range(0, 50, number)))
     elif what == "flush":
@@ -63,10 +66,11 @@ def model_after(steps):
     """The ids in a store after these steps."""
     model = ModelStore(["customers"])
     for what, number in steps:
-        if what == "append":
+        if what in ("append", "put"):
             rows, keys = BATCHES[number]
             keys = [tuple(key.values()) for key in keys.to_pylist()]
-            model.append("customers", [{"id": i} for i in rows.column("id").to_pylist()], keys)
+            rows = [{"id": i} for i in rows.column("id").to_pylist()]
+            getattr(model, what)("customers", rows, keys)
         elif what == "delete":
             keys = [tuple(key.values()) for key in keys_of(*range(0, 50, number)).to_pylist()]
             model.delete("customers", keys)

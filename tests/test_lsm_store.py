@@ -9,7 +9,7 @@ import pytest
 from faults import Faults, faults
 from store_contract import STREAMS, customers, fetched, ids, keys_of, scanned
 
-from lsmstate.errors import CorruptionError, InvalidArgumentError, LsmStateError
+from lsmstate.errors import CorruptionError, InvalidArgumentError, MemoryLimitError
 from lsmstate.lsm_store import LsmStore
 from lsmstate.manifest import parse_pointer
 from lsmstate.memory_budget import process_memory
@@ -293,3 +293,12 @@ def test_an_attempt_id_that_is_no_file_name_is_refused(tmp_path):
     for bad in ("", "a/b", "x" * 200, "ä", "a b"):
         with pytest.raises(InvalidArgumentError, match="attempt_id"):
             LsmStore.open_attempt(str(tmp_path), STREAMS, batch_id=0, attempt_id=bad, options=TINY)
+
+
+def test_a_put_is_one_write_of_bounded_size(tmp_path):
+    with attempt(tmp_path) as store:
+        store.append("customers", *wide(0))
+        rows = customers(*range(2000), name="w" * 900)
+        with pytest.raises(MemoryLimitError, match="split it by key"):
+            store.put("customers", rows, keys_of(*range(2000)))
+        assert len(scanned(store, "customers")) == 300

@@ -1,0 +1,71 @@
+"""How the RocksDB backend sets a database up, and what its errors become."""
+
+import contextlib
+from collections.abc import Iterator
+
+import rocksdict
+
+from lsmstate.errors import CorruptionError
+from lsmstate.options import MIB, Options
+
+
+def database_options(
+    options: Options,
+    cache: rocksdict.Cache,
+    buffers: rocksdict.WriteBufferManager,
+    *,
+    with_filter: bool,
+) -> rocksdict.Options:
+    """Everything RocksDB holds is charged to one cache: blocks, indexes, filters, write buffers."""
+    table = rocksdict.BlockBasedOptions()
+    table.set_block_cache(cache)
+    table.set_block_size(options.block_bytes)
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_index_type(rocksdict.BlockBasedIndexType.two_level_index_search())
+    table.set_format_version(5)
+    if with_filter and options.filter_bits_per_key:
+        table.set_bloom_filter(options.filter_bits_per_key, False)
+        table.set_partition_filters(True)
+    found = rocksdict.Options(raw_mode=True)
+    found.create_if_missing(True)
+    found.create_missing_column_families(True)
+    found.set_block_based_table_factory(table)
+    found.set_write_buffer_manager(buffers)
+    found.set_write_buffer_size(max(64 << 10, options.memtable_limit_bytes // 2))
+    found.set_arena_block_size(64 << 10)
+    found.set_max_write_buffer_number(2)
+    # Counts and rows reach the disk together: attempts have no log to mend the difference.
+    found.set_atomic_flush(True)
+    found.set_compression_type(_compression(options.compression))
+    found.set_bottommost_compression_type(_compression(options.bottom_compression))
+    found.set_level_zero_file_num_compaction_trigger(options.fanout)
+    found.set_target_file_size_base(options.file_bytes)
+    found.set_max_background_jobs(2)
+    found.set_max_open_files(256)
+    found.set_keep_log_file_num(1)
+    found.set_max_log_file_size(1 * MIB)
+    found.set_stats_dump_period_sec(0)
+    found.set_stats_persist_period_sec(0)
+    found.set_paranoid_checks(True)
+    return found
+
+
+def _compression(name: str) -> rocksdict.DBCompressionType:
+    kinds = rocksdict.DBCompressionType
+    return {"lz4": kinds.lz4, "zstd": kinds.zstd, "none": kinds.none}[name]()
+
+
+@contextlib.contextmanager
+def rocks_errors(path: str) -> Iterator[None]:
+    """rocksdict raises bare Exceptions that carry RocksDB's words; give them our classes."""
+    try:
+        yield
+    except Exception as error:
+        if type(error) is not Exception:
+            raise
+        message = str(error)
+        if message.startswith("Corruption"):
+            raise CorruptionError(
+                f"{message}; restore the file or start from another checkpoint", path, 0
+            ) from error
+        raise OSError(f"{path}: {message}") from error
