@@ -9,7 +9,12 @@ import pytest
 from faults import Faults, faults
 from store_contract import STREAMS, customers, fetched, ids, keys_of, scanned
 
-from lsmstate.errors import CorruptionError, InvalidArgumentError, MemoryLimitError
+from lsmstate.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    LsmStateError,
+    MemoryLimitError,
+)
 from lsmstate.lsm_store import LsmStore
 from lsmstate.manifest import parse_pointer
 from lsmstate.memory_budget import process_memory
