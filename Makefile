@@ -21,7 +21,7 @@ BUILD_REQUIREMENTS := "setuptools>=77" wheel "cython>=3.1" "blosc2>=4.5"
 BUILD_EXT = $(BIN)/python setup.py --quiet build_ext --inplace --parallel 2
 
 .DEFAULT_GOAL := help
-.PHONY: help run test stress build debug lint types bench clean check-all
+.PHONY: help run test stress build debug lint types bench wheel dist-check clean check-all
 .NOTPARALLEL:
 
 help:
@@ -30,6 +30,8 @@ help:
 	@echo "make build   virtual environment and extensions      make debug   the same with assertions, and the tests of the store"
 	@echo "make stress  the slow tests                          make bench   benchmarks"
 	@echo "make lint    ruff                                    make types   mypy"
+	@echo "make wheel   dist/: one wheel for CPython 3.11 and later, and the source distribution it is built from"
+	@echo "make dist-check  the same from a clean copy, installed and tested in a virtual environment of its own"
 	@echo "make clean   remove builds and caches (not $(VENV), not the data)"
 
 run: check-all build
@@ -58,6 +60,15 @@ build: $(STAMPS)/release $(STAMPS)/installed
 # Assertions and bounds checks kept; the next `make build` compiles without them again.
 debug: $(STAMPS)/debug $(STAMPS)/installed
 	@$(BIN)/python -m pytest -m "not spark and not stress" $(ARGS)
+
+# The source distribution first, then the wheel out of it, both apart from this tree.
+wheel: $(STAMPS)/installed
+	@rm -rf dist
+	@$(BIN)/python -m build --outdir dist >/dev/null
+	@ls -l dist
+
+dist-check: $(STAMPS)/installed
+	@$(BIN)/python -m pytest -m stress tests/test_packaging.py $(ARGS)
 
 check-all:
 	@.ci/preflight all >/dev/null

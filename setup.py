@@ -5,6 +5,10 @@ XXH3, is linked in whole where it is used, and is not needed at run time. It is 
 spec, never imported.
 
 ``LSMSTATE_DEBUG=1`` keeps assertions and bounds checks.
+
+A wheel holds to Python's stable ABI, so that one serves CPython 3.11 and every later one; since
+whole batches cross from Python to C, that costs next to nothing (bench/README.md). Builds in the
+tree are for the Python that builds them; free-threaded ones, without a stable ABI, get a wheel each.
 """
 
 import importlib.util
@@ -18,6 +22,9 @@ from setuptools import Extension, setup
 
 HERE = Path(__file__).parent
 DEBUG = os.environ.get("LSMSTATE_DEBUG") == "1"
+STABLE_ABI = "bdist_wheel" in sys.argv and not sysconfig.get_config_var("Py_GIL_DISABLED")
+#: Commands that compile nothing: neither compiler nor Cython is asked for.
+ONLY_SOURCES = {"egg_info", "dist_info", "sdist"}
 
 
 def blosc2_directory() -> Path:
@@ -45,6 +52,8 @@ def extensions() -> list[Extension]:
     require_compiler()
     blosc2 = blosc2_directory()
     macros = [] if DEBUG else [("CYTHON_WITHOUT_ASSERTIONS", "1"), ("NDEBUG", "1")]
+    if STABLE_ABI:
+        macros += [("Py_LIMITED_API", "0x030B0000"), ("CYTHON_LIMITED_API", "1")]
     flags = ["-O1", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g1"]
     return [
         Extension(
@@ -54,6 +63,7 @@ def extensions() -> list[Extension]:
             extra_objects=[str(blosc2 / "lib" / "libblosc2.a")] if source.stem == "codec" else [],
             libraries=["m", "pthread"],
             define_macros=macros,
+            py_limited_api=STABLE_ABI,
             extra_compile_args=[*flags, "-fvisibility=hidden", "-Wno-unreachable-code"],
         )
         for source in sorted((HERE / "cython_ext").glob("*.pyx"))
@@ -78,4 +88,7 @@ def cythonized() -> list[Extension]:
     )
 
 
-setup(ext_modules=cythonized() if "egg_info" not in sys.argv else [])
+setup(
+    ext_modules=[] if ONLY_SOURCES.intersection(sys.argv) else cythonized(),
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if STABLE_ABI else {},
+)
