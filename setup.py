@@ -8,7 +8,7 @@ spec, never imported.
 
 A wheel holds to Python's stable ABI, so that one serves CPython 3.11 and every later one; since
 whole batches cross from Python to C, that costs next to nothing (bench/README.md). Builds in the
-tree are for the Python that builds them; free-threaded ones, without a stable ABI, get a wheel each.
+tree are for the Python that builds them; free-threaded ones have no stable ABI: a wheel each.
 """
 
 import importlib.util
