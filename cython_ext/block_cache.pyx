@@ -3,6 +3,11 @@
 The files are immutable and their identity is drawn at random when they are written, so a cached
 block can never be wrong, and the cache outlives the stores. Invariants: every block in the table
 is in the LRU list; pinned blocks are not evicted; the capacity of all blocks is charged.
+Threads share it: one mutex guards table, list, pins and counters, is held for no longer than it
+takes to change them, and while it is held nothing is charged, read or compressed (releasing a
+charge is atomic). It is the last lock in the order of ARCHITECTURE.md: its holder takes no other.
+What a block holds is written before it is published and never again.
+
 A block for which the budget has no room is handed out all the same, as a transient one that
 is charged, and freed at its last unpin: a reader never fails for want of cache.
 """

@@ -18,6 +18,7 @@ cdef class Budget:
     # Called without the GIL when a charge does not fit: frees about `size` bytes of cache.
     cdef void* evictor_object
     cdef int64_t (*evictor)(void* object, int64_t size) noexcept nogil
+    cdef int64_t _add(self, int64_t size) noexcept nogil
     # 0: charged; -1: it does not fit, nothing was charged.
     cdef int try_charge(self, int component, int64_t size) noexcept nogil
     # Charge what is already there, or what was reserved and cannot be refused.

@@ -2,27 +2,15 @@
 
 Capacity is charged, not length: what was asked of the system, whether or not it is full. The
 policy (what to flush, when to wait) is lsmstate.memory_budget; here only counting and the one
-thing that can be given back at once and without the GIL, the block cache.
+thing that can be given back at once and without the GIL, the block cache. Any thread may charge
+and release at any time.
 """
 
 from libc.stdint cimport int64_t
 
 from cython_ext.errors import InvalidArgumentError
 
-cdef extern from *:
-    """
-    #include <stdint.h>
-    #define atomic_add(place, value) __atomic_add_fetch((place), (value), __ATOMIC_RELAXED)
-    #define atomic_get(place) __atomic_load_n((place), __ATOMIC_RELAXED)
-    static void atomic_max(int64_t* place, int64_t value) {
-        int64_t seen = __atomic_load_n(place, __ATOMIC_RELAXED);
-        while (seen < value && !__atomic_compare_exchange_n(
-            place, &seen, value, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
-    }
-    """
-    int64_t atomic_add(int64_t* place, int64_t value) noexcept nogil
-    int64_t atomic_get(int64_t* place) noexcept nogil
-    void atomic_max(int64_t* place, int64_t value) noexcept nogil
+from cython_ext.atomic cimport atomic_add, atomic_add_within, atomic_get, atomic_max, atomic_set
 
 COMPONENT_NAMES = ("memtable", "cache", "tables", "merge", "probe", "frames")
 
@@ -46,34 +34,39 @@ cdef class Budget:
     @property
     def limit(self) -> int:
         """The cap in bytes; it may be changed, and is then obeyed by the next charge."""
-        return self.limit_bytes
+        return atomic_get(&self.limit_bytes)
 
     @limit.setter
     def limit(self, int64_t value):
         if value <= 0:
             raise InvalidArgumentError(f"memory limit {value}: give a positive number of bytes")
-        self.limit_bytes = value
+        atomic_set(&self.limit_bytes, value)
 
     cdef int try_charge(self, int component, int64_t size) noexcept nogil:
-        cdef int64_t total = atomic_add(&self.total, size)
-        if total > self.limit_bytes:
-            atomic_add(&self.total, -size)
-            if self.evictor != NULL:
-                self.evictor(self.evictor_object, total - self.limit_bytes)
-            total = atomic_add(&self.total, size)
-            if total > self.limit_bytes:
-                atomic_add(&self.total, -size)
-                return -1
+        cdef int64_t total = self._add(size)
+        if total < 0:
+            return -1
         atomic_add(&self.used[component], size)
         atomic_max(&self.peak, total)
         return 0
 
     cdef void charge(self, int component, int64_t size) noexcept nogil:
-        cdef int64_t total = atomic_get(&self.total) + size
-        if total > self.limit_bytes and self.evictor != NULL:
-            self.evictor(self.evictor_object, total - self.limit_bytes)
-        atomic_max(&self.peak, atomic_add(&self.total, size))
+        cdef int64_t total = self._add(size)
+        if total < 0:
+            total = atomic_add(&self.total, size)
         atomic_add(&self.used[component], size)
+        atomic_max(&self.peak, total)
+
+    cdef int64_t _add(self, int64_t size) noexcept nogil:
+        """The new total, or -1 if it does not fit although the cache was asked for room. What it
+        gave may be taken by another thread, so it is asked until it has no more."""
+        cdef int64_t limit = atomic_get(&self.limit_bytes)
+        cdef int64_t total = atomic_add_within(&self.total, size, limit)
+        while total < 0 and self.evictor != NULL and self.evictor(
+            self.evictor_object, max(1, atomic_get(&self.total) + size - limit)
+        ):
+            total = atomic_add_within(&self.total, size, limit)
+        return total
 
     cdef void release(self, int component, int64_t size) noexcept nogil:
         atomic_add(&self.used[component], -size)
@@ -103,4 +96,4 @@ cdef class Budget:
         return atomic_get(&self.peak)
 
     def reset_peak(self) -> None:
-        self.peak = atomic_get(&self.total)
+        atomic_set(&self.peak, atomic_get(&self.total))

@@ -2,7 +2,7 @@
 
 The raw LZ4, Zstandard and XXH3 functions in it are called directly: no frame format of Blosc2's,
 no global lock, no initialisation. LZ4 wants a table and Zstandard contexts; each
-thread keeps its own.
+thread keeps its own until it ends.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint64_t
@@ -10,6 +10,7 @@ from libc.string cimport memcpy
 
 cdef extern from *:
     """
+    #include <pthread.h>
     #include <stddef.h>
     #include <stdint.h>
     #include <stdlib.h>
@@ -25,33 +26,64 @@ cdef extern from *:
     ZSTD_DCtx* ZSTD_createDCtx(void);
     size_t ZSTD_compressCCtx(ZSTD_CCtx*, void*, size_t, const void*, size_t, int level);
     size_t ZSTD_decompressDCtx(ZSTD_DCtx*, void*, size_t, const void*, size_t);
+    size_t ZSTD_freeCCtx(ZSTD_CCtx*);
+    size_t ZSTD_freeDCtx(ZSTD_DCtx*);
     unsigned ZSTD_isError(size_t code);
     int blosc2_shuffle(int32_t width, int32_t size, const void* source, void* target);
     int blosc2_unshuffle(int32_t width, int32_t size, const void* source, void* target);
 
-    static __thread void* lz4_state;
-    static __thread ZSTD_CCtx* zstd_compressor;
-    static __thread ZSTD_DCtx* zstd_decompressor;
+    typedef struct {
+        void* lz4_state;
+        ZSTD_CCtx* zstd_compressor;
+        ZSTD_DCtx* zstd_decompressor;
+        int freed_at_exit;
+    } CodecContexts;
+    static __thread CodecContexts contexts;
+    static pthread_key_t contexts_key;
+    static pthread_once_t contexts_once = PTHREAD_ONCE_INIT;
+
+    static void free_contexts(void* place) {
+        CodecContexts* held = place;
+        free(held->lz4_state);
+        ZSTD_freeCCtx(held->zstd_compressor);
+        ZSTD_freeDCtx(held->zstd_decompressor);
+    }
+    static void make_contexts_key(void) { pthread_key_create(&contexts_key, free_contexts); }
+    /* This thread's contexts; what is put into them is freed when the thread ends. */
+    static CodecContexts* thread_contexts(void) {
+        if (!contexts.freed_at_exit) {
+            pthread_once(&contexts_once, make_contexts_key);
+            contexts.freed_at_exit = pthread_setspecific(contexts_key, &contexts) == 0;
+        }
+        return &contexts;
+    }
 
     /* The table is cleared once per thread and then kept usable by LZ4 itself: clearing 16 KiB for
        each block would cost a tenth of compressing it. */
     static int lz4_compress(const char* source, char* target, int size, int capacity) {
-        if (!lz4_state) {
+        CodecContexts* own = thread_contexts();
+        if (!own->lz4_state) {
             void* state = malloc((size_t)LZ4_sizeofState());
             if (!state) return 0;
-            lz4_state = LZ4_initStream(state, (size_t)LZ4_sizeofState());
-            if (!lz4_state) { free(state); return 0; }
+            own->lz4_state = LZ4_initStream(state, (size_t)LZ4_sizeofState());
+            if (!own->lz4_state) { free(state); return 0; }
         }
-        return LZ4_compress_fast_extState_fastReset(lz4_state, source, target, size, capacity, 1);
+        return LZ4_compress_fast_extState_fastReset(
+            own->lz4_state, source, target, size, capacity, 1);
     }
     static size_t zstd_compress(void* target, size_t capacity, const void* source, size_t size) {
-        if (!zstd_compressor && !(zstd_compressor = ZSTD_createCCtx())) return 0;
-        size_t written = ZSTD_compressCCtx(zstd_compressor, target, capacity, source, size, 1);
+        CodecContexts* own = thread_contexts();
+        if (!own->zstd_compressor && !(own->zstd_compressor = ZSTD_createCCtx())) return 0;
+        size_t written =
+            ZSTD_compressCCtx(own->zstd_compressor, target, capacity, source, size, 1);
         return ZSTD_isError(written) ? 0 : written;
     }
     static size_t zstd_decompress(void* target, size_t capacity, const void* source, size_t size) {
-        if (!zstd_decompressor && !(zstd_decompressor = ZSTD_createDCtx())) return (size_t)-1;
-        size_t written = ZSTD_decompressDCtx(zstd_decompressor, target, capacity, source, size);
+        CodecContexts* own = thread_contexts();
+        if (!own->zstd_decompressor && !(own->zstd_decompressor = ZSTD_createDCtx()))
+            return (size_t)-1;
+        size_t written =
+            ZSTD_decompressDCtx(own->zstd_decompressor, target, capacity, source, size);
         return ZSTD_isError(written) ? (size_t)-1 : written;
     }
     """

@@ -8,6 +8,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport realloc
 from libc.string cimport memset
 
+from cython_ext.atomic cimport atomic_count
 from cython_ext.block cimport (
     BLOCK_FILTER, BLOCK_INDEX, BLOCK_KEYS, BLOCK_TOP, IndexBlock, KeyBlock, KeyEntry, index_entry,
     index_search, next_entry, parse_index_block, parse_key_block, row_block_place,
@@ -49,8 +50,8 @@ cdef Py_ssize_t probe_sst(
         sst.cache.unpin(prober.index_block)
         sst.cache.unpin(prober.key_block)
         release(&prober.scratch)
-        sst.filter_checks += prober.counters.filter_checks
-        sst.filter_negatives += prober.counters.filter_negatives
+        atomic_count(&sst.filter_checks, prober.counters.filter_checks)
+        atomic_count(&sst.filter_negatives, prober.counters.filter_negatives)
         counters.visited += prober.counters.visited
         counters.filter_checks += prober.counters.filter_checks
         counters.filter_negatives += prober.counters.filter_negatives

@@ -12,6 +12,7 @@ from libc.string cimport memset
 
 from cython_ext.errors import CorruptionError, FormatVersionError
 
+from cython_ext.atomic cimport atomic_count, atomic_seen
 from cython_ext.block cimport (
     BLOCK_EDIT, BLOCK_FILTER, BLOCK_INDEX, BLOCK_KEYS, BLOCK_PROPERTIES, BLOCK_ROWS, BLOCK_TOP,
     TRAILER_BYTES, KeyEntry, check_block, index_entry, index_search, next_entry,
@@ -34,7 +35,7 @@ cdef tuple KINDS = ("", "row", "key", "index", "filter", "top index", "propertie
 
 @cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class Sst:
-    """One immutable file. Shared by stores; closed when it is garbage."""
+    """One immutable file. Shared by stores and threads; closed when it is garbage."""
 
     def __init__(self, str path not None, BlockCache cache not None, int64_t expected_size=-1):
         cdef bytes footer
@@ -128,8 +129,8 @@ cdef class Sst:
                 self.damaged(offset, kind)
         finally:
             free(stored)
-        self.blocks_read += 1
-        self.bytes_read += size
+        atomic_count(&self.blocks_read, 1)
+        atomic_count(&self.bytes_read, size)
         if publish:
             self.cache.publish(block)
         return block
@@ -153,10 +154,10 @@ cdef class Sst:
     def counters(self) -> dict[str, int]:
         """What was done with this file since it was opened."""
         return {
-            "filter_checks": self.filter_checks,
-            "filter_negatives": self.filter_negatives,
-            "blocks_read": self.blocks_read,
-            "bytes_read": self.bytes_read,
+            "filter_checks": atomic_seen(&self.filter_checks),
+            "filter_negatives": atomic_seen(&self.filter_negatives),
+            "blocks_read": atomic_seen(&self.blocks_read),
+            "bytes_read": atomic_seen(&self.bytes_read),
         }
 
     @property
@@ -168,16 +169,20 @@ cdef class Sst:
         """Bytes in the file."""
         return self.file.size
 
+    @property
+    def index_bytes(self) -> int:
+        """Bytes of memory the open table holds: its top index."""
+        return <int64_t> self.top_raw.capacity
+
     def verify(self) -> dict[str, int]:
         """Read and check every block; counts of keys and rows. Cost: the whole file is read."""
-        self._verifying = True
-        try:
-            self._check_filters()
-            self.section("properties")
-            self.section("edit")
-            return self._check_entries()
-        finally:
-            self._verifying = False
+        # Opened anew: who shares this table goes on reading it through the cache.
+        cdef Sst own = Sst(self.file.path, self.cache, self.file.size)
+        own._verifying = True
+        own._check_filters()
+        own.section("properties")
+        own.section("edit")
+        return own._check_entries()
 
     def _check_filters(self) -> None:
         cdef const uint8_t* key

@@ -64,14 +64,16 @@ class LsmProbe:
         return self._pieces(Cursor(self._lookup, asked), max_bytes)
 
     def _pieces(self, cursor: Cursor, max_bytes: int) -> Iterator[Matches]:
-        self._guard.check_probe(self._writes)
-        while (piece := cursor.next_piece(max_bytes)) is not None:
+        while True:
+            with self._guard.reading(self._writes):
+                piece = cursor.next_piece(max_bytes)
+            if piece is None:
+                return
             yield Matches(*piece)
-            self._guard.check_probe(self._writes)
 
 
 class LsmStore(StoreReads):
-    """One store in one directory. Not thread-safe."""
+    """One store in one directory. For one thread at a time; other threads may have other stores."""
 
     def __init__(
         self, directory: str, streams: Sequence[StreamSchema], options: Options, owner: Owner
@@ -291,6 +293,16 @@ class LsmStore(StoreReads):
             else:
                 self._commit()
 
+    def try_flush(self) -> bool:
+        """See memory_budget.Flushable."""
+        if not self._guard.lock.acquire(blocking=False):
+            return False
+        try:
+            self.flush()
+        finally:
+            self._guard.lock.release()
+        return True
+
     def compact(self) -> None:
         """Do all merges that are due, instead of leaving them to the appends that follow. Probes
         visit fewer runs then. A standalone store is committed, so that the files that were
@@ -311,44 +323,48 @@ class LsmStore(StoreReads):
         self._guard.check_readable()
         encoded = encoded_keys(schema, self._key_codecs[stream], keys)
         asked_for = None if positions is None else checked_positions(encoded, positions)
-        lookup = Lookup(
-            encoded,
-            self._numbers[stream],
-            asked_for,
-            self._row_codecs[stream],
-            self._memory.budget,
-            len(self._runs.version.runs),
-        )
-        asked = lookup.key_range()
-        if asked is not None:
-            for tables in self._runs.tables_between(*asked):
-                lookup.search_run(tables)
-            for table in self._memtables:
-                lookup.search_memtable(table)
+        with self._guard.reading():
+            lookup = Lookup(
+                encoded,
+                self._numbers[stream],
+                asked_for,
+                self._row_codecs[stream],
+                self._memory.budget,
+                len(self._runs.version.runs),
+            )
+            asked = lookup.key_range()
+            if asked is not None:
+                for tables in self._runs.tables_between(*asked):
+                    lookup.search_run(tables)
+                for table in self._memtables:
+                    lookup.search_memtable(table)
+            probe = LsmProbe(lookup, self._guard)
         asked_keys = encoded.n_valid if asked_for is None else len(asked_for)
         self._probed.add(asked_keys, *lookup.counters())
-        return LsmProbe(lookup, self._guard)
+        return probe
 
     def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
         """See store.StateStore.scan."""
         number = self._numbers[stream_of(self._streams, stream).name]
         self._guard.check_readable()
-        writes = self._guard.writes
-        scanner = Scanner(
-            MergingSource(
-                [*self._runs.stream_sources(number), *(table.source() for table in self._memtables)]
-            ),
-            number,
-            self._row_codecs[stream],
-            self._memory.budget,
-        )
+        with self._guard.reading():
+            writes = self._guard.writes
+            tables = (table.source() for table in self._memtables)
+            scanner = Scanner(
+                MergingSource([*self._runs.stream_sources(number), *tables]),
+                number,
+                self._row_codecs[stream],
+                self._memory.budget,
+            )
         return self._scanned(scanner, writes, max_bytes)
 
     def _scanned(self, scanner: Scanner, writes: int, max_bytes: int) -> Iterator[pa.RecordBatch]:
-        self._guard.check_probe(writes)
-        while (piece := scanner.next_piece(max_bytes)) is not None:
+        while True:
+            with self._guard.reading(writes):
+                piece = scanner.next_piece(max_bytes)
+            if piece is None:
+                return
             yield piece
-            self._guard.check_probe(writes)
 
     # Committing ---------------------------------------------------------------------------
 
@@ -438,14 +454,15 @@ class LsmStore(StoreReads):
         """See store.StateStore.close."""
         if not self._guard.close():
             return
-        self._memory.leave(self)
-        self._memtables.close()
-        try:
-            self._runs.abandon_merge()
-            if self._owner.single_commit and not self._guard.is_sealed:
-                self._runs.discard_uncommitted()
-        finally:
-            self._owner.release()
+        with self._guard.lock:
+            self._memory.leave(self)
+            self._memtables.close()
+            try:
+                self._runs.abandon_merge()
+                if self._owner.single_commit and not self._guard.is_sealed:
+                    self._runs.discard_uncommitted()
+            finally:
+                self._owner.release()
 
     def check(self) -> None:
         """Verify every invariant and every block. Cost: the whole state is read."""

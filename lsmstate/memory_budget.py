@@ -2,10 +2,12 @@
 
 The cap is that of the process, not of a store: with several stores open it is the largest of
 their caps. What can be given back without anyone's help (cached blocks) is evicted inside the
-budget; memtables are flushed here, by the store that owns the largest.
+budget; memtables are flushed here, by the store that owns the largest. Threads share it: a short
+lock guards the list of stores, and no store is asked for anything while it is held.
 """
 
 import os
+import threading
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -16,12 +18,14 @@ from lsmstate.options import MINIMUM_MEMORY_BYTES, STORE_MEMORY_BYTES
 
 
 class Flushable(Protocol):
-    """A store that can give memory back by writing its memtable out."""
+    """A store that can give memory back by writing its memtables out."""
 
     @property
     def memtable_bytes(self) -> int: ...
 
-    def flush(self) -> None: ...
+    def try_flush(self) -> bool:
+        """Flush, unless another thread uses the store: whether it was done."""
+        ...
 
 
 class ProcessMemory:
@@ -33,41 +37,43 @@ class ProcessMemory:
         self.process = os.getpid()
         # Weak: a store that nobody closed and nobody holds any more counts no longer.
         self._stores: WeakKeyDictionary[Flushable, int] = WeakKeyDictionary()
+        self._lock = threading.Lock()
 
     def enter(self, store: Flushable, limit_bytes: int) -> None:
         """Count a store in. MemoryLimitError if the cap cannot carry one more."""
-        limit = max([limit_bytes, *self._stores.values()])
-        needed = MINIMUM_MEMORY_BYTES + STORE_MEMORY_BYTES * (len(self._stores) + 1)
-        if needed > limit:
-            raise MemoryLimitError(
-                f"{len(self._stores) + 1} open stores need a memory cap of {needed} bytes, it is "
-                f"{limit}; raise memory_bytes or close a store"
-            )
-        is_first = not self._stores
-        self._stores[store] = limit_bytes
-        self._set_limit(limit)
+        with self._lock:
+            limit = max([limit_bytes, *self._stores.values()])
+            needed = MINIMUM_MEMORY_BYTES + STORE_MEMORY_BYTES * (len(self._stores) + 1)
+            if needed > limit:
+                raise MemoryLimitError(
+                    f"{len(self._stores) + 1} open stores need a memory cap of {needed} bytes, it "
+                    f"is {limit}; raise memory_bytes or close a store"
+                )
+            is_first = not self._stores
+            self._stores[store] = limit_bytes
+            self._set_limit(limit)
         if is_first:
             self.budget.reset_peak()
 
     def leave(self, store: Flushable) -> None:
         """Count a store out; the cache stays, within the cap that remains."""
-        self._stores.pop(store, None)
-        if self._stores:
-            self._set_limit(max(self._stores.values()))
+        with self._lock:
+            self._stores.pop(store, None)
+            if self._stores:
+                self._set_limit(max(self._stores.values()))
 
     def memtable_limit(self, own_limit: int) -> int:
         """Bytes one store's memtable may take, so that all together keep to their share."""
         return max(256 * 1024, own_limit // max(1, len(self._stores)))
 
     def relieve(self, asking: Flushable) -> bool:
-        """Flush the largest memtable of another store; False if there is none to flush."""
-        others = [
-            store for store in self._stores if store is not asking and store.memtable_bytes > 0
-        ]
-        if not others:
-            return False
-        max(others, key=lambda store: store.memtable_bytes).flush()
-        return True
+        """Flush the largest memtables of another store; False if there are none to flush. A store
+        that another thread is using is passed over: waiting for it could be waiting in a circle."""
+        with self._lock:
+            others = [store for store in self._stores if store is not asking]
+        sizes = {id(store): store.memtable_bytes for store in others}
+        others.sort(key=lambda store: sizes[id(store)], reverse=True)
+        return any(sizes[id(store)] > 0 and store.try_flush() for store in others)
 
     def _set_limit(self, limit: int) -> None:
         self.budget.limit = limit
@@ -76,11 +82,22 @@ class ProcessMemory:
 
 
 _memory: ProcessMemory | None = None
+_memory_lock = threading.Lock()
 
 
 def process_memory() -> ProcessMemory:
     """The one of this process; a forked child begins with a new one."""
     global _memory
-    if _memory is None or _memory.process != os.getpid():
-        _memory = ProcessMemory()
-    return _memory
+    with _memory_lock:
+        if _memory is None or _memory.process != os.getpid():
+            _memory = ProcessMemory()
+        return _memory
+
+
+def _forget_the_parents_lock() -> None:
+    """Another thread of the parent may have held it when the child was forked."""
+    global _memory_lock
+    _memory_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_the_parents_lock)

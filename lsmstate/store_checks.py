@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 
@@ -16,9 +17,14 @@ from lsmstate.store import KeyValues, Positions, StreamSchema
 class StoreGuard:
     """Whether a store may be used: by the process that opened it, until it is closed; written to
     until its attempt was committed. ``writes`` counts the writes, so that old probes are refused.
+
+    A store is used by one thread at a time, but another store's thread may flush its memtables
+    when memory is short (``memory_budget.relieve``). ``lock`` is held while a store changes and
+    while its memtables are read; it comes first in the order of locks (ARCHITECTURE.md).
     """
 
     def __init__(self, where: str) -> None:
+        self.lock = threading.RLock()
         self.writes = 0
         self.is_closed = False
         self.is_sealed = False
@@ -30,11 +36,12 @@ class StoreGuard:
     def whole_or_nothing(self) -> Iterator[None]:
         """Around a change: an error in its middle leaves a store that refuses everything but
         ``close``, because half of a batch may be in it."""
-        try:
-            yield
-        except BaseException as error:
-            self._failure = f"{type(error).__name__}: {error}"
-            raise
+        with self.lock:
+            try:
+                yield
+            except BaseException as error:
+                self._failure = f"{type(error).__name__}: {error}"
+                raise
 
     def check_readable(self) -> None:
         if self.is_closed:
@@ -57,6 +64,16 @@ class StoreGuard:
                 f"this attempt's store in {self._where} was committed and takes no more writes; "
                 "open a new attempt at the pointer that commit returned"
             )
+
+    @contextmanager
+    def reading(self, writes: int | None = None) -> Iterator[None]:
+        """Around reading from the store; with ``writes``, as ``check_probe``."""
+        with self.lock:
+            if writes is None:
+                self.check_readable()
+            else:
+                self.check_probe(writes)
+            yield
 
     def check_probe(self, writes: int) -> None:
         """InvalidArgumentError if the store was written to since ``writes``."""

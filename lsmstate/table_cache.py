@@ -3,10 +3,12 @@
 Files are immutable and carry an identity drawn at random, so an open table outlives the stores
 that used it; a path whose file was replaced (a directory deleted and made anew) is noticed by
 the checksum of its footer, which covers the identity. Open tables cost their top index, charged
-to the budget, and a file descriptor.
+to the budget, and a file descriptor. Threads share it: the lock is held only to look up and to
+change the table, never while a file is read.
 """
 
 import os
+import threading
 from collections import OrderedDict
 
 from cython_ext.sst_reader import Sst
@@ -24,6 +26,7 @@ class TableCache:
     def __init__(self, memory: ProcessMemory) -> None:
         self._memory = memory
         self._tables: OrderedDict[str, Sst] = OrderedDict()
+        self._lock = threading.Lock()
 
     def open(self, directory: str, file: FileMeta) -> Sst:
         """The table, checked against the manifest. CorruptionError if it is not that file."""
@@ -32,12 +35,17 @@ class TableCache:
     def open_commit(self, directory: str, name: str, size: int, footer: int) -> Sst:
         """The same by what a commit pointer says: name, size and checksum of the footer."""
         path = os.path.join(directory, name)
-        table = self._tables.get(path)
-        if table is None or (table.checksum, table.size) != (footer, size):
-            table = self._opened(path, size, footer)
+        with self._lock:
+            table = self._tables.get(path)
+            if table is not None and (table.checksum, table.size) == (footer, size):
+                self._tables.move_to_end(path)
+                return table
+        table = self._opened(path, size, footer)
+        with self._lock:
             self._tables[path] = table
-            self._shrink()
-        self._tables.move_to_end(path)
+            self._tables.move_to_end(path)
+            closed = self._shrink()
+        del closed  # files are closed, and charges released, outside the lock
         return table
 
     def _opened(self, path: str, size: int, footer: int) -> Sst:
@@ -62,19 +70,25 @@ class TableCache:
     def peek(self, directory: str, name: str) -> Sst:
         """A table of which only the name is known, as it is; not kept open for it."""
         path = os.path.join(directory, name)
-        table = self._tables.get(path)
+        with self._lock:
+            table = self._tables.get(path)
         return table if table is not None else Sst(path, self._memory.cache)
 
     def forget(self, directory: str, name: str) -> None:
         """Close a table whose file is about to be deleted; those who use it keep it open."""
-        self._tables.pop(os.path.join(directory, name), None)
+        with self._lock:
+            table = self._tables.pop(os.path.join(directory, name), None)
+        del table
 
-    def _shrink(self) -> None:
-        share = self._memory.budget.limit // 8
-        while len(self._tables) > 1 and (
-            len(self._tables) > MOST_OPEN or self._memory.budget.usage()["tables"] > share
-        ):
-            self._tables.popitem(last=False)
+    def _shrink(self) -> list[Sst]:
+        """Take tables out while there are too many; they are closed when the list is dropped."""
+        budget, out = self._memory.budget, list[Sst]()
+        excess = budget.usage()["tables"] - budget.limit // 8
+        while len(self._tables) > 1 and (len(self._tables) > MOST_OPEN or excess > 0):
+            _, table = self._tables.popitem(last=False)
+            excess -= table.index_bytes
+            out.append(table)
+        return out
 
 
 _cache: tuple[ProcessMemory, TableCache] | None = None
