@@ -34,6 +34,7 @@ __all__ = [
     "Matches",
     "MemoryLimitError",
     "MultimapStore",
+    "Mutation",
     "Options",
     "Probe",
     "StateStore",
@@ -46,6 +47,7 @@ __all__ = [
 
 _MODULES = {
     "Matches": "lsmstate.store",
+    "Mutation": "lsmstate.store",
     "MultimapStore": "lsmstate.store",
     "Options": "lsmstate.options",
     "Probe": "lsmstate.store",

@@ -2,15 +2,15 @@
 
 A record is the length of its payload, the lower half of that length's XXH3, and the XXH3 of the
 payload (16 bytes), then the payload: kind, stream, sequence number, and the write as
-cython_ext.changelog_record packs it. A record is acknowledged
-when it has been appended (and synced, if the store's options say so). On replay, an incomplete
-record at the very end is the write that a crash interrupted, which nobody was told of; damage
-anywhere else is CorruptionError.
+cython_ext.changelog_record packs it. Writes that are made as one are one record. A record is
+acknowledged when it has been appended (and synced, if the store's options say so). On replay, an
+incomplete record at the very end is the write that a crash interrupted, which nobody was told of;
+damage anywhere else is CorruptionError.
 """
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cython_ext.changelog_record import pack_write, unpack_write
@@ -28,6 +28,10 @@ _MAGIC = b"LSMCLOG\x01"
 APPEND = 1
 DELETE = 2
 PUT = 3
+
+#: Kind of a record that holds several writes, each as its length and the payload it would have.
+_GROUP = 128
+_LENGTH = struct.Struct("<Q")
 
 _KINDS = (APPEND, DELETE, PUT)
 _WITH_ROWS = (APPEND, PUT)
@@ -57,12 +61,11 @@ class Changelog:
     def size(self) -> int:
         return self._file.size
 
-    def append(
-        self, kind: int, stream: int, sequence: int, keys: KeyBatch, rows: RowBatch | None
-    ) -> None:
-        """Log a write before it is applied. OSError: it is not acknowledged, and the log must
-        not be appended to again (its end may be torn)."""
-        payload = _HEAD.pack(kind, stream, sequence) + pack_write(keys, rows)
+    def append(self, writes: Sequence[Write]) -> None:
+        """Log writes before they are applied: all of them or, torn, none. OSError: they are not
+        acknowledged, and the log must not be appended to again (its end may be torn)."""
+        payloads = [_pack(write) for write in writes]
+        payload = payloads[0] if len(payloads) == 1 else _grouped(writes[0].sequence, payloads)
         length = len(payload)
         self._file.append(_FRAME.pack(length, _length_check(length), checksum(payload)) + payload)
         if self._sync:
@@ -94,7 +97,7 @@ def replay(path: str) -> Iterator[Write]:
                 if end == file.size:
                     return  # the torn end of the last write: its length came first to the disk
                 raise _damaged(path, offset)
-            yield _unpack(payload, path, offset)
+            yield from _unpack(payload, path, offset)
             offset = end
     finally:
         file.close()
@@ -110,7 +113,35 @@ def _damaged(path: str, offset: int) -> CorruptionError:
     )
 
 
-def _unpack(payload: bytes, path: str, offset: int) -> Write:
+def _pack(write: Write) -> bytes:
+    write.keys.set_stream_number(write.stream)
+    return _HEAD.pack(write.kind, write.stream, write.sequence) + pack_write(write.keys, write.rows)
+
+
+def _grouped(sequence: int, payloads: Sequence[bytes]) -> bytes:
+    parts = [_HEAD.pack(_GROUP, 0, sequence)]
+    for payload in payloads:
+        parts += [_LENGTH.pack(len(payload)), payload]
+    return b"".join(parts)
+
+
+def _unpack(payload: bytes, path: str, offset: int) -> Iterator[Write]:
+    if payload[0] != _GROUP:
+        yield _unpack_write(payload, path, offset)
+        return
+    place = _HEAD.size
+    while place < len(payload):
+        if len(payload) - place < _LENGTH.size:
+            raise _damaged(path, offset)
+        (length,) = _LENGTH.unpack_from(payload, place)
+        place += _LENGTH.size
+        if not _HEAD.size <= length <= len(payload) - place:
+            raise _damaged(path, offset)
+        yield _unpack_write(payload[place : place + length], path, offset)
+        place += length
+
+
+def _unpack_write(payload: bytes, path: str, offset: int) -> Write:
     kind, stream, sequence = _HEAD.unpack_from(payload)
     if kind not in _KINDS:
         raise FormatVersionError(

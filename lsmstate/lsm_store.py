@@ -22,16 +22,22 @@ from cython_ext.merging_iter import MergingSource
 from cython_ext.probe import Cursor
 from cython_ext.row_codec import RowBatch, RowCodec
 from cython_ext.scanner import Scanner
-from lsmstate.changelog import APPEND, DELETE, PUT, Write
+from lsmstate.changelog import APPEND, DELETE, Write
 from lsmstate.errors import CorruptionError, MemoryLimitError
 from lsmstate.memory_budget import process_memory
 from lsmstate.memtables import MOST_SEALED, Memtables
 from lsmstate.options import Options
 from lsmstate.owners import AttemptOwner, Owner, ProcessOwner
-from lsmstate.row_parts import check_largest_row, check_row_sizes, part_bytes, parts_of
+from lsmstate.row_parts import (
+    check_largest_row,
+    check_mutations,
+    check_row_sizes,
+    part_bytes,
+    parts_of,
+)
 from lsmstate.run_set import RunSet
 from lsmstate.stats import CacheStats, PauseRecorder, ProbeRecorder, StoreStats, WriteStats
-from lsmstate.store import Matches, Positions, StreamSchema
+from lsmstate.store import Matches, Mutation, Positions, StreamSchema
 from lsmstate.store_checks import (
     StoreGuard,
     check_rows,
@@ -41,7 +47,7 @@ from lsmstate.store_checks import (
     streams_by_name,
 )
 from lsmstate.store_reads import StoreReads
-from lsmstate.write_steps import STEPS
+from lsmstate.write_steps import KINDS, STEPS
 
 _log = logging.getLogger(__name__)
 
@@ -165,21 +171,32 @@ class LsmStore(StoreReads):
             # All or nothing: what a later part is refused for is found before the first is stored.
             for encoded_rows, _ in self._encoded(stream, rows, keys):
                 check_largest_row(largest_row(encoded_rows), self._options)
-        return sum(self._store(APPEND, stream, *part) for part in self._encoded(stream, rows, keys))
+        number = self._numbers[stream]
+        return sum(
+            self._make([Write(APPEND, number, self._sequence + 1, encoded, encoded_rows)])
+            for encoded_rows, encoded in self._encoded(stream, rows, keys)
+        )
 
     def put(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
         """See store.MultimapStore.put."""
-        schema = stream_of(self._streams, stream)
+        return self.write([Mutation("put", stream, keys, rows)])
+
+    def write(self, mutations: Sequence[Mutation]) -> int:
+        """See store.MultimapStore.write."""
         self._guard.check_writable()
-        check_rows(schema, rows, keys)
-        if rows.nbytes > self._options.memory_bytes // 8:
-            raise MemoryLimitError(
-                f"a put of {rows.nbytes} bytes; it is one write and may take an eighth of the "
-                f"memory cap ({self._options.memory_bytes // 8} bytes): split it by key, or raise "
-                "memory_bytes"
-            )
-        encoded = encoded_keys(schema, self._key_codecs[stream], keys)
-        return self._store(PUT, stream, self._row_codecs[stream].encode(rows), encoded)
+        check_mutations(self._streams, mutations, self._options)
+        return self._make([self._planned(i, m) for i, m in enumerate(mutations)])
+
+    def _planned(self, place: int, mutation: Mutation) -> Write:
+        name = mutation.stream
+        rows = mutation.rows
+        return Write(
+            KINDS[mutation.kind],
+            self._numbers[name],
+            self._sequence + 1 + place,
+            encoded_keys(self._streams[name], self._key_codecs[name], mutation.keys),
+            None if rows is None else self._row_codecs[name].encode(rows),
+        )
 
     def _encoded(
         self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch
@@ -189,39 +206,36 @@ class LsmStore(StoreReads):
             encoded = encoded_keys(schema, codec, part_keys)
             yield self._row_codecs[stream].encode(part), encoded
 
-    def _store(self, kind: int, stream: str, rows: RowBatch, keys: KeyBatch) -> int:
-        """A write that brings rows."""
-        check_largest_row(largest_row(rows), self._options)
-        held = rows.nbytes + keys.nbytes
+    def _make(self, writes: Sequence[Write]) -> int:
+        """Log new writes as one, then apply them; the number of rows stored."""
+        for write in writes:
+            if write.rows is not None:
+                check_largest_row(largest_row(write.rows), self._options)
+        held = sum(w.keys.nbytes + (w.rows.nbytes if w.rows else 0) for w in writes)
+        appended = sum(w.keys.n_valid for w in writes if w.rows is not None)
         self._memory.budget.hold("frames", held)
         try:
             with self._guard.whole_or_nothing():
-                self._write(kind, stream, keys, rows)
+                self._owner.log(writes)
+                for write in writes:
+                    self._sequence = write.sequence
+                    self._guard.writes += 1
+                    self._insert(write)
                 if not self._owner.single_commit:
                     with self._append_pauses.measured():
                         self._runs.pace(held, self._memtables.limit_bytes)
         finally:
             self._memory.budget.hold("frames", -held)
-        self._appended_rows += keys.n_valid
+        self._appended_rows += appended
         self._appended_bytes += held
-        return keys.n_valid
+        return appended
 
     def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
         """See store.StateStore.delete."""
         schema = stream_of(self._streams, stream)
         self._guard.check_writable()
         encoded = encoded_keys(schema, self._key_codecs[stream], keys)
-        with self._guard.whole_or_nothing():
-            self._write(DELETE, stream, encoded, None)
-
-    def _write(self, kind: int, stream: str, keys: KeyBatch, rows: RowBatch | None) -> None:
-        """Log a new write, then apply it."""
-        write = Write(kind, self._numbers[stream], self._sequence + 1, keys, rows)
-        keys.set_stream_number(write.stream)
-        self._owner.log(write.kind, write.stream, write.sequence, keys, rows)
-        self._sequence = write.sequence
-        self._guard.writes += 1
-        self._insert(write)
+        self._make([Write(DELETE, self._numbers[stream], self._sequence + 1, encoded, None)])
 
     def _apply(self, write: Write) -> None:
         """Redo a logged write, as far as it is not in the runs."""
@@ -231,7 +245,6 @@ class LsmStore(StoreReads):
             self._check_replayed(write.sequence)
         start = self._replay_from[1] if write.sequence == self._replay_from[0] else 0
         self._sequence = write.sequence
-        write.keys.set_stream_number(write.stream)
         self._insert(write, start)
 
     def _check_replayed(self, following: int | None = None) -> None:
@@ -249,6 +262,7 @@ class LsmStore(StoreReads):
     def _insert(self, write: Write, start: int = 0) -> None:
         """Drive one write into the active memtable, flushing whenever it is full. Places count
         the keys of its steps, one step after the other."""
+        write.keys.set_stream_number(write.stream)  # other writes may share the keys
         steps = STEPS[write.kind]
         place, count = start, write.keys.n_valid
         if self._memtables.sealed_count > MOST_SEALED:

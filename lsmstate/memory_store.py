@@ -20,8 +20,9 @@ from lsmstate.errors import MemoryLimitError
 from lsmstate.memory_log import Change, LogWriter, newest_pointer, read_chain
 from lsmstate.memory_table import MemoryTable
 from lsmstate.options import Options
+from lsmstate.row_parts import check_mutations
 from lsmstate.stats import StoreStats
-from lsmstate.store import Matches, Positions, StreamSchema
+from lsmstate.store import Matches, Mutation, Positions, StreamSchema
 from lsmstate.store_checks import (
     StoreGuard,
     check_rows,
@@ -123,30 +124,43 @@ class MemoryStore(StoreReads):
         return MappingProxyType(self._streams)
 
     def append(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
-        return self._store("append", stream, rows, keys)
+        self._guard.check_writable()
+        check_rows(stream_of(self._streams, stream), rows, keys)
+        return self._make([self._change(Mutation("append", stream, keys, rows))])
 
     def put(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
-        return self._store("put", stream, rows, keys)
+        return self.write([Mutation("put", stream, keys, rows)])
 
-    def _store(
-        self, kind: str, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch
-    ) -> int:
+    def write(self, mutations: Sequence[Mutation]) -> int:
         self._guard.check_writable()
-        schema = stream_of(self._streams, stream)
-        check_rows(schema, rows, keys)
+        check_mutations(self._streams, mutations, self._options)
+        return self._make([self._change(mutation) for mutation in mutations])
+
+    def _change(self, mutation: Mutation) -> Change:
+        """What a mutation does, its rows grouped by key."""
+        kind, stream, keys, rows = mutation
+        schema = self._streams[stream]
         encoded = encoded_keys(schema, self._codecs[stream], keys)
-        if encoded.n_valid == 0:
-            return 0
         distinct, starts = encoded.distinct()
-        # A copy, grouped by key: the caller's batch may be a slice that pins far more memory.
+        if rows is None:
+            return Change(kind, stream, _present(distinct), np.zeros(len(distinct), np.int64), None)
+        # A copy: the caller's batch may be a slice that pins far more memory.
         grouped = rows.take(pa.array(encoded.order))
         grouped = pa.RecordBatch.from_arrays(grouped.columns, schema=schema.rows)
-        change = Change(kind, stream, _present(distinct), np.diff(starts), grouped)
-        self._reserve(MemoryTable.cost(change.keys, grouped))
-        self._write(change)
-        self._apply(change)
-        self._counters["appended_rows"] += encoded.n_valid
-        return int(encoded.n_valid)
+        return Change(kind, stream, _present(distinct), np.diff(starts), grouped)
+
+    def _make(self, changes: Sequence[Change]) -> int:
+        """Write and apply changes; the number of rows stored. A crash takes all of them along:
+        the file becomes the store's at its commit."""
+        changes = [change for change in changes if change.keys]
+        costs = (MemoryTable.cost(c.keys, c.rows) for c in changes if c.rows is not None)
+        self._reserve(sum(costs))
+        for change in changes:
+            self._write(change)
+            self._apply(change)
+        appended: int = sum(change.rows.num_rows for change in changes if change.rows is not None)
+        self._counters["appended_rows"] += appended
+        return appended
 
     def probe(
         self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
@@ -160,13 +174,8 @@ class MemoryStore(StoreReads):
 
     def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
         self._guard.check_writable()
-        schema = stream_of(self._streams, stream)
-        distinct, _ = encoded_keys(schema, self._codecs[stream], keys).distinct()
-        if len(distinct):
-            counts = np.zeros(len(distinct), dtype=np.int64)
-            change = Change("delete", stream, _present(distinct), counts, None)
-            self._write(change)
-            self._apply(change)
+        stream_of(self._streams, stream)
+        self._make([self._change(Mutation("delete", stream, keys))])
 
     def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
         self._guard.check_readable()

@@ -2,13 +2,11 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from cython_ext.codec import checksum
 from cython_ext.file import AppendFile, ReadFile, remove, sync_directory, sync_file
-from cython_ext.key_codec import KeyBatch
-from cython_ext.row_codec import RowBatch
 from lsmstate.changelog import Changelog, Write, changelog_files, replay
 from lsmstate.directory_lock import DirectoryLock
 from lsmstate.errors import CorruptionError
@@ -38,10 +36,9 @@ class Owner(Protocol):
         """A name never given before, for a file of kind "run" or "commit"."""
         ...
 
-    def log(
-        self, kind: int, stream: int, sequence: int, keys: KeyBatch, rows: RowBatch | None
-    ) -> None:
-        """Make a write durable before it is applied, as far as this owner promises it."""
+    def log(self, writes: Sequence[Write]) -> None:
+        """Make writes durable, as one, before they are applied, as far as this owner promises
+        it."""
         ...
 
     def committed(self, pointer: str, live: set[str], replay_from: int) -> None:
@@ -70,9 +67,7 @@ class AttemptOwner:
         self._given += 1
         return AttemptFile(kind, self._batch_id, self._attempt_id, self._given).name
 
-    def log(
-        self, kind: int, stream: int, sequence: int, keys: KeyBatch, rows: RowBatch | None
-    ) -> None:
+    def log(self, writes: Sequence[Write]) -> None:
         """Nothing: what an attempt did not commit is done again by another attempt."""
 
     def committed(self, pointer: str, live: set[str], replay_from: int) -> None:
@@ -156,16 +151,14 @@ class ProcessOwner:
             ]
             self._last_logged = max(self._last_logged, last)
 
-    def log(
-        self, kind: int, stream: int, sequence: int, keys: KeyBatch, rows: RowBatch | None
-    ) -> None:
+    def log(self, writes: Sequence[Write]) -> None:
         if self._log is None:
             path = os.path.join(self._directory, self._next("changelog"))
             self._log = Changelog(path, self._options.syncs_writes)
             if self._options.syncs_writes:
                 sync_directory(self._directory)
-        self._log.append(kind, stream, sequence, keys, rows)
-        self._last_logged = sequence
+        self._log.append(writes)
+        self._last_logged = writes[-1].sequence
 
     def _rotate(self) -> None:
         if self._log is not None:

@@ -1,12 +1,24 @@
 """How the RocksDB backend sets a database up, and what its errors become."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import rocksdict
 
 from lsmstate.errors import CorruptionError
 from lsmstate.options import MIB, Options
+
+
+class PendingWrite:
+    """Writes to be made as one, and the entries that they have changed so far."""
+
+    def __init__(self) -> None:
+        self.writes = rocksdict.WriteBatch(raw_mode=True)
+        self.changed: dict[bytes, bytes | None] = {}
+
+    def entries(self, names: Sequence[bytes], stored: Sequence[bytes | None]) -> list[bytes | None]:
+        """The keys' entries, as stored or as changed since."""
+        return [self.changed.get(name, entry) for name, entry in zip(names, stored, strict=True)]
 
 
 def database_options(

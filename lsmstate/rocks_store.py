@@ -41,10 +41,11 @@ from lsmstate.rocks_chunks import (
     unpack_chunk,
     unpack_entry,
 )
-from lsmstate.rocks_database import database_options, rocks_errors
+from lsmstate.rocks_database import PendingWrite, database_options, rocks_errors
 from lsmstate.rocks_probe import RocksProbe
+from lsmstate.row_parts import check_mutations
 from lsmstate.stats import StoreStats
-from lsmstate.store import Matches, Positions, StreamSchema
+from lsmstate.store import Matches, Mutation, Positions, StreamSchema
 from lsmstate.store_checks import (
     StoreGuard,
     check_rows,
@@ -163,39 +164,45 @@ class RocksStore(StoreReads):
         return MappingProxyType(self._streams)
 
     def append(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
-        return self._store(stream, rows, keys, replace=False)
+        self._guard.check_writable()
+        check_rows(stream_of(self._streams, stream), rows, keys)
+        return self._make([Mutation("append", stream, keys, rows)])
 
     def put(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
-        return self._store(stream, rows, keys, replace=True)
+        return self.write([Mutation("put", stream, keys, rows)])
 
-    def _store(
-        self,
-        stream: str,
-        rows: pa.RecordBatch,
-        keys: pa.RecordBatch | KeyBatch,
-        *,
-        replace: bool,
-    ) -> int:
+    def write(self, mutations: Sequence[Mutation]) -> int:
         self._guard.check_writable()
-        schema = stream_of(self._streams, stream)
-        check_rows(schema, rows, keys)
-        encoded = encoded_keys(schema, self._key_codecs[stream], keys)
-        if encoded.n_valid == 0:
-            return 0
+        check_mutations(self._streams, mutations, self._options)
+        return self._make(mutations)
+
+    def _make(self, mutations: Sequence[Mutation]) -> int:
+        batch = PendingWrite()
+        with rocks_errors(self._path):
+            appended = sum(self._stage(batch, mutation) for mutation in mutations)
+            self._write(batch.writes)
+        self._counters["appended_rows"] += appended
+        return appended
+
+    def _stage(self, batch: PendingWrite, mutation: Mutation) -> int:
+        """Put one mutation into a write that others may be in already; the rows it stores."""
+        kind, stream, keys, rows = mutation
+        encoded = encoded_keys(self._streams[stream], self._key_codecs[stream], keys)
         distinct, starts = encoded.distinct()
         names = self._names(stream, distinct)
+        old = batch.entries(names, _get(self._counts, names))
+        if kind != "append":
+            for name, entry in zip(names, old, strict=True):
+                self._delete(batch, name, entry)
+            old = [None] * len(names)
+        if rows is None:
+            return 0
         values = self._row_codecs[stream].encode(rows).to_pylist()
         order = encoded.order.tolist()
-        batch = rocksdict.WriteBatch(raw_mode=True)
-        with rocks_errors(self._path):
-            old = _get(self._counts, names)
-            for g, name in enumerate(names):
-                added = [values[row] for row in order[starts[g] : starts[g + 1]]]
-                if replace:
-                    self._delete(batch, name, old[g])
-                self._add(batch, name, None if replace else old[g], added)
-            self._write(batch)
-        self._counters["appended_rows"] += encoded.n_valid
+        for g, name in enumerate(names):
+            self._add(
+                batch, name, old[g], [values[row] for row in order[starts[g] : starts[g + 1]]]
+            )
         return int(encoded.n_valid)
 
     def probe(
@@ -215,14 +222,8 @@ class RocksStore(StoreReads):
 
     def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
         self._guard.check_writable()
-        schema = stream_of(self._streams, stream)
-        distinct, _ = encoded_keys(schema, self._key_codecs[stream], keys).distinct()
-        names = self._names(stream, distinct)
-        batch = rocksdict.WriteBatch(raw_mode=True)
-        with rocks_errors(self._path):
-            for name, found in zip(names, _get(self._counts, names), strict=True):
-                self._delete(batch, name, found)
-            self._write(batch)
+        stream_of(self._streams, stream)
+        self._make([Mutation("delete", stream, keys)])
 
     def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
         self._guard.check_readable()
@@ -317,24 +318,24 @@ class RocksStore(StoreReads):
             chunks.append((position, chunk))
         return chunks
 
-    def _delete(self, batch: rocksdict.WriteBatch, name: bytes, old: bytes | None) -> None:
+    def _delete(self, batch: PendingWrite, name: bytes, old: bytes | None) -> None:
         """Remove one key's entry and chunks in a write."""
         if old is not None:
-            batch.delete(name, self._counts_family)
+            batch.changed[name] = None
+            batch.writes.delete(name, self._counts_family)
             for number in range(unpack_entry(old).chunks):
-                batch.delete(chunk_name(name, number), self._rows_family)
+                batch.writes.delete(chunk_name(name, number), self._rows_family)
 
-    def _add(
-        self, batch: rocksdict.WriteBatch, name: bytes, old: bytes | None, rows: list[bytes]
-    ) -> None:
+    def _add(self, batch: PendingWrite, name: bytes, old: bytes | None, rows: list[bytes]) -> None:
         """Add one key's rows to a write: new chunks, and the key's new entry."""
         entry = unpack_entry(old)
         number = entry.chunks
         for number, part in enumerate(cut(rows), start=entry.chunks):
-            batch.put(chunk_name(name, number), pack_chunk(part), self._rows_family)
+            batch.writes.put(chunk_name(name, number), pack_chunk(part), self._rows_family)
         size = entry.row_bytes + sum(map(len, rows))
-        new = Entry(entry.rows + len(rows), size, number + 1)
-        batch.put(name, new.pack(), self._counts_family)
+        new = Entry(entry.rows + len(rows), size, number + 1).pack()
+        batch.changed[name] = new
+        batch.writes.put(name, new, self._counts_family)
 
     def _write(self, batch: rocksdict.WriteBatch) -> None:
         self._guard.writes += 1

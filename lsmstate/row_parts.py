@@ -1,14 +1,16 @@
 """How large a row and a batch may be: huge rows are refused, huge batches cut into parts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from cython_ext.key_codec import KeyBatch
 from lsmstate.arrow_sizes import row_sizes
-from lsmstate.errors import MemoryLimitError
+from lsmstate.errors import InvalidArgumentError, MemoryLimitError
 from lsmstate.options import KIB, Options
+from lsmstate.store import Mutation, StreamSchema
+from lsmstate.store_checks import check_rows, stream_of
 
 
 def check_row_sizes(rows: pa.RecordBatch, options: Options) -> None:
@@ -50,3 +52,25 @@ def parts_of(
             yield part, keys.take(np.arange(start, start + part.num_rows))
         else:
             yield part, keys.slice(start, width)
+
+
+def check_mutations(
+    streams: Mapping[str, StreamSchema], mutations: Sequence[Mutation], options: Options
+) -> None:
+    """Refuse several writes as one, before any is made; see store.MultimapStore.write."""
+    for kind, name, keys, rows in mutations:
+        stream = stream_of(streams, name)
+        if (rows is None) != (kind == "delete"):
+            raise InvalidArgumentError(
+                f"{kind!r} in stream {name!r}: give rows to 'append' and 'put', none to 'delete'"
+            )
+        if rows is not None:
+            check_rows(stream, rows, keys)
+            check_row_sizes(rows, options)
+    size = sum(mutation.rows.nbytes for mutation in mutations if mutation.rows is not None)
+    if size > options.memory_bytes // 8:
+        raise MemoryLimitError(
+            f"{size} bytes of rows in one write; a put, or several writes made as one, may take an "
+            f"eighth of the memory cap ({options.memory_bytes // 8} bytes): split it, or raise "
+            "memory_bytes"
+        )

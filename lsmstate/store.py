@@ -7,7 +7,7 @@ Work comes in Arrow batches and leaves in Arrow batches. Three backends keep the
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,16 @@ class Matches(NamedTuple):
 
     positions: Positions
     rows: pa.RecordBatch
+
+
+class Mutation(NamedTuple):
+    """One write of several that ``MultimapStore.write`` makes at once; ``rows`` is None for
+    ``delete``. See the store's method of that name."""
+
+    kind: Literal["append", "put", "delete"]
+    stream: str
+    keys: pa.RecordBatch | KeyBatch
+    rows: pa.RecordBatch | None = None
 
 
 class Probe(Protocol):
@@ -109,6 +119,12 @@ class MultimapStore(StateStore, Protocol):
         """Replace: delete the keys and append the rows, in one write that a crash never halves.
         A key given twice gets all its rows; nulls and the result as ``append`` has them.
         MemoryLimitError if the batch is larger than an eighth of the memory cap."""
+        ...
+
+    def write(self, mutations: Sequence[Mutation]) -> int:
+        """Make several writes, of any streams, one after the other but as one: all or none of
+        them is refused, and after a crash all or none of them is there. Returns the number of
+        rows stored. MemoryLimitError if they take more than an eighth of the memory cap."""
         ...
 
     def exists(

@@ -26,3 +26,6 @@ STEPS: Mapping[int, tuple[Step, ...]] = {
     DELETE: (_delete,),
     PUT: (_delete, _append),
 }
+
+#: As users name them.
+KINDS: Mapping[str, int] = {"append": APPEND, "delete": DELETE, "put": PUT}

@@ -16,11 +16,12 @@ from lsmstate.backends import open_attempt, open_store
 from lsmstate.errors import (
     InvalidArgumentError,
     LsmStateError,
+    MemoryLimitError,
     StoreClosedError,
     StoreLockedError,
 )
 from lsmstate.options import MIB, Options
-from lsmstate.store import StreamSchema
+from lsmstate.store import Mutation, StreamSchema
 
 KEY = pa.schema([("k0", pa.int64()), ("k1", pa.string())])
 CUSTOMERS = StreamSchema("customers", KEY, pa.schema([("id", pa.int64()), ("name", pa.string())]))
@@ -43,6 +44,11 @@ def keys_of(*keys):
 def customers(*ids, name="n"):
     rows = [{"id": i, "name": None if i % 7 == 6 else f"{name}{i}"} for i in ids]
     return pa.RecordBatch.from_pylist(rows, schema=CUSTOMERS.rows)
+
+
+def returns(*ids):
+    rows = [{"id": i, "price": None, "day": None} for i in ids]
+    return pa.RecordBatch.from_pylist(rows, schema=RETURNS.rows)
 
 
 def fetched(probe, positions, max_bytes=1 << 20):
@@ -208,6 +214,48 @@ class StateStoreTests:
         assert sorted(ids(scanned(store, "customers"))) == [2, 9]
         store.close()
 
+    def test_several_writes_are_made_as_one(self, store):
+        store.append("customers", customers(1, 2), keys_of(1, 2))
+        keys = KeyCodec(KEY).encode(keys_of(1, None, 3))  # shared by two streams
+        mutations = [
+            Mutation("append", "customers", keys, customers(3, 4, 5)),
+            Mutation("delete", "customers", keys_of(2)),
+            Mutation("append", "customers", keys_of(2, 1), customers(6, 7)),
+            Mutation("put", "customers", keys_of(3), customers(8)),
+            Mutation("append", "returns", keys, returns(9, 10, 11)),
+        ]
+        assert store.write(mutations) == 2 + 2 + 1 + 2
+        found = fetched(store.probe("customers", keys_of(1, 2, 3)), [0, 1, 2])
+        assert [ids(found[i]) for i in range(3)] == [[1, 3, 7], [6], [8]]
+        assert sorted(ids(scanned(store, "returns"))) == [9, 11]
+        assert store.write([]) == 0
+
+    @pytest.mark.parametrize(
+        ("bad", "said"),
+        [
+            (Mutation("append", "customer", keys_of(1), customers(1)), "did you mean 'customers'"),
+            (Mutation("append", "customers", keys_of(1, 2), customers(1)), "one key per row"),
+            (Mutation("delete", "customers", keys_of(1), customers(1)), "none to 'delete'"),
+            (Mutation("put", "customers", keys_of(1)), "give rows to 'append' and 'put'"),
+            (Mutation("append", "customers", keys_of(1), returns(1)), "columns"),
+            (Mutation("append", "customers", returns(1), customers(1)), "keys of stream"),
+        ],
+    )
+    def test_of_several_writes_all_or_none_are_refused(self, store, bad, said):
+        good = Mutation("append", "customers", keys_of(1), customers(1))
+        with pytest.raises(InvalidArgumentError, match=said):
+            store.write([good, bad])
+        assert store.append("customers", customers(2), keys_of(1)) == 1
+        assert ids(scanned(store, "customers")) == [2]
+
+    def test_one_write_is_bounded_by_the_memory_cap(self, store):
+        wide = customers(*range(8), name="w" * (self.memory_bytes // 60))
+        half = Mutation("append", "customers", keys_of(*range(8)), wide)
+        assert store.write([half]) == 8
+        with pytest.raises(MemoryLimitError, match="split it, or raise"):
+            store.write([half, half])
+        assert len(scanned(store, "customers")) == 8
+
     def test_put_replaces_what_a_key_held(self, tmp_path):
         with self.attempt(tmp_path) as store:
             store.append("customers", customers(1, 2, 3), keys_of(1, 2, 1))
@@ -354,6 +402,7 @@ class StateStoreTests:
             lambda: store.probe("customers", keys_of(1)),
             lambda: store.delete("customers", keys_of(1)),
             lambda: store.put("customers", customers(1), keys_of(1)),
+            lambda: store.write([]),
             lambda: store.exists("customers", keys_of(1)),
             lambda: store.get("customers", (1, "s1")),
             lambda: list(store.scan("customers")),

@@ -19,7 +19,7 @@ from store_contract import RETURNS, STREAMS, customers, fetched, keys_of, scanne
 
 from lsmstate.backends import open_attempt
 from lsmstate.options import KIB, MIB, Options
-from lsmstate.store import StateStore
+from lsmstate.store import Mutation, StateStore
 
 KEYS = st.lists(
     st.one_of(
@@ -95,6 +95,27 @@ def store_machine(backend: str, examples: int, steps: int = 40) -> type:
             rows, batch = self.new_rows(stream, len(keys)), keys_of(*keys)
             stored = self.store.put(stream, rows, batch)
             assert stored == self.model.put(stream, rows.to_pylist(), model_keys(batch))
+
+        @precondition(lambda self: not self.is_committed)
+        @rule(
+            parts=st.lists(
+                st.tuples(st.sampled_from(["append", "put", "delete"]), STREAM_NAMES, KEYS),
+                max_size=4,
+            )
+        )
+        def write(self, parts):
+            mutations, expected = [], 0
+            for kind, stream, keys in parts:
+                batch = keys_of(*keys)
+                if kind == "delete":
+                    mutations.append(Mutation(kind, stream, batch))
+                    self.model.delete(stream, model_keys(batch))
+                else:
+                    rows = self.new_rows(stream, len(keys))
+                    mutations.append(Mutation(kind, stream, batch, rows))
+                    write = getattr(self.model, kind)
+                    expected += write(stream, rows.to_pylist(), model_keys(batch))
+            assert self.store.write(mutations) == expected
 
         def new_rows(self, stream, count):
             """Rows that were never there before."""

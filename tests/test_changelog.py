@@ -20,6 +20,7 @@ from lsmstate.errors import (
 )
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import KIB, MIB, Options
+from lsmstate.store import Mutation
 
 SMALL = Options(memory_bytes=5 * MIB, memtable_bytes=256 * KIB)
 #: Opening such a store leaves the logs as they are until the next commit.
@@ -99,12 +100,23 @@ def test_a_commit_after_a_replay_holds_what_was_replayed(tmp_path):
     assert all_ids(tmp_path) == [1]
 
 
-def test_a_tail_torn_at_any_byte_costs_the_last_record_only(tmp_path):
+@pytest.mark.parametrize(
+    "last",
+    [
+        [Mutation("append", "customers", keys_of(2), customers(2))],
+        [
+            Mutation("append", "customers", keys_of(2), customers(2)),
+            Mutation("delete", "customers", keys_of(1)),
+        ],
+    ],
+    ids=["one", "group"],
+)
+def test_a_tail_torn_at_any_byte_costs_the_last_record_only(tmp_path, last):
     with opened(tmp_path / "store") as store:
         store.append("customers", customers(1), keys_of(1))
         (log,) = logs(tmp_path / "store")
         before = log.stat().st_size
-        store.append("customers", customers(2), keys_of(2))
+        store.write(last)
     data = log.read_bytes()
     assert len(data) > before + 50
     for size in range(before, len(data)):

@@ -13,6 +13,7 @@ from lsmstate.errors import StoreClosedError
 from lsmstate.lsm_store import LsmStore
 from lsmstate.manifest import parse_pointer
 from lsmstate.options import KIB, MIB, Options
+from lsmstate.store import Mutation
 
 OPTIONS = Options(
     memory_bytes=5 * MIB,
@@ -30,7 +31,8 @@ BATCHES = [
     )
     for n in range(0, 6 * ROWS_EACH, ROWS_EACH)
 ]
-#: What is done, in order: an append of batch n, a delete of keys, a flush, a commit.
+#: What is done, in order: an append of batch n, a delete of keys, a flush, a commit; a write is
+#: an append, a delete and an append as one.
 SCRIPT = [
     ("append", 0),
     ("append", 1),
@@ -43,7 +45,9 @@ SCRIPT = [
     ("append", 4),
     ("delete", 3),
     ("append", 5),
+    ("write", 1),
     ("commit", 0),
+    ("write", 4),
     ("delete", 11),
 ]
 
@@ -56,16 +60,36 @@ def do(store, step):
         store.put("customers", *BATCHES[number])
     elif what == "delete":
         store.delete("customers", keys_of(*range(0, 50, number)))
+    elif what == "write":
+        rows, keys = BATCHES[number]
+        other, other_keys = BATCHES[number + 1]
+        deleted = keys_of(*range(0, 50, 5))
+        store.write(
+            [
+                Mutation("append", "customers", keys, rows),
+                Mutation("delete", "customers", deleted),
+                Mutation("append", "customers", other_keys, other),
+            ]
+        )
     elif what == "flush":
         store.flush()
     else:
         store.commit()
 
 
+def single_steps(steps):
+    """The same, with the parts of a write one by one."""
+    for what, number in steps:
+        if what == "write":
+            yield from (("append", number), ("delete", 5), ("append", number + 1))
+        else:
+            yield what, number
+
+
 def model_after(steps):
     """The ids in a store after these steps."""
     model = ModelStore(["customers"])
-    for what, number in steps:
+    for what, number in single_steps(steps):
         if what in ("append", "put"):
             rows, keys = BATCHES[number]
             keys = [tuple(key.values()) for key in keys.to_pylist()]

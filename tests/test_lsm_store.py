@@ -304,6 +304,6 @@ def test_a_put_is_one_write_of_bounded_size(tmp_path):
     with attempt(tmp_path) as store:
         store.append("customers", *wide(0))
         rows = customers(*range(2000), name="w" * 900)
-        with pytest.raises(MemoryLimitError, match="split it by key"):
+        with pytest.raises(MemoryLimitError, match="split it"):
             store.put("customers", rows, keys_of(*range(2000)))
         assert len(scanned(store, "customers")) == 300
