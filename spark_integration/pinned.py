@@ -29,14 +29,23 @@ class Pinned:
     bucket_ids: tuple[int, ...]
 
 
-def adopt_or_pin(root: str, wanted: Wanted, partitions: int, query_id: str) -> Pinned:
+def adopt_or_pin(
+    root: str, wanted: Wanted, partitions: int, query_id: str, *, is_new: bool = True
+) -> Pinned:
     """The settings of the state in ``root``; pins ``wanted`` if it has none yet.
 
-    InvalidArgumentError if it differs from what is pinned, or ``root`` is not writable.
-    Cost: one small read.
+    ``is_new`` says that the query may still have no state: its first micro-batch.
+    InvalidArgumentError if ``wanted`` differs from what is pinned, if nothing is although the
+    query is not new, or if ``root`` is not writable. Cost: one small read.
     """
     path = os.path.join(root, FILE_NAME)
     settings = _read(path)
+    if settings is None and not is_new:
+        # To begin with nothing here would miss rows in silence.
+        raise InvalidArgumentError(
+            f"the query has run before, but its state is not in {root}; name the state_dir it was "
+            "started with, restore that directory, or start with a new checkpoint location"
+        )
     if settings is None:
         buckets = wanted.buckets or wanted.default_buckets
         settings = {

@@ -31,11 +31,11 @@ from spark_integration.pinned import FILE_NAME, adopt_or_pin
 from spark_integration.plan import Wanted
 from spark_integration.refusal import refuse
 from spark_integration.run import (
-    FLUSH_ROWS_PROPERTY,
-    PARTITIONS_PROPERTY,
+    FLUSH_ROWS,
+    PARTITIONS,
     REFUSAL_PROPERTY,
-    RETAINED_PROPERTY,
     ROOT_PROPERTY,
+    SPARK_DEFAULTS,
 )
 
 #: Column metadata under which the join's settings stand in the plan.
@@ -43,21 +43,9 @@ PLAN_METADATA: Final = "lsmstate.join"
 #: Name of the state's directory in the checkpoint location.
 STATE_NAME: Final = "lsmstate"
 
-_PARTITIONS: Final = "spark.sql.shuffle.partitions"
-_MAX_RECORDS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
-_RETAINED: Final = "spark.sql.streaming.minBatchesToRetain"
 _MAX_BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 #: Spark hands rows to Python in pieces of at most this.
 _PIECE_BYTES: Final = 4 * MIB
-_FLUSH_ROWS: Final = 10_000
-
-_PROPERTIES: Final = (
-    ROOT_PROPERTY,
-    PARTITIONS_PROPERTY,
-    FLUSH_ROWS_PROPERTY,
-    RETAINED_PROPERTY,
-    REFUSAL_PROPERTY,
-)
 
 _log = logging.getLogger("lsmstate")
 
@@ -113,10 +101,10 @@ class QueryStarter(StreamingQueryListener):
         if hasattr(query, "streamingQuery"):
             query = query.streamingQuery()
         wanted = join_in(query.analyzedPlan())
-        properties: dict[str, str | None] = dict.fromkeys(_PROPERTIES)
+        properties: dict[str, str | None] = dict.fromkeys((ROOT_PROPERTY, REFUSAL_PROPERTY))
         if wanted is not None:
             try:
-                properties |= _prepare(query, str(event.id), wanted, self._context)
+                properties[ROOT_PROPERTY] = _prepare(query, str(event.id), wanted, self._context)
             except (LsmStateError, Py4JError, OSError, ValueError) as refusal:
                 sentence = str(refusal)
                 is_over = refuse(query, self._jvm, sentence)
@@ -136,8 +124,8 @@ class QueryStarter(StreamingQueryListener):
         """Nothing to do."""
 
 
-def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> dict[str, str]:
-    """Check and set up one query; returns its local properties."""
+def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> str:
+    """Check and set up one query; returns where its state lies."""
     _check_mode(query)
     checkpoint = query.resolvedCheckpointRoot()
     root = wanted.state_dir
@@ -146,22 +134,15 @@ def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> dict[st
     _check_state_is_there(checkpoint, root)
     conf = query.sparkSessionForStream().conf()
     partitions = context.defaultParallelism()
-    if conf.contains(_PARTITIONS):
-        partitions = int(conf.get(_PARTITIONS))
+    if conf.contains(PARTITIONS):
+        partitions = int(conf.get(PARTITIONS))
     pinned = adopt_or_pin(root, wanted, partitions, query_id)
     # Read by Spark after this, and fixed by the checkpoint from the first batch on.
-    conf.set(_PARTITIONS, str(pinned.partitions))
-    flush_rows = int(conf.get(_MAX_RECORDS))
-    if flush_rows <= 0:
-        flush_rows = _FLUSH_ROWS
-        conf.set(_MAX_RECORDS, str(flush_rows))
+    conf.set(PARTITIONS, str(pinned.partitions))
+    if int(conf.get(FLUSH_ROWS)) <= 0:
+        conf.set(FLUSH_ROWS, str(SPARK_DEFAULTS[FLUSH_ROWS]))
     conf.set(_MAX_BYTES, str(_PIECE_BYTES))
-    return {
-        ROOT_PROPERTY: root,
-        PARTITIONS_PROPERTY: str(pinned.partitions),
-        FLUSH_ROWS_PROPERTY: str(flush_rows),
-        RETAINED_PROPERTY: str(max(1, int(conf.get(_RETAINED)))),
-    }
+    return root
 
 
 def _check_state_is_there(checkpoint: str, root: str) -> None:

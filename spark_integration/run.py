@@ -11,17 +11,16 @@ from spark_integration.plan import JoinPlan
 
 #: Local properties; ``query.py`` sets them on the query's own thread before its first batch.
 ROOT_PROPERTY: Final = "lsmstate.root"
-PARTITIONS_PROPERTY: Final = "lsmstate.partitions"
-FLUSH_ROWS_PROPERTY: Final = "lsmstate.flushRows"
-RETAINED_PROPERTY: Final = "lsmstate.retainedBatches"
 REFUSAL_PROPERTY: Final = "lsmstate.refusal"
+#: Set by Spark, which also hands every setting of the query's session to its tasks this way.
 _BATCH_PROPERTY: Final = "streaming.sql.batchId"
 _QUERY_PROPERTY: Final = "sql.streaming.queryId"
 
-#: Spark's default for spark.sql.execution.arrow.maxRecordsPerBatch, where nobody said otherwise.
-_DEFAULT_FLUSH_ROWS: Final = 10_000
-#: The same for spark.sql.streaming.minBatchesToRetain.
-_DEFAULT_RETAINED_BATCHES: Final = 100
+PARTITIONS: Final = "spark.sql.shuffle.partitions"
+FLUSH_ROWS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
+RETAINED_BATCHES: Final = "spark.sql.streaming.minBatchesToRetain"
+#: What holds where nobody said otherwise: a setting at Spark's default does not travel.
+SPARK_DEFAULTS: Final = {PARTITIONS: 200, FLUSH_ROWS: 10_000, RETAINED_BATCHES: 100}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +59,25 @@ def current_run(plan: JoinPlan) -> TaskRun:
             "the workers were not told where the query's checkpoint lies; name a directory for "
             "the state: multiway_join(..., state_dir=...)"
         )
-    partitions = int(context.getLocalProperty(PARTITIONS_PROPERTY) or plan.default_buckets)
+    flush_rows = _setting(context, FLUSH_ROWS)
+    if flush_rows <= 0:
+        raise InvalidArgumentError(
+            f"{FLUSH_ROWS}={flush_rows} lets Spark collect results without bound; set it to "
+            f"{SPARK_DEFAULTS[FLUSH_ROWS]}, or another positive number, and start again"
+        )
     return TaskRun(
         root=root,
-        pinned=adopt_or_pin(root, plan.wanted(), partitions, query),
-        flush_rows=int(context.getLocalProperty(FLUSH_ROWS_PROPERTY) or _DEFAULT_FLUSH_ROWS),
-        retained_batches=int(
-            context.getLocalProperty(RETAINED_PROPERTY) or _DEFAULT_RETAINED_BATCHES
+        pinned=adopt_or_pin(
+            root, plan.wanted(), _setting(context, PARTITIONS), query, is_new=int(batch) == 0
         ),
+        flush_rows=flush_rows,
+        retained_batches=max(1, _setting(context, RETAINED_BATCHES)),
         batch_id=int(batch),
         partition=context.partitionId(),
         attempt=f"{context.attemptNumber()}.{context.taskAttemptId()}",
         task_attempt_id=context.taskAttemptId(),
     )
+
+
+def _setting(context: TaskContext, name: str) -> int:
+    return int(context.getLocalProperty(name) or SPARK_DEFAULTS[name])

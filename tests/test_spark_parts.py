@@ -146,6 +146,14 @@ def test_the_first_start_pins_and_later_starts_adopt(tmp_path: Path) -> None:
     assert os.listdir(root) == [FILE_NAME]
 
 
+def test_a_query_that_has_run_before_pins_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="has run before, but its state is not in"):
+        adopt_or_pin(str(tmp_path), WANTED, 2, "q", is_new=False)
+    assert os.listdir(tmp_path) == []
+    first = adopt_or_pin(str(tmp_path), WANTED, 2, "q")
+    assert adopt_or_pin(str(tmp_path), WANTED, 2, "q", is_new=False) == first
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

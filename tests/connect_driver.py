@@ -1,0 +1,84 @@
+"""A client of Spark Connect, in a process without a JVM: what the join answers it, as JSON.
+
+python connect_driver.py HOME URL      (streams ``a`` and ``b`` lie in HOME/a and HOME/b)
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from spark_streams import FileStream, run_to_end
+
+from lsmstate.spark import multiway_join
+
+SCHEMA = "k BIGINT, day DATE, price DECIMAL(9,2)"
+
+
+class Client:
+    """Steps of one user; ``seen`` keeps what each of them saw."""
+
+    def __init__(self, home: Path, url: str) -> None:
+        self.home = home
+        self.spark = SparkSession.builder.remote(url).getOrCreate()
+        self.streams = {name: FileStream(home / name, SCHEMA, files=1) for name in "ab"}
+        self.seen: dict[str, str] = {}
+
+    def joined(self, state: str | None = "state", **options: Any) -> Any:
+        frames = {n: s.read(self.spark, files_per_batch=9) for n, s in self.streams.items()}
+        state_dir = state and str(self.home / state)
+        return multiway_join(frames, **{"on": ["k"], "state_dir": state_dir, **options})
+
+    def run(self, checkpoint: str, **options: Any) -> None:
+        """All that has arrived; the result of a checkpoint lies beside it."""
+        joined = self.joined(**options)
+        run_to_end(joined, self.home / checkpoint, self.home / f"{checkpoint}-out")
+
+    def writer(self, joined: Any, checkpoint: str) -> Any:
+        writer = joined.writeStream.format("noop")
+        return writer.option("checkpointLocation", str(self.home / checkpoint))
+
+    def note(self, step: str, action: Callable[[], Any]) -> None:
+        try:
+            action()
+            self.seen[step] = "no error"
+        except Exception as error:  # noqa: BLE001 - the test looks at all of them
+            self.seen[step] = f"{type(error).__name__}: {error}"
+
+
+def main(home: Path, url: str) -> None:
+    client = Client(home, url)
+    spark, note = client.spark, client.note
+    note("no state_dir", lambda: client.joined(state=None))
+    note("own column", lambda: client.joined().select(client.streams["a"].read(spark)["k"]).schema)
+    twice = client.joined().union(client.joined())
+    note("used twice", client.writer(twice, "checkpoint-twice").start)
+
+    note("first run", lambda: client.run("checkpoint"))
+    for stream in client.streams.values():
+        stream.add(pa.table({"k": pa.array([1, 7], pa.int64())}))
+    note("another join", lambda: client.run("checkpoint", on=["k", "day"]))
+    note("another query", lambda: client.run("checkpoint-of-another"))
+    note("lost state", lambda: client.run("checkpoint", state="nowhere"))
+    note("second run", lambda: client.run("checkpoint"))
+
+    flush = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    spark.conf.set(flush, "0")
+    note("results without bound", lambda: client.run("checkpoint-0", state="state-0"))
+    spark.conf.unset(flush)
+
+    writer = client.writer(client.joined("state-of-modes"), "checkpoint-of-modes")
+    note("real-time mode", writer.outputMode("update").trigger(realTime="30 seconds").start)
+    writer = client.writer(client.joined("state-of-modes"), "checkpoint-of-modes")
+    late = writer.option("asyncProgressTrackingEnabled", "true")
+    note("async progress tracking", lambda: late.start().awaitTermination(60))
+    note("right mode", lambda: client.run("checkpoint-of-modes", state="state-of-modes"))
+    print(json.dumps(client.seen))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
