@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lsmstate.backends import open_store
+    from lsmstate.backends import open_checkpoint, open_store
     from lsmstate.errors import (
         CorruptionError,
         FormatVersionError,
@@ -42,6 +42,7 @@ __all__ = [
     "StoreLockedError",
     "StoreStats",
     "StreamSchema",
+    "open_checkpoint",
     "open_store",
 ]
 
@@ -54,6 +55,7 @@ _MODULES = {
     "StateStore": "lsmstate.store",
     "StoreStats": "lsmstate.stats",
     "StreamSchema": "lsmstate.store",
+    "open_checkpoint": "lsmstate.backends",
     "open_store": "lsmstate.backends",
 }
 

@@ -56,6 +56,15 @@ def open_store(
     return opened
 
 
+def open_checkpoint(directory: str, name: str, *, options: Options) -> StateStore:
+    """A named checkpoint of a standalone store of the backend ``lsm``, to be read only, whoever
+    has the store itself open. Its streams are those it was written with. It cannot be deleted
+    until this is closed. InvalidArgumentError if there is no checkpoint of that name."""
+    from lsmstate.lsm_store import LsmStore
+
+    return LsmStore.open_checkpoint(directory, name, options=options)
+
+
 def check_backend(backend: str) -> None:
     """InvalidArgumentError, with the nearest valid name, for an unknown backend."""
     if backend not in BACKENDS:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from lsmstate.errors import InvalidArgumentError
 
 _ATTEMPT_FILE = re.compile(r"(run|commit)-(\d{10})-([A-Za-z0-9_.-]+)-(\d{4,})\.sst")
-_NUMBERED = re.compile(r"(run|MANIFEST|changelog)-(\d{10,})(?:\.sst)?")
+_NUMBERED = re.compile(r"(run|MANIFEST|CHECKPOINT|changelog)-(\d{10,})(?:\.sst)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,8 @@ def check_attempt_id(attempt_id: str) -> str:
 
 
 def numbered(kind: str, number: int) -> str:
-    """The name of a standalone store's file: kind "run", "MANIFEST" or "changelog"."""
+    """The name of a standalone store's file: kind "run", "MANIFEST", "CHECKPOINT" or
+    "changelog"."""
     return f"{kind}-{number:010d}" + (".sst" if kind == "run" else "")
 
 

@@ -23,11 +23,12 @@ from cython_ext.probe import Cursor
 from cython_ext.row_codec import RowBatch, RowCodec
 from cython_ext.scanner import Scanner
 from lsmstate.changelog import APPEND, DELETE, Write
+from lsmstate.checkpoints import Checkpoint, Checkpoints
 from lsmstate.errors import CorruptionError, MemoryLimitError
 from lsmstate.memory_budget import process_memory
 from lsmstate.memtables import MOST_SEALED, Memtables
 from lsmstate.options import Options
-from lsmstate.owners import AttemptOwner, Owner, ProcessOwner
+from lsmstate.owners import AttemptOwner, CheckpointReader, Owner, ProcessOwner
 from lsmstate.row_parts import (
     check_largest_row,
     check_mutations,
@@ -148,6 +149,19 @@ class LsmStore(StoreReads):
         except BaseException:
             store.close()
             raise
+        return store
+
+    @classmethod
+    def open_checkpoint(cls, directory: str, name: str, *, options: Options) -> Self:
+        """See backends.open_checkpoint. Cost: as open_attempt."""
+        owner = CheckpointReader(directory, name)
+        try:
+            store = cls(directory, list(owner.streams.values()), options, owner)
+        except BaseException:
+            owner.release()
+            raise
+        store._start_at(owner.pointer)
+        store._guard.seal(f"is open for reading, at checkpoint {name!r}; open the store itself")
         return store
 
     @property
@@ -395,6 +409,18 @@ class LsmStore(StoreReads):
             self._collect()
         assert self._runs.pointer is not None
         return self._runs.pointer
+
+    def checkpoint(self, name: str) -> Checkpoint:
+        """Commit, and keep that commit's files under a name until it is deleted. A standalone
+        store's only. InvalidArgumentError if the name is taken. Cost: that of a commit."""
+        self.checkpoints.check_free(name)
+        return self.checkpoints.create(name, self.commit())
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """The named checkpoints of a standalone store: iterate over them, ``delete`` one."""
+        self._guard.check_writable()
+        return self._owner.checkpoints
 
     def _collect(self) -> None:
         """Delete what no restart can need, now and then: looking costs a read per kept commit."""

@@ -1,17 +1,21 @@
-"""The two ways to own a store: a task attempt, and one process with a changelog."""
+"""The ways to own a store: a task attempt, one process with a changelog, and a reader."""
 
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from cython_ext.codec import checksum
 from cython_ext.file import AppendFile, ReadFile, remove, sync_directory, sync_file
 from lsmstate.changelog import Changelog, Write, changelog_files, replay
+from lsmstate.checkpoints import CheckpointPin, Checkpoints
 from lsmstate.directory_lock import DirectoryLock
-from lsmstate.errors import CorruptionError
+from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.file_names import AttemptFile, check_attempt_id, numbered, parse_numbered
+from lsmstate.memory_budget import process_memory
 from lsmstate.options import Options
+from lsmstate.recovery import read_commit
+from lsmstate.sealed_text import seal_text, unseal_text
+from lsmstate.table_cache import table_cache
 
 #: A new store's first commit: run 1 and MANIFEST 2.
 FIRST_MANIFEST = 2
@@ -32,8 +36,13 @@ class Owner(Protocol):
         """The micro-batch an attempt belongs to."""
         ...
 
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """The store's named checkpoints. InvalidArgumentError where there can be none."""
+        ...
+
     def new_name(self, kind: str) -> str:
-        """A name never given before, for a file of kind "run" or "commit"."""
+        """A name never given before, for a file of kind "run", "commit" or "CHECKPOINT"."""
         ...
 
     def log(self, writes: Sequence[Write]) -> None:
@@ -56,6 +65,13 @@ class AttemptOwner:
 
     single_commit = True
 
+    @property
+    def checkpoints(self) -> Checkpoints:
+        raise InvalidArgumentError(
+            "only a standalone store (open_store) has named checkpoints; an attempt's commit is "
+            "found again by its pointer"
+        )
+
     def __init__(self, batch_id: int, attempt_id: str) -> None:
         self.batch_id: int | None = batch_id
         self._batch_id = batch_id
@@ -75,6 +91,24 @@ class AttemptOwner:
 
     def release(self) -> None:
         """Nothing is held."""
+
+
+class CheckpointReader(AttemptOwner):
+    """Reads a named checkpoint, which cannot be deleted until ``release``; writes nothing."""
+
+    def __init__(self, directory: str, name: str) -> None:
+        super().__init__(0, "reader")
+        self._pin = CheckpointPin(directory, name)
+        self.pointer = self._pin.checkpoint.pointer
+        try:
+            tables = table_cache(process_memory())
+            self.streams = read_commit(tables, directory, self.pointer).streams
+        except BaseException:
+            self._pin.release()
+            raise
+
+    def release(self) -> None:
+        self._pin.release()
 
 
 class ProcessOwner:
@@ -102,17 +136,23 @@ class ProcessOwner:
         try:
             numbers = [found[1] for found in map(parse_numbered, os.listdir(directory)) if found]
             self._last_number = max(numbers, default=0)
+            self.pointer: str | None = None
+            self._checkpoints = Checkpoints(directory, options, self)
             self.pointer = self._newest_pointer()
         except BaseException:
             self._lock.release()
             raise
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        return self._checkpoints
 
     def _next(self, kind: str) -> str:
         self._last_number += 1
         return numbered(kind, self._last_number)
 
     def new_name(self, kind: str) -> str:
-        return self._next("run")
+        return self._next("CHECKPOINT" if kind == "CHECKPOINT" else "run")
 
     def _newest_pointer(self) -> str | None:
         """What the newest whole MANIFEST says, None for a new store. Torn ones are deleted: the
@@ -179,9 +219,8 @@ class ProcessOwner:
 
     def _write_manifest(self, pointer: str) -> str:
         name = self._next("MANIFEST")
-        text = pointer.encode()
         file = AppendFile(os.path.join(self._directory, name))
-        file.append(text + b"\n" + f"{checksum(text):016x}\n".encode())
+        file.append(seal_text(pointer.encode()))
         if self._options.syncs_commits:
             file.sync()
             sync_directory(self._directory)
@@ -200,9 +239,12 @@ class ProcessOwner:
                 remove(os.path.join(self._directory, other))
 
     def _collect(self, needed: set[str]) -> None:
-        """Delete the numbered files that the newest MANIFEST does not need."""
+        """Delete the numbered files that neither the newest MANIFEST nor a checkpoint needs."""
+        needed = needed | self._checkpoints.files
+        tables = table_cache(process_memory())
         for name in os.listdir(self._directory):
             if parse_numbered(name) is not None and name not in needed:
+                tables.forget(self._directory, name)
                 remove(os.path.join(self._directory, name))
 
     def release(self) -> None:
@@ -230,16 +272,11 @@ def newest_pointer(directory: str) -> tuple[str | None, list[str]]:
 
 
 def _read_manifest(path: str) -> str | None:
-    """The pointer in a MANIFEST file, None if it was torn. CorruptionError if it is complete and
-    its checksum is wrong."""
+    """The pointer in a MANIFEST file, None if it was torn. CorruptionError."""
     file = ReadFile(path)
     try:
         data = file.read(0, min(file.size, 4096))
     finally:
         file.close()
-    text, _, rest = data.partition(b"\n")
-    if rest == f"{checksum(text):016x}\n".encode():
-        return text.decode()
-    if not rest.endswith(b"\n"):
-        return None
-    raise CorruptionError("the checksum is wrong; restore the store from a checkpoint", path, 0)
+    text = unseal_text(data, path, "restore the store from a checkpoint")
+    return None if text is None else text.decode()

@@ -68,6 +68,15 @@ def _edit_section(tables: TableCache, directory: str, pointer: Pointer) -> bytes
     return table.section("edit")
 
 
+def needed_files(tables: TableCache, directory: str, pointer_text: str) -> list[Pointer]:
+    """All files of the state a pointer names, by name: the commit's own, those of its runs, and
+    the commit its edit builds upon. CorruptionError if the manifest cannot be read."""
+    found = read_commit(tables, directory, pointer_text)
+    files = {parse_pointer(pointer_text), found.base}
+    files |= {Pointer(f.name, f.size, f.checksum) for f in found.edit.version.files}
+    return sorted(files, key=lambda file: file.name)
+
+
 def named_files(tables: TableCache, directory: str, name: str) -> set[str]:
     """All files a sealed commit needs: itself, those of its runs, and its base with the base's.
 

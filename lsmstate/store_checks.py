@@ -13,6 +13,11 @@ from cython_ext.key_codec import KeyBatch, KeyCodec
 from lsmstate.errors import InvalidArgumentError, StoreClosedError
 from lsmstate.store import KeyValues, Positions, StreamSchema
 
+_COMMITTED = (
+    "is an attempt's, was committed and takes no more writes; open a new attempt at the pointer "
+    "that commit returned"
+)
+
 
 class StoreGuard:
     """Whether a store may be used: by the process that opened it, until it is closed; written to
@@ -31,6 +36,7 @@ class StoreGuard:
         self._where = where
         self._process = os.getpid()
         self._failure = ""
+        self._sealed = ""
 
     @contextmanager
     def whole_or_nothing(self) -> Iterator[None]:
@@ -60,10 +66,7 @@ class StoreGuard:
     def check_writable(self) -> None:
         self.check_readable()
         if self.is_sealed:
-            raise StoreClosedError(
-                f"this attempt's store in {self._where} was committed and takes no more writes; "
-                "open a new attempt at the pointer that commit returned"
-            )
+            raise StoreClosedError(f"the store in {self._where} {self._sealed}")
 
     @contextmanager
     def reading(self, writes: int | None = None) -> Iterator[None]:
@@ -83,9 +86,10 @@ class StoreGuard:
                 "this probe is older than the last write to the store; probe again after writing"
             )
 
-    def seal(self) -> None:
-        """No more writes: the attempt has been committed."""
+    def seal(self, why: str = _COMMITTED) -> None:
+        """No more writes: the attempt has been committed, or the store is only read."""
         self.is_sealed = True
+        self._sealed = why
 
     def close(self) -> bool:
         """True the first time, and only in the process that opened the store."""

@@ -1,0 +1,252 @@
+"""Named checkpoints of a standalone store: commits whose files stay until the name is deleted.
+
+A checkpoint is a small file beside the runs, ``CHECKPOINT-<number>``: its name, the commit's
+pointer and the names of the files it needs. The runs are the store's own, so that a checkpoint
+costs what a commit costs, whatever the state's size, and keeps from deletion only what merges
+have replaced since.
+
+Order of steps: a checkpoint's commit is sealed before the checkpoint is written, and a deleted
+one's name is gone, durably, before the first of its files goes. Whatever is interrupted leaves
+the checkpoint whole, or absent with files that the next commit collects.
+"""
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from cython_ext.file import AppendFile, ReadFile, remove, sync_directory
+from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
+from lsmstate.file_names import parse_numbered
+from lsmstate.manifest import parse_pointer
+from lsmstate.memory_budget import process_memory
+from lsmstate.options import Options
+from lsmstate.recovery import needed_files
+from lsmstate.sealed_text import seal_text, unseal_text
+from lsmstate.store_checks import nearest
+from lsmstate.table_cache import table_cache
+
+CHECKPOINT_VERSION = 1
+
+_REMEDY = "the checkpoint is lost: delete this file, or restore it from a copy"
+#: Longer files are not read: a name, a pointer and a million names of files are shorter.
+_MOST_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One named commit. ``files`` are all it needs, ``path`` is the file that says so."""
+
+    name: str
+    pointer: str
+    files: frozenset[str]
+    path: str
+
+
+class Keeper(Protocol):
+    """What the checkpoints ask of the store's owner."""
+
+    pointer: str | None
+    """The store's last commit."""
+
+    def new_name(self, kind: str) -> str:
+        """A name never given before, for a file of kind "CHECKPOINT"."""
+        ...
+
+
+class Checkpoints:
+    """Those of one store, from the oldest to the newest; kept by the store's owner."""
+
+    def __init__(self, directory: str, options: Options, owner: Keeper) -> None:
+        """Reads them all. What a crash left of one that was being written is deleted."""
+        self._directory = directory
+        self._syncs = options.syncs_commits
+        self._owner = owner
+        self._known: dict[str, Checkpoint] = {}
+        for path in _paths(directory):
+            checkpoint = _read(path)
+            if checkpoint is None:
+                remove(path)
+            else:
+                self._known[checkpoint.name] = checkpoint
+
+    def __iter__(self) -> Iterator[Checkpoint]:
+        return iter(list(self._known.values()))
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __getitem__(self, name: str) -> Checkpoint:
+        """InvalidArgumentError, with the nearest name, if there is no such checkpoint."""
+        return _chosen(list(self._known.values()), name, self._directory)
+
+    @property
+    def files(self) -> set[str]:
+        """Names of all files that must stay for them, their own included."""
+        names = {os.path.basename(each.path) for each in self._known.values()}
+        return names.union(*(each.files for each in self._known.values()))
+
+    def check_free(self, name: str) -> None:
+        """InvalidArgumentError if the name cannot be a checkpoint's, or is one's already."""
+        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name):
+            raise InvalidArgumentError(
+                f"checkpoint name {name!r}: use 1 to 128 letters, digits and the characters _ . -"
+            )
+        if name in self._known:
+            raise InvalidArgumentError(
+                f"{self._directory} has a checkpoint {name!r} already; delete it first, or choose "
+                "another name"
+            )
+
+    def create(self, name: str, pointer: str) -> Checkpoint:
+        """Name the store's last commit. OSError: there is no such checkpoint then."""
+        self.check_free(name)
+        files = needed_files(table_cache(process_memory()), self._directory, pointer)
+        path = os.path.join(self._directory, self._owner.new_name("CHECKPOINT"))
+        checkpoint = Checkpoint(name, pointer, frozenset(file.name for file in files), path)
+        # Kept from the first byte on: if its file can neither be finished nor removed, it counts.
+        self._known[name] = checkpoint
+        try:
+            self._write(checkpoint)
+        except BaseException:
+            remove(path)
+            del self._known[name]
+            raise
+        return checkpoint
+
+    def _write(self, checkpoint: Checkpoint) -> None:
+        file = AppendFile(checkpoint.path)
+        file.append(seal_text(_packed(checkpoint)))
+        if self._syncs:
+            file.sync()
+            sync_directory(self._directory)
+        file.close()
+
+    def delete(self, name: str) -> None:
+        """Forget a checkpoint and delete the files that only it needed. InvalidArgumentError if
+        there is none of that name, or a reader has it open."""
+        checkpoint = self[name]
+        tables = table_cache(process_memory())
+        assert self._owner.pointer is not None
+        live = {file.name for file in needed_files(tables, self._directory, self._owner.pointer)}
+        with _nobody_reads(checkpoint):
+            remove(checkpoint.path)
+            if self._syncs:
+                sync_directory(self._directory)
+        del self._known[name]
+        for unneeded in sorted(checkpoint.files - live - self.files):
+            tables.forget(self._directory, unneeded)
+            remove(os.path.join(self._directory, unneeded))
+
+
+class CheckpointPin:
+    """A reader's hold on a checkpoint: until ``release``, or the end of the process and of its
+    forked children, nobody can delete it. By ``flock``, which readers in one process share."""
+
+    def __init__(self, directory: str, name: str) -> None:
+        """InvalidArgumentError if there is no such checkpoint."""
+        found = _chosen(list_checkpoints(directory), name, directory)
+        self._file = os.open(found.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            gone = os.fstat(self._file).st_nlink == 0
+        except BlockingIOError:
+            gone = True
+        if gone:
+            os.close(self._file)
+            raise InvalidArgumentError(f"checkpoint {name!r} of {directory} is being deleted")
+        self.checkpoint = found
+
+    def release(self) -> None:
+        """A second call does nothing."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+@contextmanager
+def _nobody_reads(checkpoint: Checkpoint) -> Iterator[None]:
+    """InvalidArgumentError if a reader has the checkpoint open; none can open it meanwhile."""
+    try:
+        file = os.open(checkpoint.path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield  # removed by a call whose next step failed
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise InvalidArgumentError(
+            f"checkpoint {checkpoint.name!r} is open for reading; close its readers first"
+        ) from None
+    finally:
+        os.close(file)
+
+
+def list_checkpoints(directory: str) -> list[Checkpoint]:
+    """Those of a store's directory, oldest first, whether or not it is open. Changes nothing."""
+    found = []
+    for path in _paths(directory):
+        try:
+            checkpoint = _read(path)
+        except FileNotFoundError:
+            continue  # deleted since the directory was listed
+        if checkpoint is not None:
+            found.append(checkpoint)
+    return found
+
+
+def _chosen(known: list[Checkpoint], name: str, directory: str) -> Checkpoint:
+    for checkpoint in known:
+        if checkpoint.name == name:
+            return checkpoint
+    raise InvalidArgumentError(
+        f"{directory} has no checkpoint {name!r}{nearest(name, [each.name for each in known])}"
+    )
+
+
+def _paths(directory: str) -> list[str]:
+    numbers = {}
+    for name in os.listdir(directory):
+        parsed = parse_numbered(name)
+        if parsed is not None and parsed[0] == "CHECKPOINT":
+            numbers[parsed[1]] = os.path.join(directory, name)
+    return [numbers[number] for number in sorted(numbers)]
+
+
+def _packed(checkpoint: Checkpoint) -> bytes:
+    return json.dumps(
+        {
+            "format": CHECKPOINT_VERSION,
+            "name": checkpoint.name,
+            "pointer": checkpoint.pointer,
+            "files": sorted(checkpoint.files),
+        }
+    ).encode()
+
+
+def _read(path: str) -> Checkpoint | None:
+    """None if it was torn. CorruptionError, FormatVersionError."""
+    file = ReadFile(path)
+    try:
+        data = file.read(0, min(file.size, _MOST_BYTES))
+    finally:
+        file.close()
+    text = unseal_text(data, path, _REMEDY)
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+        if found["format"] != CHECKPOINT_VERSION:
+            raise FormatVersionError(
+                f"{path}: checkpoint format {found['format']}, this release reads "
+                f"{CHECKPOINT_VERSION}; open it with the release that wrote it or a later one"
+            )
+        pointer = str(parse_pointer(found["pointer"]))
+        return Checkpoint(str(found["name"]), pointer, frozenset(map(str, found["files"])), path)
+    except (CorruptionError, KeyError, TypeError, ValueError) as error:
+        raise CorruptionError(f"it does not make sense ({error!r}); {_REMEDY}", path, 0) from error
