@@ -56,7 +56,7 @@ def open_store(
     return opened
 
 
-def open_checkpoint(directory: str, name: str, *, options: Options) -> StateStore:
+def open_checkpoint(directory: str, name: str, *, options: Options) -> MultimapStore:
     """A named checkpoint of a standalone store of the backend ``lsm``, to be read only, whoever
     has the store itself open. Its streams are those it was written with. It cannot be deleted
     until this is closed. InvalidArgumentError if there is no checkpoint of that name."""
