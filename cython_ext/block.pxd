@@ -13,6 +13,7 @@ cdef enum:
     TRAILER_BYTES = 16
     ROW_TAIL_BYTES = 12
     KEY_TAIL_BYTES = 24
+    RESTART_ENTRIES = 8   # of a key block from one restart to the next, at most
 
 # Append `raw` to `target` as a stored block: payload and trailer.
 cdef int seal_block(

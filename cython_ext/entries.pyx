@@ -1,4 +1,5 @@
-"""The one iterator contract: entries in key order, rows of an entry in arrival order."""
+"""The one iterator contract: entries in key order, or all of them in descending key order; the rows
+of an entry in arrival order either way."""
 
 from libc.stdint cimport uint8_t
 

@@ -79,4 +79,4 @@ cdef class MemtableSource(EntrySource):
     cdef Chunk* chunk
     cdef uint32_t place
     cdef void _enter(self, uint32_t stream) noexcept nogil
-    cdef void _go_on(self) noexcept nogil
+    cdef void _step(self) noexcept nogil

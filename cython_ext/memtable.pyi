@@ -1,5 +1,7 @@
 from typing import final
 
+from typing_extensions import disjoint_base
+
 from cython_ext.budget import Budget
 from cython_ext.entries import EntrySource
 from cython_ext.key_codec import KeyBatch
@@ -31,6 +33,6 @@ class Memtable:
     def clear(self) -> None: ...
     def check(self) -> None: ...
 
-@final
+@disjoint_base
 class MemtableSource(EntrySource):
     def __init__(self, memtable: Memtable) -> None: ...

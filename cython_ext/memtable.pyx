@@ -445,9 +445,7 @@ cdef class MemtableSource(EntrySource):
         self.node = self.following
         if self.node == NULL:
             return 0
-        self.following = self.node.next[0].node
-        if self.following == NULL:
-            self._go_on()
+        self._step()
         self.key = self.node.key
         self.key_size = self.node.key_size
         self.flags = self.node.flags
@@ -457,11 +455,13 @@ cdef class MemtableSource(EntrySource):
         self.place = 0
         return 1
 
-    cdef void _go_on(self) noexcept nogil:
-        """To the next stream; the current entry stays."""
+    cdef void _step(self) noexcept nogil:
+        """Find the entry that follows the current one, maybe in the next stream."""
         cdef Node* current = self.node
-        self._enter(self.stream + 1)
-        self.node = current
+        self.following = current.next[0].node
+        if self.following == NULL:
+            self._enter(self.stream + 1)
+            self.node = current
 
     cdef int next_row(self, RowRef* row) except -1 nogil:
         cdef RowHead* head

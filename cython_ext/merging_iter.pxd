@@ -9,6 +9,7 @@ cdef class MergingSource(EntrySource):
     cdef Py_ssize_t count
     cdef uint8_t* state           # per child: 0 at its end, 1 stands at an entry, 2 to be advanced
     cdef Py_ssize_t current       # the child whose rows are being given
+    cdef int sign                 # 1: keys ascend, -1: they descend
     cdef int _advance(self) except -1 nogil
 
 

@@ -5,7 +5,7 @@ from cython_ext.entries import EntrySource
 
 @final
 class MergingSource(EntrySource):
-    def __init__(self, sources: Sequence[EntrySource]) -> None: ...
+    def __init__(self, sources: Sequence[EntrySource], reverse: bool = ...) -> None: ...
 
 @final
 class ChainSource(EntrySource):

@@ -1,4 +1,4 @@
-"""k sources in one: keys ascending, the rows of a key from the oldest source to the newest.
+"""k sources in one: keys in order, the rows of a key from the oldest source to the newest.
 
 Sources are ordered by age and merging joins neighbours only, so the order of age is the order of
 (sequence, ordinal); an entry that resets its key hides the rows of all older sources. At most a
@@ -20,9 +20,10 @@ cdef enum:
 
 
 cdef class MergingSource(EntrySource):
-    """Sources oldest first; they belong to this iterator from now on."""
+    """Sources oldest first; they belong to this iterator from now on. With ``reverse`` they give
+    their keys in descending order, and so does it."""
 
-    def __init__(self, sources: list):
+    def __init__(self, sources: list, bint reverse=False):
         cdef EntrySource source
         self.sources = list(sources)
         self.count = len(self.sources)
@@ -34,6 +35,7 @@ cdef class MergingSource(EntrySource):
             self.children[i] = <void*> source
             self.state[i] = TO_ADVANCE
         self.current = self.count
+        self.sign = -1 if reverse else 1
 
     def __dealloc__(self):
         free(self.children)
@@ -49,10 +51,10 @@ cdef class MergingSource(EntrySource):
         return 0
 
     cdef int next_key(self) except -1 nogil:
-        cdef Py_ssize_t i, least = -1, start = 0
+        cdef Py_ssize_t i, least = -1
         self._advance()
         for i in range(self.count):
-            if self.state[i] == STANDS and (least < 0 or compare(
+            if self.state[i] == STANDS and (least < 0 or self.sign * compare(
                 (<EntrySource> self.children[i]).key, (<EntrySource> self.children[i]).key_size,
                 (<EntrySource> self.children[least]).key,
                 (<EntrySource> self.children[least]).key_size,

@@ -4,11 +4,20 @@ import pyarrow as pa
 
 from cython_ext.budget import Budget
 from cython_ext.entries import EntrySource
+from cython_ext.key_decode import KeyDecoder
 from cython_ext.row_codec import RowCodec
 
 @final
 class Scanner:
     def __init__(
-        self, source: EntrySource, stream: int, codec: RowCodec, budget: Budget
+        self,
+        source: EntrySource,
+        low: bytes,
+        high: bytes | None,
+        codec: RowCodec,
+        budget: Budget,
+        reverse: bool = ...,
+        decoder: KeyDecoder | None = ...,
     ) -> None: ...
     def next_piece(self, max_bytes: int) -> pa.RecordBatch | None: ...
+    def keys_of_piece(self) -> pa.RecordBatch: ...

@@ -1,79 +1,144 @@
-"""All rows of one stream out of any source of entries, in pieces of bounded size."""
+"""The rows of a range of keys out of any source of entries, in pieces of bounded size."""
 
 cimport cython
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from cython_ext.budget cimport PROBE, Budget
-from cython_ext.coding cimport Buffer, put_bytes, put_u64, release
+from cython_ext.coding cimport Buffer, compare, put_bytes, put_u64, release
 from cython_ext.entries cimport EntrySource, RowRef
+from cython_ext.key_decode cimport KeyDecoder
 from cython_ext.row_codec cimport RowCodec
+
+cdef enum:
+    STREAM_BYTES = 2
 
 
 @cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class Scanner:
-    """All rows of one stream out of a source, in pieces."""
+    """Rows of the stored keys from `low` on and below `high` (None: no bound), in the order in
+    which the source gives keys; ``reverse`` says that this is the descending one. With a decoder,
+    the keys can be had too."""
 
     cdef EntrySource source
-    cdef uint32_t stream
     cdef RowCodec codec
+    cdef KeyDecoder decoder       # or None
     cdef Budget budget
-    cdef bint inside
+    cdef bytes bound              # where the range ends, or None
+    cdef bint reverse
+    cdef bint inside              # an entry has been begun
     cdef bint ended
+    cdef Py_ssize_t rows          # of the piece given last
     cdef Buffer staging
     cdef Buffer offsets
+    cdef Buffer keys              # of each row, as rows of the key's columns
+    cdef Buffer key_offsets
+    cdef Buffer key               # of the entry, as one of those
     cdef int64_t charged
 
     def __init__(
-        self, EntrySource source not None, uint32_t stream, RowCodec codec not None,
-        Budget budget not None,
+        self, EntrySource source not None, bytes low not None, bytes high, RowCodec codec not None,
+        Budget budget not None, bint reverse=False, KeyDecoder decoder=None,
     ):
-        cdef uint8_t start[2]
+        cdef bytes start = high if reverse else low
         self.source = source
-        self.stream = stream
         self.codec = codec
+        self.decoder = decoder
         self.budget = budget
-        start[0] = <uint8_t> (stream >> 8)
-        start[1] = <uint8_t> stream
-        with nogil:
-            self.source.seek(start, 2)
+        self.bound = low if reverse else high
+        self.reverse = reverse
+        if start is not None:
+            self.source.seek(<const uint8_t*> <const char*> start, len(start))
 
     def __dealloc__(self):
         release(&self.staging)
         release(&self.offsets)
+        release(&self.keys)
+        release(&self.key_offsets)
+        release(&self.key)
         if self.budget is not None:
             self.budget.release(PROBE, self.charged)
 
     def next_piece(self, int64_t max_bytes):
         """A RecordBatch with about max_bytes of encoded rows, or None at the end."""
-        cdef RowRef row
-        cdef Py_ssize_t n = 0
+        cdef const uint8_t* bound = NULL
+        cdef size_t bound_size = 0
         cdef int64_t grown
-        self.staging.size = 0
-        self.offsets.size = 0
+        if self.bound is not None:
+            bound = <const uint8_t*> <const char*> self.bound
+            bound_size = len(self.bound)
         with nogil:
-            put_u64(&self.offsets, 0)
-            # A piece holds at least one row, however little is asked for.
-            while not self.ended and (
-                n == 0 or <int64_t> (self.staging.size + self.offsets.size) < max_bytes
-            ):
-                if not self.inside:
-                    if self.source.next_key() == 0 or (
-                        (<uint32_t> self.source.key[0] << 8) | self.source.key[1]
-                    ) != self.stream:
-                        self.ended = True
-                        break
-                    self.inside = True
-                if self.source.next_row(&row):
-                    put_bytes(&self.staging, row.data, row.size)
-                    put_u64(&self.offsets, self.staging.size)
-                    n += 1
-                else:
-                    self.inside = False
-        grown = <int64_t> (self.staging.capacity + self.offsets.capacity) - self.charged
+            self._fill(max_bytes, bound, bound_size)
+        grown = <int64_t> (
+            self.staging.capacity + self.offsets.capacity
+            + self.keys.capacity + self.key_offsets.capacity + self.key.capacity
+        ) - self.charged
         self.budget.charge(PROBE, grown)
         self.charged += grown
-        if n == 0:
+        if self.rows == 0:
             return None
         return self.codec.decode_c(
-            self.staging.data, <const uint64_t*> self.offsets.data, n
+            self.staging.data, <const uint64_t*> self.offsets.data, self.rows
         )
+
+    def keys_of_piece(self):
+        """The key of each row of the piece that was given last. Needs a decoder."""
+        return self.decoder.codec.decode_c(
+            self.keys.data, <const uint64_t*> self.key_offsets.data, self.rows
+        )
+
+    cdef int _fill(
+        self, int64_t max_bytes, const uint8_t* bound, size_t bound_size
+    ) except -1 nogil:
+        cdef RowRef row
+        self._begin_piece()
+        # A piece holds at least one row: an empty one would look like the end.
+        while not self.ended and (self.rows == 0 or self._size() < max_bytes):
+            if not self.inside:
+                if self.source.next_key() == 0 or self._is_outside(bound, bound_size):
+                    self.ended = True
+                    break
+                self.inside = True
+                self._decode_key()
+            if self.source.next_row(&row):
+                put_bytes(&self.staging, row.data, row.size)
+                put_u64(&self.offsets, self.staging.size)
+                self._put_key()
+                self.rows += 1
+            else:
+                self.inside = False
+        return 0
+
+    cdef int _begin_piece(self) except -1 nogil:
+        self.rows = 0
+        self.staging.size = 0
+        self.offsets.size = 0
+        self.keys.size = 0
+        self.key_offsets.size = 0
+        put_u64(&self.offsets, 0)
+        put_u64(&self.key_offsets, 0)
+        return 0
+
+    cdef int _decode_key(self) except -1 nogil:
+        cdef size_t size = self.source.key_size
+        self.key.size = 0
+        if <void*> self.decoder != <void*> None:
+            # One that is too short is empty then, which the decoder refuses.
+            size = size - STREAM_BYTES if size > STREAM_BYTES else 0
+            self.decoder.put_row(self.source.key + STREAM_BYTES, size, &self.key)
+        return 0
+
+    cdef int _put_key(self) except -1 nogil:
+        put_bytes(&self.keys, self.key.data, self.key.size)
+        put_u64(&self.key_offsets, self.keys.size)
+        return 0
+
+    cdef bint _is_outside(self, const uint8_t* bound, size_t bound_size) noexcept nogil:
+        cdef int order
+        if bound == NULL:
+            return False
+        order = compare(self.source.key, self.source.key_size, bound, bound_size)
+        return order < 0 if self.reverse else order >= 0
+
+    cdef int64_t _size(self) noexcept nogil:
+        """Of what the piece holds; the offsets count, or empty rows would never fill it."""
+        return <int64_t> (self.staging.size + self.offsets.size + self.keys.size)

@@ -55,6 +55,10 @@ cdef class SstSource(EntrySource):
     cdef bint pending             # next_key is to give the entry decoded by seek
     cdef int _next_key_block(self) except -1 nogil
     cdef int _next_segment(self) except -1 nogil
+    cdef int _load_index(self) except -1 nogil
+    cdef int _load_key_block(self) except -1 nogil
     cdef int _decode(self) except -1 nogil
+    cdef void _begin_rows(self) noexcept nogil
+    cdef void _give(self) noexcept nogil
     cdef void _release_consumed(self) noexcept nogil
     cdef void _forget(self) noexcept nogil

@@ -1,5 +1,7 @@
 from typing import final
 
+from typing_extensions import disjoint_base
+
 from cython_ext.block_cache import BlockCache
 from cython_ext.entries import EntrySource
 
@@ -23,6 +25,6 @@ class Sst:
     def counters(self) -> dict[str, int]: ...
     def verify(self) -> dict[str, int]: ...
 
-@final
+@disjoint_base
 class SstSource(EntrySource):
     def __init__(self, sst: Sst) -> None: ...

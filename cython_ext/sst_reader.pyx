@@ -253,10 +253,6 @@ cdef class SstSource(EntrySource):
 
     cdef int _next_key_block(self) except -1 nogil:
         """1 with the next key block loaded, 0 at the end of the file."""
-        cdef const uint8_t* key
-        cdef const uint8_t* payload
-        cdef size_t key_size
-        cdef uint64_t offset
         if self.index_block != NULL:
             self.index_place += 1
         while self.index_block == NULL or self.index_place >= self.index.count:
@@ -266,15 +262,35 @@ cdef class SstSource(EntrySource):
             if self.partition >= self.sst.top.count:
                 self.partition = self.sst.top.count  # stay at the end
                 return 0
-            if index_entry(&self.sst.top, self.partition, &key, &key_size, &payload):
-                self.sst.damaged(self.sst._sections[0], BLOCK_TOP)
-            offset = load_u64(payload)
-            self.index_block = self.sst.load(offset, load_u32(payload + 8), BLOCK_INDEX, False)
-            if parse_index_block(
-                self.index_block.data, self.index_block.size, INDEX_PAYLOAD, &self.index
-            ):
-                self.sst.damaged(offset, BLOCK_INDEX)
+            self._load_index()
             self.index_place = 0
+        self._load_key_block()
+        return 1
+
+    cdef int _load_index(self) except -1 nogil:
+        """The index block of self.partition."""
+        cdef const uint8_t* key
+        cdef const uint8_t* payload
+        cdef size_t key_size
+        cdef uint64_t offset
+        if index_entry(&self.sst.top, self.partition, &key, &key_size, &payload):
+            self.sst.damaged(self.sst._sections[0], BLOCK_TOP)
+        self.sst.cache.unpin(self.index_block)
+        self.index_block = NULL
+        offset = load_u64(payload)
+        self.index_block = self.sst.load(offset, load_u32(payload + 8), BLOCK_INDEX, False)
+        if parse_index_block(
+            self.index_block.data, self.index_block.size, INDEX_PAYLOAD, &self.index
+        ):
+            self.sst.damaged(offset, BLOCK_INDEX)
+        return 0
+
+    cdef int _load_key_block(self) except -1 nogil:
+        """The key block that self.index_place says."""
+        cdef const uint8_t* key
+        cdef const uint8_t* payload
+        cdef size_t key_size
+        cdef uint64_t offset
         if index_entry(&self.index, self.index_place, &key, &key_size, &payload):
             self.sst.damaged(self.index_block.offset, BLOCK_INDEX)
         self.sst.cache.unpin(self.key_block)
@@ -286,7 +302,7 @@ cdef class SstSource(EntrySource):
         self.place = self.keys.entries
         self.key_buffer.size = 0
         memset(&self.entry, 0, sizeof(KeyEntry))
-        return 1
+        return 0
 
     cdef int _decode(self) except -1 nogil:
         """Decode the entry at self.place; restarts begin afresh."""
@@ -295,11 +311,15 @@ cdef class SstSource(EntrySource):
         self.place = next_entry(&self.keys, self.place, &self.key_buffer, &self.entry)
         if self.place == NULL:
             self.sst.damaged(self.key_block.offset, BLOCK_KEYS)
+        self._begin_rows()
+        return 0
+
+    cdef void _begin_rows(self) noexcept nogil:
+        """Stand before the first row of the decoded entry."""
         self.rows_left = self.entry.rows
         self.continues = (self.entry.flags & FLAG_CONTINUES) != 0
         self.block_index = self.entry.block_index
         self.row_index = self.entry.row_index
-        return 0
 
     cdef int next_key(self) except -1 nogil:
         self._release_consumed()
@@ -312,12 +332,16 @@ cdef class SstSource(EntrySource):
                 if self._next_key_block() == 0:
                     return 0
             self._decode()
+        self._give()
+        return 1
+
+    cdef void _give(self) noexcept nogil:
+        """Make the decoded entry the current one."""
         self.key = self.key_buffer.data
         self.key_size = self.key_buffer.size
         self.flags = self.entry.flags & ~(<uint8_t> FLAG_CONTINUES)
         self.rows = self.entry.rows
         self.row_bytes = self.entry.row_bytes
-        return 1
 
     cdef int _next_segment(self) except -1 nogil:
         """Go on with the same key in the next key block; its rows are added to the entry's."""

@@ -12,7 +12,7 @@ from libc.string cimport memcpy
 
 from cython_ext.block cimport (
     BLOCK_EDIT, BLOCK_FILTER, BLOCK_INDEX, BLOCK_KEYS, BLOCK_PROPERTIES, BLOCK_ROWS, BLOCK_TOP,
-    KEY_TAIL_BYTES, ROW_TAIL_BYTES, seal_block,
+    KEY_TAIL_BYTES, RESTART_ENTRIES, ROW_TAIL_BYTES, seal_block,
 )
 from cython_ext.bloom cimport build_filter
 from cython_ext.budget cimport MERGE, Budget
@@ -24,7 +24,6 @@ from cython_ext.entries cimport FLAG_CONTINUES, FLAG_RESET, EntrySource, RowRef
 from cython_ext.file cimport AppendFile
 
 cdef enum:
-    RESTART_INTERVAL = 8
     KEYS_PER_PARTITION = 8192
     ROW_BLOCKS_PER_KEY_BLOCK = 1024
     KEPT_BUFFER_BYTES = 1 << 20
@@ -201,7 +200,7 @@ cdef class SstWriter:
             put_u32(&self.restarts, <uint32_t> self.entries.size)
             self.last_block = 0
             self.since_restart = 0
-        self.since_restart = (self.since_restart + 1) % RESTART_INTERVAL
+        self.since_restart = (self.since_restart + 1) % RESTART_ENTRIES
         put_varint(&self.entries, shared)
         put_varint(&self.entries, self.entry_key.size - shared)
         put_bytes(&self.entries, self.entry_key.data + shared, self.entry_key.size - shared)

@@ -10,21 +10,16 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from cython_ext.changelog_record import largest_row
 from cython_ext.key_codec import KeyBatch, KeyCodec
-from cython_ext.lookup import Lookup
 from cython_ext.memtable import Memtable
-from cython_ext.merging_iter import MergingSource
-from cython_ext.probe import Cursor
 from cython_ext.row_codec import RowBatch, RowCodec
-from cython_ext.scanner import Scanner
 from lsmstate.changelog import APPEND, DELETE, Write
 from lsmstate.checkpoints import Checkpoint, Checkpoints
 from lsmstate.errors import CorruptionError, MemoryLimitError
+from lsmstate.lsm_reader import LsmProbe, LsmReader, Tiers
 from lsmstate.memory_budget import process_memory
 from lsmstate.memtables import MOST_SEALED, Memtables
 from lsmstate.options import Options
@@ -37,12 +32,11 @@ from lsmstate.row_parts import (
     parts_of,
 )
 from lsmstate.run_set import RunSet
-from lsmstate.stats import CacheStats, PauseRecorder, ProbeRecorder, StoreStats, WriteStats
-from lsmstate.store import Matches, Mutation, Positions, StreamSchema
+from lsmstate.stats import CacheStats, PauseRecorder, StoreStats, WriteStats
+from lsmstate.store import Entries, KeyValues, Mutation, Positions, StreamSchema
 from lsmstate.store_checks import (
     StoreGuard,
     check_rows,
-    checked_positions,
     encoded_keys,
     stream_of,
     streams_by_name,
@@ -51,32 +45,6 @@ from lsmstate.store_reads import StoreReads
 from lsmstate.write_steps import KINDS, STEPS
 
 _log = logging.getLogger(__name__)
-
-
-class LsmProbe:
-    """Where the rows of some keys lie; see store.Probe."""
-
-    def __init__(self, lookup: Lookup, guard: StoreGuard) -> None:
-        self._lookup = lookup
-        self._guard = guard
-        self._writes = guard.writes
-        self.counts: npt.NDArray[np.int64]
-        self.row_bytes: npt.NDArray[np.int64]
-        self.counts, self.row_bytes = lookup.count()
-
-    def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
-        """See store.Probe.fetch."""
-        self._guard.check_probe(self._writes)
-        asked = checked_positions(self.counts, positions)
-        return self._pieces(Cursor(self._lookup, asked), max_bytes)
-
-    def _pieces(self, cursor: Cursor, max_bytes: int) -> Iterator[Matches]:
-        while True:
-            with self._guard.reading(self._writes):
-                piece = cursor.next_piece(max_bytes)
-            if piece is None:
-                return
-            yield Matches(*piece)
 
 
 class LsmStore(StoreReads):
@@ -95,13 +63,15 @@ class LsmStore(StoreReads):
         self._guard = StoreGuard(directory)
         self._memory = process_memory()
         self._runs = RunSet(directory, self._streams, options, owner)
+        self._reader = LsmReader(
+            directory, self._streams, self._key_codecs, self._row_codecs, self._memory
+        )
         self._sequence = 0
         #: The first write that is not wholly in the runs, and the place in its key order.
         self._replay_from = (1, 0)
         #: Both as of the last commit.
         self._committed = (0, (1, 0))
         self._appended_rows = self._appended_bytes = 0
-        self._probed = ProbeRecorder()
         #: For whoever makes an append or a commit wait.
         self._append_pauses, self._commit_pauses = PauseRecorder(), PauseRecorder()
         self._memory.enter(self, options.memory_bytes)
@@ -347,52 +317,43 @@ class LsmStore(StoreReads):
         self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
     ) -> LsmProbe:
         """See store.StateStore.probe."""
-        schema = stream_of(self._streams, stream)
         self._guard.check_readable()
-        encoded = encoded_keys(schema, self._key_codecs[stream], keys)
-        asked_for = None if positions is None else checked_positions(encoded, positions)
         with self._guard.reading():
-            lookup = Lookup(
-                encoded,
-                self._numbers[stream],
-                asked_for,
-                self._row_codecs[stream],
-                self._memory.budget,
-                len(self._runs.version.runs),
-            )
-            asked = lookup.key_range()
-            if asked is not None:
-                for tables in self._runs.tables_between(*asked):
-                    lookup.search_run(tables)
-                for table in self._memtables:
-                    lookup.search_memtable(table)
-            probe = LsmProbe(lookup, self._guard)
-        asked_keys = encoded.n_valid if asked_for is None else len(asked_for)
-        self._probed.add(asked_keys, *lookup.counters())
-        return probe
+            access = self._guard.until_next_write()
+            return self._reader.probe(self._tiers(), access, stream, keys, positions)
 
     def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
         """See store.StateStore.scan."""
-        number = self._numbers[stream_of(self._streams, stream).name]
         self._guard.check_readable()
         with self._guard.reading():
-            writes = self._guard.writes
-            tables = (table.source() for table in self._memtables)
-            scanner = Scanner(
-                MergingSource([*self._runs.stream_sources(number), *tables]),
-                number,
-                self._row_codecs[stream],
-                self._memory.budget,
-            )
-        return self._scanned(scanner, writes, max_bytes)
+            access = self._guard.until_next_write()
+            return self._reader.scan(self._tiers(), access, stream, max_bytes)
 
-    def _scanned(self, scanner: Scanner, writes: int, max_bytes: int) -> Iterator[pa.RecordBatch]:
-        while True:
-            with self._guard.reading(writes):
-                piece = scanner.next_piece(max_bytes)
-            if piece is None:
-                return
-            yield piece
+    def iterate(
+        self,
+        stream: str,
+        *,
+        low: KeyValues | None = None,
+        high: KeyValues | None = None,
+        prefix: KeyValues | None = None,
+        reverse: bool = False,
+        max_bytes: int = 1 << 20,
+    ) -> Iterator[Entries]:
+        """See store.MultimapStore.iterate."""
+        with self._guard.reading():
+            return self._reader.iterate(
+                self._tiers(),
+                self._guard.until_next_write(),
+                stream,
+                low=low,
+                high=high,
+                prefix=prefix,
+                reverse=reverse,
+                max_bytes=max_bytes,
+            )
+
+    def _tiers(self) -> Tiers:
+        return Tiers(self._runs.version.runs, self._memtables.all)
 
     # Committing ---------------------------------------------------------------------------
 
@@ -469,15 +430,15 @@ class LsmStore(StoreReads):
             spilled_bytes=runs.spilled_bytes,
             counters={
                 **runs.counters,
-                "probed_keys": self._probed.keys,
+                "probed_keys": self._reader.probed.keys,
                 "runs": len(runs.version.runs),
                 "files": len(runs.version.files),
                 "rows": sum(run.rows for run in runs.version.runs) + self._memtables.rows,
             },
             memory_limit_bytes=self._memory.budget.limit,
             cache=CacheStats(cache.hits, cache.misses, cache.evicted_bytes),
-            filters=self._probed.filters(),
-            probes=self._probed.probes(),
+            filters=self._reader.probed.filters(),
+            probes=self._reader.probed.probes(),
             writes=WriteStats(
                 self._appended_rows,
                 self._appended_bytes,

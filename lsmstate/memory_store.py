@@ -14,20 +14,23 @@ import numpy as np
 import pyarrow as pa
 
 from cython_ext.key_codec import KeyBatch, KeyCodec
+from cython_ext.key_decode import KeyDecoder
 from lsmstate.arrow_sizes import pieces_of
 from lsmstate.directory_lock import DirectoryLock
 from lsmstate.errors import MemoryLimitError
+from lsmstate.key_range import KeyRange, key_range
 from lsmstate.memory_log import Change, LogWriter, newest_pointer, read_chain
 from lsmstate.memory_table import MemoryTable
 from lsmstate.options import Options
 from lsmstate.row_parts import check_mutations
 from lsmstate.stats import StoreStats
-from lsmstate.store import Matches, Mutation, Positions, StreamSchema
+from lsmstate.store import Entries, KeyValues, Matches, Mutation, Positions, StreamSchema
 from lsmstate.store_checks import (
     StoreGuard,
     check_rows,
     checked_positions,
     encoded_keys,
+    read_stepwise,
     stream_of,
     streams_by_name,
 )
@@ -180,7 +183,27 @@ class MemoryStore(StoreReads):
     def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
         self._guard.check_readable()
         stream_of(self._streams, stream)
-        return self._scan(self._tables[stream], max_bytes)
+        access = self._guard.until_next_write()
+        pieces = self._tables[stream].scan(KeyRange(), max_bytes)
+        return (rows for _, rows in read_stepwise(access, pieces))
+
+    def iterate(
+        self,
+        stream: str,
+        *,
+        low: KeyValues | None = None,
+        high: KeyValues | None = None,
+        prefix: KeyValues | None = None,
+        reverse: bool = False,
+        max_bytes: int = 1 << 20,
+    ) -> Iterator[Entries]:
+        self._guard.check_readable()
+        schema = stream_of(self._streams, stream)
+        wanted = key_range(schema, low, high, prefix)
+        decoder = KeyDecoder(schema.key)
+        access = self._guard.until_next_write()
+        pieces = self._tables[stream].scan(wanted, max_bytes, reverse=reverse)
+        return (Entries(decoder.decode(keys), rows) for keys, rows in read_stepwise(access, pieces))
 
     def commit(self) -> str:
         self._guard.check_readable()
@@ -280,12 +303,6 @@ class MemoryStore(StoreReads):
                 "does, or raise the cap"
             )
         self._peak_bytes = max(self._peak_bytes, self.held_bytes + more)
-
-    def _scan(self, table: MemoryTable, max_bytes: int) -> Iterator[pa.RecordBatch]:
-        writes = self._guard.writes
-        for piece in table.scan(max_bytes):
-            self._guard.check_probe(writes)
-            yield piece
 
 
 class MemoryProbe:

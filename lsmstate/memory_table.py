@@ -7,7 +7,11 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate.arrow_sizes import Sizes, pieces_of, row_sizes
+from lsmstate.key_range import KeyRange
 from lsmstate.store import Positions
+
+#: The keys and the rows of a piece of a scan.
+Piece = tuple[list[bytes], pa.RecordBatch]
 
 #: What a key costs beside its bytes: the objects of key and ranges, and its place in the table.
 KEY_BYTES = 240
@@ -112,22 +116,27 @@ class MemoryTable:
         inverse[order] = np.arange(len(order))
         return pa.concat_batches(parts).take(pa.array(inverse))
 
-    def scan(self, max_bytes: int) -> Iterator[pa.RecordBatch]:
-        """All live rows in ascending key order, in pieces of about ``max_bytes``."""
+    def scan(self, wanted: KeyRange, max_bytes: int, *, reverse: bool = False) -> Iterator[Piece]:
+        """The live rows of a range and the key of each, in key order or reverse key order, in
+        pieces of about ``max_bytes``. Cost: all keys are looked at, those wanted are sorted."""
+        low, high = wanted
+        found = [key for key in self._index if key >= low and (high is None or key < high)]
+        keys: list[bytes] = []
         waiting: list[Positions] = []
         size = 0
-        for key in sorted(self._index):
+        for key in sorted(found, reverse=reverse):
             numbers = _expanded(_pairs(self._index[key]))
             for piece in pieces_of(self.sizes(numbers), max_bytes):
                 part = numbers[piece]
                 part_size = int(self.sizes(part).sum())
                 if waiting and size + part_size > max_bytes:
-                    yield self.rows(np.concatenate(waiting))
-                    waiting, size = [], 0
+                    yield keys, self.rows(np.concatenate(waiting))
+                    keys, waiting, size = [], [], 0
+                keys += [key] * len(part)
                 waiting.append(part)
                 size += part_size
         if waiting:
-            yield self.rows(np.concatenate(waiting))
+            yield keys, self.rows(np.concatenate(waiting))
 
     def _keep(self, rows: pa.RecordBatch) -> None:
         if rows.num_rows == 0:

@@ -1,15 +1,16 @@
-"""What a probe of a RocksStore found: the keys' entries, no rows."""
+"""What a probe of a RocksDB database found: the keys' entries, no rows."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lsmstate.rocks_chunks import Chunk, chunks_of, unpack_entry
+from lsmstate.rocks_chunks import chunks_of, unpack_entry
 from lsmstate.store import Matches, Positions
+from lsmstate.store_checks import Access
 
 if TYPE_CHECKING:
-    from lsmstate.rocks_store import RocksStore
+    from lsmstate.rocks_reader import RocksReader
 
 
 class RocksProbe:
@@ -17,16 +18,17 @@ class RocksProbe:
 
     def __init__(
         self,
-        store: "RocksStore",
+        reader: "RocksReader",
+        access: Access,
         stream: str,
         keys: int,
         asked: Positions,
         names: list[bytes],
         found: list[bytes | None],
     ) -> None:
-        self._store = store
+        self._reader = reader
+        self._access = access
         self._stream = stream
-        self._writes = store.writes
         self._names = names
         self._found = dict(zip(asked.tolist(), found, strict=True))
         self.counts = np.zeros(keys, dtype=np.int64)
@@ -36,7 +38,8 @@ class RocksProbe:
                 self.counts[position], self.row_bytes[position], _ = unpack_entry(entry)
 
     def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
-        self._store.check_probe(self._writes)
+        with self._access():
+            pass  # an old probe is refused at once
         wanted = np.asarray(positions, dtype=np.int64).tolist()
         chunks = (
             chunk
@@ -44,8 +47,4 @@ class RocksProbe:
             if (entry := self._found.get(position)) is not None
             for chunk in chunks_of(position, self._names[position], entry)
         )
-        return self._fetch(chunks, max_bytes)
-
-    def _fetch(self, chunks: Iterator[Chunk], max_bytes: int) -> Iterator[Matches]:
-        self._store.check_probe(self._writes)
-        yield from self._store.rows_of(self._stream, chunks, max_bytes)
+        return self._reader.rows_of(self._access, self._stream, chunks, max_bytes)

@@ -16,42 +16,35 @@ commit is a RocksDB checkpoint (hard links again) in a new directory that the po
 import json
 import os
 import shutil
-import struct
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import rocksdict
 
-from cython_ext.key_codec import KeyBatch, KeyCodec
-from cython_ext.row_codec import RowCodec
+from cython_ext.key_codec import KeyBatch
 from lsmstate.directory_lock import DirectoryLock
-from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
+from lsmstate.errors import FormatVersionError, InvalidArgumentError
 from lsmstate.options import Options
 from lsmstate.rocks_chunks import (
-    Chunk,
     Entry,
     chunk_name,
-    chunks_of,
     cut,
     pack_chunk,
-    unpack_chunk,
     unpack_entry,
 )
 from lsmstate.rocks_database import PendingWrite, database_options, rocks_errors
 from lsmstate.rocks_probe import RocksProbe
+from lsmstate.rocks_reader import RocksReader
 from lsmstate.row_parts import check_mutations
 from lsmstate.stats import StoreStats
-from lsmstate.store import Matches, Mutation, Positions, StreamSchema
+from lsmstate.store import Entries, KeyValues, Mutation, Positions, StreamSchema
 from lsmstate.store_checks import (
     StoreGuard,
     check_rows,
     check_same_streams,
-    checked_positions,
-    encoded_keys,
     pack_schemas,
     stream_of,
     streams_by_name,
@@ -61,9 +54,6 @@ from lsmstate.store_reads import StoreReads
 
 FORMAT_VERSION = 1
 
-#: Chunks read by one multi-get, at most; fewer if they are large on average.
-_CHUNKS_PER_GET = 64
-_STREAM = struct.Struct(">H")
 _STREAMS_KEY = b"streams"
 _CHECKPOINT = "rocks-"
 _WORK = "work-"
@@ -85,16 +75,13 @@ class RocksStore(StoreReads):
         """``checkpoint`` is the path the commit will make; None if one process owns the store."""
         self._directory = directory
         self._streams = streams_by_name(streams)
-        self._numbers = {name: _STREAM.pack(k) for k, name in enumerate(self._streams)}
-        self._key_codecs = {name: KeyCodec(s.key) for name, s in self._streams.items()}
-        self._row_codecs = {name: RowCodec(s.rows) for name, s in self._streams.items()}
+        self._reader = RocksReader(path, self._streams)
         self._options = options
         self._path = path
         self._checkpoint = checkpoint
         self._lock = lock
         self._guard = StoreGuard(directory)
         self._peak_bytes = 0
-        self._counters = {"appended_rows": 0, "probed_keys": 0, "fetched_rows": 0}
         self._cache = rocksdict.Cache(options.memory_bytes * 3 // 4)
         with rocks_errors(path):
             self._open_database()
@@ -181,23 +168,23 @@ class RocksStore(StoreReads):
         with rocks_errors(self._path):
             appended = sum(self._stage(batch, mutation) for mutation in mutations)
             self._write(batch.writes)
-        self._counters["appended_rows"] += appended
+        self._reader.counters["appended_rows"] += appended
         return appended
 
     def _stage(self, batch: PendingWrite, mutation: Mutation) -> int:
         """Put one mutation into a write that others may be in already; the rows it stores."""
         kind, stream, keys, rows = mutation
-        encoded = encoded_keys(self._streams[stream], self._key_codecs[stream], keys)
+        encoded = self._reader.encoded(stream, keys)
         distinct, starts = encoded.distinct()
-        names = self._names(stream, distinct)
-        old = batch.entries(names, _get(self._counts, names))
+        names = self._reader.names(stream, distinct)
+        old = batch.entries(names, self._reader.entries(names))
         if kind != "append":
             for name, entry in zip(names, old, strict=True):
                 self._delete(batch, name, entry)
             old = [None] * len(names)
         if rows is None:
             return 0
-        values = self._row_codecs[stream].encode(rows).to_pylist()
+        values = self._reader.row_bytes(stream, rows)
         order = encoded.order.tolist()
         for g, name in enumerate(names):
             self._add(
@@ -209,16 +196,8 @@ class RocksStore(StoreReads):
         self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
     ) -> RocksProbe:
         self._guard.check_readable()
-        schema = stream_of(self._streams, stream)
-        encoded = encoded_keys(schema, self._key_codecs[stream], keys)
-        asked = checked_positions(encoded, positions)
-        asked = asked[encoded.valid[asked]]
-        names = self._names(stream, encoded)
-        with rocks_errors(self._path):
-            found = _get(self._counts, [names[position] for position in asked.tolist()])
-        self._counters["probed_keys"] += len(asked)
         self._note_memory()
-        return RocksProbe(self, stream, len(encoded), asked, names, found)
+        return self._reader.probe(self._guard.until_next_write(), stream, keys, positions)
 
     def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
         self._guard.check_writable()
@@ -227,8 +206,29 @@ class RocksStore(StoreReads):
 
     def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
         self._guard.check_readable()
-        stream_of(self._streams, stream)
-        return self._scan(stream, max_bytes)
+        self._note_memory()
+        return self._reader.scan(self._guard.until_next_write(), stream, max_bytes)
+
+    def iterate(
+        self,
+        stream: str,
+        *,
+        low: KeyValues | None = None,
+        high: KeyValues | None = None,
+        prefix: KeyValues | None = None,
+        reverse: bool = False,
+        max_bytes: int = 1 << 20,
+    ) -> Iterator[Entries]:
+        self._guard.check_readable()
+        return self._reader.iterate(
+            self._guard.until_next_write(),
+            stream,
+            low=low,
+            high=high,
+            prefix=prefix,
+            reverse=reverse,
+            max_bytes=max_bytes,
+        )
 
     def commit(self) -> str:
         self._guard.check_readable()
@@ -251,7 +251,7 @@ class RocksStore(StoreReads):
             peak_memory_bytes=self._peak_bytes,
             disk_bytes=disk,
             spilled_bytes=disk,
-            counters=dict(self._counters),
+            counters=dict(self._reader.counters),
         )
 
     def close(self) -> None:
@@ -262,61 +262,6 @@ class RocksStore(StoreReads):
             shutil.rmtree(self._path)
         if self._lock is not None:
             self._lock.release()
-
-    def rows_of(self, stream: str, chunks: Iterator[Chunk], max_bytes: int) -> Iterator[Matches]:
-        """Read and decode the chunks' rows, in pieces of at most ``max_bytes`` or one row."""
-        writes = self._guard.writes
-        owners: list[int] = []
-        rows: list[bytes] = []
-        size = 0
-        for position, chunk in self._chunks(chunks, max_bytes):
-            for row in unpack_chunk(chunk, self._path):
-                if rows and size + len(row) > max_bytes:
-                    yield self._matches(stream, owners, rows)
-                    self._guard.check_probe(writes)
-                    owners, rows, size = [], [], 0
-                owners.append(position)
-                rows.append(row)
-                size += len(row)
-        if rows:
-            yield self._matches(stream, owners, rows)
-
-    def check_probe(self, writes: int) -> None:
-        """InvalidArgumentError if the store was written to since ``writes``."""
-        self._guard.check_probe(writes)
-
-    @property
-    def writes(self) -> int:
-        """Number of writes so far."""
-        return self._guard.writes
-
-    def _matches(self, stream: str, owners: list[int], rows: list[bytes]) -> Matches:
-        self._counters["fetched_rows"] += len(rows)
-        self._note_memory()
-        return Matches(np.array(owners, dtype=np.int64), self._row_codecs[stream].decode(rows))
-
-    def _chunks(self, chunks: Iterator[Chunk], max_bytes: int) -> Iterator[tuple[int, bytes]]:
-        """Read chunks by multi-gets of about ``max_bytes``."""
-        waiting: list[tuple[int, bytes]] = []
-        size = 0
-        for position, name, average in chunks:
-            if waiting and (len(waiting) == _CHUNKS_PER_GET or size + average > max_bytes):
-                yield from self._get_chunks(waiting)
-                waiting, size = [], 0
-            waiting.append((position, name))
-            size += average
-        if waiting:
-            yield from self._get_chunks(waiting)
-
-    def _get_chunks(self, wanted: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
-        with rocks_errors(self._path):
-            found = _get(self._rows, [name for _, name in wanted])
-        chunks = []
-        for (position, name), chunk in zip(wanted, found, strict=True):
-            if chunk is None:
-                raise CorruptionError(f"rows of key {name.hex()} are missing", self._path, 0)
-            chunks.append((position, chunk))
-        return chunks
 
     def _delete(self, batch: PendingWrite, name: bytes, old: bytes | None) -> None:
         """Remove one key's entry and chunks in a write."""
@@ -341,32 +286,6 @@ class RocksStore(StoreReads):
         self._guard.writes += 1
         self._database.write(batch, self._write_options)
         self._note_memory()
-
-    def _scan(self, stream: str, max_bytes: int) -> Iterator[pa.RecordBatch]:
-        for piece in self.rows_of(stream, self._all_chunks(stream), max_bytes):
-            yield piece.rows
-
-    def _all_chunks(self, stream: str) -> Iterator[Chunk]:
-        """Every chunk of a stream, in key order."""
-        prefix = self._numbers[stream]
-        with rocks_errors(self._path):
-            at = self._counts.iter()
-            at.seek(prefix)
-        while at.valid():
-            name, entry = at.key(), at.value()
-            if name[: len(prefix)] != prefix:
-                return
-            yield from chunks_of(0, name, entry)
-            with rocks_errors(self._path):
-                at.next()
-        with rocks_errors(self._path):
-            # An iterator that met an error looks as if it had come to the end.
-            at.status()
-
-    def _names(self, stream: str, keys: KeyBatch) -> list[bytes]:
-        """The keys as they stand in ``counts``; a key with a null gets a name nobody uses."""
-        prefix = self._numbers[stream]
-        return [prefix + (key or b"") for key in keys.to_pylist()]
 
     def _check_streams(self) -> None:
         """Write the schemas into a new database, compare them in an old one."""
@@ -402,16 +321,16 @@ class RocksStore(StoreReads):
             default,
             column_families={"default": default, "counts": default, "rows": rows},
         )
-        self._counts = self._database.get_column_family("counts")
-        self._rows = self._database.get_column_family("rows")
+        self._reader.counts = self._database.get_column_family("counts")
+        self._reader.rows = self._database.get_column_family("rows")
         self._counts_family = self._database.get_column_family_handle("counts")
         self._rows_family = self._database.get_column_family_handle("rows")
 
     def _close_database(self) -> None:
         with rocks_errors(self._path):
             del self._counts_family, self._rows_family
-            self._counts.close()
-            self._rows.close()
+            self._reader.counts.close()
+            self._reader.rows.close()
             self._database.close()
 
     def _memory(self) -> dict[str, int]:
@@ -428,14 +347,9 @@ class RocksStore(StoreReads):
 
     def _property(self, name: str) -> int:
         with rocks_errors(self._path):
-            return sum(f.property_int_value(name) or 0 for f in (self._counts, self._rows))
-
-
-def _get(family: rocksdict.Rdict, names: list[bytes]) -> list[bytes | None]:
-    """Read many keys at once."""
-    wanted: Any = names
-    found: Any = family.get(wanted)
-    return list(found)
+            return sum(
+                f.property_int_value(name) or 0 for f in (self._reader.counts, self._reader.rows)
+            )
 
 
 def _link_files(source: str, target: str) -> None:

@@ -6,14 +6,10 @@ once, because no pointer can name it.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 
-from cython_ext.entries import EntrySource
 from cython_ext.file import remove, sync_directory
 from cython_ext.memtable import Memtable
-from cython_ext.merging_iter import ChainSource
-from cython_ext.sst_reader import Sst
 from lsmstate.compaction import pick
 from lsmstate.compactor import Merge
 from lsmstate.errors import CorruptionError
@@ -110,7 +106,7 @@ class RunSet:
             task = pick(self.version.runs, self._options)
             if task is not None:
                 runs = self.version.runs[task.start : task.end]
-                sources = [self._run_source(run.files) for run in runs]
+                sources = [self._tables.source(self._directory, run.files) for run in runs]
                 self._merge = Merge(task, runs, sources, self._files)
                 self._merge_bytes, self._owed_bytes = self._merge.total_bytes, 0
         return self._merge is not None
@@ -187,31 +183,6 @@ class RunSet:
         for unneeded in sorted(self._own_files - live):
             self._drop(unneeded)
         self._own_files.clear()
-
-    # Reading ------------------------------------------------------------------------------
-
-    def tables_between(self, low: bytes, high: bytes) -> Iterator[list[Sst]]:
-        """For each run, oldest first, its files that may hold keys from low to high."""
-        for run in self.version.runs:
-            yield [
-                self._tables.open(self._directory, file)
-                for file in run.files
-                if file.max_key >= low and file.min_key <= high
-            ]
-
-    def stream_sources(self, number: int) -> list[EntrySource]:
-        """For each run, oldest first, its entries in the files that touch a stream."""
-        prefix = number.to_bytes(2, "big")
-        return [
-            self._run_source([f for f in run.files if f.min_key[:2] <= prefix <= f.max_key[:2]])
-            for run in self.version.runs
-        ]
-
-    def _run_source(self, files: Sequence[FileMeta]) -> ChainSource:
-        return ChainSource([partial(self._file_source, file) for file in files])
-
-    def _file_source(self, file: FileMeta) -> EntrySource:
-        return self._tables.open(self._directory, file).source()
 
     def check(self) -> None:
         """Verify the version's invariants and every block. Cost: the whole state is read."""

@@ -41,6 +41,13 @@ class Matches(NamedTuple):
     rows: pa.RecordBatch
 
 
+class Entries(NamedTuple):
+    """Some rows of a range, with their keys: row i is stored under ``keys[i]``."""
+
+    keys: pa.RecordBatch
+    rows: pa.RecordBatch
+
+
 class Mutation(NamedTuple):
     """One write of several that ``MultimapStore.write`` makes at once; ``rows`` is None for
     ``delete``. See the store's method of that name."""
@@ -145,6 +152,27 @@ class MultimapStore(StateStore, Protocol):
 
     def contains(self, stream: str, key: KeyValues) -> bool:
         """Whether there are live rows under a key."""
+        ...
+
+    def iterate(
+        self,
+        stream: str,
+        *,
+        low: KeyValues | None = None,
+        high: KeyValues | None = None,
+        prefix: KeyValues | None = None,
+        reverse: bool = False,
+        max_bytes: int = 1 << 20,
+    ) -> Iterator[Entries]:
+        """The live rows whose keys lie from ``low`` on and below ``high``, or begin with
+        ``prefix``, in pieces of about ``max_bytes`` of encoded keys and rows (at least one row).
+
+        Pieces come in key order, or in reverse key order; the rows of a key in arrival order
+        either way. A bound or prefix names values of the first key columns; one with fewer values
+        than columns stands before all keys that begin with it. Floats compare as in an equi-join:
+        NaN is greatest, -0.0 is 0.0, and keys come back so. Valid until the next write, as a
+        probe is. InvalidArgumentError for values that are null or do not fit their column.
+        Cost: what lies outside the bounds is not read; memory: one piece."""
         ...
 
     def __enter__(self) -> Self: ...

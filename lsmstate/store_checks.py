@@ -3,8 +3,10 @@
 import difflib
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +14,10 @@ import pyarrow as pa
 from cython_ext.key_codec import KeyBatch, KeyCodec
 from lsmstate.errors import InvalidArgumentError, StoreClosedError
 from lsmstate.store import KeyValues, Positions, StreamSchema
+
+#: Around each step of a read: keeps the writers out, and raises if the read may not go on.
+Access = Callable[[], AbstractContextManager[None]]
+T = TypeVar("T")
 
 _COMMITTED = (
     "is an attempt's, was committed and takes no more writes; open a new attempt at the pointer "
@@ -86,6 +92,10 @@ class StoreGuard:
                 "this probe is older than the last write to the store; probe again after writing"
             )
 
+    def until_next_write(self) -> Access:
+        """How a read that begins now gets at the store, as long as nothing is written."""
+        return partial(self.reading, self.writes)
+
     def seal(self, why: str = _COMMITTED) -> None:
         """No more writes: the attempt has been committed, or the store is only read."""
         self.is_sealed = True
@@ -96,6 +106,16 @@ class StoreGuard:
         first = not self.is_closed and os.getpid() == self._process
         self.is_closed = True
         return first
+
+
+def read_stepwise(access: Access, pieces: Iterator[T]) -> Iterator[T]:
+    """The pieces, each read inside ``access``."""
+    while True:
+        with access():
+            piece = next(pieces, None)
+        if piece is None:
+            return
+        yield piece
 
 
 def streams_by_name(streams: Sequence[StreamSchema]) -> dict[str, StreamSchema]:
@@ -167,18 +187,32 @@ def one_key(stream: StreamSchema, key: KeyValues) -> pa.RecordBatch:
 
 def key_batch(stream: StreamSchema, values: KeyValues) -> pa.RecordBatch:
     """The values of the first key columns as a batch of one row. InvalidArgumentError if Arrow
-    does not take a value for its column's type."""
+    does not take a value for its column's type, or would round it: that would be another key."""
     columns = list(stream.key)[: len(values)]
-    try:
-        arrays = [
-            pa.array([value], type=field.type) for field, value in zip(columns, values, strict=True)
-        ]
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError) as error:
-        raise InvalidArgumentError(
-            f"key {tuple(values)!r} of stream {stream.name!r} is not of the types "
-            f"{[str(field.type) for field in columns]}: {error}"
-        ) from error
+    named = f"key {tuple(values)!r} of stream {stream.name!r}"
+    arrays = []
+    for field, value in zip(columns, values, strict=True):
+        try:
+            array = pa.array([value], type=field.type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise InvalidArgumentError(
+                f"{named}: {value!r} is not of the type {field.type} of column {field.name!r} "
+                f"({error})"
+            ) from error
+        if _is_rounded(array, value):
+            raise InvalidArgumentError(
+                f"{named}: {value!r} would become {array[0].as_py()!r} in column {field.name!r} "
+                f"of type {field.type}"
+            )
+        arrays.append(array)
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(columns))
+
+
+def _is_rounded(array: pa.Array, value: object) -> bool:
+    """Whether Arrow took a value for another one: 1.5 for the integer 1. Floats are what they
+    are rounded to; integers may stand for times."""
+    inexact = pa.types.is_floating(array.type) or pa.types.is_nested(array.type)
+    return not inexact and not isinstance(value, int) and bool(array[0].as_py() != value)
 
 
 def checked_positions(keys: Sized, positions: Positions | None) -> Positions:

@@ -10,7 +10,12 @@ change the table, never while a file is read.
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from functools import partial
 
+from cython_ext.backward_iter import BackwardSstSource
+from cython_ext.entries import EntrySource
+from cython_ext.merging_iter import ChainSource
 from cython_ext.sst_reader import Sst
 from lsmstate.errors import CorruptionError
 from lsmstate.memory_budget import ProcessMemory
@@ -47,6 +52,18 @@ class TableCache:
             closed = self._shrink()
         del closed  # files are closed, and charges released, outside the lock
         return table
+
+    def source(
+        self, directory: str, files: Sequence[FileMeta], *, reverse: bool = False
+    ) -> ChainSource:
+        """The entries of some files of one run, each opened when its turn comes; the greatest key
+        first if ``reverse``."""
+        ordered: Iterable[FileMeta] = reversed(files) if reverse else files
+        return ChainSource([partial(self._source, directory, file, reverse) for file in ordered])
+
+    def _source(self, directory: str, file: FileMeta, reverse: bool) -> EntrySource:
+        table = self.open(directory, file)
+        return BackwardSstSource(table) if reverse else table.source()
 
     def _opened(self, path: str, size: int, footer: int) -> Sst:
         try:

@@ -35,6 +35,26 @@ class ModelStore:
     def scan(self, stream: str) -> list[Row]:
         return [row for rows in self.streams[stream].values() for row in rows]
 
+    def iterate(
+        self,
+        stream: str,
+        low: Key | None = None,
+        high: Key | None = None,
+        prefix: Key = (),
+        *,
+        reverse: bool = False,
+    ) -> list[tuple[Key, Row]]:
+        """(key, row) of a range, in key order: Python's own order of tuples."""
+        kept = self.streams[stream]
+        keys = [
+            key
+            for key in sorted(kept, reverse=reverse)
+            if (low is None or key >= low)
+            and (high is None or key < high)
+            and key[: len(prefix)] == prefix
+        ]
+        return [(key, row) for key in keys for row in kept[key]]
+
     def copy(self) -> "ModelStore":
         other = ModelStore(self.streams)
         for name, kept in self.streams.items():

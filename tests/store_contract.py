@@ -70,6 +70,18 @@ def scanned(store, stream, max_bytes=1 << 20):
     return [row for piece in store.scan(stream, max_bytes) for row in piece.to_pylist()]
 
 
+def iterated(store, stream, **wanted):
+    """(key, row) of each row, after checking that every piece has rows and as many keys."""
+    found = []
+    for piece in store.iterate(stream, **wanted):
+        assert piece.rows.num_rows == piece.keys.num_rows > 0
+        assert piece.rows.schema == store.streams[stream].rows
+        assert piece.keys.schema == store.streams[stream].key
+        keys = [tuple(key.values()) for key in piece.keys.to_pylist()]
+        found += zip(keys, piece.rows.to_pylist(), strict=True)
+    return found
+
+
 def ids(rows):
     return [row["id"] for row in rows]
 
@@ -310,6 +322,114 @@ class StateStoreTests:
         assert len(groups) == 300
         assert sum(a != b for a, b in itertools.pairwise(groups)) == 9
 
+    @pytest.fixture
+    def ordered(self, store):
+        """Keys (-2, s1) ... (2, s2), one of them in several batches, between rows of another
+        stream; ids say the order of keys, a key's rows ascend by tens."""
+        store.append("returns", _return(7), keys_of((5, "z")))
+        store.append("customers", customers(3, 1, 0), keys_of((1, "b"), (-1, ""), (-2, "s1")))
+        store.append("customers", customers(2, 13), keys_of((1, "a"), (1, "b")))
+        store.append("customers", customers(4, 23), keys_of((2, "s2"), (1, "b")))
+        return store
+
+    @pytest.mark.parametrize(
+        ("wanted", "expected"),
+        [
+            ({}, [0, 1, 2, 3, 13, 23, 4]),
+            ({"reverse": True}, [4, 3, 13, 23, 2, 1, 0]),
+            ({"low": (1,)}, [2, 3, 13, 23, 4]),
+            ({"high": (1,)}, [0, 1]),
+            ({"low": (-1,), "high": (2,)}, [1, 2, 3, 13, 23]),
+            ({"low": (-1,), "high": (2,), "reverse": True}, [3, 13, 23, 2, 1]),
+            ({"low": (1, "b"), "high": (2, "s2")}, [3, 13, 23]),
+            ({"low": (1, "a"), "high": (1, "b")}, [2]),
+            ({"low": (1, "a\0"), "reverse": True}, [4, 3, 13, 23]),
+            ({"prefix": (1,)}, [2, 3, 13, 23]),
+            ({"prefix": (1,), "reverse": True}, [3, 13, 23, 2]),
+            ({"prefix": (1, "b")}, [3, 13, 23]),
+            ({"prefix": (-1,)}, [1]),
+            ({"prefix": (0,)}, []),
+            ({"prefix": (-(2**63),)}, []),
+            ({"prefix": (2**63 - 1,), "reverse": True}, []),
+            ({"prefix": ()}, [0, 1, 2, 3, 13, 23, 4]),
+            ({"low": (2,), "high": (1,)}, []),
+            ({"low": (3,)}, []),
+            ({"high": (-2,), "reverse": True}, []),
+        ],
+    )
+    @pytest.mark.parametrize("max_bytes", [1, 1 << 20])
+    def test_iterating_over_a_range(self, ordered, wanted, expected, max_bytes):
+        found = iterated(ordered, "customers", max_bytes=max_bytes, **wanted)
+        assert [row["id"] for _, row in found] == expected
+        named = {0: (-2, "s1"), 1: (-1, ""), 2: (1, "a"), 3: (1, "b"), 4: (2, "s2")}
+        assert [key for key, _ in found] == [named[i % 10] for i in expected]
+
+    @pytest.mark.parametrize("reverse", [False, True])
+    def test_iterating_gives_bounded_pieces_and_may_stop_early(self, store, reverse):
+        for start in range(0, 3000, 300):
+            numbers = range(start, start + 300)
+            rows = customers(*numbers, name="x" * 50)
+            store.append("customers", rows, keys_of(*[(n % 100, "k") for n in numbers]))
+        pieces = list(store.iterate("customers", reverse=reverse, max_bytes=3000))
+        assert max(piece.rows.num_rows for piece in pieces) <= 60
+        expected = sorted(range(3000), key=lambda n: (-(n % 100) if reverse else n % 100, n))
+        assert [i for piece in pieces for i in ids(piece.rows.to_pylist())] == expected
+        begun = store.iterate("customers", low=(40,), reverse=reverse, max_bytes=100)
+        assert ids(next(begun).rows.to_pylist())[0] == (99 if reverse else 40)
+        begun.close()
+
+    def test_keys_come_back_as_they_are_compared(self, tmp_path):
+        schema = pa.schema([("x", pa.float64()), ("d", pa.dictionary(pa.int8(), pa.string()))])
+        stream = StreamSchema("floats", schema, CUSTOMERS.rows)
+        store = self.attempt(tmp_path, streams=(stream,))
+        values = [float("nan"), 1.5, -0.0, float("-inf"), 0.0]
+        keys = pa.record_batch([values, pa.array(["a"] * 5).dictionary_encode()], names=["x", "d"])
+        store.append("floats", customers(4, 3, 1, 0, 2), keys.cast(schema))
+        found = [
+            (key, row["id"])
+            for piece in store.iterate("floats", low=(float("-inf"),))
+            for key, row in zip(piece.keys.to_pylist(), piece.rows.to_pylist(), strict=True)
+        ]
+        assert [i for _, i in found] == [0, 1, 2, 3, 4]
+        assert [str(key["x"]) for key, _ in found] == ["-inf", "0.0", "0.0", "1.5", "nan"]
+        assert {key["d"] for key, _ in found} == {"a"}  # as its plain type
+        (piece,) = store.iterate("floats", prefix=(0.0, "a"))
+        assert ids(piece.rows.to_pylist()) == [1, 2]
+        store.close()
+
+    @pytest.mark.parametrize(
+        ("wanted", "message"),
+        [
+            ({"low": ("a",)}, "k0"),
+            ({"low": (1.5,)}, "would become 1 in column 'k0'"),
+            ({"high": (1, 2)}, "k1"),
+            ({"low": (2**63,)}, "k0"),
+            ({"prefix": (1, None)}, "null"),
+            ({"prefix": (1, "b", 3)}, "k0, k1"),
+            ({"low": 5}, "tuple"),
+            ({"low": "ab"}, "tuple"),
+            ({"prefix": (1,), "high": (2,)}, "both bounds"),
+        ],
+    )
+    def test_bounds_that_are_none_are_refused(self, store, wanted, message):
+        with pytest.raises(InvalidArgumentError, match=message):
+            store.iterate("customers", **wanted)
+
+    def test_a_key_of_another_value_is_refused_and_never_rounded(self, store):
+        store.append("customers", customers(1), keys_of((1, "a")))
+        for key in [(1.5, "a"), ("1", "a"), (2**63, "a"), (1, 5)]:
+            with pytest.raises(InvalidArgumentError, match="column 'k"):
+                store.get("customers", key)
+        assert store.get("customers", (1, "a")).num_rows == 1
+
+    def test_iterating_is_valid_until_the_next_write(self, store):
+        store.append("customers", customers(1, 2), keys_of(1, 2))
+        begun = store.iterate("customers", max_bytes=1)
+        assert ids(next(begun).rows.to_pylist()) == [1]
+        store.append("customers", customers(3), keys_of(3))
+        with pytest.raises(LsmStateError, match="again"):
+            next(begun)
+
     def test_commit_and_reopen_at_the_pointer(self, tmp_path):
         store = self.attempt(tmp_path)
         store.append("customers", customers(1, 2), keys_of(1, 2))
@@ -406,6 +526,7 @@ class StateStoreTests:
             lambda: store.exists("customers", keys_of(1)),
             lambda: store.get("customers", (1, "s1")),
             lambda: list(store.scan("customers")),
+            lambda: list(store.iterate("customers")),
             lambda: list(probe.fetch(np.array([0]), 100)),
             store.commit,
             store.stats,
@@ -468,6 +589,7 @@ class StateStoreTests:
             lambda: store.put("customer", customers(1), keys_of(1)),
             lambda: store.exists("customer", keys_of(1)),
             lambda: store.scan("customer"),
+            lambda: store.iterate("customer"),
         ):
             with pytest.raises(InvalidArgumentError, match="did you mean 'customers'"):
                 call()

@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     rule,
 )
 from model import ModelStore
-from store_contract import RETURNS, STREAMS, customers, fetched, keys_of, scanned
+from store_contract import RETURNS, STREAMS, customers, fetched, iterated, keys_of, scanned
 
 from lsmstate.backends import open_attempt
 from lsmstate.options import KIB, MIB, Options
@@ -28,6 +28,12 @@ KEYS = st.lists(
         st.tuples(st.integers(-1, 1), st.sampled_from(["", "a", "a\0", "b" * 40])),
     ),
     max_size=12,
+)
+#: None, or values of the first key columns.
+BOUNDS = st.one_of(
+    st.none(),
+    st.tuples(st.integers(-1, 7)),
+    st.tuples(st.integers(-1, 7), st.sampled_from(["", "a", "a\0", "b", "s1"])),
 )
 STREAM_NAMES = st.sampled_from(["customers", "returns"])
 
@@ -158,6 +164,24 @@ def store_machine(backend: str, examples: int, steps: int = 40) -> type:
         def scan(self, stream):
             found = sorted(scanned(self.store, stream, 5000), key=lambda row: row["id"])
             assert found == sorted(self.model.scan(stream), key=lambda row: row["id"])
+
+        @rule(
+            stream=STREAM_NAMES,
+            low=BOUNDS,
+            high=BOUNDS,
+            reverse=st.booleans(),
+            max_bytes=st.sampled_from([100, 1 << 20]),
+        )
+        def iterate(self, stream, low, high, reverse, max_bytes):
+            found = iterated(
+                self.store, stream, low=low, high=high, reverse=reverse, max_bytes=max_bytes
+            )
+            assert found == self.model.iterate(stream, low, high, reverse=reverse)
+
+        @rule(stream=STREAM_NAMES, prefix=BOUNDS.filter(bool), reverse=st.booleans())
+        def iterate_prefix(self, stream, prefix, reverse):
+            found = iterated(self.store, stream, prefix=prefix, reverse=reverse)
+            assert found == self.model.iterate(stream, prefix=prefix, reverse=reverse)
 
         @precondition(lambda self: not self.is_committed)
         @rule()

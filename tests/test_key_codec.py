@@ -12,8 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cython_ext.codec import checksum
-from cython_ext.errors import InvalidArgumentError
+from cython_ext.errors import CorruptionError, InvalidArgumentError
 from cython_ext.key_codec import KeyBatch, KeyCodec
+from cython_ext.key_decode import KeyDecoder
 
 
 def encode(*columns: pa.Array) -> KeyBatch:
@@ -248,3 +249,52 @@ def test_other_types_are_refused_and_names_ignored() -> None:
         codec.encode(pa.record_batch({"x": pa.array([5], pa.int32())}))
     with pytest.raises(InvalidArgumentError, match="Table"):
         codec.encode(pa.table({"k": [5]}))
+
+
+@settings(deadline=None, max_examples=200)
+@given(batches(maps=False, columns=(1, 3)))
+def test_decoding_is_the_inverse_of_encoding(batch: pa.RecordBatch) -> None:
+    keys = KeyCodec(batch.schema).encode(batch)
+    whole = [key for key in keys.to_pylist() if key is not None]
+    decoder = KeyDecoder(batch.schema)
+    found = decoder.decode(whole)
+    found.validate(full=True)
+    assert found.schema == decoder.schema
+    assert KeyCodec(found.schema).encode(found).to_pylist() == whole
+    for column, kept in zip(batch.columns, found.columns, strict=True):
+        given = [
+            value for value, valid in zip(as_numbers(column), keys.valid, strict=True) if valid
+        ]
+        assert same_values(given, as_numbers(kept))
+
+
+def same_values(given: Any, found: Any) -> bool:
+    """Equal, where all NaNs are one and the sign of a zero is none."""
+    if isinstance(given, float):
+        return given == found or (math.isnan(given) and math.isnan(found))
+    if isinstance(given, dict):
+        return given.keys() == found.keys() and same_values(
+            list(given.values()), list(found.values())
+        )
+    if isinstance(given, list):
+        return len(given) == len(found) and all(map(same_values, given, found))
+    return bool(given == found)
+
+
+@pytest.mark.parametrize(
+    ("t", "damaged"),
+    [
+        (pa.int64(), ["", "80" * 7, "80" * 9]),
+        (pa.bool_(), ["02"]),
+        (pa.string(), ["", "61", "6100", "610002", "6100016200"]),
+        (pa.list_(pa.int8()), ["", "0281", "03", "0281010203", "02"]),
+        (pa.list_(pa.int8(), 2), ["028100", "02810281028100"]),
+        (pa.struct([("a", pa.int8()), ("b", pa.null())]), ["0281", "028102", "0100"]),
+        (pa.list_(pa.string()), ["026100", "02610001", "0261000102"]),
+    ],
+)
+def test_damaged_keys_are_refused(t: pa.DataType, damaged: list[str]) -> None:
+    decoder = KeyDecoder(pa.schema({"k": t}))
+    for key in damaged:
+        with pytest.raises(CorruptionError, match="stored key"):
+            decoder.decode([bytes.fromhex(key)])

@@ -58,7 +58,8 @@ def probed(budget, tables, keys, memtable=None, max_bytes=1 << 20):
 
 
 def scanned(budget, source, stream=0, max_bytes=4096):
-    scanner = Scanner(source, stream, CODEC, budget)
+    low, high = stream.to_bytes(2, "big"), (stream + 1).to_bytes(2, "big")
+    scanner = Scanner(source, low, high, CODEC, budget)
     rows = []
     while (piece := scanner.next_piece(max_bytes)) is not None:
         rows += [row["v"] for row in piece.to_pylist()]
@@ -366,7 +367,7 @@ def test_a_cycle_of_garbage_is_collected(tmp_path, order):
         cursor.next_piece(100)
         source = sst.source()
         source.entries()
-        made = [cursor, Scanner(source, 0, CODEC, budget), Memtable(budget, 1 << 20)]
+        made = [cursor, Scanner(source, b"\0\0", b"\0\1", CODEC, budget), Memtable(budget, 1 << 20)]
         made[2].append(key_batch(b"a"), row_batch(b"b"), 1, 0)
         return made
 

@@ -1,0 +1,12 @@
+from typing import final
+
+from cython_ext.memtable import Memtable, MemtableSource
+from cython_ext.sst_reader import Sst, SstSource
+
+@final
+class BackwardMemtableSource(MemtableSource):
+    def __init__(self, memtable: Memtable) -> None: ...
+
+@final
+class BackwardSstSource(SstSource):
+    def __init__(self, sst: Sst) -> None: ...

@@ -1,0 +1,175 @@
+"""Reading an LsmStore: probes and scans of the runs and memtables that are handed in.
+
+A read does not care whose they are: the store's present ones, until the next write, or those of a
+snapshot, until it is closed. Each step is inside ``access``, which raises once they may be gone.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cython_ext.backward_iter import BackwardMemtableSource
+from cython_ext.entries import EntrySource
+from cython_ext.key_codec import KeyBatch, KeyCodec
+from cython_ext.key_decode import KeyDecoder
+from cython_ext.lookup import Lookup
+from cython_ext.memtable import Memtable
+from cython_ext.merging_iter import MergingSource
+from cython_ext.probe import Cursor
+from cython_ext.row_codec import RowCodec
+from cython_ext.scanner import Scanner
+from lsmstate.key_range import KeyRange, key_range
+from lsmstate.memory_budget import ProcessMemory
+from lsmstate.stats import ProbeRecorder
+from lsmstate.store import Entries, KeyValues, Matches, Positions, StreamSchema
+from lsmstate.store_checks import (
+    Access,
+    checked_positions,
+    encoded_keys,
+    read_stepwise,
+    stream_of,
+)
+from lsmstate.table_cache import table_cache
+from lsmstate.version import Run
+
+
+class Tiers(NamedTuple):
+    """What a read visits: runs, then memtables, each from the oldest on."""
+
+    runs: tuple[Run, ...]
+    memtables: tuple[Memtable, ...]
+
+
+class LsmProbe:
+    """Where the rows of some keys lie; see store.Probe."""
+
+    def __init__(self, lookup: Lookup, access: Access) -> None:
+        self._lookup = lookup
+        self._access = access
+        self.counts: npt.NDArray[np.int64]
+        self.row_bytes: npt.NDArray[np.int64]
+        self.counts, self.row_bytes = lookup.count()
+
+    def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
+        """See store.Probe.fetch."""
+        asked = checked_positions(self.counts, positions)
+        with self._access():
+            cursor = Cursor(self._lookup, asked)
+        pieces = iter(partial(cursor.next_piece, max_bytes), None)
+        return (Matches(*piece) for piece in read_stepwise(self._access, pieces))
+
+
+class LsmReader:
+    """The streams of one store, without a state of their own."""
+
+    def __init__(
+        self,
+        directory: str,
+        streams: Mapping[str, StreamSchema],
+        key_codecs: Mapping[str, KeyCodec],
+        row_codecs: Mapping[str, RowCodec],
+        memory: ProcessMemory,
+    ) -> None:
+        self._directory = directory
+        self._streams = streams
+        self._numbers = {name: number for number, name in enumerate(streams)}
+        self._key_codecs = key_codecs
+        self._row_codecs = row_codecs
+        self._budget = memory.budget
+        self._tables = table_cache(memory)
+        self.probed = ProbeRecorder()
+
+    def probe(
+        self,
+        tiers: Tiers,
+        access: Access,
+        stream: str,
+        keys: pa.RecordBatch | KeyBatch,
+        positions: Positions | None,
+    ) -> LsmProbe:
+        """See store.StateStore.probe."""
+        schema = stream_of(self._streams, stream)
+        encoded = encoded_keys(schema, self._key_codecs[stream], keys)
+        asked_for = None if positions is None else checked_positions(encoded, positions)
+        lookup = Lookup(
+            encoded,
+            self._numbers[stream],
+            asked_for,
+            self._row_codecs[stream],
+            self._budget,
+            len(tiers.runs),
+        )
+        asked = lookup.key_range()
+        if asked is not None:
+            low, high = asked
+            for run in tiers.runs:
+                files = [f for f in run.files if f.max_key >= low and f.min_key <= high]
+                lookup.search_run([self._tables.open(self._directory, file) for file in files])
+            for table in tiers.memtables:
+                lookup.search_memtable(table)
+        asked_keys = encoded.n_valid if asked_for is None else len(asked_for)
+        self.probed.add(asked_keys, *lookup.counters())
+        return LsmProbe(lookup, access)
+
+    def scan(
+        self, tiers: Tiers, access: Access, stream: str, max_bytes: int
+    ) -> Iterator[pa.RecordBatch]:
+        """See store.StateStore.scan."""
+        stream_of(self._streams, stream)
+        return _pieces(self._scanner(tiers, stream, KeyRange()), access, max_bytes)
+
+    def iterate(
+        self,
+        tiers: Tiers,
+        access: Access,
+        stream: str,
+        *,
+        low: KeyValues | None,
+        high: KeyValues | None,
+        prefix: KeyValues | None,
+        reverse: bool,
+        max_bytes: int,
+    ) -> Iterator[Entries]:
+        """See store.StateStore.iterate."""
+        schema = stream_of(self._streams, stream)
+        wanted = key_range(schema, low, high, prefix)
+        decoder = KeyDecoder(schema.key)
+        scanner = self._scanner(tiers, stream, wanted, reverse=reverse, decoder=decoder)
+        pieces = _pieces(scanner, access, max_bytes)
+        return (Entries(scanner.keys_of_piece(), rows) for rows in pieces)
+
+    def _scanner(
+        self,
+        tiers: Tiers,
+        stream: str,
+        wanted: KeyRange,
+        *,
+        reverse: bool = False,
+        decoder: KeyDecoder | None = None,
+    ) -> Scanner:
+        low, high = wanted.in_stream(self._numbers[stream])
+        sources: list[EntrySource] = []
+        for run in tiers.runs:
+            files = [
+                f for f in run.files if f.max_key >= low and (high is None or f.min_key < high)
+            ]
+            sources.append(self._tables.source(self._directory, files, reverse=reverse))
+        for table in tiers.memtables:
+            sources.append(BackwardMemtableSource(table) if reverse else table.source())
+        return Scanner(
+            MergingSource(sources, reverse),
+            low,
+            high,
+            self._row_codecs[stream],
+            self._budget,
+            reverse,
+            decoder,
+        )
+
+
+def _pieces(scanner: Scanner, access: Access, max_bytes: int) -> Iterator[pa.RecordBatch]:
+    return read_stepwise(access, iter(partial(scanner.next_piece, max_bytes), None))
