@@ -174,6 +174,24 @@ cdef class Sst:
         """Bytes of memory the open table holds: its top index."""
         return <int64_t> self.top_raw.capacity
 
+    def layout(self) -> dict[str, int]:
+        """Partitions, and stored bytes of index and filter partitions. No block is read."""
+        cdef const uint8_t* key
+        cdef const uint8_t* payload
+        cdef size_t key_size
+        cdef uint32_t partition
+        cdef uint64_t index_bytes = 0, filter_bytes = 0
+        for partition in range(self.top.count):
+            if index_entry(&self.top, partition, &key, &key_size, &payload):
+                self.damaged(self._sections[0], BLOCK_TOP)
+            index_bytes += load_u32(payload + 8)
+            filter_bytes += load_u32(payload + 20)
+        return {
+            "partitions": self.top.count,
+            "index_bytes": index_bytes,
+            "filter_bytes": filter_bytes,
+        }
+
     def verify(self) -> dict[str, int]:
         """Read and check every block; counts of keys and rows. Cost: the whole file is read."""
         # Opened anew: who shares this table goes on reading it through the cache.

@@ -20,9 +20,9 @@ from cython_ext.key_codec import KeyBatch
 from cython_ext.row_codec import RowBatch
 from lsmstate.errors import CorruptionError, FormatVersionError
 
-_FRAME = struct.Struct("<IIQ")
-_HEAD = struct.Struct("<BHQ")
-_MAGIC = b"LSMCLOG\x01"
+FRAME = struct.Struct("<IIQ")
+HEAD = struct.Struct("<BHQ")
+MAGIC = b"LSMCLOG\x01"
 
 #: Kinds of writes, as they stand in the log.
 APPEND = 1
@@ -55,7 +55,7 @@ class Changelog:
         self._file = AppendFile(path)
         self._sync = sync
         self.path = path
-        self._file.append(_MAGIC)
+        self._file.append(MAGIC)
 
     @property
     def size(self) -> int:
@@ -67,7 +67,7 @@ class Changelog:
         payloads = [_pack(write) for write in writes]
         payload = payloads[0] if len(payloads) == 1 else _grouped(writes[0].sequence, payloads)
         length = len(payload)
-        self._file.append(_FRAME.pack(length, _length_check(length), checksum(payload)) + payload)
+        self._file.append(FRAME.pack(length, length_check(length), checksum(payload)) + payload)
         if self._sync:
             self._file.sync()
 
@@ -79,21 +79,21 @@ def replay(path: str) -> Iterator[Write]:
     """The writes of one log, in order. Memory: one record at a time."""
     file = ReadFile(path)
     try:
-        offset = len(_MAGIC)
+        offset = len(MAGIC)
         if file.size < offset:
             return
-        if file.read(0, offset) != _MAGIC:
+        if file.read(0, offset) != MAGIC:
             raise CorruptionError("not a changelog of this format", path, 0)
-        while file.size - offset >= _FRAME.size:
-            length, length_check, expected = _FRAME.unpack(file.read(offset, _FRAME.size))
+        while file.size - offset >= FRAME.size:
+            length, check, expected = FRAME.unpack(file.read(offset, FRAME.size))
             # A wrong length must not look like a torn end: all that follows would be forgotten.
-            if length_check != _length_check(length):
+            if check != length_check(length):
                 raise _damaged(path, offset)
-            end = offset + _FRAME.size + length
+            end = offset + FRAME.size + length
             if end > file.size:
                 return
-            payload = file.read(offset + _FRAME.size, length)
-            if checksum(payload) != expected or length < _HEAD.size:
+            payload = file.read(offset + FRAME.size, length)
+            if checksum(payload) != expected or length < HEAD.size:
                 if end == file.size:
                     return  # the torn end of the last write: its length came first to the disk
                 raise _damaged(path, offset)
@@ -103,7 +103,7 @@ def replay(path: str) -> Iterator[Write]:
         file.close()
 
 
-def _length_check(length: int) -> int:
+def length_check(length: int) -> int:
     return checksum(length.to_bytes(4, "little")) & 0xFFFFFFFF
 
 
@@ -115,41 +115,47 @@ def _damaged(path: str, offset: int) -> CorruptionError:
 
 def _pack(write: Write) -> bytes:
     write.keys.set_stream_number(write.stream)
-    return _HEAD.pack(write.kind, write.stream, write.sequence) + pack_write(write.keys, write.rows)
+    return HEAD.pack(write.kind, write.stream, write.sequence) + pack_write(write.keys, write.rows)
 
 
 def _grouped(sequence: int, payloads: Sequence[bytes]) -> bytes:
-    parts = [_HEAD.pack(_GROUP, 0, sequence)]
+    parts = [HEAD.pack(_GROUP, 0, sequence)]
     for payload in payloads:
         parts += [_LENGTH.pack(len(payload)), payload]
     return b"".join(parts)
 
 
 def _unpack(payload: bytes, path: str, offset: int) -> Iterator[Write]:
+    for write in single_payloads(payload, path, offset):
+        yield _unpack_write(write, path, offset)
+
+
+def single_payloads(payload: bytes, path: str, offset: int) -> Iterator[bytes]:
+    """The payloads of the writes that were logged in one record. CorruptionError."""
     if payload[0] != _GROUP:
-        yield _unpack_write(payload, path, offset)
+        yield payload
         return
-    place = _HEAD.size
+    place = HEAD.size
     while place < len(payload):
         if len(payload) - place < _LENGTH.size:
             raise _damaged(path, offset)
         (length,) = _LENGTH.unpack_from(payload, place)
         place += _LENGTH.size
-        if not _HEAD.size <= length <= len(payload) - place:
+        if not HEAD.size <= length <= len(payload) - place:
             raise _damaged(path, offset)
-        yield _unpack_write(payload[place : place + length], path, offset)
+        yield payload[place : place + length]
         place += length
 
 
 def _unpack_write(payload: bytes, path: str, offset: int) -> Write:
-    kind, stream, sequence = _HEAD.unpack_from(payload)
+    kind, stream, sequence = HEAD.unpack_from(payload)
     if kind not in _KINDS:
         raise FormatVersionError(
             f"{path} at offset {offset}: a write of kind {kind}, which this release does not know; "
             "open the store with the release that wrote it or a later one"
         )
     try:
-        keys, rows = unpack_write(memoryview(payload)[_HEAD.size :], kind in _WITH_ROWS)
+        keys, rows = unpack_write(memoryview(payload)[HEAD.size :], kind in _WITH_ROWS)
     except CorruptionError as error:
         raise CorruptionError(str(error), path, offset) from error
     return Write(kind, stream, sequence, keys, rows)

@@ -10,10 +10,12 @@ from rich.console import Console
 
 from lsmstate import __version__
 from lsmstate.cli_state import app as state_commands
+from lsmstate.cli_upkeep import app as upkeep_commands
 from lsmstate.errors import LsmStateError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(state_commands)
+app.add_typer(upkeep_commands)
 
 #: Exit status when the result of the demo is not DuckDB's.
 UNEQUAL = 1

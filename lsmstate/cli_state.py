@@ -38,17 +38,36 @@ def inspect_state(directory: Directory, pointer: PointerOption = None, json: Jso
             f"{described['rows']:,} rows, {described['bytes']:,} bytes; streams: "
             + ", ".join(stream["name"] for stream in described["streams"])
         )
-        table = Table("run", "level", "files", "bytes", "keys", "rows", "deletions", "key range")
+        memory = described["memory"]
+        console.print(
+            f"open: {memory['top_indexes']:,} bytes of top indexes stay in memory; "
+            f"{memory['index_partitions']:,} of index and {memory['filter_partitions']:,} of "
+            "filters come and go through the block cache"
+        )
+        table = Table(
+            "run",
+            "level",
+            "files",
+            "bytes",
+            "keys",
+            "rows",
+            "deletions",
+            "filter bits",
+            "key range",
+        )
         for run in described["runs"]:
             files = run["files"]
+            keys = sum(file["keys"] for file in files)
+            filter_bits = 8 * sum(file.get("filter_bytes", 0) for file in files)
             table.add_row(
                 str(run["number"]),
                 str(run["level"]),
                 str(len(files)),
                 f"{run['bytes']:,}",
-                f"{sum(file['keys'] for file in files):,}",
+                f"{keys:,}",
                 f"{run['rows']:,}",
                 f"{sum(file['tombstones'] for file in files):,}",
+                f"{filter_bits / max(1, keys):.1f} a key",
                 f"{files[0]['min_key'][:20]} - {files[-1]['max_key'][:20]}",
             )
         console.print(table)

@@ -16,6 +16,26 @@ _NAME = "LOCK"
 _owned: dict[str, int] = {}
 
 
+def check_unowned(directory: str) -> None:
+    """StoreLockedError if a process has the store in this directory open. Changes nothing."""
+    path = os.path.realpath(directory)
+    holder = str(os.getpid())
+    if _owned.get(path) != os.getpid():
+        try:
+            file = os.open(Path(path) / _NAME, os.O_RDONLY)
+        except FileNotFoundError:
+            return
+        try:
+            holder = os.pread(file, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return
+        except (BlockingIOError, PermissionError):
+            pass
+        finally:
+            os.close(file)
+    raise StoreLockedError(f"{directory} is open in process {holder}; close it there first")
+
+
 class DirectoryLock:
     """Held from construction to ``release``. StoreLockedError names the process that holds it."""
 

@@ -1,0 +1,129 @@
+"""The commands that look after a state on disk: stats, compact, repair."""
+
+import json as json_text
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.inspection import State, find_states, summarize
+from lsmstate.lsm_store import LsmStore
+from lsmstate.options import Options, parse_bytes
+from lsmstate.owners import newest_pointer
+from lsmstate.repair import RepairReport, repair
+
+app = typer.Typer()
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object a state.")]
+
+#: Exit status when repair could not save everything.
+LOST = 1
+
+
+@app.command("stats")
+def show_stats(
+    directory: Annotated[
+        Path, typer.Argument(help="A store's or a bucket's directory, or the one of buckets.")
+    ],
+    json: Json = False,
+) -> None:
+    """Show sizes by level, compression, and what else lies in the directory."""
+    console = Console(highlight=False)
+    for state in find_states(str(directory)):
+        found = summarize(state)
+        if json:
+            typer.echo(json_text.dumps(found))
+        else:
+            _print_stats(console, found)
+
+
+def _print_stats(console: Console, found: dict[str, Any]) -> None:
+    console.print(f"[bold]{found['directory']}[/bold]", soft_wrap=True)
+    console.print(
+        f"{found['rows']:,} rows, {found['bytes']:,} bytes, {found['bytes_per_raw_byte']:.2f} of "
+        f"their size before compression; changelog {found['changelog_bytes']:,}, other commits' "
+        f"and unneeded files {found['other_bytes']:,} bytes"
+    )
+    columns = ("level", "runs", "files", "bytes", "keys", "rows", "deletions")
+    table = Table(*columns)
+    for level in found["levels"]:
+        table.add_row(*(f"{level[column]:,}" for column in columns))
+    console.print(table)
+
+
+@app.command("compact")
+def compact_store(
+    directory: Annotated[Path, typer.Argument(help="A standalone store's directory.")],
+    memory: Annotated[str, typer.Option(help="Cap while merging, e.g. 64m.")] = "64m",
+    json: Json = False,
+) -> None:
+    """Do the merges that are due in a standalone store that nobody has open."""
+    place = str(directory)
+    if newest_pointer(place)[0] is None:
+        raise InvalidArgumentError(
+            f"{place} is not a standalone store's directory; a query's buckets are merged by its "
+            "own micro-batches, so that its checkpoint goes on naming them"
+        )
+    (before,) = find_states(place)
+    streams = list(before.found.streams.values())
+    with LsmStore.open(place, streams, options=Options(memory_bytes=parse_bytes(memory))) as store:
+        store.compact()
+    (after,) = find_states(place)
+    found = {"directory": place, "before": _size(before), "after": _size(after)}
+    if json:
+        typer.echo(json_text.dumps(found))
+    else:
+        typer.echo(
+            f"{place}: {_size(before)['runs']} runs, {_size(before)['bytes']:,} bytes -> "
+            f"{_size(after)['runs']} runs, {_size(after)['bytes']:,} bytes"
+        )
+
+
+def _size(state: State) -> dict[str, int]:
+    version = state.found.edit.version
+    return {"runs": len(version.runs), "files": len(version.files), "bytes": version.size}
+
+
+@app.command("repair")
+def repair_state(
+    directory: Annotated[
+        Path, typer.Argument(help="A damaged standalone store's or bucket's directory.")
+    ],
+    target: Annotated[Path, typer.Argument(help="A new directory for what can be saved.")],
+    pointer: Annotated[
+        str | None, typer.Option(help="A commit pointer of a bucket; default: the newest.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Save what can be read of a damaged state into a new directory and say what is lost.
+
+    The damaged directory is not touched. Exit status: 0 nothing is lost, 1 something is.
+    """
+    report = repair(str(directory), str(target), pointer)
+    if json:
+        typer.echo(json_text.dumps(report.as_dict()))
+    else:
+        _print_report(report)
+    if report.losses:
+        raise typer.Exit(LOST)
+
+
+def _print_report(report: RepairReport) -> None:
+    typer.echo(
+        f"{report.target}: {report.rows:,} rows in tables and {report.logged_writes:,} logged "
+        f"writes; {report.copied_files} files copied, {report.rebuilt_files} rebuilt"
+    )
+    for problem in report.problems:
+        typer.echo(f"note: {problem}")
+    for loss in report.as_dict()["losses"]:
+        rows = "an unknown number of" if loss["rows"] is None else f"{loss['rows']:,}"
+        typer.echo(f"LOST {loss['file']}: {loss['what']}; {rows} rows")
+        for keys in loss["ranges"]:
+            typer.echo(f"  between the keys {keys['low'] or 'first'} and {keys['high'] or 'last'}")
+        if loss["deletions"]:
+            typer.echo("  deletions may be lost too: rows deleted earlier may be back")
+    if not report.losses:
+        typer.echo("nothing is lost")

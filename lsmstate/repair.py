@@ -1,0 +1,258 @@
+"""Repair: everything that can still be read of a damaged state, in a new directory.
+
+The damaged directory is only read. Files that are whole are copied, of damaged ones the readable
+rows are written anew, and of a changelog the whole records. The report says what was lost.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from cython_ext.file import AppendFile, ReadFile
+from cython_ext.salvage import ListedEntries
+from cython_ext.sst_reader import Sst
+from lsmstate.changelog import MAGIC, changelog_files
+from lsmstate.directory_lock import check_unowned
+from lsmstate.errors import CorruptionError, InvalidArgumentError
+from lsmstate.file_names import numbered, parse_attempt_file, parse_numbered
+from lsmstate.manifest import Pointer, pack_edit
+from lsmstate.memory_budget import process_memory
+from lsmstate.options import MIB, Options
+from lsmstate.owners import AttemptOwner, Owner, ProcessOwner
+from lsmstate.salvage import UNDESCRIBED, KeyRange, SalvagedTable
+from lsmstate.salvage_changelog import Record, Replay, plan_replay, salvage_changelog
+from lsmstate.salvage_state import DamagedState, find_damaged_state
+from lsmstate.table_files import TableWriter
+from lsmstate.version import FileMeta, Run, Version
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What could not be read of one file. ``rows`` None: nobody knows how many. Where
+    ``deletions`` may be lost too, rows that were deleted may be back. Key ranges are as stored,
+    with the stream's number in front."""
+
+    file: str
+    what: str
+    rows: int | None
+    deletions: bool = True
+    ranges: tuple[KeyRange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """``pointer`` opens the repaired state; ``problems`` are not losses by themselves."""
+
+    source: str
+    target: str
+    commit: str
+    pointer: str
+    rows: int
+    logged_writes: int
+    copied_files: int
+    rebuilt_files: int
+    losses: tuple[Loss, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def lost_rows(self) -> int | None:
+        """Rows lost from tables and logs together; None if that is not known."""
+        known = [loss.rows for loss in self.losses if loss.rows is not None]
+        return sum(known) if len(known) == len(self.losses) else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values; keys in hexadecimal."""
+        found = asdict(self)
+        for loss in found["losses"]:
+            loss["ranges"] = [
+                {end: key.hex() if key is not None else None for end, key in part.items()}
+                for part in loss["ranges"]
+            ]
+        return {**found, "lost_rows": self.lost_rows}
+
+
+def repair(source: str, target: str, pointer: str | None = None) -> RepairReport:
+    """Salvage the state in ``source`` (a standalone store's or a bucket's directory; of a bucket
+    the commit ``pointer`` names, or the newest) into ``target``, which must not exist or be empty.
+
+    StoreLockedError if a process has the store open; CorruptionError if no commit can be read.
+    Cost: all of it is read and written. Memory: the largest damaged file.
+    """
+    if os.path.isdir(target) and os.listdir(target):
+        raise InvalidArgumentError(f"{target} is not empty; name a new directory to repair into")
+    check_unowned(source)
+    state = find_damaged_state(source, pointer)
+    os.makedirs(target, exist_ok=True)
+    options = Options(sync="commit")
+    owner: Owner = (
+        ProcessOwner(target, options)
+        if state.is_standalone
+        else AttemptOwner(_batch_of(state.commit), "repaired")
+    )
+    try:
+        return _Repair(state, target, options, owner).run()
+    finally:
+        owner.release()
+
+
+class _Repair:
+    """One repair under way."""
+
+    def __init__(self, state: DamagedState, target: str, options: Options, owner: Owner) -> None:
+        self._state = state
+        self._target = target
+        self._owner = owner
+        self._cache = process_memory().cache
+        budget = process_memory().budget
+        budget.limit = max(budget.limit, options.memory_bytes)
+        self._files = TableWriter(target, options, budget, owner.new_name)
+        self._losses = [Loss(name, "nothing of it can be read", None) for name in state.unreadable]
+        self._problems = list(state.problems)
+        self._copied = self._rebuilt = 0
+
+    def run(self) -> RepairReport:
+        runs = []
+        for run in self._state.edit.version.runs:
+            files = tuple(made for file in run.files for made in self._take(file))
+            if files:
+                runs.append(Run(run.number, run.level, files))
+        replay = Replay((), self._state.edit.replay_from, ())
+        if self._state.is_standalone:
+            replay = self._salvage_logs()
+        pointer = self._commit(runs, replay.replay_from)
+        if replay.records:
+            self._write_log(replay.records)
+        return RepairReport(
+            self._state.directory,
+            self._target,
+            self._state.commit,
+            pointer,
+            sum(run.rows for run in runs),
+            len(replay.records),
+            self._copied,
+            self._rebuilt,
+            tuple(self._losses),
+            tuple(self._problems),
+        )
+
+    # Tables -------------------------------------------------------------------------------
+
+    def _take(self, file: FileMeta) -> Sequence[FileMeta]:
+        """The file's rows in the new directory, as far as they can be read."""
+        path = os.path.join(self._state.directory, file.name)
+        table = None
+        try:
+            table = Sst(path, self._cache)
+            counts = table.verify()
+            if (table.uid, counts["keys"], counts["rows"]) == (file.uid, file.keys, file.rows):
+                return [self._copy(file, table)]
+            why = "is not the file that the manifest names"
+        except (CorruptionError, OSError) as error:
+            why = str(error)
+        try:
+            return self._rebuild(file, path, table)
+        except (CorruptionError, OSError) as error:
+            whole = (KeyRange(file.min_key, file.max_key),)
+            why = "is missing" if isinstance(error, FileNotFoundError) else f"{why}; {error}"
+            self._losses.append(Loss(file.name, why, file.rows, ranges=whole))
+            return []
+
+    def _copy(self, file: FileMeta, table: Sst) -> FileMeta:
+        name = self._owner.new_name("run")
+        reading, writing = ReadFile(table.path), AppendFile(os.path.join(self._target, name))
+        try:
+            for offset in range(0, reading.size, MIB):
+                writing.append(reading.read(offset, min(MIB, reading.size - offset)))
+            writing.sync()
+        finally:
+            reading.close()
+            writing.close()
+        self._copied += 1
+        return replace(file, name=name, size=table.size, checksum=table.checksum)
+
+    def _rebuild(self, file: FileMeta, path: str, table: Sst | None) -> Sequence[FileMeta]:
+        salvaged = SalvagedTable(path)
+        own = table if table is not None else salvaged.description()
+        if own is not None and own.uid != file.uid:
+            raise CorruptionError("another file lies under this name", path, 0)
+        base = (
+            table.base_sequence if table is not None else salvaged.base_sequence(file.min_sequence)
+        )
+        made = self._files.write_run(ListedEntries(salvaged.entries(base)), base)
+        self._rebuilt += 1
+        lost_rows = file.rows - salvaged.saved_rows
+        lost_keys = file.keys - sum(new.keys for new in made)
+        ranges = tuple(salvaged.lost_ranges)
+        if file.uid == UNDESCRIBED:
+            what = "is damaged, and nothing says how many rows it had"
+            self._losses.append(Loss(file.name, what, None, ranges=ranges))
+        elif lost_rows or lost_keys:
+            what = "blocks are damaged"
+            undeleted = salvaged.has_lost_keys and lost_keys > 0
+            self._losses.append(Loss(file.name, what, lost_rows, undeleted, ranges))
+        return made
+
+    # Commit and changelog -----------------------------------------------------------------
+
+    def _commit(self, runs: Sequence[Run], replay_from: tuple[int, int]) -> str:
+        found = self._state.edit
+        version = Version(tuple(runs), found.version.next_sequence, found.version.next_run)
+        edit = replace(found, version=version, base=None, replay_from=replay_from)
+        writer, name = self._files.start_commit(ListedEntries([]), version.next_sequence)
+        sealed = self._files.seal(writer, name, pack_edit(edit, {}))
+        pointer = str(Pointer(name, sealed.size, sealed.checksum))
+        live = {file.name for file in version.files} | {name}
+        self._owner.committed(pointer, live, replay_from[0])
+        return pointer
+
+    def _salvage_logs(self) -> Replay:
+        """The logged writes that are not in the runs."""
+        found: list[Record] = []
+        for name in changelog_files(self._state.directory):
+            log = salvage_changelog(os.path.join(self._state.directory, name))
+            found += log.records
+            if log.torn_bytes:
+                self._problems.append(
+                    f"{name} ends within a record, after {log.torn_bytes} bytes of it: a write "
+                    "that nobody was told of, if the store was killed while it wrote"
+                )
+            for offset, size in log.gaps:
+                what = f"{size} bytes at offset {offset} are damaged"
+                self._losses.append(Loss(name, what, None))
+        replay = plan_replay(found, self._replay_from(found))
+        for first, last in replay.missing:
+            what = f"writes {first} to {last} are in no changelog"
+            self._losses.append(Loss("changelog", what, None))
+        return replay
+
+    def _replay_from(self, records: Sequence[Record]) -> tuple[int, int]:
+        """The first write that is not wholly in the runs, and how many of its keys are. Where
+        files were adopted it follows from them: of their last write, as many as it has rows."""
+        if not self._state.is_pieced_together:
+            return self._state.edit.replay_from
+        newest = max(self._state.edit.version.files, key=lambda file: file.max_sequence)
+        reached = newest.max_sequence
+        if all(record.sequence != reached for record in records):
+            return reached + 1, 0
+        table = SalvagedTable(os.path.join(self._state.directory, newest.name))
+        entries = table.entries(table.base_sequence(newest.min_sequence))
+        return reached, sum(row[0] == reached for _, _, rows in entries for row in rows)
+
+    def _write_log(self, records: Sequence[tuple[int, Record]]) -> None:
+        names = filter(None, map(parse_numbered, os.listdir(self._target)))
+        number = 1 + max(number for _, number in names)
+        log = AppendFile(os.path.join(self._target, numbered("changelog", number)))
+        try:
+            log.append(MAGIC)
+            for sequence, record in records:
+                log.append(record.framed_as(sequence))
+            log.sync()
+        finally:
+            log.close()
+
+
+def _batch_of(commit: str) -> int:
+    file = parse_attempt_file(commit)
+    assert file is not None
+    return file.batch_id
