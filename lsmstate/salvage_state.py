@@ -138,12 +138,16 @@ def _with_runs(
 ) -> Version:
     """A version with the files that came after the commit it is of. Files that hold writes of a
     time whose runs have lost a file are the outcome of their merge, and take their place; where
-    they are all there, it is of a merge that did not end."""
+    they are all there, it is of a merge that did not end. What was merged into a run that is
+    there is needless (a checkpoint may keep it)."""
     runs = list(version.runs)
     next_run = version.next_run
     for files in unnamed:
         merged = [run for run in runs if _lies_within(run, files)]
-        if merged and all(_is_there(directory, run) for run in merged):
+        whole = [run for run in runs if _is_there(directory, run)]
+        if (merged and all(run in whole for run in merged)) or any(
+            _was_merged_into(run, files) for run in whole
+        ):
             continue
         missing = sum(run.rows for run in merged) - sum(file.rows for file in files)
         if missing > 0:
@@ -204,6 +208,22 @@ def _lies_within(run: Run, files: tuple[FileMeta, ...]) -> bool:
         for file in run.files
         if file.rows
     )
+
+
+def _was_merged_into(run: Run, files: tuple[FileMeta, ...]) -> bool:
+    """Whether a run holds the writes of these files, and was written after them."""
+    rows = [file for file in run.files if file.rows]
+    return (
+        bool(rows)
+        and _first_sequence(run.files) <= _first_sequence(files)
+        and max(file.max_sequence for file in files) <= max(file.max_sequence for file in rows)
+        and max(_number(file) for file in files) < min(_number(file) for file in run.files)
+    )
+
+
+def _number(file: FileMeta) -> int:
+    found = parse_numbered(file.name)
+    return found[1] if found is not None else 0
 
 
 def _is_there(directory: str, run: Run) -> bool:

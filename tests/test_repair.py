@@ -268,6 +268,30 @@ def test_a_commit_that_cannot_be_read(damaged, tmp_path, how):
         assert report.losses == ()
 
 
+@pytest.mark.parametrize("what", ["manifest", "edit"])
+def test_files_that_only_a_checkpoint_needs_are_no_part_of_the_state(tmp_path, what):
+    """They hold rows that merges have written anew since; taken in, those would be there twice."""
+    directory, work = tmp_path / "store", Work()
+    with LsmStore.open(str(directory), STREAMS, options=OPTIONS) as store:
+        for number in range(7):
+            work.append(store, "left", 1500)
+            store.checkpoint(f"kept-{number}")
+        store.compact()
+        work.append(store, "left", 100)
+        store.commit()
+        kept = {f.name for f in find_states(str(directory))[0].found.edit.version.files}
+    assert len(list(directory.glob("run-*.sst"))) > len(kept) + 2
+    if what == "manifest":
+        flip(max(directory.glob("MANIFEST-*")), 3)
+    else:
+        path = commit_file(directory)
+        (edit,) = blocks(path, "edit")
+        flip(path, edit[0] + edit[1] // 2)
+    report, found = repaired(directory, tmp_path / "new")
+    assert found == expected(work)
+    assert report.losses == ()
+
+
 def test_a_torn_end_of_the_changelog_is_normal(damaged, tmp_path):
     directory, work = damaged
     path = sorted(directory.glob("changelog-*"))[-1]
