@@ -4,6 +4,7 @@ Everything is length-checked before it is believed: a record that does not add u
 CorruptionError. Framing and checksum are the changelog's (lsmstate/changelog.py).
 """
 
+from cpython.bytearray cimport PyByteArray_FromStringAndSize
 from libc.stdint cimport uint8_t, uint64_t
 from libc.stdlib cimport malloc
 from libc.string cimport memcpy
@@ -18,8 +19,9 @@ cdef enum:
     HEAD_BYTES = 24
 
 
-def pack_write(KeyBatch keys not None, RowBatch rows) -> bytearray:
-    """Keys, and the rows of an append (None for a delete): counts, offsets, bytes."""
+def pack_write(KeyBatch keys not None, RowBatch rows, size_t room=0) -> bytearray:
+    """Keys, and the rows of an append (None for a delete): counts, offsets, bytes. `room` bytes in
+    front are left for the caller to fill, so that nothing this large is copied to be framed."""
     cdef uint64_t head[3]
     cdef uint64_t n = keys.n
     cdef uint64_t row_offsets = (n + 1) * 8 if rows is not None else 0
@@ -28,8 +30,10 @@ def pack_write(KeyBatch keys not None, RowBatch rows) -> bytearray:
     head[0] = n
     head[1] = keys.offsets[n]
     head[2] = rows.offsets[n] if rows is not None else 0
-    record = bytearray(HEAD_BYTES + n + (n + 1) * 8 + head[1] + row_offsets + head[2])
-    place = <uint8_t*> record
+    record = PyByteArray_FromStringAndSize(
+        NULL, room + HEAD_BYTES + n + (n + 1) * 8 + head[1] + row_offsets + head[2]
+    )
+    place = <uint8_t*> record + room
     memcpy(place, head, HEAD_BYTES)
     place += HEAD_BYTES
     memcpy(place, keys.valid, n)

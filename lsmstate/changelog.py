@@ -64,10 +64,10 @@ class Changelog:
     def append(self, writes: Sequence[Write]) -> None:
         """Log writes before they are applied: all of them or, torn, none. OSError: they are not
         acknowledged, and the log must not be appended to again (its end may be torn)."""
-        payloads = [_pack(write) for write in writes]
-        payload = payloads[0] if len(payloads) == 1 else _grouped(writes[0].sequence, payloads)
-        length = len(payload)
-        self._file.append(FRAME.pack(length, length_check(length), checksum(payload)) + payload)
+        record = _pack(writes[0], FRAME.size) if len(writes) == 1 else _grouped(writes)
+        payload = memoryview(record)[FRAME.size :]
+        FRAME.pack_into(record, 0, len(payload), length_check(len(payload)), checksum(payload))
+        self._file.append(record)
         if self._sync:
             self._file.sync()
 
@@ -113,16 +113,22 @@ def _damaged(path: str, offset: int) -> CorruptionError:
     )
 
 
-def _pack(write: Write) -> bytes:
+def _pack(write: Write, room: int = 0) -> bytearray:
+    """A write's payload, after ``room`` bytes that the caller fills."""
     write.keys.set_stream_number(write.stream)
-    return HEAD.pack(write.kind, write.stream, write.sequence) + pack_write(write.keys, write.rows)
+    packed = pack_write(write.keys, write.rows, room + HEAD.size)
+    HEAD.pack_into(packed, room, write.kind, write.stream, write.sequence)
+    return packed
 
 
-def _grouped(sequence: int, payloads: Sequence[bytes]) -> bytes:
-    parts = [HEAD.pack(_GROUP, 0, sequence)]
-    for payload in payloads:
-        parts += [_LENGTH.pack(len(payload)), payload]
-    return b"".join(parts)
+def _grouped(writes: Sequence[Write]) -> bytearray:
+    """Several writes' payloads as one, after room for the frame."""
+    record = bytearray(FRAME.size) + HEAD.pack(_GROUP, 0, writes[0].sequence)
+    for write in writes:
+        payload = _pack(write)
+        record += _LENGTH.pack(len(payload))
+        record += payload
+    return record
 
 
 def _unpack(payload: bytes, path: str, offset: int) -> Iterator[Write]:
