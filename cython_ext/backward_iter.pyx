@@ -26,6 +26,7 @@ cdef class BackwardMemtableSource(MemtableSource):
 
     def __init__(self, Memtable memtable not None):
         self.memtable = memtable
+        self.deleted = memtable.deleted
         self.node = NULL
         self._enter_from_behind(<int64_t> memtable.list_count - 1)
 

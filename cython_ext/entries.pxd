@@ -1,5 +1,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+from cython_ext.key_ranges cimport KeyRanges
+
 cdef enum:
     FLAG_RESET = 1      # the rows stored before this entry are deleted
     FLAG_CONTINUES = 2  # on disk only: the next key block begins with more rows of this key
@@ -18,6 +20,7 @@ cdef class EntrySource:
     cdef uint8_t flags
     cdef uint64_t rows
     cdef uint64_t row_bytes
+    cdef readonly KeyRanges deleted    # keys that this source deletes from all older ones, or None
     # 1: there is an entry, 0: the end. Skips the rows of the entry before.
     cdef int next_key(self) except -1 nogil
     # 1: a row, which lives until the next call of any method; 0: the entry has no more rows.

@@ -1,5 +1,9 @@
 from typing_extensions import disjoint_base
 
+from cython_ext.key_ranges import KeyRanges
+
 @disjoint_base
 class EntrySource:
+    @property
+    def deleted(self) -> KeyRanges | None: ...
     def entries(self, start: bytes = ...) -> list[tuple[bytes, int, list[bytes]]]: ...

@@ -2,6 +2,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from cython_ext.budget cimport Budget
 from cython_ext.key_codec cimport KeyBatch
+from cython_ext.key_ranges cimport KeyRanges
 from cython_ext.memtable cimport Memtable, Node
 from cython_ext.row_codec cimport RowCodec
 from cython_ext.sst_probe cimport HitList, ProbeCounters
@@ -27,6 +28,7 @@ cdef class Lookup:
     cdef list memtables           # keeps the objects alive, not what Memtable.release cleared
     cdef Node*** nodes            # per memtable, oldest first: per key position, or NULL
     cdef Py_ssize_t memtable_count
+    cdef int32_t* floor           # per key position: no older tier counts; NULL: all do
     cdef int32_t* start           # per key position: the oldest tier that still counts
     cdef ProbeCounters probe_counters
     cdef int64_t charged

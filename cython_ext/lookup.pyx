@@ -7,13 +7,14 @@ memtables are numbered by age as *tiers*: all runs, oldest first, then all memta
 cimport cython
 import numpy as np
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memset
 
 from cython_ext.budget cimport PROBE, Budget
 from cython_ext.entries cimport FLAG_RESET
 from cython_ext.key_codec cimport KeyBatch
+from cython_ext.key_ranges cimport KeyRanges
 from cython_ext.memtable cimport (
     MAX_HEIGHT, Memtable, Node, StreamList, find_node, list_of, start_path,
 )
@@ -81,6 +82,7 @@ cdef class Lookup:
         free(self.selected)
         free(self.nodes)
         free(self.start)
+        free(self.floor)
         if self.budget is not None:
             self.budget.release(PROBE, self.charged)
 
@@ -99,6 +101,27 @@ cdef class Lookup:
             <bytes> self.keys.data[self.keys.offsets[low]:self.keys.offsets[low + 1]],
             <bytes> self.keys.data[self.keys.offsets[high]:self.keys.offsets[high + 1]],
         )
+
+    def delete_ranges(self, KeyRanges deleted not None) -> None:
+        """Say that all tiers searched so far have lost these keys: the next one deleted them."""
+        cdef Py_ssize_t i
+        cdef int32_t tier = <int32_t> (self.run_count + self.memtable_count)
+        cdef uint64_t* offsets = self.keys.offsets
+        cdef uint32_t position
+        if deleted.count == 0:
+            return
+        if self.floor == NULL:
+            self.floor = <int32_t*> calloc(self.n + 1, sizeof(int32_t))
+            if self.floor == NULL:
+                raise MemoryError(f"no memory to look up {self.n} keys")
+            self._charge((self.n + 1) * <int64_t> sizeof(int32_t))
+        with nogil:
+            for i in range(self.selected_count):
+                position = self.selected[i]
+                if deleted.covers(
+                    self.keys.data + offsets[position], offsets[position + 1] - offsets[position]
+                ):
+                    self.floor[position] = tier
 
     def search_run(self, list files not None) -> int:
         """Look the keys up in the files of one run, in key order; runs come oldest first.
@@ -190,7 +213,7 @@ cdef class Lookup:
         sizes = np.zeros(self.n, dtype=np.int64)
         cdef int64_t[::1] count_view = counts
         cdef int64_t[::1] size_view = sizes
-        cdef Py_ssize_t i, tier
+        cdef Py_ssize_t i, tier, floor
         cdef uint32_t position
         cdef bint hidden
         with nogil:
@@ -199,7 +222,8 @@ cdef class Lookup:
                 hidden = False
                 tier = self.run_count + self.memtable_count
                 self.start[position] = <int32_t> tier
-                while tier > 0 and not hidden:
+                floor = self.floor[position] if self.floor != NULL else 0
+                while tier > floor and not hidden:
                     tier -= 1
                     if self.holds(tier, position):
                         self.start[position] = <int32_t> tier

@@ -3,6 +3,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from cython_ext.arena cimport Arena
 from cython_ext.entries cimport EntrySource, RowRef
 from cython_ext.key_codec cimport KeyBatch
+from cython_ext.key_ranges cimport KeyRanges
 from cython_ext.row_codec cimport RowBatch
 
 cdef enum:
@@ -50,6 +51,7 @@ cdef class Memtable:
     cdef readonly uint64_t row_bytes
     cdef readonly uint64_t first_sequence
     cdef readonly uint64_t last_sequence
+    cdef readonly KeyRanges deleted    # of everything older than this table
     cdef bint _written
     cdef int users                 # see retain
     cdef StreamList* _list_for_writing(self, uint32_t stream) except? NULL

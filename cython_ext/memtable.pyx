@@ -15,6 +15,7 @@ from cython_ext.budget cimport MEMTABLE, Budget
 from cython_ext.coding cimport compare
 from cython_ext.entries cimport FLAG_RESET, EntrySource, RowRef
 from cython_ext.key_codec cimport KeyBatch
+from cython_ext.key_ranges cimport KeyRanges
 from cython_ext.row_codec cimport RowBatch
 
 cdef extern from *:
@@ -120,6 +121,7 @@ cdef class Memtable:
         self.first_sequence = 0
         self.last_sequence = 0
         self.users = 1
+        self.deleted = KeyRanges()
 
     def __init__(self, Budget budget not None, int64_t limit_bytes):
         if limit_bytes < 4096:
@@ -129,7 +131,7 @@ cdef class Memtable:
         free(self.lists)
 
     def __len__(self) -> int:
-        return self.keys
+        return self.keys + self.deleted.count
 
     @property
     def nbytes(self) -> int:
@@ -359,9 +361,8 @@ cdef class Memtable:
         self.lists = NULL
         self.list_count = 0
         self._written = False
-        self.keys = 0
-        self.rows = 0
-        self.row_bytes = 0
+        self.keys = self.rows = self.row_bytes = 0
+        self.deleted = KeyRanges()
 
     def check(self) -> None:
         """Raise AssertionError unless every invariant holds; walks everything."""
@@ -428,6 +429,7 @@ cdef class MemtableSource(EntrySource):
 
     def __init__(self, Memtable memtable not None):
         self.memtable = memtable
+        self.deleted = memtable.deleted
         self._enter(0)
 
     cdef void _enter(self, uint32_t stream) noexcept nogil:

@@ -1,5 +1,6 @@
 from libc.stdint cimport uint8_t, uint64_t
 
+from cython_ext.key_ranges cimport KeyRanges
 from cython_ext.entries cimport EntrySource, RowRef
 
 
@@ -7,9 +8,11 @@ cdef class MergingSource(EntrySource):
     cdef list sources             # oldest first; keeps them alive
     cdef void** children          # the same, borrowed, for use without the GIL
     cdef Py_ssize_t count
+    cdef void** ranges            # per child: its `deleted` or NULL; NULL: no child has any
     cdef uint8_t* state           # per child: 0 at its end, 1 stands at an entry, 2 to be advanced
     cdef Py_ssize_t current       # the child whose rows are being given
     cdef int sign                 # 1: keys ascend, -1: they descend
+    cdef int _take_ranges(self) except -1
     cdef int _advance(self) except -1 nogil
 
 

@@ -2,11 +2,16 @@ from collections.abc import Callable, Sequence
 from typing import final
 
 from cython_ext.entries import EntrySource
+from cython_ext.key_ranges import KeyRanges
 
 @final
 class MergingSource(EntrySource):
+    @property
+    def deleted(self) -> KeyRanges: ...
     def __init__(self, sources: Sequence[EntrySource], reverse: bool = ...) -> None: ...
 
 @final
 class ChainSource(EntrySource):
-    def __init__(self, openers: Sequence[Callable[[], EntrySource]]) -> None: ...
+    def __init__(
+        self, openers: Sequence[Callable[[], EntrySource]], deleted: KeyRanges | None = ...
+    ) -> None: ...

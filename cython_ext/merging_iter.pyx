@@ -1,8 +1,9 @@
 """k sources in one: keys in order, the rows of a key from the oldest source to the newest.
 
 Sources are ordered by age and merging joins neighbours only, so the order of age is the order of
-(sequence, ordinal); an entry that resets its key hides the rows of all older sources. At most a
-dozen sources are merged, so the least key is found by looking at each.
+(sequence, ordinal); an entry that resets its key hides the rows of all older sources, and so does
+a range that a source deleted. At most a dozen sources are merged, so the least key is found by
+looking at each.
 """
 
 from libc.stdint cimport uint8_t
@@ -11,6 +12,7 @@ from libc.string cimport memset
 
 from cython_ext.coding cimport compare
 from cython_ext.entries cimport FLAG_RESET, EntrySource, RowRef
+from cython_ext.key_ranges cimport KeyRanges
 
 cdef enum:
     AT_END = 0
@@ -36,8 +38,28 @@ cdef class MergingSource(EntrySource):
             self.state[i] = TO_ADVANCE
         self.current = self.count
         self.sign = -1 if reverse else 1
+        self._take_ranges()
+
+    cdef int _take_ranges(self) except -1:
+        """What the sources deleted, all in all, and who deleted what."""
+        cdef EntrySource source
+        cdef KeyRanges joined = KeyRanges()
+        for source in self.sources:
+            if source.deleted is not None:
+                joined = joined.joined(source.deleted)
+        self.deleted = joined
+        if joined.count == 0:
+            return 0
+        self.ranges = <void**> calloc(self.count, sizeof(void*))
+        if self.ranges == NULL:
+            raise MemoryError(f"no memory to merge {self.count} sources")
+        for i, source in enumerate(self.sources):
+            if source.deleted is not None:
+                self.ranges[i] = <void*> source.deleted
+        return 0
 
     def __dealloc__(self):
+        free(self.ranges)
         free(self.children)
         free(self.state)
 
@@ -52,6 +74,7 @@ cdef class MergingSource(EntrySource):
 
     cdef int next_key(self) except -1 nogil:
         cdef Py_ssize_t i, least = -1
+        cdef bint hidden = False
         self._advance()
         for i in range(self.count):
             if self.state[i] == STANDS and (least < 0 or self.sign * compare(
@@ -71,19 +94,21 @@ cdef class MergingSource(EntrySource):
         self.current = self.count
         # From the newest to the oldest, until one says that nothing older counts.
         for i in range(self.count - 1, least - 1, -1):
-            if self.state[i] != STANDS or (i != least and compare(
+            if self.state[i] == STANDS and (i == least or compare(
                 (<EntrySource> self.children[i]).key, (<EntrySource> self.children[i]).key_size,
                 self.key, self.key_size,
-            ) != 0):
-                continue
-            if self.flags & FLAG_RESET:
-                self.state[i] = TO_ADVANCE
-                continue
-            self.state[i] = GIVES
-            self.flags |= (<EntrySource> self.children[i]).flags & FLAG_RESET
-            self.rows += (<EntrySource> self.children[i]).rows
-            self.row_bytes += (<EntrySource> self.children[i]).row_bytes
-            self.current = i
+            ) == 0):
+                if hidden:
+                    self.state[i] = TO_ADVANCE
+                    continue
+                self.state[i] = GIVES
+                self.flags |= (<EntrySource> self.children[i]).flags & FLAG_RESET
+                self.rows += (<EntrySource> self.children[i]).rows
+                self.row_bytes += (<EntrySource> self.children[i]).row_bytes
+                self.current = i
+                hidden = (self.flags & FLAG_RESET) != 0
+            if self.ranges != NULL and self.ranges[i] != NULL and not hidden:
+                hidden = (<KeyRanges> self.ranges[i]).covers(self.key, self.key_size)
         return 1
 
     cdef int next_row(self, RowRef* row) except -1 nogil:
@@ -107,7 +132,8 @@ cdef class MergingSource(EntrySource):
 cdef class ChainSource(EntrySource):
     """The files of one run, one after the other; each is opened when its turn comes."""
 
-    def __init__(self, openers: list):
+    def __init__(self, openers: list, KeyRanges deleted=None):
+        self.deleted = deleted
         self.waiting = list(reversed(openers))
         self.source = None
 

@@ -28,18 +28,20 @@ MAGIC = b"LSMCLOG\x01"
 APPEND = 1
 DELETE = 2
 PUT = 3
+DELETE_RANGE = 4
 
 #: Kind of a record that holds several writes, each as its length and the payload it would have.
 _GROUP = 128
 _LENGTH = struct.Struct("<Q")
 
-_KINDS = (APPEND, DELETE, PUT)
+_KINDS = (APPEND, DELETE, PUT, DELETE_RANGE)
 _WITH_ROWS = (APPEND, PUT)
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One acknowledged write."""
+    """One acknowledged write. The keys of a deleted range are its bounds: from the first on and
+    below the second, which is null if there is no bound."""
 
     kind: int
     stream: int

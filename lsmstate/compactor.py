@@ -33,9 +33,10 @@ class Merge:
         #: All files begun so far, also the one being written.
         self.names: list[str] = []
         base = min((f.min_sequence for r in runs for f in r.files if f.rows), default=0)
-        self._slices = files.write_slices(
-            MergingSource(sources), base, self.files, self.names, bottom=task.bottom
-        )
+        source = MergingSource(sources)
+        #: What the runs together delete from all older ones.
+        self.deleted = source.deleted
+        self._slices = files.write_slices(source, base, self.files, self.names, bottom=task.bottom)
 
     def step(self, max_bytes: int) -> bool:
         """Go on for about so many bytes; True when all is written."""

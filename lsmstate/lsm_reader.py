@@ -108,8 +108,10 @@ class LsmReader:
             low, high = asked
             for run in tiers.runs:
                 files = [f for f in run.files if f.max_key >= low and f.min_key <= high]
+                lookup.delete_ranges(run.deleted)
                 lookup.search_run([self._tables.open(self._directory, file) for file in files])
             for table in tiers.memtables:
+                lookup.delete_ranges(table.deleted)
                 lookup.search_memtable(table)
         asked_keys = encoded.n_valid if asked_for is None else len(asked_for)
         self.probed.add(asked_keys, *lookup.counters())
@@ -157,7 +159,9 @@ class LsmReader:
             files = [
                 f for f in run.files if f.max_key >= low and (high is None or f.min_key < high)
             ]
-            sources.append(self._tables.source(self._directory, files, reverse=reverse))
+            sources.append(
+                self._tables.source(self._directory, files, run.deleted, reverse=reverse)
+            )
         for table in tiers.memtables:
             sources.append(BackwardMemtableSource(table) if reverse else table.source())
         return Scanner(

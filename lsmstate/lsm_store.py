@@ -16,9 +16,10 @@ from cython_ext.changelog_record import largest_row
 from cython_ext.key_codec import KeyBatch, KeyCodec
 from cython_ext.memtable import Memtable
 from cython_ext.row_codec import RowBatch, RowCodec
-from lsmstate.changelog import APPEND, DELETE, Write
+from lsmstate.changelog import APPEND, DELETE_RANGE, Write
 from lsmstate.checkpoints import Checkpoint, Checkpoints
-from lsmstate.errors import CorruptionError, MemoryLimitError
+from lsmstate.errors import CorruptionError
+from lsmstate.key_range import key_range
 from lsmstate.lsm_reader import LsmProbe, LsmReader, Tiers
 from lsmstate.memory_budget import process_memory
 from lsmstate.memtables import MOST_SEALED, Memtables
@@ -28,6 +29,7 @@ from lsmstate.row_parts import (
     check_largest_row,
     check_mutations,
     check_row_sizes,
+    no_room,
     part_bytes,
     parts_of,
 )
@@ -42,7 +44,7 @@ from lsmstate.store_checks import (
     streams_by_name,
 )
 from lsmstate.store_reads import StoreReads
-from lsmstate.write_steps import KINDS, STEPS
+from lsmstate.write_steps import KINDS, STEPS, places_of
 
 _log = logging.getLogger(__name__)
 
@@ -172,8 +174,7 @@ class LsmStore(StoreReads):
         return self._make([self._planned(i, m) for i, m in enumerate(mutations)])
 
     def _planned(self, place: int, mutation: Mutation) -> Write:
-        name = mutation.stream
-        rows = mutation.rows
+        name, rows = mutation.stream, mutation.rows
         return Write(
             KINDS[mutation.kind],
             self._numbers[name],
@@ -216,10 +217,23 @@ class LsmStore(StoreReads):
 
     def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
         """See store.StateStore.delete."""
-        schema = stream_of(self._streams, stream)
         self._guard.check_writable()
-        encoded = encoded_keys(schema, self._key_codecs[stream], keys)
-        self._make([Write(DELETE, self._numbers[stream], self._sequence + 1, encoded, None)])
+        stream_of(self._streams, stream)
+        self._make([self._planned(0, Mutation("delete", stream, keys))])
+
+    def delete_range(
+        self,
+        stream: str,
+        *,
+        low: KeyValues | None = None,
+        high: KeyValues | None = None,
+        prefix: KeyValues | None = None,
+    ) -> None:
+        """See store.MultimapStore.delete_range."""
+        wanted = key_range(stream_of(self._streams, stream), low, high, prefix)
+        self._guard.check_writable()
+        bounds = KeyBatch.from_bytes(list(wanted))
+        self._make([Write(DELETE_RANGE, self._numbers[stream], self._sequence + 1, bounds, None)])
 
     def _apply(self, write: Write) -> None:
         """Redo a logged write, as far as it is not in the runs."""
@@ -236,9 +250,8 @@ class LsmStore(StoreReads):
         expected, place = self._replay_from
         if following is not None or place:
             raise CorruptionError(
-                f"write {expected} is missing from the changelogs"
-                + (f", which go on with write {following}" if following is not None else "")
-                + "; restore the store from a checkpoint",
+                f"write {expected} is missing from the changelogs (next: {following}); restore the "
+                "store from a checkpoint",
                 self._directory,
                 0,
             )
@@ -248,7 +261,7 @@ class LsmStore(StoreReads):
         the keys of its steps, one step after the other."""
         write.keys.set_stream_number(write.stream)  # other writes may share the keys
         steps = STEPS[write.kind]
-        place, count = start, write.keys.n_valid
+        place, count = start, places_of(write)
         if self._memtables.sealed_count > MOST_SEALED:
             self.flush()
         while place < count * len(steps):
@@ -262,10 +275,7 @@ class LsmStore(StoreReads):
             if reached == place and was_empty:
                 active.clear()  # the key may be in it, without the row
                 if not self._memtables and not self._memory.relieve(self):
-                    raise MemoryLimitError(
-                        f"no room for one more row: {self._memory.budget.usage()} of the cap of "
-                        f"{self._memory.budget.limit} bytes are in use; raise memory_bytes"
-                    )
+                    raise no_room(self._memory.budget)
             place = reached
             self._replay_from = (write.sequence, place)
             with self._append_pauses.measured():

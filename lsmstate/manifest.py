@@ -7,17 +7,19 @@ without size and checksum: the pointer and the footer have them.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgpack
 
 from cython_ext.codec import checksum
+from cython_ext.key_ranges import KeyRanges
 from lsmstate.errors import CorruptionError, FormatVersionError
 from lsmstate.version import FileMeta, Run, Version
 
-EDIT_VERSION = 1
+#: Format 2 knows deleted ranges; edits without any are written as format 1.
+EDIT_VERSION = 2
 
 _POINTER = re.compile(r"([A-Za-z0-9_-][A-Za-z0-9_.-]{0,250}):([0-9]{1,18}):([0-9a-f]{16})")
 
@@ -87,7 +89,7 @@ def pack_edit(edit: Edit, base_runs: Mapping[int, Run]) -> bytes:
     return bytes(
         msgpack.packb(
             {
-                "format": EDIT_VERSION,
+                "format": _format_of(edit.version),
                 "base": edit.base,
                 "runs": [
                     run.number if base_runs.get(run.number) == run else _pack_run(run)
@@ -110,10 +112,10 @@ def unpack_edit(
     learn the base). CorruptionError if the section does not make sense."""
     try:
         found = msgpack.unpackb(data, strict_map_key=True)
-        if found["format"] != EDIT_VERSION:
+        if found["format"] not in (1, EDIT_VERSION):
             raise FormatVersionError(
-                f"{path}: manifest format {found['format']}, this release reads {EDIT_VERSION}; "
-                "open it with the release that wrote it or a later one"
+                f"{path}: manifest format {found['format']}, this release reads up to "
+                f"{EDIT_VERSION}; open it with the release that wrote it or a later one"
             )
         runs = []
         for entry in found["runs"]:
@@ -137,16 +139,20 @@ def schema_digest(schemas: str) -> int:
     return checksum(schemas.encode())
 
 
+def _format_of(version: Version) -> int:
+    """What a release must know to read the version right: an older one would show the rows that
+    a range deleted, so it is to refuse."""
+    return EDIT_VERSION if any(len(run.deleted) for run in version.runs) else 1
+
+
 def _pack_run(run: Run) -> list[Any]:
-    return [
-        run.number,
-        run.level,
-        [[getattr(file, field) for field in _FIELDS] for file in run.files],
-    ]
+    files = [[getattr(file, field) for field in _FIELDS] for file in run.files]
+    deleted = [[list(range_) for range_ in run.deleted.items]] if len(run.deleted) else []
+    return [run.number, run.level, files, *deleted]
 
 
 def _unpack_run(entry: list[Any], pointer: Pointer) -> Run:
-    number, level, files = entry
+    number, level, files, *deleted = entry
     unpacked = []
     for values in files:
         file = FileMeta(**dict(zip(_FIELDS, values, strict=True)))
@@ -155,4 +161,11 @@ def _unpack_run(entry: list[Any], pointer: Pointer) -> Run:
         if "/" in file.name or file.name.startswith("."):
             raise ValueError(f"file name {file.name!r}")
         unpacked.append(file)
-    return Run(int(number), int(level), tuple(unpacked))
+    return Run(int(number), int(level), tuple(unpacked), _unpack_ranges(*deleted))
+
+
+def _unpack_ranges(entry: Sequence[Sequence[bytes]] = ()) -> KeyRanges:
+    for low, high in entry:
+        if not isinstance(low, bytes) or not isinstance(high, bytes):
+            raise TypeError(f"a deleted range from {low!r} to {high!r}")
+    return KeyRanges((low, high) for low, high in entry)

@@ -36,11 +36,12 @@ _KEYS = pa.schema([("key", pa.binary()), ("count", pa.int64())])
 
 
 class Change(NamedTuple):
-    """One write: ``append``, ``put`` (rows grouped by key, ``counts[g]`` each) or ``delete``."""
+    """One write: ``append``, ``put`` (rows grouped by key, ``counts[g]`` each), ``delete``, or
+    ``delete_range`` (the keys are the bounds, None where open)."""
 
     kind: str
     stream: str
-    keys: list[bytes]
+    keys: list[bytes | None]
     counts: Positions
     rows: pa.RecordBatch | None
 

@@ -7,7 +7,7 @@ process and the states kept from closed ones.
 import os
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -146,17 +146,18 @@ class MemoryStore(StoreReads):
         encoded = encoded_keys(schema, self._codecs[stream], keys)
         distinct, starts = encoded.distinct()
         if rows is None:
-            return Change(kind, stream, _present(distinct), np.zeros(len(distinct), np.int64), None)
+            counts = np.zeros(len(distinct), dtype=np.int64)
+            return Change(kind, stream, distinct.to_pylist(), counts, None)
         # A copy: the caller's batch may be a slice that pins far more memory.
         grouped = rows.take(pa.array(encoded.order))
         grouped = pa.RecordBatch.from_arrays(grouped.columns, schema=schema.rows)
-        return Change(kind, stream, _present(distinct), np.diff(starts), grouped)
+        return Change(kind, stream, distinct.to_pylist(), np.diff(starts), grouped)
 
     def _make(self, changes: Sequence[Change]) -> int:
         """Write and apply changes; the number of rows stored. A crash takes all of them along:
         the file becomes the store's at its commit."""
         changes = [change for change in changes if change.keys]
-        costs = (MemoryTable.cost(c.keys, c.rows) for c in changes if c.rows is not None)
+        costs = (MemoryTable.cost(_present(c.keys), c.rows) for c in changes if c.rows is not None)
         self._reserve(sum(costs))
         for change in changes:
             self._write(change)
@@ -179,6 +180,19 @@ class MemoryStore(StoreReads):
         self._guard.check_writable()
         stream_of(self._streams, stream)
         self._make([self._change(Mutation("delete", stream, keys))])
+
+    def delete_range(
+        self,
+        stream: str,
+        *,
+        low: KeyValues | None = None,
+        high: KeyValues | None = None,
+        prefix: KeyValues | None = None,
+    ) -> None:
+        wanted = key_range(stream_of(self._streams, stream), low, high, prefix)
+        self._guard.check_writable()
+        counts = np.zeros(2, dtype=np.int64)
+        self._make([Change("delete_range", stream, list(wanted), counts, None)])
 
     def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
         self._guard.check_readable()
@@ -265,7 +279,7 @@ class MemoryStore(StoreReads):
             self._disk_bytes += file.size
             for change in file.changes():
                 if change.rows is not None:
-                    self._reserve(MemoryTable.cost(change.keys, change.rows))
+                    self._reserve(MemoryTable.cost(_present(change.keys), change.rows))
                 self._apply(change)
         return self
 
@@ -281,10 +295,12 @@ class MemoryStore(StoreReads):
     def _apply(self, change: Change) -> None:
         self._guard.writes += 1
         table = self._tables[change.stream]
-        if change.kind != "append":
-            table.delete(change.keys)
+        if change.kind == "delete_range":
+            table.delete_range(*change.keys)
+        elif change.kind != "append":
+            table.delete(_present(change.keys))
         if change.rows is not None:
-            table.append(change.keys, change.counts, change.rows)
+            table.append(_present(change.keys), change.counts, change.rows)
         if table.is_mostly_dead:
             self._tables[change.stream] = table.rebuilt()
 
@@ -349,9 +365,9 @@ class MemoryProbe:
             yield Matches(owners[piece], self._table.rows(numbers[piece]))
 
 
-def _present(keys: KeyBatch) -> list[bytes]:
-    """The bytes of keys of which none holds a null."""
-    return [key for key in keys.to_pylist() if key is not None]
+def _present(keys: Iterable[bytes | None]) -> list[bytes]:
+    """Keys of which none is null, or a bound that is open."""
+    return [key for key in keys if key is not None]
 
 
 def _bytes_of(tables: Tables) -> int:

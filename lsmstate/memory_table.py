@@ -68,6 +68,11 @@ class MemoryTable:
                 self._dead += sum(ranges[1::2])
                 self.index_bytes -= KEY_BYTES + len(key) + RANGE_BYTES * (len(ranges) // 2)
 
+    def delete_range(self, low: bytes | None, high: bytes | None) -> None:
+        """Forget the keys from ``low`` on and below ``high``. Cost: a look at every key."""
+        first = low or b""
+        self.delete([key for key in self._index if first <= key and (high is None or key < high)])
+
     @property
     def is_mostly_dead(self) -> bool:
         """Deleted rows outnumber the live ones: time to rebuild."""

@@ -8,6 +8,7 @@ alone: what a newer one says of a key hides the older ones, as with runs.
 from collections.abc import Iterator
 
 from cython_ext.entries import EntrySource
+from cython_ext.key_ranges import KeyRanges
 from cython_ext.memtable import Memtable
 from cython_ext.merging_iter import MergingSource
 from lsmstate.memory_budget import ProcessMemory
@@ -96,6 +97,14 @@ class Memtables:
         taken = sum(table.nbytes for table in self._sealed)
         room = max(LEAST_MEMTABLE_BYTES, self.limit_bytes - taken)
         return Memtable(self._memory.budget, room)
+
+
+def deleted_by(tables: tuple[Memtable, ...]) -> KeyRanges:
+    """What the memtables deleted from everything older than they are."""
+    deleted = KeyRanges()
+    for table in tables:
+        deleted = deleted.joined(table.deleted)
+    return deleted
 
 
 def source_of(tables: tuple[Memtable, ...]) -> EntrySource:

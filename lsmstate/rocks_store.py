@@ -27,6 +27,7 @@ import rocksdict
 from cython_ext.key_codec import KeyBatch
 from lsmstate.directory_lock import DirectoryLock
 from lsmstate.errors import FormatVersionError, InvalidArgumentError
+from lsmstate.key_range import key_range
 from lsmstate.options import Options
 from lsmstate.rocks_chunks import (
     Entry,
@@ -203,6 +204,27 @@ class RocksStore(StoreReads):
         self._guard.check_writable()
         stream_of(self._streams, stream)
         self._make([Mutation("delete", stream, keys)])
+
+    def delete_range(
+        self,
+        stream: str,
+        *,
+        low: KeyValues | None = None,
+        high: KeyValues | None = None,
+        prefix: KeyValues | None = None,
+    ) -> None:
+        number = list(self._streams).index(stream_of(self._streams, stream).name)
+        wanted = key_range(self._streams[stream], low, high, prefix).in_stream(number)
+        self._guard.check_writable()
+        assert wanted.high is not None, "stream numbers end below the last one"
+        if wanted.low >= wanted.high:
+            return
+        batch = rocksdict.WriteBatch(raw_mode=True)
+        with rocks_errors(self._path):
+            # A chunk's name begins with its key, and a bound is no longer than a key.
+            for family in (self._counts_family, self._rows_family):
+                batch.delete_range(wanted.low, wanted.high, family)
+            self._write(batch)
 
     def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
         self._guard.check_readable()

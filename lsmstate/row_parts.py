@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from cython_ext.budget import Budget
 from cython_ext.key_codec import KeyBatch
 from lsmstate.arrow_sizes import row_sizes
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
@@ -29,6 +30,14 @@ def check_largest_row(size: int, options: Options) -> None:
             f"a row of {size} bytes is larger than a quarter of the memory cap ({limit} "
             f"bytes); raise memory_bytes to {4 * size} or more"
         )
+
+
+def no_room(budget: Budget) -> MemoryLimitError:
+    """What to raise where a row finds no memory and none can be made."""
+    return MemoryLimitError(
+        f"no room for one more row: {budget.usage()} of the cap of {budget.limit} bytes are in "
+        "use; raise memory_bytes"
+    )
 
 
 def part_bytes(options: Options) -> int:

@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 
 from cython_ext.file import remove, sync_directory
+from cython_ext.key_ranges import KeyRanges
 from cython_ext.memtable import Memtable
 from lsmstate.compaction import pick
 from lsmstate.compactor import Merge
@@ -16,7 +17,7 @@ from lsmstate.errors import CorruptionError
 from lsmstate.file_names import parse_attempt_file
 from lsmstate.manifest import Edit, Pointer, changes_base, pack_edit, schema_digest
 from lsmstate.memory_budget import process_memory
-from lsmstate.memtables import source_of
+from lsmstate.memtables import deleted_by, source_of
 from lsmstate.options import Options
 from lsmstate.owners import Owner
 from lsmstate.recovery import named_files, packed_schemas, recover
@@ -78,7 +79,8 @@ class RunSet:
         """Write memtables, oldest first, out as the newest run."""
         files = self._files.write_run(source_of(memtables), memtables[0].first_sequence)
         self.counters["flushes"] += 1
-        self._install(len(self.version.runs), len(self.version.runs), files, 0)
+        place = len(self.version.runs)
+        self._install(place, place, files, 0, deleted_by(memtables))
 
     def compact(self) -> None:
         """Run the merges that are due, to their end."""
@@ -106,7 +108,9 @@ class RunSet:
             task = pick(self.version.runs, self._options)
             if task is not None:
                 runs = self.version.runs[task.start : task.end]
-                sources = [self._tables.source(self._directory, run.files) for run in runs]
+                sources = [
+                    self._tables.source(self._directory, run.files, run.deleted) for run in runs
+                ]
                 self._merge = Merge(task, runs, sources, self._files)
                 self._merge_bytes, self._owed_bytes = self._merge.total_bytes, 0
         return self._merge is not None
@@ -123,7 +127,8 @@ class RunSet:
         self._merge = None
         self.counters["merges"] += 1
         self.counters["merged_bytes"] += sum(file.size for file in merge.files)
-        self._install(merge.task.start, merge.task.end, tuple(merge.files), merge.task.level)
+        task = merge.task
+        self._install(task.start, task.end, tuple(merge.files), task.level, merge.deleted)
 
     def abandon_merge(self) -> None:
         """Give up the merge under way; the runs it read are still there."""
@@ -131,15 +136,30 @@ class RunSet:
             self._merge.abandon()
             self._merge = None
 
-    def _install(self, start: int, end: int, files: tuple[FileMeta, ...], level: int) -> None:
-        gone = self.version.runs[start:end]
-        self.version = self.version.replaced(start, end, files, level)
+    def _install(
+        self,
+        start: int,
+        end: int,
+        files: tuple[FileMeta, ...],
+        level: int,
+        deleted: KeyRanges,
+    ) -> None:
+        before = self.version
+        self.version = self._without_deleted(before.replaced(start, end, files, level, deleted))
         self._own_files.update(file.name for file in files)
         self.spilled_bytes += sum(file.size for file in files)
         if self._owner.single_commit:
-            for file in (file for run in gone for file in run.files):
-                if file.name in self._own_files:
+            kept = {file.name for file in self.version.files}
+            for file in before.files:
+                if file.name in self._own_files and file.name not in kept:
                     self._drop(file.name)
+
+    def _without_deleted(self, version: Version) -> Version:
+        """Leave out files of which every key was deleted. A merge under way knows the runs by
+        their place, so it is waited for."""
+        if self._merge is None and any(len(run.deleted) for run in version.runs):
+            return version.without_deleted()
+        return version
 
     def commit(
         self, memtables: tuple[Memtable, ...], next_sequence: int, replay_from: tuple[int, int]
@@ -149,8 +169,10 @@ class RunSet:
         writer, name = self._files.start_commit(source_of(memtables), first)
         own = described(writer, name)
         place = len(self.version.runs)
-        version = self.version.replaced(place, place, (own,) if own.keys else (), 0)
-        version = version.at_sequence(next_sequence)
+        version = self.version.replaced(
+            place, place, (own,) if own.keys else (), 0, deleted_by(memtables)
+        )
+        version = self._without_deleted(version).at_sequence(next_sequence)
         full = changes_base(version, self._base_runs)
         edit = Edit(
             version,

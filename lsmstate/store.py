@@ -134,6 +134,21 @@ class MultimapStore(StateStore, Protocol):
         rows stored. MemoryLimitError if they take more than an eighth of the memory cap."""
         ...
 
+    def delete_range(
+        self,
+        stream: str,
+        *,
+        low: KeyValues | None = None,
+        high: KeyValues | None = None,
+        prefix: KeyValues | None = None,
+    ) -> None:
+        """Remove all rows stored so far under the keys from ``low`` on and below ``high``, or
+        under those that begin with ``prefix``; all keys if none is given. A bound names values of
+        the first key columns; one with fewer values than columns stands before all keys that begin
+        with it. InvalidArgumentError for values that are null or do not fit their column.
+        Cost: not that of the rows; files that lie wholly in the range go unread."""
+        ...
+
     def exists(
         self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
     ) -> npt.NDArray[np.bool_]:

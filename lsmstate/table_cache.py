@@ -15,6 +15,7 @@ from functools import partial
 
 from cython_ext.backward_iter import BackwardSstSource
 from cython_ext.entries import EntrySource
+from cython_ext.key_ranges import KeyRanges
 from cython_ext.merging_iter import ChainSource
 from cython_ext.sst_reader import Sst
 from lsmstate.errors import CorruptionError
@@ -54,12 +55,19 @@ class TableCache:
         return table
 
     def source(
-        self, directory: str, files: Sequence[FileMeta], *, reverse: bool = False
+        self,
+        directory: str,
+        files: Sequence[FileMeta],
+        deleted: KeyRanges,
+        *,
+        reverse: bool = False,
     ) -> ChainSource:
         """The entries of some files of one run, each opened when its turn comes; the greatest key
         first if ``reverse``."""
         ordered: Iterable[FileMeta] = reversed(files) if reverse else files
-        return ChainSource([partial(self._source, directory, file, reverse) for file in ordered])
+        return ChainSource(
+            [partial(self._source, directory, file, reverse) for file in ordered], deleted
+        )
 
     def _source(self, directory: str, file: FileMeta, reverse: bool) -> EntrySource:
         table = self.open(directory, file)

@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass, replace
 
+from cython_ext.key_ranges import KeyRanges
+
+NOTHING = KeyRanges()
+
 
 @dataclass(frozen=True, slots=True)
 class FileMeta:
@@ -25,12 +29,14 @@ class FileMeta:
 class Run:
     """Sorted entries in one or more files with ascending, disjoint key ranges.
 
-    ``number`` is given once per lineage of a store; ``level`` grows with each merge.
+    ``number`` is given once per lineage of a store; ``level`` grows with each merge. ``deleted``
+    are ranges of stored keys that count no more in any older run.
     """
 
     number: int
     level: int
     files: tuple[FileMeta, ...]
+    deleted: KeyRanges = NOTHING
 
     @property
     def size(self) -> int:
@@ -58,10 +64,20 @@ class Version:
     def files(self) -> tuple[FileMeta, ...]:
         return tuple(file for run in self.runs for file in run.files)
 
-    def replaced(self, start: int, end: int, files: tuple[FileMeta, ...], level: int) -> "Version":
-        """A version in which one run of these files stands for runs[start:end] (no files: none
-        does). ``start == end == len(runs)`` adds the newest run."""
-        made = (Run(self.next_run, level, files),) if files else ()
+    def replaced(
+        self,
+        start: int,
+        end: int,
+        files: tuple[FileMeta, ...],
+        level: int,
+        deleted: KeyRanges = NOTHING,
+    ) -> "Version":
+        """A version in which one run of these files stands for runs[start:end] (none does if there
+        are neither files nor deleted ranges). ``start == end == len(runs)`` adds the newest run.
+        Below the oldest run there is nothing to delete."""
+        if start == 0:
+            deleted = NOTHING
+        made = (Run(self.next_run, level, files, deleted),) if files or len(deleted) else ()
         return Version(
             self.runs[:start] + made + self.runs[end:],
             self.next_sequence,
@@ -71,6 +87,21 @@ class Version:
     def at_sequence(self, next_sequence: int) -> "Version":
         """The same runs, with the number the next write gets."""
         return replace(self, next_sequence=next_sequence)
+
+    def without_deleted(self) -> "Version":
+        """The same version without the files whose keys were all deleted by newer runs."""
+        kept: list[Run] = []
+        deleted = NOTHING
+        for run in reversed(self.runs):
+            files = tuple(f for f in run.files if not deleted.contain_all(f.min_key, f.max_key))
+            deleted = deleted.joined(run.deleted)
+            if files or len(run.deleted):
+                kept.append(run if len(files) == len(run.files) else replace(run, files=files))
+        if len(kept) and len(kept[-1].deleted):
+            kept[-1] = replace(kept[-1], deleted=NOTHING)  # nothing is older than the oldest
+            if not kept[-1].files:
+                kept.pop()
+        return replace(self, runs=tuple(reversed(kept)))
 
     def with_file(self, before: FileMeta, after: FileMeta) -> "Version":
         """The same version with a file's description completed."""
@@ -87,6 +118,6 @@ class Version:
         for older, newer in zip(self.runs, self.runs[1:], strict=False):
             assert older.level >= newer.level, f"run {newer.number} is deeper than an older one"
         for run in self.runs:
-            assert run.files, f"run {run.number} has no files"
+            assert run.files or len(run.deleted), f"run {run.number} holds nothing"
             for left, right in zip(run.files, run.files[1:], strict=False):
                 assert left.max_key < right.min_key, f"run {run.number}: key ranges overlap"

@@ -7,7 +7,9 @@ on from and returns the place reached; it stops early where the memtable is full
 from collections.abc import Callable, Mapping
 
 from cython_ext.memtable import Memtable
-from lsmstate.changelog import APPEND, DELETE, PUT, Write
+from cython_ext.memtable_ranges import delete_range
+from lsmstate.changelog import APPEND, DELETE, DELETE_RANGE, PUT, Write
+from lsmstate.key_range import KeyRange
 
 Step = Callable[[Memtable, Write, int], int]
 
@@ -21,10 +23,23 @@ def _delete(memtable: Memtable, write: Write, place: int) -> int:
     return memtable.delete(write.keys, write.sequence, place)
 
 
+def _delete_range(memtable: Memtable, write: Write, _: int) -> int:
+    low, high = write.keys.to_pylist()
+    stored = KeyRange(low or b"", high).in_stream(write.stream)
+    assert stored.high is not None
+    return int(delete_range(memtable, stored.low, stored.high, write.sequence))
+
+
+def places_of(write: Write) -> int:
+    """Places of each step: keys, or the one range."""
+    return 1 if write.kind == DELETE_RANGE else write.keys.n_valid
+
+
 STEPS: Mapping[int, tuple[Step, ...]] = {
     APPEND: (_append,),
     DELETE: (_delete,),
     PUT: (_delete, _append),
+    DELETE_RANGE: (_delete_range,),
 }
 
 #: As users name them.

@@ -32,6 +32,21 @@ class ModelStore:
         self.delete(stream, keys)
         return self.append(stream, rows, keys)
 
+    def delete_range(
+        self,
+        stream: str,
+        low: Key | None = None,
+        high: Key | None = None,
+        prefix: Key | None = None,
+    ) -> None:
+        for key in list(self.streams[stream]):
+            if (
+                (low is None or key >= low)
+                and (high is None or key < high)
+                and (prefix is None or key[: len(prefix)] == prefix)
+            ):
+                del self.streams[stream][key]
+
     def scan(self, stream: str) -> list[Row]:
         return [row for rows in self.streams[stream].values() for row in rows]
 

@@ -287,6 +287,50 @@ class StateStoreTests:
             assert ids(store.get("customers", (1, "s1")).to_pylist()) == [7, 8]
             assert ids(scanned(store, "customers")) == [7, 8, 2]
 
+    def test_delete_a_range(self, tmp_path):
+        with self.attempt(tmp_path) as store:
+            numbers = range(10)
+            store.append("customers", customers(*numbers), keys_of(*numbers))
+            store.append("returns", _return(1), keys_of(5))
+            pointer = store.commit()
+        with self.attempt(tmp_path, pointer, 2) as store:
+            store.append("customers", customers(10, 11), keys_of(5, 11))
+            # Half-open; a bound of fewer columns stands before the keys that begin with it.
+            store.delete_range("customers", low=(3,), high=(6, "s0"))
+            assert sorted(ids(scanned(store, "customers"))) == [0, 1, 2, 6, 7, 8, 9, 11]
+            store.delete_range("customers", low=(6, "s0"), high=(6, "s0"))
+            store.delete_range("customers", low=(8,), high=(6,))
+            assert store.contains("customers", (6, "s0"))
+            # What comes later is there again, under a deleted key too.
+            store.append("customers", customers(20), keys_of(4))
+            assert ids(store.get("customers", (4, "s1")).to_pylist()) == [20]
+            store.delete_range("customers", prefix=(2,))
+            store.delete_range("customers", low=(9,))
+            store.delete_range("customers", high=(1,))
+            pointer = store.commit()
+            with pytest.raises(StoreClosedError, match="new attempt"):
+                store.delete_range("customers")
+        with self.attempt(tmp_path, pointer, 3) as store:
+            assert sorted(ids(scanned(store, "customers"))) == [1, 6, 7, 8, 20]
+            assert store.probe("customers", keys_of(*range(12))).counts.tolist() == [
+                *(0, 1, 0, 0, 1, 0, 1, 1, 1, 0, 0, 0)
+            ]
+            store.delete_range("customers")
+            assert scanned(store, "customers") == []
+            assert ids(scanned(store, "returns")) == [1]
+            pointer = store.commit()
+        with self.attempt(tmp_path, pointer, 4) as store:
+            assert scanned(store, "customers") == []
+            store.append("customers", customers(1), keys_of(3))
+            assert ids(scanned(store, "customers")) == [1]
+
+    def test_bounds_of_other_values_are_refused(self, store):
+        for bound in ((1, "a", 2), ("x",), (None,), "a"):
+            with pytest.raises(InvalidArgumentError, match=r"low=|key \("):
+                store.delete_range("customers", low=bound)
+        with pytest.raises(InvalidArgumentError, match="prefix"):
+            store.delete_range("customers", low=(1,), prefix=(1,))
+
     def test_exists_get_and_contains(self, store):
         store.append("customers", customers(1, 2, 3), keys_of(1, 2, 1))
         keys = keys_of(2, 9, None, 1)
@@ -523,6 +567,7 @@ class StateStoreTests:
             lambda: store.delete("customers", keys_of(1)),
             lambda: store.put("customers", customers(1), keys_of(1)),
             lambda: store.write([]),
+            lambda: store.delete_range("customers"),
             lambda: store.exists("customers", keys_of(1)),
             lambda: store.get("customers", (1, "s1")),
             lambda: list(store.scan("customers")),
@@ -587,6 +632,7 @@ class StateStoreTests:
             lambda: store.probe("customer", keys_of(1)),
             lambda: store.delete("customer", keys_of(1)),
             lambda: store.put("customer", customers(1), keys_of(1)),
+            lambda: store.delete_range("customer"),
             lambda: store.exists("customer", keys_of(1)),
             lambda: store.scan("customer"),
             lambda: store.iterate("customer"),

@@ -150,6 +150,18 @@ def store_machine(backend: str, examples: int, steps: int = 40) -> type:
         def seal(self):
             self.store._seal_memtable()
 
+        @precondition(lambda self: not self.is_committed)
+        @rule(stream=STREAM_NAMES, low=BOUNDS, high=BOUNDS)
+        def delete_range(self, stream, low, high):
+            self.store.delete_range(stream, low=low, high=high)
+            self.model.delete_range(stream, low, high)
+
+        @precondition(lambda self: not self.is_committed)
+        @rule(stream=STREAM_NAMES, prefix=BOUNDS)
+        def delete_prefix(self, stream, prefix):
+            self.store.delete_range(stream, prefix=prefix)
+            self.model.delete_range(stream, prefix=prefix)
+
         @rule(stream=STREAM_NAMES, keys=KEYS, max_bytes=st.sampled_from([100, 5000, 1 << 20]))
         def probe(self, stream, keys, max_bytes):
             batch = keys_of(*keys)

@@ -40,6 +40,7 @@ SCRIPT = [
     ("commit", 0),
     ("delete", 7),
     ("put", 0),
+    ("delete range", 20),
     ("append", 3),
     ("flush", 0),
     ("append", 4),
@@ -58,6 +59,8 @@ def do(store, step):
         store.append("customers", *BATCHES[number])
     elif what == "put":
         store.put("customers", *BATCHES[number])
+    elif what == "delete range":
+        store.delete_range("customers", low=(number,), high=(number + 15,))
     elif what == "delete":
         store.delete("customers", keys_of(*range(0, 50, number)))
     elif what == "write":
@@ -95,6 +98,8 @@ def model_after(steps):
             keys = [tuple(key.values()) for key in keys.to_pylist()]
             rows = [{"id": i} for i in rows.column("id").to_pylist()]
             getattr(model, what)("customers", rows, keys)
+        elif what == "delete range":
+            model.delete_range("customers", (number,), (number + 15,))
         elif what == "delete":
             keys = [tuple(key.values()) for key in keys_of(*range(0, 50, number)).to_pylist()]
             model.delete("customers", keys)

@@ -8,6 +8,7 @@ import msgpack
 import pytest
 from hypothesis import given, settings
 
+from cython_ext.key_ranges import KeyRanges
 from lsmstate.errors import CorruptionError, FormatVersionError, LsmStateError
 from lsmstate.file_names import (
     AttemptFile,
@@ -45,11 +46,17 @@ FILES = st.builds(
     min_sequence=U64,
     max_sequence=U64,
 )
+RANGES = st.lists(st.tuples(st.binary(max_size=4), st.binary(max_size=4)), max_size=2)
 VERSIONS = st.lists(
-    st.tuples(st.integers(0, 5), st.lists(FILES, min_size=1, max_size=3)), max_size=6
+    st.tuples(st.integers(0, 5), st.lists(FILES, min_size=1, max_size=3), RANGES), max_size=6
 ).map(
     lambda runs: Version(
-        tuple(Run(i, level, tuple(files)) for i, (level, files) in enumerate(runs, 1)), 9, 99
+        tuple(
+            Run(i, level, tuple(files), KeyRanges(deleted))
+            for i, (level, files, deleted) in enumerate(runs, 1)
+        ),
+        9,
+        99,
     )
 )
 OWN = Pointer("own.sst", 12345, 0xABCDEF)
@@ -168,8 +175,8 @@ def test_names_that_leave_the_directory_are_refused():
 
 def test_another_format_is_refused():
     found = msgpack.unpackb(pack_edit(edit_of(Version()), {}))
-    found["format"] = 2
-    with pytest.raises(FormatVersionError, match="format 2"):
+    found["format"] = 3
+    with pytest.raises(FormatVersionError, match="format 3"):
         unpacked(msgpack.packb(found))
 
 

@@ -1,0 +1,17 @@
+from libc.stdint cimport int64_t, uint8_t
+
+from cython_ext.budget cimport Budget
+
+cdef struct Bound:
+    const uint8_t* data
+    size_t size
+
+
+cdef class KeyRanges:
+    cdef readonly tuple items      # of (low, high), ascending, apart from one another
+    cdef Bound* bounds             # the same, borrowed: low, high, low, high ...
+    cdef Py_ssize_t count
+    cdef Budget budget             # charged with nbytes, or None
+    cdef int64_t charged
+    # Whether the key lies in one of the ranges.
+    cdef bint covers(self, const uint8_t* key, size_t size) noexcept nogil

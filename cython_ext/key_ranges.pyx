@@ -1,0 +1,99 @@
+"""Ranges of stored keys, as deleting a range needs them: a value that says which keys it covers.
+
+Each goes from its low key on and ends below its high key. Ranges that touch are one, so a key is
+found by halving.
+"""
+
+cimport cython
+from libc.stdint cimport int64_t, uint8_t
+from libc.stdlib cimport free, malloc
+
+from cython_ext.budget cimport MEMTABLE, Budget
+from cython_ext.coding cimport compare
+
+
+@cython.no_gc  # __dealloc__ needs the budget; it cannot be part of a cycle by itself
+cdef class KeyRanges:
+    """Ascending ranges, apart from one another; given in any order, they are brought into it."""
+
+    def __cinit__(self, items=(), Budget budget=None):
+        self.bounds = NULL
+        self.count = 0
+
+    def __init__(self, items=(), Budget budget=None):
+        cdef Py_ssize_t i
+        cdef bytes bound
+        self.items = _in_order(items)
+        self.count = len(self.items)
+        self.bounds = <Bound*> malloc((2 * self.count + 1) * sizeof(Bound))
+        if self.bounds == NULL:
+            raise MemoryError(f"no memory for {self.count} ranges")
+        for i in range(2 * self.count):
+            bound = self.items[i // 2][i % 2]
+            self.bounds[i].data = <const uint8_t*> <const char*> bound
+            self.bounds[i].size = len(bound)
+        if budget is not None:
+            self.charged = self.nbytes
+            budget.charge(MEMTABLE, self.charged)
+            self.budget = budget
+
+    def __dealloc__(self):
+        free(self.bounds)
+        if self.budget is not None:
+            self.budget.release(MEMTABLE, self.charged)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __eq__(self, other) -> bool:
+        return isinstance(other, KeyRanges) and self.items == (<KeyRanges> other).items
+
+    def __hash__(self) -> int:
+        return hash(self.items)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory held, roughly."""
+        return sum(len(low) + len(high) + 128 for low, high in self.items)
+
+    def joined(self, KeyRanges other not None) -> KeyRanges:
+        """What lies in the one or in the other."""
+        return KeyRanges(self.items + other.items) if other.count else self
+
+    def contains(self, bytes key not None) -> bool:
+        """Whether the key lies in one of the ranges."""
+        return self.covers(<const uint8_t*> <const char*> key, len(key))
+
+    def contain_all(self, bytes least not None, bytes greatest not None) -> bool:
+        """Whether one range holds all keys from the least to the greatest, both included."""
+        return any(low <= least and greatest < high for low, high in self.items)
+
+    cdef bint covers(self, const uint8_t* key, size_t size) noexcept nogil:
+        cdef Py_ssize_t first = 0, last = self.count, middle
+        cdef Bound* bound
+        while first < last:  # the number of ranges whose low key is not greater
+            middle = (first + last) // 2
+            bound = &self.bounds[2 * middle]
+            if compare(bound.data, bound.size, key, size) <= 0:
+                first = middle + 1
+            else:
+                last = middle
+        if first == 0:
+            return False
+        bound = &self.bounds[2 * first - 1]
+        return compare(key, size, bound.data, bound.size) < 0
+
+
+def _in_order(items) -> tuple:
+    """Ascending, without what is empty, those that touch or overlap as one."""
+    found = []
+    reached = None
+    for low, high in sorted(items):
+        if low >= high:
+            continue
+        if reached is not None and low <= reached:
+            low, last = found.pop()
+            high = max(last, high)
+        found.append((low, high))
+        reached = high
+    return tuple(found)

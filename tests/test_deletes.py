@@ -1,0 +1,106 @@
+"""What deleting leaves in the runs of our own store: ranges hide older runs, files go unread."""
+
+import msgpack
+from store_contract import STREAMS, customers, ids, keys_of, scanned
+
+from lsmstate.lsm_store import LsmStore
+from lsmstate.options import KIB, MIB, Options
+
+TINY = Options(
+    memory_bytes=8 * MIB, memtable_bytes=256 * KIB, file_bytes=64 * KIB, fanout=2, max_runs=4
+)
+
+
+def attempt(directory, pointer=None, number=0, options=TINY):
+    return LsmStore.open_attempt(
+        str(directory), STREAMS, pointer=pointer, batch_id=number, attempt_id="a", options=options
+    )
+
+
+def fill(store, numbers):
+    numbers = list(numbers)
+    store.append("customers", customers(*numbers, name="w" * 900), keys_of(*numbers))
+
+
+def test_a_range_hides_older_runs_only_through_every_merge(tmp_path):
+    with attempt(tmp_path) as store:
+        kept = set()
+        for step in range(12):
+            fill(store, range(200 * step, 200 * step + 200))
+            kept |= set(range(200 * step, 200 * step + 200))
+            if step % 3 == 2:
+                low = 200 * (step - 2) + 50
+                store.delete_range("customers", low=(low,), high=(low + 400,))
+                kept -= set(range(low, low + 400))
+            store.flush()
+            store.check()
+            assert sorted(ids(scanned(store, "customers"))) == sorted(kept)
+            found = store.exists("customers", keys_of(*range(2600))).nonzero()[0]
+            assert found.tolist() == sorted(kept)
+        assert store.stats().writes.merges > 0
+
+
+def test_files_that_lie_in_the_range_go_unread(tmp_path):
+    store = LsmStore.open(str(tmp_path), STREAMS, options=TINY)
+    fill(store, range(1500))
+    store.commit()
+    before = store.stats().disk_bytes
+    store.delete_range("customers")
+    store.commit()
+    # Nothing is left, not even the range: nothing is older.
+    assert store._runs.version.runs == ()
+    assert store.stats().disk_bytes == 0 < before
+    assert len(list(tmp_path.glob("*.sst"))) == 1  # the commit's own file
+    fill(store, range(3))
+    assert ids(scanned(store, "customers")) == [0, 1, 2]
+    store.close()
+
+
+def test_ranges_in_the_bottom_run_are_forgotten(tmp_path):
+    with attempt(tmp_path) as store:
+        fill(store, range(200))
+        store.flush()
+        store.delete_range("customers", low=(10,), high=(180,))
+        fill(store, range(50))
+        store.flush()
+        (run,) = store._runs.version.runs
+        assert len(run.deleted) == 0
+        expected = sorted([*range(10), *range(50), *range(180, 200)])
+        assert ids(scanned(store, "customers")) == expected
+        assert run.rows == len(expected)
+
+
+def test_many_ranges_make_the_memtable_full(tmp_path):
+    store = LsmStore.open(str(tmp_path), STREAMS, options=TINY)
+    fill(store, range(3000))
+    for number in range(0, 3000, 3):
+        store.delete_range("customers", low=(number,), high=(number + 1,))
+    assert any(len(run.deleted) > 100 for run in store._runs.version.runs)
+    expected = [n for n in range(3000) if n % 3]
+    assert ids(scanned(store, "customers")) == expected
+    store.close()
+    store = LsmStore.open(str(tmp_path), STREAMS, options=TINY)
+    assert ids(scanned(store, "customers")) == expected
+    store.check()
+    store.close()
+
+
+def test_older_releases_refuse_a_state_with_deleted_ranges(tmp_path):
+    """Their manifests are of format 1; ours is too until a range is in a run."""
+    pointers = []
+    with attempt(tmp_path) as store:
+        fill(store, range(5))
+        store.delete("customers", keys_of(3))
+        pointers.append(store.commit())
+    with attempt(tmp_path, pointers[0], 1) as store:
+        store.delete_range("customers", low=(2,))
+        pointers.append(store.commit())
+    formats = []
+    for pointer in pointers:
+        with attempt(tmp_path, pointer, 2) as store:
+            name, size, checksum = pointer.split(":")
+            section = store._runs._tables.open_commit(
+                str(tmp_path), name, int(size), int(checksum, 16)
+            ).section("edit")
+            formats.append(msgpack.unpackb(section)["format"])
+    assert formats == [1, 2]
