@@ -19,7 +19,9 @@ if TYPE_CHECKING:
         StoreClosedError,
         StoreLockedError,
     )
+    from lsmstate.exporting import delete_export, export, list_exports
     from lsmstate.options import Options
+    from lsmstate.restoring import restore
     from lsmstate.stats import StoreStats
     from lsmstate.store import Matches, MultimapStore, Probe, StateStore, StreamSchema
 
@@ -42,8 +44,12 @@ __all__ = [
     "StoreLockedError",
     "StoreStats",
     "StreamSchema",
+    "delete_export",
+    "export",
+    "list_exports",
     "open_checkpoint",
     "open_store",
+    "restore",
 ]
 
 _MODULES = {
@@ -55,8 +61,12 @@ _MODULES = {
     "StateStore": "lsmstate.store",
     "StoreStats": "lsmstate.stats",
     "StreamSchema": "lsmstate.store",
+    "delete_export": "lsmstate.exporting",
+    "export": "lsmstate.exporting",
+    "list_exports": "lsmstate.exporting",
     "open_checkpoint": "lsmstate.backends",
     "open_store": "lsmstate.backends",
+    "restore": "lsmstate.restoring",
 }
 
 

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from lsmstate import __version__
+from lsmstate.cli_backup import app as backup_commands
 from lsmstate.cli_state import app as state_commands
 from lsmstate.cli_upkeep import app as upkeep_commands
 from lsmstate.errors import LsmStateError
@@ -16,6 +17,7 @@ from lsmstate.errors import LsmStateError
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(state_commands)
 app.add_typer(upkeep_commands)
+app.add_typer(backup_commands)
 
 #: Exit status when the result of the demo is not DuckDB's.
 UNEQUAL = 1
@@ -27,7 +29,7 @@ def main() -> None:
     """Entry point of the script ``lsmstate`` and of ``python -m lsmstate``."""
     try:
         app()
-    except LsmStateError as error:
+    except (LsmStateError, OSError) as error:
         _fail(str(error))
     except KeyboardInterrupt:
         _fail("interrupted", status=130)

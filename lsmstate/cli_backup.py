@@ -1,0 +1,156 @@
+"""The commands that keep copies of a state: checkpoints, export, exports, restore."""
+
+import json as json_text
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from lsmstate.checkpoints import Checkpoint, list_checkpoints
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.export_catalog import Catalog
+from lsmstate.exporting import delete_export, export, list_exports
+from lsmstate.inspection import find_states
+from lsmstate.lsm_store import LsmStore
+from lsmstate.options import Options
+from lsmstate.owners import newest_pointer
+from lsmstate.restoring import restore
+
+app = typer.Typer()
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+PlaceArgument = Annotated[
+    str, typer.Argument(help="A local directory or a URI such as s3://bucket/path.")
+]
+
+
+@app.command("checkpoints")
+def show_checkpoints(
+    directory: Annotated[Path, typer.Argument(help="A standalone store's directory.")],
+    create: Annotated[
+        str | None, typer.Option(help="Make one of this name first; nobody has the store open.")
+    ] = None,
+    delete: Annotated[str | None, typer.Option(help="Delete that one first; likewise.")] = None,
+    json: Json = False,
+) -> None:
+    """List the named checkpoints of a standalone store, oldest first; make or delete one."""
+    place = str(directory)
+    if newest_pointer(place)[0] is None:
+        raise InvalidArgumentError(
+            f"{place} is not a standalone store's directory; only those have named checkpoints"
+        )
+    if create is not None or delete is not None:
+        (state,) = find_states(place)
+        streams = list(state.found.streams.values())
+        with LsmStore.open(place, streams, options=Options()) as store:
+            if create is not None:
+                store.checkpoint(create)
+            if delete is not None:
+                store.checkpoints.delete(delete)
+    found = [_described(place, checkpoint) for checkpoint in list_checkpoints(place)]
+    _print(found, ("name", "files", "bytes", "pointer"), json)
+
+
+def _described(directory: str, checkpoint: Checkpoint) -> dict[str, Any]:
+    sizes = [os.path.getsize(os.path.join(directory, name)) for name in checkpoint.files]
+    return {
+        "name": checkpoint.name,
+        "files": len(sizes),
+        "bytes": sum(sizes),
+        "pointer": checkpoint.pointer,
+    }
+
+
+@app.command("export")
+def export_state(
+    directory: Annotated[
+        Path, typer.Argument(help="A standalone store's directory, or a bucket's with --pointer.")
+    ],
+    destination: PlaceArgument,
+    name: Annotated[
+        str | None, typer.Option(help="Of the export; default: the checkpoint's, or the commit's.")
+    ] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="Export this checkpoint; default: the newest state.")
+    ] = None,
+    pointer: Annotated[str | None, typer.Option(help="A commit pointer of a bucket.")] = None,
+    json: Json = False,
+) -> None:
+    """Copy a state to another place, beside earlier exports; only what is new there is sent."""
+    done = export(str(directory), destination, name=name, checkpoint=checkpoint, pointer=pointer)
+    sent = {"sent_files": done.sent_files, "sent_bytes": done.sent_bytes}
+    if json:
+        typer.echo(json_text.dumps(_listed(done.catalog) | sent))
+    else:
+        typer.echo(
+            f"export {done.catalog.name}: {len(done.catalog.files):,} files of "
+            f"{done.catalog.size:,} bytes, {done.sent_files:,} of {done.sent_bytes:,} bytes sent"
+        )
+
+
+@app.command("exports")
+def show_exports(
+    place: PlaceArgument,
+    delete: Annotated[
+        str | None, typer.Option(help="Delete this one first, and what only it needed.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List the exports at a place, oldest first; delete one."""
+    if delete is not None:
+        delete_export(place, delete)
+    found = [_listed(catalog) for catalog in list_exports(place)]
+    _print(found, ("name", "files", "bytes", "pointer"), json)
+
+
+def _listed(catalog: Catalog) -> dict[str, Any]:
+    return {
+        "name": catalog.name,
+        "files": len(catalog.files),
+        "bytes": catalog.size,
+        "pointer": catalog.pointer,
+    }
+
+
+@app.command("restore")
+def restore_state(
+    source: Annotated[
+        str, typer.Argument(help="Where exports are, or a store's directory with checkpoints.")
+    ],
+    directory: Annotated[Path, typer.Argument(help="A new directory.")],
+    name: Annotated[
+        str | None, typer.Option(help="Of the export or checkpoint; default: the newest.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make a new directory of an export or a checkpoint; every byte is checked on the way."""
+    done = restore(source, str(directory), name=name)
+    if json:
+        found = {
+            "name": done.name,
+            "directory": str(directory),
+            "files": done.files,
+            "bytes": done.size,
+            "linked_files": done.linked_files,
+            "pointer": done.pointer,
+        }
+        typer.echo(json_text.dumps(found))
+    else:
+        typer.echo(
+            f"{directory}: {done.name}, {done.files:,} files of {done.size:,} bytes, "
+            f"{done.linked_files:,} of them hard links; pointer {done.pointer}"
+        )
+
+
+def _print(found: list[dict[str, Any]], columns: tuple[str, ...], json: bool) -> None:
+    if json:
+        typer.echo(json_text.dumps(found))
+        return
+    table = Table(*columns)
+    for each in found:
+        values = (each[column] for column in columns)
+        table.add_row(*(f"{v:,}" if isinstance(v, int) else v for v in values))
+    Console(highlight=False).print(table)

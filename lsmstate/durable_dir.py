@@ -1,0 +1,241 @@
+"""A directory that outlives this machine's stores: a local one, or one of a ``pyarrow.fs``.
+
+Files in it are written once, from front to back, and read in pieces. What both kinds share is the
+protocol; only the local one can hard link, and is forced to the disk.
+"""
+
+import errno
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from pyarrow import NativeFile
+from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
+
+from cython_ext.file import AppendFile, ReadFile, link, remove, sync_directory, sync_file
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.memory_budget import process_memory
+
+#: Files are read, sent and checked in pieces of so many bytes; the last one is shorter.
+PIECE_BYTES = 1 << 20
+
+#: Errors that say: this file system, or this pair of them, has no hard links.
+_NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.EACCES)
+
+_log = logging.getLogger(__name__)
+
+
+class DurableDir(Protocol):
+    """Errors of the file system pass through as OSError."""
+
+    @property
+    def where(self) -> str:
+        """For messages; holds no credentials."""
+        ...
+
+    def sizes(self) -> dict[str, int]:
+        """Files directly in the directory, with their sizes in bytes; none if it is not there."""
+        ...
+
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        """Up to ``size`` bytes at an offset."""
+        ...
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        """The whole file in pieces of PIECE_BYTES."""
+        ...
+
+    def write(self, name: str, pieces: Iterable[bytes]) -> None:
+        """A new file. What an error leaves of it is removed, where that is possible."""
+        ...
+
+    def link_from(self, path: str, name: str) -> bool:
+        """Make a local sealed file stand here too, without copying; False where that cannot be."""
+        ...
+
+    def link_to(self, name: str, path: str) -> bool:
+        """The reverse."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Delete a file."""
+        ...
+
+    def force(self) -> None:
+        """Make the names of new files durable."""
+        ...
+
+
+def durable_dir(place: str | os.PathLike[str], filesystem: FileSystem | None) -> DurableDir:
+    """``place`` is a path in the file system if one is given, else a URI (``s3://bucket/path``) or
+    a local path. InvalidArgumentError if the URI means nothing to pyarrow."""
+    path = os.fspath(place)
+    if filesystem is None and "://" in path:
+        try:
+            filesystem, path = FileSystem.from_uri(path)
+        except (ValueError, TypeError) as error:
+            scheme = path.partition("://")[0]
+            raise InvalidArgumentError(
+                f"a {scheme}:// address that pyarrow.fs cannot use ({error}); give a FileSystem "
+                "and a path in it"
+            ) from error
+    if filesystem is None or isinstance(filesystem, LocalFileSystem):
+        return LocalDir(path)
+    return RemoteDir(filesystem, path)
+
+
+@contextmanager
+def piece_memory() -> Iterator[None]:
+    """Around work with pieces: the two that are held at a time count in the process's budget."""
+    budget = process_memory().budget
+    budget.hold("frames", 2 * PIECE_BYTES)
+    try:
+        yield
+    finally:
+        budget.hold("frames", -2 * PIECE_BYTES)
+
+
+class LocalDir:
+    """A directory of this machine."""
+
+    def __init__(self, path: str) -> None:
+        self.where = os.path.abspath(path)
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.where, name)
+
+    def sizes(self) -> dict[str, int]:
+        if not os.path.isdir(self.where):
+            return {}
+        with os.scandir(self.where) as entries:
+            return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        file = ReadFile(self._path(name))
+        try:
+            return file.read(offset, max(0, min(size, file.size - offset)))
+        finally:
+            file.close()
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        return file_pieces(self._path(name))
+
+    def write(self, name: str, pieces: Iterable[bytes]) -> None:
+        os.makedirs(self.where, exist_ok=True)
+        write_file(self._path(name), pieces)
+
+    def link_from(self, path: str, name: str) -> bool:
+        os.makedirs(self.where, exist_ok=True)
+        return _linked(path, self._path(name))
+
+    def link_to(self, name: str, path: str) -> bool:
+        return _linked(self._path(name), path)
+
+    def remove(self, name: str) -> None:
+        remove(self._path(name))
+
+    def force(self) -> None:
+        sync_directory(self.where)
+
+
+class RemoteDir:
+    """A directory of any file system that pyarrow knows or is taught (PyFileSystem)."""
+
+    def __init__(self, filesystem: FileSystem, path: str) -> None:
+        self._filesystem = filesystem
+        self._directory = path.rstrip("/")
+        self.where = f"{filesystem.type_name}:{self._directory}"
+
+    def _path(self, name: str) -> str:
+        return f"{self._directory}/{name}"
+
+    def sizes(self) -> dict[str, int]:
+        found = self._filesystem.get_file_info(FileSelector(self._directory, allow_not_found=True))
+        return {info.base_name: info.size for info in found if info.type == FileType.File}
+
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        with self._filesystem.open_input_file(self._path(name)) as file:
+            file.seek(offset)
+            return _read_whole(file, size)
+
+    def pieces(self, name: str) -> Iterator[bytes]:
+        with self._filesystem.open_input_stream(self._path(name)) as file:
+            while piece := _read_whole(file, PIECE_BYTES):
+                yield piece
+
+    def write(self, name: str, pieces: Iterable[bytes]) -> None:
+        self._filesystem.create_dir(self._directory, recursive=True)
+        try:
+            with self._filesystem.open_output_stream(self._path(name)) as file:
+                for piece in pieces:
+                    file.write(piece)
+        except BaseException:
+            # Closing may have made a whole object of the half that was sent.
+            self._remove_torn(name)
+            raise
+
+    def _remove_torn(self, name: str) -> None:
+        try:
+            self._filesystem.delete_file(self._path(name))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            # No catalog names it: the next export of this file replaces it.
+            _log.warning("half of a file stays as %s/%s: %s", self.where, name, error)
+
+    def link_from(self, path: str, name: str) -> bool:
+        return False
+
+    def link_to(self, name: str, path: str) -> bool:
+        return False
+
+    def remove(self, name: str) -> None:
+        self._filesystem.delete_file(self._path(name))
+
+    def force(self) -> None:
+        """Nothing: a stream that was closed without an error is there."""
+
+
+def file_pieces(path: str) -> Iterator[bytes]:
+    """A local file in pieces."""
+    file = ReadFile(path)
+    try:
+        for offset in range(0, file.size, PIECE_BYTES):
+            yield file.read(offset, min(PIECE_BYTES, file.size - offset))
+    finally:
+        file.close()
+
+
+def write_file(path: str, pieces: Iterable[bytes]) -> None:
+    """A new local file, forced to the disk; an error removes it."""
+    file = AppendFile(path)
+    try:
+        for piece in pieces:
+            file.append(piece)
+        file.sync()
+        file.close()
+    except BaseException:
+        remove(path)
+        raise
+
+
+def _read_whole(file: NativeFile, size: int) -> bytes:
+    """So many bytes, fewer only at the end: a file system may answer with less than asked for."""
+    parts = []
+    while size > 0 and (part := file.read(size)):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _linked(source: str, target: str) -> bool:
+    try:
+        link(source, target)
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            return False
+        raise
+    sync_file(target)
+    return True

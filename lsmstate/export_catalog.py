@@ -1,0 +1,164 @@
+"""What an exported state consists of: one small file that is written last and read first.
+
+An export directory holds the files of any number of exports, each under its name with the
+checksum of its footer appended, so that equal names are equal files and exports share them; and
+for each export a catalog, ``EXPORT-<number>-<name>``. An export without a whole catalog does not
+exist.
+"""
+
+import json
+import os
+import re
+from dataclasses import dataclass
+
+from lsmstate.durable_dir import PIECE_BYTES, DurableDir
+from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
+from lsmstate.file_names import parse_attempt_file, parse_numbered
+from lsmstate.manifest import Pointer, parse_pointer
+from lsmstate.sealed_text import seal_text, unseal_text
+from lsmstate.store_checks import nearest
+
+CATALOG_VERSION = 1
+
+_CATALOG = re.compile(r"EXPORT-(\d{10})-([A-Za-z0-9_.-]{1,128})")
+_REMEDY = "restore another export by its name; delete this file and export the state again"
+#: Longer catalogs are not read: 20 bytes a MiB of state make this some terabytes.
+_MOST_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedFile:
+    """One SSTable of an export: ``stored`` is its name there, ``pieces`` the XXH3 of each
+    PIECE_BYTES of it."""
+
+    file: Pointer
+    stored: str
+    pieces: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """One exported state. ``pointer`` names its commit; ``is_standalone`` says whether the state
+    is a standalone store's, or an attempt's."""
+
+    name: str
+    number: int
+    pointer: str
+    files: tuple[ExportedFile, ...]
+
+    @property
+    def is_standalone(self) -> bool:
+        return parse_numbered(parse_pointer(self.pointer).name) is not None
+
+    @property
+    def size(self) -> int:
+        """Bytes of all its files; other exports may share them."""
+        return sum(each.file.size for each in self.files)
+
+    @property
+    def file_name(self) -> str:
+        return f"EXPORT-{self.number:010d}-{self.name}"
+
+
+def stored_name(file: Pointer) -> str:
+    """The name of a file in an export directory, the same for equal files only."""
+    return f"{file.name}.{file.checksum:016x}"
+
+
+def check_export_name(name: str) -> None:
+    """InvalidArgumentError unless the name can be part of a file's."""
+    if _CATALOG.fullmatch(f"EXPORT-{0:010d}-{name}") is None:
+        raise InvalidArgumentError(
+            f"export name {name!r}: use 1 to 128 letters, digits and the characters _ . -"
+        )
+
+
+def chosen(catalogs: list[Catalog], name: str | None, where: str, known: list[str]) -> Catalog:
+    """The export of that name, or the newest. InvalidArgumentError, with the nearest of the
+    ``known`` names, if there is none."""
+    if not known:
+        raise InvalidArgumentError(
+            f"{where} holds no export and no checkpoint; name the directory that an export was "
+            "written to, or that of a store with checkpoints"
+        )
+    for catalog in reversed(catalogs):
+        if name in (None, catalog.name):
+            return catalog
+    raise InvalidArgumentError(
+        f"{where} holds no complete export {name!r}{nearest(name or '', known)}"
+    )
+
+
+def write_catalog(place: DurableDir, catalog: Catalog) -> None:
+    """The last step of an export."""
+    place.write(catalog.file_name, [seal_text(_packed(catalog))])
+    place.force()
+
+
+def catalog_names(sizes: dict[str, int]) -> list[str]:
+    """The names of all exports that were begun in a directory with these files."""
+    return sorted(found[2] for found in map(_CATALOG.fullmatch, sizes) if found is not None)
+
+
+def read_catalogs(
+    place: DurableDir, sizes: dict[str, int], name: str | None = None
+) -> list[Catalog]:
+    """The complete exports (of that name) in a directory with these files, oldest first. Torn
+    catalogs are of exports that never ended. CorruptionError, FormatVersionError."""
+    read = []
+    for file_name, size in sizes.items():
+        found = _CATALOG.fullmatch(file_name)
+        if found is not None and name in (None, found[2]):
+            catalog = _read(place, file_name, found[2], int(found[1]), size)
+            if catalog is not None:
+                read.append(catalog)
+    return sorted(read, key=lambda catalog: catalog.number)
+
+
+def _packed(catalog: Catalog) -> bytes:
+    return json.dumps(
+        {
+            "format": CATALOG_VERSION,
+            "pointer": catalog.pointer,
+            "piece_bytes": PIECE_BYTES,
+            "files": [
+                {
+                    "file": str(each.file),
+                    "stored": each.stored,
+                    "pieces": [f"{piece:016x}" for piece in each.pieces],
+                }
+                for each in catalog.files
+            ],
+        }
+    ).encode()
+
+
+def _read(place: DurableDir, file_name: str, name: str, number: int, size: int) -> Catalog | None:
+    path = os.path.join(place.where, file_name)
+    text = unseal_text(place.read(file_name, 0, min(size, _MOST_BYTES)), path, _REMEDY)
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+        if (found["format"], found["piece_bytes"]) != (CATALOG_VERSION, PIECE_BYTES):
+            raise FormatVersionError(
+                f"{path}: export format {found['format']} with pieces of {found['piece_bytes']} "
+                f"bytes, this release reads {CATALOG_VERSION} with {PIECE_BYTES}; restore it with "
+                "the release that wrote it or a later one"
+            )
+        files = tuple(_unpacked(entry) for entry in found["files"])
+        return Catalog(name, number, str(parse_pointer(found["pointer"])), files)
+    except (CorruptionError, KeyError, TypeError, ValueError) as error:
+        raise CorruptionError(f"it does not make sense ({error!r}); {_REMEDY}", path, 0) from error
+
+
+def _unpacked(entry: dict[str, object]) -> ExportedFile:
+    file = parse_pointer(str(entry["file"]))
+    if parse_attempt_file(file.name) is None and parse_numbered(file.name) is None:
+        raise ValueError(f"file name {file.name!r}")
+    if entry["stored"] != stored_name(file):
+        raise ValueError(f"{file.name} is stored as {entry['stored']!r}")
+    listed = entry["pieces"]
+    if not isinstance(listed, list) or len(listed) != -(-file.size // PIECE_BYTES):
+        raise ValueError(f"the checksums of {file.name} do not fit its {file.size} bytes")
+    return ExportedFile(file, stored_name(file), tuple(int(str(piece), 16) for piece in listed))

@@ -1,0 +1,128 @@
+"""A pyarrow file system below a local directory that fails, tears or dawdles when told to."""
+
+import errno
+import time
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow.fs import FileSelector, FileSystemHandler, LocalFileSystem, PyFileSystem
+
+
+class FlakyHandler(FileSystemHandler):
+    """Operation number ``fail_at`` (from 0) fails. A write that fails leaves the half that was
+    sent; ``torn`` bytes of each written file are lost without a word. ``calls`` names them all."""
+
+    def __init__(self, root: Path, *, fail_at: int = -1, torn: int = 0, wait_seconds: float = 0):
+        self.calls: list[tuple[str, str]] = []
+        self._root = root
+        self._local = LocalFileSystem()
+        self._fail_at = fail_at
+        self._torn = torn
+        self._wait_seconds = wait_seconds
+
+    def _place(self, path: str) -> str:
+        return str(self._root / path)
+
+    def step(self, operation: str, path: str) -> None:
+        time.sleep(self._wait_seconds)
+        self.calls.append((operation, path))
+        if len(self.calls) - 1 == self._fail_at:
+            raise OSError(errno.EIO, f"injected: {operation}", path)
+
+    def get_type_name(self):
+        return "flaky"
+
+    def normalize_path(self, path):
+        return path
+
+    def get_file_info(self, paths):
+        return self._local.get_file_info([self._place(path) for path in paths])
+
+    def get_file_info_selector(self, selector):
+        self.step("list", selector.base_dir)
+        inner = FileSelector(
+            self._place(selector.base_dir), selector.allow_not_found, selector.recursive
+        )
+        return self._local.get_file_info(inner)
+
+    def create_dir(self, path, recursive):
+        self.step("create_dir", path)
+        self._local.create_dir(self._place(path), recursive=recursive)
+
+    def delete_file(self, path):
+        self.step("delete", path)
+        self._local.delete_file(self._place(path))
+
+    def open_input_stream(self, path):
+        self.step("read", path)
+        return pa.PythonFile(_ShortReads(self._place(path)), mode="r")
+
+    def open_input_file(self, path):
+        self.step("read", path)
+        return pa.PythonFile(open(self._place(path), "rb"), mode="r")
+
+    def open_output_stream(self, path, metadata):
+        self.step("open", path)
+        return pa.PythonFile(_Output(self, path, self._place(path), self._torn), mode="w")
+
+    def _not_used(self, *_):
+        raise NotImplementedError
+
+    delete_dir = delete_dir_contents = delete_root_dir_contents = _not_used
+    move = copy_file = open_append_stream = _not_used
+
+
+class _Output:
+    """Written to the file when it is closed, as an object store does."""
+
+    def __init__(self, handler: FlakyHandler, name: str, path: str, torn: int) -> None:
+        self._handler = handler
+        self._name = name
+        self._path = path
+        self._torn = torn
+        self._parts: list[bytes] = []
+        self.closed = False
+
+    def write(self, data) -> int:
+        data = bytes(data)
+        try:
+            self._handler.step("write", self._name)
+        except OSError:
+            self._parts.append(data[: len(data) // 2])
+            raise
+        self._parts.append(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is sent before the end."""
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            data = b"".join(self._parts)
+            Path(self._path).write_bytes(data[: len(data) - self._torn])
+            self._handler.step("close", self._name)
+
+
+class _ShortReads:
+    """Answers with less than was asked for, as a network does."""
+
+    def __init__(self, path: str) -> None:
+        self._file = open(path, "rb")  # noqa: SIM115
+
+    def read(self, size=-1):
+        return self._file.read(min(size, 100_003) if size > 0 else size)
+
+    @property
+    def closed(self):
+        return self._file.closed
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def flaky(root: Path, **how) -> tuple[PyFileSystem, FlakyHandler]:
+    """The file system and its handler. It lists files under their names in ``root``."""
+    root.mkdir(exist_ok=True)
+    handler = FlakyHandler(root, **how)
+    return PyFileSystem(handler), handler
