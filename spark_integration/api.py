@@ -21,7 +21,7 @@ from spark_integration.frames import FRAME_DDL
 from spark_integration.keys import KeyColumn, common_type
 from spark_integration.pinned import check_settings
 from spark_integration.plan import CoercedSpec, JoinPlan, StreamPlan
-from spark_integration.query import PLAN_METADATA, join_in, listen, local_path
+from spark_integration.query import PLAN_METADATA, joins_in, listen, local_path
 from spark_integration.route import route_function
 from spark_integration.schemas import arrow_schema, arrow_type, output_fields
 from spark_integration.stateful_join import OUTPUT_DDL, stateful_function
@@ -162,7 +162,7 @@ def _check_inputs(streams: Mapping[str, DataFrame]) -> SparkSession:
 def _check_not_nested(streams: Mapping[str, DataFrame]) -> None:
     """Spark allows one operator of this kind in a query; its own words would not say whose."""
     for name, frame in streams.items():
-        if join_in(frame._jdf.queryExecution().analyzed()) is not None:
+        if joins_in(frame._jdf.queryExecution().analyzed()):
             raise InvalidArgumentError(
                 f"stream {name!r} is the result of another multiway_join, which may stand once in "
                 "a query; give all streams to one join, or write the first result to a table and "

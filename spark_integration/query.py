@@ -100,11 +100,12 @@ class QueryStarter(StreamingQueryListener):
             return
         if hasattr(query, "streamingQuery"):
             query = query.streamingQuery()
-        wanted = join_in(query.analyzedPlan())
+        joins = joins_in(query.analyzedPlan())
         properties: dict[str, str | None] = dict.fromkeys((ROOT_PROPERTY, REFUSAL_PROPERTY))
-        if wanted is not None:
+        if joins:
             try:
-                properties[ROOT_PROPERTY] = _prepare(query, str(event.id), wanted, self._context)
+                _check_stands_once(joins)
+                properties[ROOT_PROPERTY] = _prepare(query, str(event.id), joins[0], self._context)
             except (LsmStateError, Py4JError, OSError, ValueError) as refusal:
                 sentence = str(refusal)
                 is_over = refuse(query, self._jvm, sentence)
@@ -158,6 +159,15 @@ def _check_state_is_there(checkpoint: str, root: str) -> None:
         )
 
 
+def _check_stands_once(joins: list[Wanted]) -> None:
+    """Spark's own check looks at a ``WITH`` clause once, however often it is named."""
+    if len(joins) > 1:
+        raise InvalidArgumentError(
+            f"the result of multiway_join stands {len(joins)} times in this query, and may once; "
+            "read it twice in foreachBatch, or write it to a table that other queries read"
+        )
+
+
 def _check_mode(query: Any) -> None:
     if "AsyncProgress" in query.getClass().getName():
         raise InvalidArgumentError(
@@ -172,19 +182,32 @@ def _check_mode(query: Any) -> None:
         )
 
 
-def join_in(plan: Any) -> Wanted | None:
-    """The settings of the join in a plan; they stand in the metadata of its bucket column."""
+def joins_in(plan: Any) -> list[Wanted]:
+    """The settings of every join in a plan, which stand in the metadata of its bucket column.
+
+    A ``WITH`` clause that is named twice counts twice, as Spark will run what it holds twice.
+    """
+    found: list[Wanted] = []
+    clauses: dict[int, Any] = {}
     stack = [plan]
     while stack:
         node = stack.pop()
+        kind = node.nodeName()
         children = node.children()
         nodes = [children.apply(i) for i in range(children.size())]
+        if kind == "WithCTE":
+            *definitions, body = nodes
+            clauses |= {clause.id(): clause for clause in definitions}
+            nodes = [body]
+        elif kind == "CTERelationRef":
+            nodes = [clauses[node.cteId()]]
+        elif "InPandasWithState" in kind:
+            found += _settings(nodes[0].output())
         stack += nodes
-        if "InPandasWithState" not in node.nodeName():
-            continue
-        output = nodes[0].output()
-        for i in range(output.size()):
-            metadata = output.apply(i).metadata()
-            if metadata.contains(PLAN_METADATA):
-                return Wanted.from_json(metadata.getString(PLAN_METADATA))
-    return None
+    return found
+
+
+def _settings(output: Any) -> list[Wanted]:
+    metadata = [output.apply(i).metadata() for i in range(output.size())]
+    texts = [m.getString(PLAN_METADATA) for m in metadata if m.contains(PLAN_METADATA)]
+    return [Wanted.from_json(text) for text in texts]

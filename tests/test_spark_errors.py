@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark.errors import AnalysisException, StreamingQueryException
-from spark_streams import BACKEND, FileStream, run_to_end
+from spark_streams import BACKEND, FileStream, collected, run_to_end
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import multiway_join
@@ -168,6 +168,22 @@ def test_the_result_used_twice_is_refused_before_it_runs(spark: Any, tmp_path: P
         run_to_end(twice, tmp_path / "checkpoint", tmp_path / "out")
     remedy = "multiway_join_may_stand_once_in_a_query_use_foreachBatch_to_read_its_result_twice"
     assert remedy in str(refusal.value)
+
+
+def test_a_clause_named_twice_is_refused_as_the_query_starts(spark: Any, tmp_path: Path) -> None:
+    """Spark would run the operator twice, on one state."""
+    streams = _two_streams(tmp_path)
+    joined = multiway_join({n: s.read(spark) for n, s in streams.items()}, on=["k"])
+    joined.createOrReplaceTempView("joined")
+    clause = "WITH a AS (SELECT * FROM joined), b AS (SELECT * FROM a)"
+    once = spark.sql(f"{clause} SELECT * FROM b WHERE a_k > 1")
+    twice = spark.sql(f"{clause} SELECT * FROM a UNION ALL SELECT * FROM b")
+    with pytest.raises(StreamingQueryException, match="stands 2 times in this query, and may once"):
+        run_to_end(twice, tmp_path / "checkpoint", tmp_path / "out")
+    assert not (tmp_path / "checkpoint" / "lsmstate").exists()
+    with pytest.raises(InvalidArgumentError, match="'j' is the result of another multiway_join"):
+        multiway_join({"j": once, "b": streams["b"].read(spark)}, on="j.a_k = b.k")
+    assert list(map(tuple, collected(once, tmp_path / "once"))) == [(2, 2)]
 
 
 def test_a_state_directory_that_cannot_be_written_is_said(spark: Any, tmp_path: Path) -> None:
