@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         StoreLockedError,
     )
     from lsmstate.exporting import delete_export, export, list_exports
+    from lsmstate.mapping import StoreMapping
     from lsmstate.options import Options
     from lsmstate.restoring import restore
     from lsmstate.stats import StoreStats
@@ -42,6 +43,7 @@ __all__ = [
     "StateStore",
     "StoreClosedError",
     "StoreLockedError",
+    "StoreMapping",
     "StoreStats",
     "StreamSchema",
     "delete_export",
@@ -59,6 +61,7 @@ _MODULES = {
     "Options": "lsmstate.options",
     "Probe": "lsmstate.store",
     "StateStore": "lsmstate.store",
+    "StoreMapping": "lsmstate.mapping",
     "StoreStats": "lsmstate.stats",
     "StreamSchema": "lsmstate.store",
     "delete_export": "lsmstate.exporting",

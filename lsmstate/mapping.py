@@ -1,0 +1,123 @@
+"""A stream of a store as a Python mapping, for those who want one.
+
+A key is its column's Python value, or a tuple of them where the stream has several key columns. A
+value is the list of the key's rows as dicts, in arrival order; with ``unique=True`` it is the one
+row itself. Everything goes through the store, row by row: for batches use the store.
+"""
+
+from collections.abc import Iterator, MutableMapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.store import MultimapStore
+from lsmstate.store_checks import one_key, stream_of
+
+Row = dict[str, Any]
+
+
+class StoreMapping(MutableMapping[Any, Any]):
+    """The live rows of one stream by key, in key order.
+
+    The store stays its owner's: it is not closed here, and commits are made there. An iteration
+    ends with InvalidArgumentError if the store is written to meanwhile. ``len`` reads all keys and
+    rows; ``in`` reads no row. Rows under a key that holds a null are not stored, so such a key is
+    refused here.
+    """
+
+    def __init__(self, store: MultimapStore, stream: str, *, unique: bool = False) -> None:
+        self._store = store
+        self._schema = stream_of(store.streams, stream)
+        self._unique = unique
+
+    def __getitem__(self, key: Any) -> Any:
+        """The rows of a key, with ``unique`` its only row. KeyError if there is none."""
+        rows = self._store.get(self._schema.name, self._values(key)).to_pylist()
+        if not rows:
+            raise KeyError(key)
+        if not self._unique:
+            return rows
+        if len(rows) > 1:
+            raise InvalidArgumentError(
+                f"key {key!r} of stream {self._schema.name!r} has {len(rows)} rows; unique=True "
+                "is for streams with one row a key"
+            )
+        return rows[0]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Replace the rows of a key, in one write. Without rows the key is absent."""
+        rows = self._rows(value)
+        one = self._key(key)
+        if rows.num_rows == 0:
+            self._store.delete(self._schema.name, one)
+            return
+        keys = pa.RecordBatch.from_arrays(
+            [pa.array(column.to_pylist() * rows.num_rows, column.type) for column in one.columns],
+            schema=one.schema,
+        )
+        self._store.put(self._schema.name, rows, keys)
+
+    def __delitem__(self, key: Any) -> None:
+        """Remove a key. KeyError if it is absent."""
+        one = self._key(key)
+        if not self._store.exists(self._schema.name, one)[0]:
+            raise KeyError(key)
+        self._store.delete(self._schema.name, one)
+
+    def __contains__(self, key: object) -> bool:
+        return self._store.contains(self._schema.name, self._values(key))
+
+    def __iter__(self) -> Iterator[Any]:
+        """Keys in ascending order, each once. Cost: the rows are read too; memory: one piece."""
+        last: tuple[Any, ...] | None = None
+        for piece in self._store.iterate(self._schema.name):
+            columns = [column.to_pylist() for column in piece.keys.columns]
+            for key in zip(*columns, strict=True):
+                if key != last:
+                    last = key
+                    yield key if len(self._schema.key) > 1 else key[0]
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def clear(self) -> None:
+        """Remove all keys. Cost: not that of the rows."""
+        self._store.delete_range(self._schema.name)
+
+    def __repr__(self) -> str:
+        return f"StoreMapping(stream={self._schema.name!r}, unique={self._unique})"
+
+    def _values(self, key: Any) -> Sequence[Any]:
+        if len(self._schema.key) == 1:
+            return (key,)
+        if not isinstance(key, tuple):
+            raise InvalidArgumentError(
+                f"key {key!r} of stream {self._schema.name!r}: give a tuple of the columns "
+                f"{self._schema.key.names}"
+            )
+        return key
+
+    def _key(self, key: Any) -> pa.RecordBatch:
+        one = one_key(self._schema, self._values(key))
+        if any(column.null_count for column in one.columns):
+            raise InvalidArgumentError(
+                f"key {key!r} of stream {self._schema.name!r} holds a null, which is never stored"
+            )
+        return one
+
+    def _rows(self, value: Any) -> pa.RecordBatch:
+        rows = [value] if self._unique else value
+        names = set(self._schema.rows.names)
+        for row in rows:
+            if not isinstance(row, dict) or not names.issuperset(row):
+                raise InvalidArgumentError(
+                    f"row {row!r} of stream {self._schema.name!r}: give a dict with columns of "
+                    f"{self._schema.rows.names}"
+                )
+        try:
+            return pa.RecordBatch.from_pylist(list(rows), schema=self._schema.rows)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise InvalidArgumentError(
+                f"rows of stream {self._schema.name!r} do not fit its columns: {error}"
+            ) from error
