@@ -1,5 +1,7 @@
 """Odd inputs of multiway_join: names, types, silent streams, huge rows, files that go."""
 
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +104,58 @@ def test_a_batch_that_is_not_read_to_its_end_is_an_error(spark: Any, tmp_path: P
         query.awaitTermination()
     cause = query._jsq.exception().get().cause().getCause().toString()
     assert "STATE_STORE_COMMIT_VALIDATION_FAILED" in cause
+
+
+@pytest.fixture
+def unvalidated(spark: Any) -> Iterator[None]:
+    """Spark's check that every partition has committed its state, switched off."""
+    check = "spark.sql.streaming.stateStore.commitValidation.enabled"
+    spark.conf.set(check, "false")
+    yield
+    spark.conf.unset(check)
+
+
+def three_batches(spark: Any, home: Path, write: Any) -> Any:
+    """A query that reads three files of each input; every batch goes to ``write(rows, number)``."""
+    keys = [pa.table({"k": pa.array(range(i, i + 20), pa.int64())}) for i in range(3)]
+    streams = {n: FileStream(home / n, "k BIGINT").add(*keys).read(spark) for n in "ab"}
+    joined = multiway_join(streams, on=["k"], buckets=4, backend=BACKEND)
+    writer = joined.writeStream.foreachBatch(write).trigger(availableNow=True)
+    return writer.option("checkpointLocation", str(home / "checkpoint")).start()
+
+
+@pytest.mark.usefixtures("unvalidated")
+def test_a_batch_read_in_part_is_an_error_later_where_spark_does_not_check(
+    spark: Any, tmp_path: Path
+) -> None:
+    """The next batch that needs the state which was never handed over does not find it."""
+    query = three_batches(spark, tmp_path, lambda b, i: b.collect() if i else b.take(1))
+    with pytest.raises(StreamingQueryException, match="CANNOT_LOAD_STATE_STORE"):
+        query.awaitTermination()
+
+
+def test_batches_that_are_looked_at_before_or_without_reading_them(
+    spark: Any, tmp_path: Path
+) -> None:
+    """Batch 0 is asked whether it is empty, 1 is read after that, 2 after a part of it was."""
+    got: dict[int, list[Any]] = {0: [], 1: [], 2: []}
+
+    def write(batch: Any, number: int) -> None:
+        if number < 2:
+            assert not batch.isEmpty()
+        else:
+            assert len(batch.take(1)) == 1
+        if number > 0:
+            got[number] += [row.a_k for row in batch.collect()]
+
+    three_batches(spark, tmp_path, write).awaitTermination()
+    seen: list[int] = []
+    for number in range(3):
+        before = Counter(seen)
+        seen += range(number, number + 20)
+        now = Counter(seen)
+        new = {k: now[k] ** 2 - before[k] ** 2 for k in now if now[k] > before[k]}
+        assert Counter(got[number]) == (new if number else {})
 
 
 def test_files_of_batches_that_spark_forgot_are_removed(spark: Any, tmp_path: Path) -> None:
