@@ -18,7 +18,12 @@ class SstWriter:
         base_sequence: int,
     ) -> None: ...
     def consume(
-        self, source: EntrySource, max_bytes: int, file_bytes: int, bottom: bool
+        self,
+        source: EntrySource,
+        max_bytes: int,
+        file_bytes: int,
+        bottom: bool,
+        standing: bool = False,
     ) -> int: ...
     def facts(self) -> dict[str, Any]: ...
     def finish(self, properties: bytes, edit: bytes, sync: bool) -> int: ...

@@ -8,7 +8,7 @@ open table keeps in memory.
 
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 from cython_ext.block cimport (
     BLOCK_EDIT, BLOCK_FILTER, BLOCK_INDEX, BLOCK_KEYS, BLOCK_PROPERTIES, BLOCK_ROWS, BLOCK_TOP,
@@ -26,6 +26,7 @@ from cython_ext.file cimport AppendFile
 cdef enum:
     KEYS_PER_PARTITION = 8192
     ROW_BLOCKS_PER_KEY_BLOCK = 1024
+    STREAM_BYTES = 2  # of a stored key, in front
     KEPT_BUFFER_BYTES = 1 << 20
 
 cdef bytes MAGIC = b"LSMSTATE"
@@ -311,10 +312,13 @@ cdef class SstWriter:
         return 0
 
     def consume(
-        self, EntrySource source not None, int64_t max_bytes, int64_t file_bytes, bint bottom
+        self, EntrySource source not None, int64_t max_bytes, int64_t file_bytes, bint bottom,
+        bint standing=False,
     ) -> int:
-        """Write entries until the source ends (0), `max_bytes` of rows are done (1) or the file
-        has reached `file_bytes` (2). At the bottom nothing older exists: marks of deletion go."""
+        """Write entries until the source ends (0), `max_bytes` of rows are done (1), the file has
+        reached `file_bytes` (2), or it has an eighth of them and a stream ends (3): then the
+        source stands at the next stream's first entry, which the next call is told by `standing`.
+        At the bottom nothing older exists: marks of deletion go."""
         cdef int64_t done = 0
         cdef RowRef row
         cdef uint8_t flags
@@ -327,7 +331,15 @@ cdef class SstWriter:
                 if self.file.size >= file_bytes:
                     result = 2
                     break
-                if source.next_key() == 0:
+                if standing:
+                    standing = False
+                elif source.next_key() == 0:
+                    break
+                elif (
+                    self.file.size >= file_bytes // 8 and self.keys
+                    and memcmp(source.key, self.entry_key.data, STREAM_BYTES) != 0
+                ):
+                    result = 3
                     break
                 flags = 0 if bottom else source.flags & FLAG_RESET
                 if source.rows == 0 and flags == 0:

@@ -193,6 +193,8 @@ class LsmStore(StoreReads):
 
     def _make(self, writes: Sequence[Write]) -> int:
         """Log new writes as one, then apply them; the number of rows stored."""
+        if not writes:
+            return 0
         for write in writes:
             if write.rows is not None:
                 check_largest_row(largest_row(write.rows), self._options)

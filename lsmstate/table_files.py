@@ -19,6 +19,7 @@ SLICE_BYTES = 512 << 10
 #: What SstWriter.consume answers.
 _PAUSED = 1
 _FILE_FULL = 2
+_STREAM_ENDS = 3
 
 _EVERYTHING = 1 << 62
 
@@ -52,18 +53,21 @@ class TableWriter:
     ) -> Generator[int, None, None]:
         """Write all entries of the source as the files of one run, and stop after each slice to
         say how many bytes of rows it had. Sealed files go to ``files``, all names to ``names``.
+        A file of some size ends with its stream: so a stream that is emptied takes files along.
 
         An error, or closing the generator, removes what was written."""
-        more = True
+        state = _FILE_FULL
         try:
-            while more:
+            while state in (_FILE_FULL, _STREAM_ENDS):
                 name = self.new_name("run")
                 names.append(name)
                 writer = self._start(name, base_sequence, bottom)
                 limit = self.options.file_bytes if cut else _EVERYTHING
-                while (state := writer.consume(source, SLICE_BYTES, limit, bottom)) == _PAUSED:
+                standing = state == _STREAM_ENDS
+                state = writer.consume(source, SLICE_BYTES, limit, bottom, standing)
+                while state == _PAUSED:
                     yield SLICE_BYTES
-                more = state == _FILE_FULL
+                    state = writer.consume(source, SLICE_BYTES, limit, bottom)
                 if writer.facts()["keys"] == 0:
                     remove(os.path.join(self.directory, name))
                     break

@@ -1,5 +1,6 @@
 """LsmStore: handing over by commits, files left behind, damage, options."""
 
+import dataclasses
 import os
 import random
 import shutil
@@ -7,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 from faults import Faults, faults
-from store_contract import STREAMS, customers, fetched, ids, keys_of, scanned
+from store_contract import STREAMS, customers, fetched, ids, keys_of, returns, scanned
 
 from lsmstate.errors import (
     CorruptionError,
@@ -300,6 +301,13 @@ def test_an_attempt_id_that_is_no_file_name_is_refused(tmp_path):
             LsmStore.open_attempt(str(tmp_path), STREAMS, batch_id=0, attempt_id=bad, options=TINY)
 
 
+def test_writing_nothing_is_no_write(tmp_path):
+    with LsmStore.open(str(tmp_path), STREAMS, options=TINY) as store:
+        pointer = store.commit()
+        assert store.write([]) == 0
+        assert store.commit() == pointer
+
+
 def test_a_put_is_one_write_of_bounded_size(tmp_path):
     with attempt(tmp_path) as store:
         store.append("customers", *wide(0))
@@ -307,3 +315,21 @@ def test_a_put_is_one_write_of_bounded_size(tmp_path):
         with pytest.raises(MemoryLimitError, match="split it"):
             store.put("customers", rows, keys_of(*range(2000)))
         assert len(scanned(store, "customers")) == 300
+
+
+def test_a_merged_file_of_some_size_ends_with_its_stream(tmp_path):
+    plain = dataclasses.replace(TINY, compression="none", bottom_compression="none")
+    with LsmStore.open(str(tmp_path), STREAMS, options=plain) as store:
+        for start in range(0, 4000, 500):
+            numbers = range(start, start + 500)
+            store.append("customers", customers(*numbers, name="w" * 50), keys_of(*numbers))
+            store.append("returns", returns(*numbers), keys_of(*numbers))
+            store.flush()
+        store.compact()
+        files = [file for run in store._runs.version.runs for file in run.files]
+        large = [file for file in files if file.size > 32 * KIB]
+        assert len(large) > 2
+        assert {file.min_key[:2] for file in large} == {b"\0\0", b"\0\1"}
+        assert all(file.min_key[:2] == file.max_key[:2] for file in large)
+        assert sorted(ids(scanned(store, "customers"))) == list(range(4000))
+        assert sorted(ids(scanned(store, "returns"))) == list(range(4000))
