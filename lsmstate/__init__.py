@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lsmstate.backends import open_checkpoint, open_store
+    from lsmstate.documents import SCHEMA_FREE, decode_documents, encode_documents
     from lsmstate.errors import (
         CorruptionError,
         FormatVersionError,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "SCHEMA_FREE",
     "CorruptionError",
     "FormatVersionError",
     "InvalidArgumentError",
@@ -46,7 +48,9 @@ __all__ = [
     "StoreMapping",
     "StoreStats",
     "StreamSchema",
+    "decode_documents",
     "delete_export",
+    "encode_documents",
     "export",
     "list_exports",
     "open_checkpoint",
@@ -55,6 +59,9 @@ __all__ = [
 ]
 
 _MODULES = {
+    "SCHEMA_FREE": "lsmstate.documents",
+    "decode_documents": "lsmstate.documents",
+    "encode_documents": "lsmstate.documents",
     "Matches": "lsmstate.store",
     "Mutation": "lsmstate.store",
     "MultimapStore": "lsmstate.store",

@@ -2,12 +2,14 @@
 
 import json as json_text
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import pyarrow as pa
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from lsmstate.documents import decode_documents, is_schema_free
 from lsmstate.inspection import describe, find_states, rows_of, verify
 
 app = typer.Typer()
@@ -100,6 +102,10 @@ def dump_rows(
     """Print rows of a stream as JSON, one a line; values JSON lacks are written as text."""
     for state in find_states(str(directory), pointer):
         for piece in rows_of(state, stream, limit):
-            for row in piece.to_pylist():
+            for row in _values(piece):
                 typer.echo(json_text.dumps(row, default=str))
             limit -= piece.num_rows
+
+
+def _values(rows: pa.RecordBatch) -> list[dict[str, Any]]:
+    return decode_documents(rows) if is_schema_free(rows.schema) else rows.to_pylist()

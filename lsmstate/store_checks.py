@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from cython_ext.key_codec import KeyBatch, KeyCodec
+from lsmstate.documents import check_document_rows, is_schema_free
 from lsmstate.errors import InvalidArgumentError, StoreClosedError
 from lsmstate.store import KeyValues, Positions, StreamSchema
 
@@ -160,6 +161,8 @@ def check_rows(stream: StreamSchema, rows: pa.RecordBatch, keys: pa.RecordBatch 
         raise InvalidArgumentError(
             f"stream {stream.name!r}: {rows.num_rows} rows but {count} keys; give one key per row"
         )
+    if is_schema_free(stream.rows):
+        check_document_rows(rows)
 
 
 def encoded_keys(

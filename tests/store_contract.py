@@ -13,6 +13,7 @@ import pytest
 
 from cython_ext.key_codec import KeyCodec
 from lsmstate.backends import open_attempt, open_store
+from lsmstate.documents import SCHEMA_FREE, decode_documents, encode_documents
 from lsmstate.errors import (
     InvalidArgumentError,
     LsmStateError,
@@ -171,6 +172,46 @@ class StateStoreTests:
         none = store.probe("customers", keys_of(1, 2, 3), np.array([], dtype=np.int64))
         assert none.counts.tolist() == [0, 0, 0]
         assert fetched(none, []) == {}
+
+    def test_documents_without_a_schema(self, tmp_path):
+        logs = StreamSchema("logs", KEY, SCHEMA_FREE)
+        documents = [
+            {"user": 1, "tags": ["a", None, 1.5], "place": {"x": -(2**63), "y": True}},
+            {},
+            {"text": "é\0" * 40, "bytes": b"\xff\x00", "user": "1"},
+        ]
+        store = self.attempt(tmp_path, streams=[logs, CUSTOMERS])
+        store.append("logs", encode_documents(documents), keys_of(1, 1, 2))
+        store.append("logs", encode_documents([{"a": 1}]).slice(1), keys_of())
+        for bad in (
+            b"",
+            b"\x01",
+            b"\x81\xa1a",
+            b"\x81\x01\x02",
+            b"\x80\x80",
+            b"\x81\xa1a\xc7\x00\x05",
+        ):
+            rows = pa.record_batch([pa.array([b"\x80", bad])], schema=SCHEMA_FREE)
+            with pytest.raises(InvalidArgumentError, match="document 1 is no msgpack document"):
+                store.append("logs", rows, keys_of(1, 2))
+        null = pa.record_batch([pa.array([None], pa.binary())], schema=SCHEMA_FREE)
+        with pytest.raises(InvalidArgumentError, match="null"):
+            store.append("logs", null, keys_of(1))
+        pointer = store.commit()
+        store.close()
+        store = self.attempt(tmp_path, pointer, 2, streams=[logs, CUSTOMERS])
+        probe = store.probe("logs", keys_of(2, 1, 9))
+        assert probe.counts.tolist() == [1, 2, 0]
+        found = [
+            d
+            for piece in probe.fetch(np.array([0, 1]), 1 << 20)
+            for d in decode_documents(piece.rows)
+        ]
+        assert found == [documents[2], documents[0], documents[1]]
+        (piece,) = store.scan("logs")
+        assert piece.schema.equals(SCHEMA_FREE, check_metadata=True)
+        assert decode_documents(piece) == documents
+        store.close()
 
     def test_streams_are_apart(self, store):
         store.append("customers", customers(1), keys_of(1))

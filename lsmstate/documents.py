@@ -1,0 +1,89 @@
+"""Rows without a schema: a stream whose rows are documents, stored as msgpack.
+
+    logs = StreamSchema("logs", key, SCHEMA_FREE)
+    store.append("logs", encode_documents([{"user": 1, "tags": ["a", None]}]), keys)
+    for found in probe.fetch(positions, 1 << 20):
+        print(decode_documents(found.rows))
+
+A document is a map with text keys; its values are what JSON has, and bytes. The rows of such a
+stream are one binary column, which may come ready made from elsewhere: it is checked as it is
+appended (``cython_ext/msgpack_check.pyx``), and nothing in it is ever executed.
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgpack
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cython_ext.msgpack_check import check_documents
+from lsmstate.errors import InvalidArgumentError
+
+#: The rows of a stream without a schema: one msgpack document each.
+SCHEMA_FREE: Final = pa.schema(
+    [pa.field("document", pa.binary(), nullable=False)], metadata={"lsmstate.rows": "msgpack"}
+)
+
+
+def is_schema_free(rows: pa.Schema) -> bool:
+    """Whether rows of this schema are msgpack documents."""
+    return bool(rows.equals(SCHEMA_FREE, check_metadata=True))
+
+
+def encode_documents(documents: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
+    """Documents as rows of a stream without a schema. InvalidArgumentError for what is not a map
+    with text keys, or holds what msgpack has no type for (dates, decimals, sets, huge integers)."""
+    packer = msgpack.Packer(strict_types=True)
+    packed = []
+    for position, document in enumerate(documents):
+        try:
+            packed.append(packer.pack(dict(document)))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidArgumentError(
+                f"document {position} cannot be stored: {error}; its values may be None, booleans, "
+                "integers of 64 bits, floats, text, bytes, lists and dicts"
+            ) from error
+    column = pa.array(packed, pa.binary())
+    rows = pa.RecordBatch.from_arrays([column], schema=SCHEMA_FREE)
+    check_document_rows(rows)
+    return rows
+
+
+def decode_documents(rows: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The documents of fetched or scanned rows (``Matches.rows``). Checked first: memory is in
+    proportion to their bytes. InvalidArgumentError for what is no document."""
+    if not rows.schema.equals(SCHEMA_FREE):
+        raise InvalidArgumentError(
+            f"rows with the columns {rows.schema.names} are no documents; only streams whose rows "
+            "are SCHEMA_FREE have any"
+        )
+    check_document_rows(rows)
+    data, offsets = _bytes_of(rows)
+    documents: list[dict[str, Any]] = []
+    for position, (start, end) in enumerate(itertools.pairwise(offsets.tolist())):
+        try:
+            documents.append(msgpack.unpackb(data[start:end], strict_map_key=True))
+        except (ValueError, msgpack.UnpackException) as error:
+            raise InvalidArgumentError(f"document {position}: {error}") from error
+    return documents
+
+
+def check_document_rows(rows: pa.RecordBatch) -> None:
+    """InvalidArgumentError unless each row is a msgpack document. Cost: one look at each byte that
+    begins a value."""
+    if rows.column(0).null_count:
+        raise InvalidArgumentError("a document is null; an empty one is an empty map")
+    check_documents(*_bytes_of(rows))
+
+
+def _bytes_of(rows: pa.RecordBatch) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
+    """The column's bytes, and where in them each document begins and the last one ends."""
+    column = rows.column(0)
+    if len(column) == 0:
+        return np.empty(0, np.uint8), np.zeros(1, np.int32)
+    _, offsets, data = column.buffers()
+    found = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+    return np.frombuffer(data or b"", np.uint8), found
