@@ -24,7 +24,7 @@ from lsmstate.salvage import UNDESCRIBED, KeyRange, SalvagedTable
 from lsmstate.salvage_changelog import Record, Replay, plan_replay, salvage_changelog
 from lsmstate.salvage_state import DamagedState, find_damaged_state
 from lsmstate.table_files import TableWriter
-from lsmstate.version import FileMeta, Run, Version
+from lsmstate.version import FileMeta, Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +115,13 @@ class _Repair:
         runs = []
         for run in self._state.edit.version.runs:
             files = tuple(made for file in run.files for made in self._take(file))
-            if files:
-                runs.append(Run(run.number, run.level, files))
+            runs.append(replace(run, files=files))
+        kept = tuple(run for run in runs if run.files or len(run.deleted))
+        version = replace(self._state.edit.version, runs=kept).without_deleted()
         replay = Replay((), self._state.edit.replay_from, ())
         if self._state.is_standalone:
             replay = self._salvage_logs()
-        pointer = self._commit(runs, replay.replay_from)
+        pointer = self._commit(version, replay.replay_from)
         if replay.records:
             self._write_log(replay.records)
         return RepairReport(
@@ -128,7 +129,7 @@ class _Repair:
             self._target,
             self._state.commit,
             pointer,
-            sum(run.rows for run in runs),
+            sum(run.rows for run in version.runs),
             len(replay.records),
             self._copied,
             self._rebuilt,
@@ -195,10 +196,8 @@ class _Repair:
 
     # Commit and changelog -----------------------------------------------------------------
 
-    def _commit(self, runs: Sequence[Run], replay_from: tuple[int, int]) -> str:
-        found = self._state.edit
-        version = Version(tuple(runs), found.version.next_sequence, found.version.next_run)
-        edit = replace(found, version=version, base=None, replay_from=replay_from)
+    def _commit(self, version: Version, replay_from: tuple[int, int]) -> str:
+        edit = replace(self._state.edit, version=version, base=None, replay_from=replay_from)
         writer, name = self._files.start_commit(ListedEntries([]), version.next_sequence)
         sealed = self._files.seal(writer, name, pack_edit(edit, {}))
         pointer = str(Pointer(name, sealed.size, sealed.checksum))

@@ -17,7 +17,7 @@ from lsmstate.manifest import Edit, Pointer, parse_pointer, schema_digest, unpac
 from lsmstate.memory_budget import process_memory
 from lsmstate.owners import newest_pointer
 from lsmstate.salvage import SalvagedTable
-from lsmstate.version import FileMeta, Run, Version
+from lsmstate.version import NOTHING, FileMeta, Run, Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,12 @@ def find_damaged_state(directory: str, pointer: str | None = None) -> DamagedSta
         try:
             edit = read_edit(directory, name)
         except (LsmStateError, OSError) as error:
-            problems.append(f"{name} is not a readable commit: {error}")
+            problems.append(
+                f"{name} is not a readable commit; key ranges that its writes deleted may be "
+                f"back: {error}"
+                if name == named
+                else f"{name} is not a readable commit: {error}"
+            )
             continue
         if name == named or attempts:
             return DamagedState(directory, name, edit, not attempts, tuple(problems))
@@ -156,15 +161,29 @@ def _with_runs(
                 "they were merged from: deleted rows, or rows of a lost file"
             )
         runs = [run for run in runs if run not in merged]
-        runs.append(Run(next_run, max((run.level + 1 for run in merged), default=0), files))
+        deleted = NOTHING
+        for run in merged:
+            deleted = deleted.joined(run.deleted)
+        level = max((run.level + 1 for run in merged), default=0)
+        runs.append(Run(next_run, level, files, deleted))
         next_run += 1
-    runs.sort(key=lambda run: _first_sequence(run.files))
+    runs = _by_age(runs)
     level = 0
     for place in range(len(runs) - 1, -1, -1):
         level = max(level, runs[place].level)
         runs[place] = replace(runs[place], level=level)
     reached = max((file.max_sequence + 1 for run in runs for file in run.files), default=1)
     return Version(tuple(runs), max(version.next_sequence, reached), next_run)
+
+
+def _by_age(runs: Sequence[Run]) -> list[Run]:
+    """Oldest first; a run without rows stays behind the one it stood behind."""
+    aged: list[tuple[int, Run]] = []
+    for run in runs:
+        behind = aged[-1][0] if aged else 0
+        has_rows = any(file.rows for file in run.files)
+        aged.append((_first_sequence(run.files) if has_rows else behind, run))
+    return [run for _, run in sorted(aged, key=lambda pair: pair[0])]
 
 
 def _unnamed_runs(
@@ -203,7 +222,7 @@ def _unnamed_runs(
 def _lies_within(run: Run, files: tuple[FileMeta, ...]) -> bool:
     """Whether all rows of a run are of the time that the files' rows are of."""
     last = max(file.max_sequence for file in files)
-    return all(
+    return bool(run.files) and all(
         _first_sequence(files) <= file.min_sequence and file.max_sequence <= last
         for file in run.files
         if file.rows

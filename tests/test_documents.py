@@ -6,11 +6,18 @@ import decimal
 import msgpack
 import pyarrow as pa
 import pytest
-from hypothesis import example, given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from lsmstate import SCHEMA_FREE, InvalidArgumentError, decode_documents, encode_documents
 from lsmstate.documents import check_document_rows
+
+#: Deep documents take a loaded machine a while to draw.
+RANDOM = settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 
 SCALARS = (
     st.none()
@@ -25,15 +32,16 @@ VALUES = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=20) | st.dictionaries(st.text(max_size=8), inner, max_size=20)
     ),
-    max_leaves=40,
+    max_leaves=20,
 )
-DOCUMENTS = st.dictionaries(st.text(max_size=40), VALUES, max_size=20)
+DOCUMENTS = st.dictionaries(st.text(max_size=40), VALUES, max_size=18)
 
 
 def column(*packed):
     return pa.record_batch([pa.array(packed, pa.binary())], schema=SCHEMA_FREE)
 
 
+@RANDOM
 @given(st.lists(DOCUMENTS, max_size=6), st.integers(0, 3))
 def test_documents_come_back(documents, start):
     rows = encode_documents(documents)
@@ -59,6 +67,7 @@ def is_plain(value):
     return not isinstance(value, msgpack.ExtType | msgpack.Timestamp)
 
 
+@RANDOM
 @given(DOCUMENTS, st.data())
 @example({}, None)
 def test_the_check_agrees_with_msgpack_on_damaged_documents(document, data):
@@ -76,6 +85,7 @@ def test_the_check_agrees_with_msgpack_on_damaged_documents(document, data):
         assert readable(bytes(packed))
 
 
+@RANDOM
 @given(st.binary(max_size=30).map(lambda rest: b"\x82" + rest))
 def test_the_check_agrees_with_msgpack_on_noise(packed):
     try:

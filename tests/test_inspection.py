@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lsmstate.cli import app
+from lsmstate.documents import SCHEMA_FREE, encode_documents
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.inspection import find_states
 from lsmstate.lsm_store import LsmStore
@@ -99,3 +100,13 @@ def test_a_commit_that_was_never_sealed_is_passed_over(buckets):
 def test_an_empty_directory_is_refused_with_what_to_name(tmp_path):
     with pytest.raises(InvalidArgumentError, match="holds no committed state"):
         find_states(str(tmp_path))
+
+
+def test_dump_shows_documents(tmp_path):
+    stream = StreamSchema("logs", KEY, SCHEMA_FREE)
+    with LsmStore.open(str(tmp_path), [stream], options=OPTIONS) as store:
+        keys = pa.record_batch([pa.array([1, 2], pa.int64())], schema=KEY)
+        store.append("logs", encode_documents([{"a": 1}, {"b": [None]}]), keys)
+        store.commit()
+    lines = run("dump", tmp_path, "logs").output.splitlines()
+    assert [json.loads(line) for line in lines] == [{"a": 1}, {"b": [None]}]

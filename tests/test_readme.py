@@ -13,11 +13,11 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), 
 COMMENTED = re.compile(r"print\(.*\)\s+# (.*)$", re.MULTILINE)
 
 
-def test_there_are_three() -> None:
-    assert len(EXAMPLES) == 3
+def test_there_are_four() -> None:
+    assert len(EXAMPLES) == 4
 
 
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("number", [1, 2, 3])
 def test_example_without_spark(number: int, tmp_path: Path) -> None:
     code = EXAMPLES[number]
     expected = COMMENTED.findall(code)
