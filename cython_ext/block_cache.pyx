@@ -8,6 +8,11 @@ takes to change them, and while it is held nothing is charged, read or compresse
 charge is atomic). It is the last lock in the order of ARCHITECTURE.md: its holder takes no other.
 What a block holds is written before it is published and never again.
 
+Probes of sorted batches sweep over a state that may be larger than the cache, and a sweep would turn
+an LRU over without ever hitting it. So a new block enters at the end that is evicted first, but for
+one in KEPT, and the first hit takes it to the other end ("bimodal insertion", Qureshi et al., ISCA
+2007): part of a sweep stays for the next, and what is asked for often still gets in.
+
 A block for which the budget has no room is handed out all the same, as a transient one that
 is charged, and freed at its last unpin: a reader never fails for want of cache.
 """
@@ -27,6 +32,11 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_mutex_destroy(pthread_mutex_t*)
 
 cdef size_t OVERHEAD = sizeof(CachedBlock) + 32  # the record, and what malloc adds
+
+
+#: One new block in so many is taken for one that will be asked for again.
+cdef enum:
+    KEPT = 8
 
 
 cdef int64_t _evict(void* cache, int64_t size) noexcept nogil:
@@ -124,7 +134,10 @@ cdef class BlockCache:
         block.chain = self.slots[slot]
         self.slots[slot] = block
         self.count += 1
-        self._link(block)
+        if self.misses % KEPT and self.oldest != NULL:
+            _link_oldest(self, block)
+        else:
+            self._link(block)
         pthread_mutex_unlock(<pthread_mutex_t*> self.mutex)
 
     cdef void unpin(self, CachedBlock* block) noexcept nogil:
@@ -218,6 +231,14 @@ cdef class BlockCache:
 
     def __len__(self) -> int:
         return self.count
+
+
+cdef inline void _link_oldest(BlockCache cache, CachedBlock* block) noexcept nogil:
+    """Put a block where it is evicted first; the list is not empty."""
+    block.older = NULL
+    block.newer = cache.oldest
+    cache.oldest.older = block
+    cache.oldest = block
 
 
 cdef inline uint64_t _slot(uint64_t file, uint64_t offset) noexcept nogil:

@@ -106,7 +106,7 @@ def test_blocks_are_kept_and_found_again(table_of):
     assert len(cache) == blocks
 
 
-def test_a_small_budget_evicts_the_oldest_and_stays_within(table_of):
+def test_a_small_budget_evicts_and_stays_within(table_of):
     budget, cache, sst, entries = table_of(limit=48 << 10)
     keys = list(entries)
     chance = random.Random(3)
@@ -116,10 +116,30 @@ def test_a_small_budget_evicts_the_oldest_and_stays_within(table_of):
     assert cache.evicted_bytes > 100_000
     assert budget.usage()["cache"] <= 48 << 10
     assert budget.peak_bytes <= (48 << 10) + (8 << 10)
-    # What was just used is still there.
+    # What is asked for again and again has got in.
+    for _ in range(100):
+        read(budget, sst, some)
     before = sst.counters()["blocks_read"]
     read(budget, sst, some)
     assert sst.counters()["blocks_read"] == before
+
+
+def test_part_of_a_sweep_over_more_than_the_cache_stays_for_the_next(table_of):
+    budget, cache, sst, entries = table_of(limit=48 << 10)
+    keys = sorted(entries)[::10]  # one for each block of rows
+
+    def sweep():
+        """Blocks read from the file."""
+        before = sst.counters()["blocks_read"]
+        for start in range(0, len(keys), 5):
+            read(budget, sst, keys[start : start + 5])
+        return sst.counters()["blocks_read"] - before
+
+    blocks = sweep()
+    assert cache.evicted_bytes > 0, "the table must be larger than the cache"
+    for _ in range(5):
+        # An LRU would read every block again.
+        assert sweep() < 0.8 * blocks
 
 
 def test_a_budget_without_any_room_still_reads(table_of):
