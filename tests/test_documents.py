@@ -14,7 +14,7 @@ from lsmstate.documents import check_document_rows
 
 #: Deep documents take a loaded machine a while to draw.
 RANDOM = settings(
-    max_examples=60,
+    max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
@@ -32,7 +32,7 @@ VALUES = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=20) | st.dictionaries(st.text(max_size=8), inner, max_size=20)
     ),
-    max_leaves=20,
+    max_leaves=12,
 )
 DOCUMENTS = st.dictionaries(st.text(max_size=40), VALUES, max_size=18)
 
