@@ -23,7 +23,7 @@ from lsmstate.memory_log import Change, LogWriter, newest_pointer, read_chain
 from lsmstate.memory_table import MemoryTable
 from lsmstate.options import Options
 from lsmstate.row_parts import check_mutations
-from lsmstate.stats import StoreStats
+from lsmstate.stats import ProbeStats, StoreStats, WriteStats
 from lsmstate.store import Entries, KeyValues, Matches, Mutation, Positions, StreamSchema
 from lsmstate.store_checks import (
     StoreGuard,
@@ -244,6 +244,9 @@ class MemoryStore(StoreReads):
             disk_bytes=self._disk_bytes,
             spilled_bytes=0,
             counters=dict(self._counters),
+            memory_limit_bytes=self._options.memory_bytes,
+            probes=ProbeStats(self._counters["probed_keys"]),
+            writes=WriteStats(self._counters["appended_rows"]),
         )
 
     def close(self) -> None:

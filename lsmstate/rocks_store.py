@@ -40,7 +40,7 @@ from lsmstate.rocks_database import PendingWrite, database_options, rocks_errors
 from lsmstate.rocks_probe import RocksProbe
 from lsmstate.rocks_reader import RocksReader
 from lsmstate.row_parts import check_mutations
-from lsmstate.stats import StoreStats
+from lsmstate.stats import ProbeStats, StoreStats, WriteStats
 from lsmstate.store import Entries, KeyValues, Mutation, Positions, StreamSchema
 from lsmstate.store_checks import (
     StoreGuard,
@@ -274,6 +274,9 @@ class RocksStore(StoreReads):
             disk_bytes=disk,
             spilled_bytes=disk,
             counters=dict(self._reader.counters),
+            memory_limit_bytes=self._options.memory_bytes,
+            probes=ProbeStats(self._reader.counters["probed_keys"]),
+            writes=WriteStats(self._reader.counters["appended_rows"]),
         )
 
     def close(self) -> None:

@@ -213,6 +213,16 @@ class StateStoreTests:
         assert decode_documents(piece) == documents
         store.close()
 
+    def test_stats_count_what_was_asked(self, store):
+        store.append("customers", customers(1, 2, 3), keys_of(1, 2, None))
+        store.append("returns", _return(7), keys_of(1))
+        store.probe("customers", keys_of(1, 5))
+        stats = store.stats()
+        assert stats.writes.appended_rows == 3
+        assert stats.probes.keys == 2
+        assert stats.memory_limit_bytes == self.memory_bytes
+        assert 0 < stats.memory_bytes <= stats.memory_limit_bytes
+
     def test_streams_are_apart(self, store):
         store.append("customers", customers(1), keys_of(1))
         assert store.probe("returns", keys_of(1)).counts.tolist() == [0]
