@@ -104,9 +104,7 @@ class _Repair:
         self._target = target
         self._owner = owner
         self._cache = process_memory().cache
-        budget = process_memory().budget
-        budget.limit = max(budget.limit, options.memory_bytes)
-        self._files = TableWriter(target, options, budget, owner.new_name)
+        self._files = TableWriter(target, options, process_memory().budget, owner.new_name)
         self._losses = [Loss(name, "nothing of it can be read", None) for name in state.unreadable]
         self._problems = list(state.problems)
         self._copied = self._rebuilt = 0
@@ -222,21 +220,32 @@ class _Repair:
         replay = plan_replay(found, self._replay_from(found))
         for first, last in replay.missing:
             what = f"writes {first} to {last} are in no changelog"
-            self._losses.append(Loss("changelog", what, None))
+            if self._state.is_pieced_together and first == replay.replay_from[0]:
+                self._problems.append(f"{what}: deletions that the files hold, or lost with one")
+            else:
+                self._losses.append(Loss("changelog", what, None))
         return replay
 
     def _replay_from(self, records: Sequence[Record]) -> tuple[int, int]:
         """The first write that is not wholly in the runs, and how many of its keys are. Where
         files were adopted it follows from them: of their last write, as many as it has rows."""
-        if not self._state.is_pieced_together:
-            return self._state.edit.replay_from
-        newest = max(self._state.edit.version.files, key=lambda file: file.max_sequence)
-        reached = newest.max_sequence
+        known = self._state.edit.replay_from
+        files = self._state.edit.version.files
+        if not self._state.is_pieced_together or not files:
+            return known
+        reached = max(file.max_sequence for file in files)
+        if reached < known[0]:
+            return known
         if all(record.sequence != reached for record in records):
             return reached + 1, 0
-        table = SalvagedTable(os.path.join(self._state.directory, newest.name))
-        entries = table.entries(table.base_sequence(newest.min_sequence))
-        return reached, sum(row[0] == reached for _, _, rows in entries for row in rows)
+        return reached, sum(self._rows_of_write(f, reached) for f in files if f.rows)
+
+    def _rows_of_write(self, file: FileMeta, sequence: int) -> int:
+        if file.max_sequence != sequence:
+            return 0
+        table = SalvagedTable(os.path.join(self._state.directory, file.name))
+        entries = table.entries(table.base_sequence(file.min_sequence))
+        return sum(row[0] == sequence for _, _, rows in entries for row in rows)
 
     def _write_log(self, records: Sequence[tuple[int, Record]]) -> None:
         names = filter(None, map(parse_numbered, os.listdir(self._target)))

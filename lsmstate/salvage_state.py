@@ -30,7 +30,7 @@ class DamagedState:
     is_standalone: bool
     problems: tuple[str, ...]
     is_pieced_together: bool = False
-    """Whether files were taken in that the commit does not name."""
+    """Whether there were newer commits: files were taken in that this one does not name."""
     unreadable: tuple[str, ...] = ()
     """Such files of which nothing can be read."""
 
@@ -39,49 +39,58 @@ def find_damaged_state(directory: str, pointer: str | None = None) -> DamagedSta
     """The commit that counts, or the newest that can be read. CorruptionError if none can: then
     nobody knows the streams, and rows mean nothing."""
     names = os.listdir(directory)
-    attempts = [file for file in map(parse_attempt_file, names) if file is not None]
-    numbered = sorted(
-        (found[1], name)
-        for name in names
-        if (found := parse_numbered(name)) is not None and found[0] == "run"
-    )
-    if not attempts and not numbered:
+    problems: list[str] = []
+    commits = _commits_of_attempts(directory, names)
+    is_standalone = not commits
+    if is_standalone:
+        named = _named_by_manifest(directory, problems)
+        commits = _numbered_runs(names)
+    else:
+        named = parse_pointer(pointer).name if pointer is not None else None
+    if not commits:
         raise InvalidArgumentError(
             f"{directory} holds no store's files; name a standalone store's directory or a bucket's"
         )
-    problems: list[str] = []
-    if attempts:
-        commits = sorted(
-            (file.batch_id, os.stat(os.path.join(directory, file.name)).st_mtime_ns, file.name)
-            for file in attempts
-            if file.kind == "commit"
-        )
-        others = [name for _, _, name in reversed(commits)]
-        named = parse_pointer(pointer).name if pointer is not None else None
-    else:
-        others = [name for _, name in reversed(numbered)]
-        named = _named_by_manifest(directory, problems)
-    for name in [named, *others] if named is not None else others:
+    for name in [named, *commits] if named is not None else commits:
         try:
             edit = read_edit(directory, name)
         except (LsmStateError, OSError) as error:
-            problems.append(
-                f"{name} is not a readable commit; key ranges that its writes deleted may be "
-                f"back: {error}"
-                if name == named
-                else f"{name} is not a readable commit: {error}"
-            )
+            lost = "; key ranges that its writes deleted may be back" if name == named else ""
+            problems.append(f"{name} is not a readable commit{lost}: {error}")
             continue
-        if name == named or attempts:
-            return DamagedState(directory, name, edit, not attempts, tuple(problems))
-        groups, unreadable = _unnamed_runs(directory, name, edit)
-        if named is not None and not os.path.exists(os.path.join(directory, named)):
-            unreadable.append(named)
-        edit = replace(edit, version=_with_runs(directory, edit.version, groups, problems))
-        return DamagedState(
-            directory, name, edit, True, tuple(problems), bool(groups), tuple(unreadable)
-        )
+        if name == named or not is_standalone:
+            return DamagedState(directory, name, edit, is_standalone, tuple(problems))
+        return _pieced_together(directory, name, edit, named, problems)
     raise CorruptionError("no commit can be read; restore the state from a copy", directory, 0)
+
+
+def _commits_of_attempts(directory: str, names: Sequence[str]) -> list[str]:
+    """Newest first; of several attempts of a batch, the last one written."""
+    found = [
+        (file.batch_id, os.stat(os.path.join(directory, file.name)).st_mtime_ns, file.name)
+        for file in map(parse_attempt_file, names)
+        if file is not None and file.kind == "commit"
+    ]
+    return [name for _, _, name in sorted(found, reverse=True)]
+
+
+def _numbered_runs(names: Sequence[str]) -> list[str]:
+    """A standalone store's files, newest first: any of them may be a commit's."""
+    found = [(parsed[1], name) for name in names if (parsed := parse_numbered(name)) is not None]
+    return [name for _, name in sorted(found, reverse=True) if name.startswith("run-")]
+
+
+def _pieced_together(
+    directory: str, name: str, edit: Edit, named: str | None, problems: list[str]
+) -> DamagedState:
+    """The state of an older commit with what newer ones have left."""
+    groups, unreadable = _unnamed_runs(directory, name, edit)
+    if named is not None and not os.path.exists(os.path.join(directory, named)):
+        unreadable.append(named)
+    version = _with_runs(directory, edit.version, groups, problems)
+    pieced = version.files != edit.version.files or bool(unreadable)
+    edit = replace(edit, version=version)
+    return DamagedState(directory, name, edit, True, tuple(problems), pieced, tuple(unreadable))
 
 
 def _named_by_manifest(directory: str, problems: list[str]) -> str | None:

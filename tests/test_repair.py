@@ -273,7 +273,8 @@ def test_a_commit_that_cannot_be_read(damaged, tmp_path, how):
     assert any(path.name in problem for problem in report.problems)
     if how == "gone":
         # Its rows and deletions are lost, and that writes are missing is said.
-        assert any("writes" in loss.what for loss in report.losses)
+        assert [loss.file for loss in report.losses] == [path.name]
+        assert any("writes" in problem for problem in report.problems)
         assert expected(work).keys() - found.keys() <= set(range(15_200, 18_200))
     else:
         assert found == expected(work)
