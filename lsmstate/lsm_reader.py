@@ -1,10 +1,10 @@
-"""Reading an LsmStore: probes and scans of the runs and memtables that are handed in.
+"""Reading an LsmStore: probes and scans of runs and memtables.
 
 A read does not care whose they are: the store's present ones, until the next write, or those of a
-snapshot, until it is closed. Each step is inside ``access``, which raises once they may be gone.
+snapshot, until it is closed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -22,16 +22,15 @@ from cython_ext.merging_iter import MergingSource
 from cython_ext.probe import Cursor
 from cython_ext.row_codec import RowCodec
 from cython_ext.scanner import Scanner
-from lsmstate.key_range import KeyRange, key_range
+from lsmstate.key_range import KeyRange
 from lsmstate.memory_budget import ProcessMemory
 from lsmstate.stats import ProbeRecorder
-from lsmstate.store import Entries, KeyValues, Matches, Positions, StreamSchema
+from lsmstate.store import Entries, Matches, Positions, StreamSchema
 from lsmstate.store_checks import (
     Access,
     checked_positions,
     encoded_keys,
     read_stepwise,
-    stream_of,
 )
 from lsmstate.table_cache import table_cache
 from lsmstate.version import Run
@@ -64,7 +63,7 @@ class LsmProbe:
 
 
 class LsmReader:
-    """The streams of one store, without a state of their own."""
+    """Reads the streams of one store; ``tiers`` says what there is to read, at each read."""
 
     def __init__(
         self,
@@ -73,7 +72,9 @@ class LsmReader:
         key_codecs: Mapping[str, KeyCodec],
         row_codecs: Mapping[str, RowCodec],
         memory: ProcessMemory,
+        tiers: Callable[[], Tiers],
     ) -> None:
+        self._tiers = tiers
         self._directory = directory
         self._streams = streams
         self._numbers = {name: number for number, name in enumerate(streams)}
@@ -85,15 +86,14 @@ class LsmReader:
 
     def probe(
         self,
-        tiers: Tiers,
         access: Access,
         stream: str,
         keys: pa.RecordBatch | KeyBatch,
         positions: Positions | None,
     ) -> LsmProbe:
-        """See store.StateStore.probe."""
-        schema = stream_of(self._streams, stream)
-        encoded = encoded_keys(schema, self._key_codecs[stream], keys)
+        """See store_reads.Reader."""
+        tiers = self._tiers()
+        encoded = encoded_keys(self._streams[stream], self._key_codecs[stream], keys)
         asked_for = None if positions is None else checked_positions(encoded, positions)
         lookup = Lookup(
             encoded,
@@ -117,42 +117,28 @@ class LsmReader:
         self.probed.add(asked_keys, *lookup.counters())
         return LsmProbe(lookup, access)
 
-    def scan(
-        self, tiers: Tiers, access: Access, stream: str, max_bytes: int
-    ) -> Iterator[pa.RecordBatch]:
-        """See store.StateStore.scan."""
-        stream_of(self._streams, stream)
-        return _pieces(self._scanner(tiers, stream, KeyRange()), access, max_bytes)
+    def scan(self, access: Access, stream: str, max_bytes: int) -> Iterator[pa.RecordBatch]:
+        """See store_reads.Reader."""
+        return _pieces(self._scanner(stream, KeyRange()), access, max_bytes)
 
     def iterate(
-        self,
-        tiers: Tiers,
-        access: Access,
-        stream: str,
-        *,
-        low: KeyValues | None,
-        high: KeyValues | None,
-        prefix: KeyValues | None,
-        reverse: bool,
-        max_bytes: int,
+        self, access: Access, stream: str, wanted: KeyRange, max_bytes: int, *, reverse: bool
     ) -> Iterator[Entries]:
-        """See store.StateStore.iterate."""
-        schema = stream_of(self._streams, stream)
-        wanted = key_range(schema, low, high, prefix)
-        decoder = KeyDecoder(schema.key)
-        scanner = self._scanner(tiers, stream, wanted, reverse=reverse, decoder=decoder)
+        """See store_reads.Reader."""
+        decoder = KeyDecoder(self._streams[stream].key)
+        scanner = self._scanner(stream, wanted, reverse=reverse, decoder=decoder)
         pieces = _pieces(scanner, access, max_bytes)
         return (Entries(scanner.keys_of_piece(), rows) for rows in pieces)
 
     def _scanner(
         self,
-        tiers: Tiers,
         stream: str,
         wanted: KeyRange,
         *,
         reverse: bool = False,
         decoder: KeyDecoder | None = None,
     ) -> Scanner:
+        tiers = self._tiers()
         low, high = wanted.in_stream(self._numbers[stream])
         sources: list[EntrySource] = []
         for run in tiers.runs:

@@ -20,7 +20,7 @@ from lsmstate.changelog import APPEND, DELETE_RANGE, Write
 from lsmstate.checkpoints import Checkpoint, Checkpoints
 from lsmstate.errors import CorruptionError
 from lsmstate.key_range import key_range
-from lsmstate.lsm_reader import LsmProbe, LsmReader, Tiers
+from lsmstate.lsm_reader import LsmReader, Tiers
 from lsmstate.memory_budget import process_memory
 from lsmstate.memtables import MOST_SEALED, Memtables
 from lsmstate.options import Options
@@ -35,7 +35,7 @@ from lsmstate.row_parts import (
 )
 from lsmstate.run_set import RunSet
 from lsmstate.stats import CacheStats, PauseRecorder, StoreStats, WriteStats
-from lsmstate.store import Entries, KeyValues, Mutation, Positions, StreamSchema
+from lsmstate.store import KeyValues, Mutation, StreamSchema
 from lsmstate.store_checks import (
     StoreGuard,
     check_rows,
@@ -52,6 +52,8 @@ _log = logging.getLogger(__name__)
 class LsmStore(StoreReads):
     """One store in one directory. For one thread at a time; other threads may have other stores."""
 
+    _reader: LsmReader
+
     def __init__(
         self, directory: str, streams: Sequence[StreamSchema], options: Options, owner: Owner
     ) -> None:
@@ -66,7 +68,7 @@ class LsmStore(StoreReads):
         self._memory = process_memory()
         self._runs = RunSet(directory, self._streams, options, owner)
         self._reader = LsmReader(
-            directory, self._streams, self._key_codecs, self._row_codecs, self._memory
+            directory, self._streams, self._key_codecs, self._row_codecs, self._memory, self._tiers
         )
         self._sequence = 0
         #: The first write that is not wholly in the runs, and the place in its key order.
@@ -323,50 +325,6 @@ class LsmStore(StoreReads):
             if self._runs.has_changed and not self._owner.single_commit:
                 self._commit()
 
-    # Reading ------------------------------------------------------------------------------
-
-    def probe(
-        self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
-    ) -> LsmProbe:
-        """See store.StateStore.probe."""
-        self._guard.check_readable()
-        with self._guard.reading():
-            access = self._guard.until_next_write()
-            return self._reader.probe(self._tiers(), access, stream, keys, positions)
-
-    def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
-        """See store.StateStore.scan."""
-        self._guard.check_readable()
-        with self._guard.reading():
-            access = self._guard.until_next_write()
-            return self._reader.scan(self._tiers(), access, stream, max_bytes)
-
-    def iterate(
-        self,
-        stream: str,
-        *,
-        low: KeyValues | None = None,
-        high: KeyValues | None = None,
-        prefix: KeyValues | None = None,
-        reverse: bool = False,
-        max_bytes: int = 1 << 20,
-    ) -> Iterator[Entries]:
-        """See store.MultimapStore.iterate."""
-        with self._guard.reading():
-            return self._reader.iterate(
-                self._tiers(),
-                self._guard.until_next_write(),
-                stream,
-                low=low,
-                high=high,
-                prefix=prefix,
-                reverse=reverse,
-                max_bytes=max_bytes,
-            )
-
-    def _tiers(self) -> Tiers:
-        return Tiers(self._runs.version.runs, self._memtables.all)
-
     # Committing ---------------------------------------------------------------------------
 
     def commit(self) -> str:
@@ -405,6 +363,9 @@ class LsmStore(StoreReads):
         except OSError as error:
             # The commit is sealed; files that stay cost space only, and the next time comes.
             _log.warning("old files of %s were not deleted: %s", self._directory, error)
+
+    def _tiers(self) -> Tiers:
+        return Tiers(self._runs.version.runs, self._memtables.all)
 
     def _commit(self) -> None:
         tables = self._memtables.all

@@ -7,36 +7,31 @@ process and the states kept from closed ones.
 import os
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
 
 from cython_ext.key_codec import KeyBatch, KeyCodec
-from cython_ext.key_decode import KeyDecoder
-from lsmstate.arrow_sizes import pieces_of
 from lsmstate.directory_lock import DirectoryLock
 from lsmstate.errors import MemoryLimitError
-from lsmstate.key_range import KeyRange, key_range
+from lsmstate.key_range import key_range
 from lsmstate.memory_log import Change, LogWriter, newest_pointer, read_chain
+from lsmstate.memory_reader import MemoryReader, Tables
 from lsmstate.memory_table import MemoryTable
 from lsmstate.options import Options
 from lsmstate.row_parts import check_mutations
 from lsmstate.stats import ProbeStats, StoreStats, WriteStats
-from lsmstate.store import Entries, KeyValues, Matches, Mutation, Positions, StreamSchema
+from lsmstate.store import KeyValues, Mutation, StreamSchema
 from lsmstate.store_checks import (
     StoreGuard,
     check_rows,
-    checked_positions,
     encoded_keys,
-    read_stepwise,
     stream_of,
     streams_by_name,
 )
 from lsmstate.store_reads import StoreReads
-
-Tables = dict[str, MemoryTable]
 
 #: Committed states of closed stores, by directory and pointer: opening one takes it out, since
 #: its owner will change it. Whoever comes second loads the files.
@@ -46,6 +41,8 @@ _open_stores: "weakref.WeakSet[MemoryStore]" = weakref.WeakSet()
 
 class MemoryStore(StoreReads):
     """A StateStore; see ``open_attempt`` and ``open`` for the two ways to own one."""
+
+    _reader: MemoryReader
 
     def __init__(
         self,
@@ -71,7 +68,7 @@ class MemoryStore(StoreReads):
         self._tables: Tables = {}
         self._disk_bytes = 0
         self._peak_bytes = 0
-        self._counters = {"appended_rows": 0, "probed_keys": 0, "fetched_rows": 0}
+        self._reader = MemoryReader(self._streams, self._codecs, lambda: self._tables)
         _open_stores.add(self)
 
     @classmethod
@@ -163,18 +160,8 @@ class MemoryStore(StoreReads):
             self._write(change)
             self._apply(change)
         appended: int = sum(change.rows.num_rows for change in changes if change.rows is not None)
-        self._counters["appended_rows"] += appended
+        self._reader.counters["appended_rows"] += appended
         return appended
-
-    def probe(
-        self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
-    ) -> "MemoryProbe":
-        self._guard.check_readable()
-        schema = stream_of(self._streams, stream)
-        encoded = encoded_keys(schema, self._codecs[stream], keys)
-        asked = checked_positions(encoded, positions)
-        self._counters["probed_keys"] += len(asked)
-        return MemoryProbe(self._guard, self._tables[stream], encoded, asked, self._counters)
 
     def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
         self._guard.check_writable()
@@ -193,31 +180,6 @@ class MemoryStore(StoreReads):
         self._guard.check_writable()
         counts = np.zeros(2, dtype=np.int64)
         self._make([Change("delete_range", stream, list(wanted), counts, None)])
-
-    def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
-        self._guard.check_readable()
-        stream_of(self._streams, stream)
-        access = self._guard.until_next_write()
-        pieces = self._tables[stream].scan(KeyRange(), max_bytes)
-        return (rows for _, rows in read_stepwise(access, pieces))
-
-    def iterate(
-        self,
-        stream: str,
-        *,
-        low: KeyValues | None = None,
-        high: KeyValues | None = None,
-        prefix: KeyValues | None = None,
-        reverse: bool = False,
-        max_bytes: int = 1 << 20,
-    ) -> Iterator[Entries]:
-        self._guard.check_readable()
-        schema = stream_of(self._streams, stream)
-        wanted = key_range(schema, low, high, prefix)
-        decoder = KeyDecoder(schema.key)
-        access = self._guard.until_next_write()
-        pieces = self._tables[stream].scan(wanted, max_bytes, reverse=reverse)
-        return (Entries(decoder.decode(keys), rows) for keys, rows in read_stepwise(access, pieces))
 
     def commit(self) -> str:
         self._guard.check_readable()
@@ -243,10 +205,10 @@ class MemoryStore(StoreReads):
             peak_memory_bytes=self._peak_bytes,
             disk_bytes=self._disk_bytes,
             spilled_bytes=0,
-            counters=dict(self._counters),
+            counters=dict(self._reader.counters),
             memory_limit_bytes=self._options.memory_bytes,
-            probes=ProbeStats(self._counters["probed_keys"]),
-            writes=WriteStats(self._counters["appended_rows"]),
+            probes=ProbeStats(self._reader.counters["probed_keys"]),
+            writes=WriteStats(self._reader.counters["appended_rows"]),
         )
 
     def close(self) -> None:
@@ -322,50 +284,6 @@ class MemoryStore(StoreReads):
                 "does, or raise the cap"
             )
         self._peak_bytes = max(self._peak_bytes, self.held_bytes + more)
-
-
-class MemoryProbe:
-    """What a probe of a MemoryStore found: row numbers, no rows."""
-
-    def __init__(
-        self,
-        guard: StoreGuard,
-        table: MemoryTable,
-        keys: KeyBatch,
-        asked: Positions,
-        counters: dict[str, int],
-    ) -> None:
-        self._guard = guard
-        self._writes = guard.writes
-        self._table = table
-        self._counters = counters
-        self.counts = np.zeros(len(keys), dtype=np.int64)
-        self.row_bytes = np.zeros(len(keys), dtype=np.int64)
-        encoded = keys.to_pylist()
-        counts, self._numbers = table.find([encoded[position] for position in asked.tolist()])
-        before = np.concatenate([[0], np.cumsum(table.sizes(self._numbers))])
-        ends = np.cumsum(counts)
-        self.counts[asked] = counts
-        self.row_bytes[asked] = before[ends] - before[ends - counts]
-        self._starts = np.zeros(len(keys), dtype=np.int64)
-        self._starts[asked] = ends - counts
-
-    def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
-        self._guard.check_probe(self._writes)
-        return self._fetch(np.asarray(positions, dtype=np.int64), max_bytes)
-
-    def _fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
-        found = positions[self.counts[positions] > 0]
-        if len(found) == 0:
-            return
-        counts = self.counts[found]
-        owners = np.repeat(found, counts)
-        shift = self._starts[found] - (np.cumsum(counts) - counts)
-        numbers = self._numbers[np.repeat(shift, counts) + np.arange(len(owners))]
-        for piece in pieces_of(self._table.sizes(numbers), max_bytes):
-            self._guard.check_probe(self._writes)
-            self._counters["fetched_rows"] += len(owners[piece])
-            yield Matches(owners[piece], self._table.rows(numbers[piece]))
 
 
 def _present(keys: Iterable[bytes | None]) -> list[bytes]:

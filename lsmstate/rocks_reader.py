@@ -11,17 +11,16 @@ from cython_ext.key_codec import KeyBatch, KeyCodec
 from cython_ext.key_decode import KeyDecoder
 from cython_ext.row_codec import RowCodec
 from lsmstate.errors import CorruptionError
-from lsmstate.key_range import KeyRange, key_range
+from lsmstate.key_range import KeyRange
 from lsmstate.rocks_chunks import Chunk, chunks_of, unpack_chunk
 from lsmstate.rocks_database import rocks_errors
 from lsmstate.rocks_probe import RocksProbe
-from lsmstate.store import Entries, KeyValues, Matches, Positions, StreamSchema
+from lsmstate.store import Entries, Matches, Positions, StreamSchema
 from lsmstate.store_checks import (
     Access,
     checked_positions,
     encoded_keys,
     read_stepwise,
-    stream_of,
 )
 
 #: Chunks read by one multi-get, at most; fewer if they are large on average.
@@ -67,8 +66,7 @@ class RocksReader:
         keys: pa.RecordBatch | KeyBatch,
         positions: Positions | None,
     ) -> RocksProbe:
-        """See store.StateStore.probe."""
-        stream_of(self._streams, stream)
+        """See store_reads.Reader."""
         encoded = self.encoded(stream, keys)
         asked = checked_positions(encoded, positions)
         asked = asked[encoded.valid[asked]]
@@ -78,27 +76,17 @@ class RocksReader:
         return RocksProbe(self, access, stream, len(encoded), asked, names, found)
 
     def scan(self, access: Access, stream: str, max_bytes: int) -> Iterator[pa.RecordBatch]:
-        """See store.StateStore.scan."""
-        stream_of(self._streams, stream)
+        """See store_reads.Reader."""
         found = self._between(stream, KeyRange(), reverse=False)
         chunks = (chunk for name, entry in found for chunk in chunks_of(0, name, entry))
         return (piece.rows for piece in self.rows_of(access, stream, chunks, max_bytes))
 
     def iterate(
-        self,
-        access: Access,
-        stream: str,
-        *,
-        low: KeyValues | None,
-        high: KeyValues | None,
-        prefix: KeyValues | None,
-        reverse: bool,
-        max_bytes: int,
+        self, access: Access, stream: str, wanted: KeyRange, max_bytes: int, *, reverse: bool
     ) -> Iterator[Entries]:
-        """See store.StateStore.iterate."""
-        schema = stream_of(self._streams, stream)
-        found = self._between(stream, key_range(schema, low, high, prefix), reverse=reverse)
-        decoder = KeyDecoder(schema.key)
+        """See store_reads.Reader."""
+        found = self._between(stream, wanted, reverse=reverse)
+        decoder = KeyDecoder(self._streams[stream].key)
         # Keys of the chunks under way, by the position that is given to each.
         keys: dict[int, bytes] = {}
 

@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -37,11 +37,10 @@ from lsmstate.rocks_chunks import (
     unpack_entry,
 )
 from lsmstate.rocks_database import PendingWrite, database_options, rocks_errors
-from lsmstate.rocks_probe import RocksProbe
 from lsmstate.rocks_reader import RocksReader
 from lsmstate.row_parts import check_mutations
 from lsmstate.stats import ProbeStats, StoreStats, WriteStats
-from lsmstate.store import Entries, KeyValues, Mutation, Positions, StreamSchema
+from lsmstate.store import KeyValues, Mutation, StreamSchema
 from lsmstate.store_checks import (
     StoreGuard,
     check_rows,
@@ -62,6 +61,8 @@ _WORK = "work-"
 
 class RocksStore(StoreReads):
     """A StateStore; see ``open_attempt`` and ``open`` for the two ways to own one."""
+
+    _reader: RocksReader
 
     def __init__(
         self,
@@ -193,13 +194,6 @@ class RocksStore(StoreReads):
             )
         return int(encoded.n_valid)
 
-    def probe(
-        self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
-    ) -> RocksProbe:
-        self._guard.check_readable()
-        self._note_memory()
-        return self._reader.probe(self._guard.until_next_write(), stream, keys, positions)
-
     def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
         self._guard.check_writable()
         stream_of(self._streams, stream)
@@ -225,32 +219,6 @@ class RocksStore(StoreReads):
             for family in (self._counts_family, self._rows_family):
                 batch.delete_range(wanted.low, wanted.high, family)
             self._write(batch)
-
-    def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
-        self._guard.check_readable()
-        self._note_memory()
-        return self._reader.scan(self._guard.until_next_write(), stream, max_bytes)
-
-    def iterate(
-        self,
-        stream: str,
-        *,
-        low: KeyValues | None = None,
-        high: KeyValues | None = None,
-        prefix: KeyValues | None = None,
-        reverse: bool = False,
-        max_bytes: int = 1 << 20,
-    ) -> Iterator[Entries]:
-        self._guard.check_readable()
-        return self._reader.iterate(
-            self._guard.until_next_write(),
-            stream,
-            low=low,
-            high=high,
-            prefix=prefix,
-            reverse=reverse,
-            max_bytes=max_bytes,
-        )
 
     def commit(self) -> str:
         self._guard.check_readable()

@@ -1,22 +1,51 @@
-"""Reading by key on top of ``probe``, alike for every backend."""
+"""Reading, alike for every backend and for snapshots: on top of a Reader, inside a guard."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Self
+from collections.abc import Iterator, Mapping
+from typing import Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from cython_ext.key_codec import KeyBatch
-from lsmstate.store import KeyValues, Matches, Positions, Probe, StreamSchema
-from lsmstate.store_checks import one_key, stream_of
+from lsmstate.key_range import KeyRange, key_range
+from lsmstate.store import Entries, KeyValues, Matches, Positions, Probe, StreamSchema
+from lsmstate.store_checks import Access, StoreGuard, one_key, stream_of
 
 _WHOLE = 1 << 62
 
 
+class Reader(Protocol):
+    """How a backend reads what it has, or what a snapshot holds. Each step of a read is inside
+    ``access``, which raises once it may not go on. Streams are known, bounds are checked."""
+
+    def probe(
+        self,
+        access: Access,
+        stream: str,
+        keys: pa.RecordBatch | KeyBatch,
+        positions: Positions | None,
+    ) -> Probe:
+        """See store.StateStore.probe."""
+        ...
+
+    def scan(self, access: Access, stream: str, max_bytes: int) -> Iterator[pa.RecordBatch]:
+        """See store.StateStore.scan."""
+        ...
+
+    def iterate(
+        self, access: Access, stream: str, wanted: KeyRange, max_bytes: int, *, reverse: bool
+    ) -> Iterator[Entries]:
+        """See store.MultimapStore.iterate."""
+        ...
+
+
 class StoreReads(ABC):
-    """What a backend gets for its ``probe``; see store.MultimapStore."""
+    """The reading half of store.MultimapStore."""
+
+    _guard: StoreGuard
+    _reader: Reader
 
     @property
     @abstractmethod
@@ -24,14 +53,38 @@ class StoreReads(ABC):
         """See store.StateStore.streams."""
 
     @abstractmethod
+    def close(self) -> None:
+        """See store.StateStore.close."""
+
     def probe(
         self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
     ) -> Probe:
         """See store.StateStore.probe."""
+        with self._guard.reading():
+            stream_of(self.streams, stream)
+            return self._reader.probe(self._guard.until_next_write(), stream, keys, positions)
 
-    @abstractmethod
-    def close(self) -> None:
-        """See store.StateStore.close."""
+    def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
+        """See store.StateStore.scan."""
+        with self._guard.reading():
+            stream_of(self.streams, stream)
+            return self._reader.scan(self._guard.until_next_write(), stream, max_bytes)
+
+    def iterate(
+        self,
+        stream: str,
+        *,
+        low: KeyValues | None = None,
+        high: KeyValues | None = None,
+        prefix: KeyValues | None = None,
+        reverse: bool = False,
+        max_bytes: int = 1 << 20,
+    ) -> Iterator[Entries]:
+        """See store.MultimapStore.iterate."""
+        with self._guard.reading():
+            wanted = key_range(stream_of(self.streams, stream), low, high, prefix)
+            access = self._guard.until_next_write()
+            return self._reader.iterate(access, stream, wanted, max_bytes, reverse=reverse)
 
     def exists(
         self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
