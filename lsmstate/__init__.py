@@ -25,13 +25,22 @@ if TYPE_CHECKING:
     from lsmstate.options import Options
     from lsmstate.restoring import restore
     from lsmstate.stats import StoreStats
-    from lsmstate.store import Matches, MultimapStore, Probe, StateStore, StreamSchema
+    from lsmstate.store import (
+        Entries,
+        Matches,
+        MultimapStore,
+        Probe,
+        StateStore,
+        StoreReader,
+        StreamSchema,
+    )
 
 __version__ = "0.1.0"
 
 __all__ = [
     "SCHEMA_FREE",
     "CorruptionError",
+    "Entries",
     "FormatVersionError",
     "InvalidArgumentError",
     "LsmStateError",
@@ -46,6 +55,7 @@ __all__ = [
     "StoreClosedError",
     "StoreLockedError",
     "StoreMapping",
+    "StoreReader",
     "StoreStats",
     "StreamSchema",
     "decode_documents",
@@ -62,6 +72,7 @@ _MODULES = {
     "SCHEMA_FREE": "lsmstate.documents",
     "decode_documents": "lsmstate.documents",
     "encode_documents": "lsmstate.documents",
+    "Entries": "lsmstate.store",
     "Matches": "lsmstate.store",
     "Mutation": "lsmstate.store",
     "MultimapStore": "lsmstate.store",
@@ -69,6 +80,7 @@ _MODULES = {
     "Probe": "lsmstate.store",
     "StateStore": "lsmstate.store",
     "StoreMapping": "lsmstate.mapping",
+    "StoreReader": "lsmstate.store",
     "StoreStats": "lsmstate.stats",
     "StreamSchema": "lsmstate.store",
     "delete_export": "lsmstate.exporting",

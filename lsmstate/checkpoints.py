@@ -139,8 +139,7 @@ class Checkpoints:
                 sync_directory(self._directory)
         del self._known[name]
         for unneeded in sorted(checkpoint.files - live - self.files):
-            tables.forget(self._directory, unneeded)
-            remove(os.path.join(self._directory, unneeded))
+            tables.delete(self._directory, unneeded)
 
 
 class CheckpointPin:

@@ -7,6 +7,7 @@ snapshot, until it is closed.
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ from cython_ext.row_codec import RowCodec
 from cython_ext.scanner import Scanner
 from lsmstate.key_range import KeyRange
 from lsmstate.memory_budget import ProcessMemory
-from lsmstate.stats import ProbeRecorder
+from lsmstate.stats import ProbeRecorder, StoreStats
 from lsmstate.store import Entries, Matches, Positions, StreamSchema
 from lsmstate.store_checks import (
     Access,
@@ -32,7 +33,7 @@ from lsmstate.store_checks import (
     encoded_keys,
     read_stepwise,
 )
-from lsmstate.table_cache import table_cache
+from lsmstate.table_cache import FilePin, table_cache
 from lsmstate.version import Run
 
 
@@ -41,6 +42,44 @@ class Tiers(NamedTuple):
 
     runs: tuple[Run, ...]
     memtables: tuple[Memtable, ...]
+
+
+class TierHold:
+    """Keeps what a snapshot reads: memtables, and files from being deleted."""
+
+    def __init__(self, tiers: Tiers, pins: list[FilePin]) -> None:
+        self.memtables = tiers.memtables
+        self._pins = pins
+        for table in self.memtables:
+            table.retain()
+
+    def release(self) -> None:
+        """Let all go; a second call does nothing."""
+        tables, self.memtables = self.memtables, ()
+        for table in tables:
+            table.release()
+        self._pins.clear()
+
+
+class TierHolds:
+    """Those of one store's snapshots."""
+
+    def __init__(self, directory: str, memory: ProcessMemory) -> None:
+        self._directory = directory
+        self._tables = table_cache(memory)
+        self._known: WeakSet[TierHold] = WeakSet()
+
+    def hold(self, tiers: Tiers) -> TierHold:
+        files = [file for run in tiers.runs for file in run.files]
+        hold = TierHold(tiers, self._tables.pin(self._directory, files))
+        self._known.add(hold)
+        return hold
+
+    def nbytes_beside(self, own: tuple[Memtable, ...]) -> int:
+        """Bytes of the memtables that are held and are not among these."""
+        known = {id(table) for table in own}
+        held = {id(table): table for hold in self._known for table in hold.memtables}
+        return sum(table.nbytes for place, table in held.items() if place not in known)
 
 
 class LsmProbe:
@@ -129,6 +168,25 @@ class LsmReader:
         scanner = self._scanner(stream, wanted, reverse=reverse, decoder=decoder)
         pieces = _pieces(scanner, access, max_bytes)
         return (Entries(scanner.keys_of_piece(), rows) for rows in pieces)
+
+    def stats(self) -> StoreStats:
+        """Counters of what is read here; memory is that of the process."""
+        runs, memtables = self._tiers()
+        return StoreStats(
+            memory=self._budget.usage(),
+            peak_memory_bytes=self._budget.peak_bytes,
+            disk_bytes=sum(run.size for run in runs),
+            spilled_bytes=0,
+            counters={
+                "probed_keys": self.probed.keys,
+                "runs": len(runs),
+                "files": sum(len(run.files) for run in runs),
+                "rows": sum(r.rows for r in runs) + sum(table.rows for table in memtables),
+            },
+            memory_limit_bytes=self._budget.limit,
+            filters=self.probed.filters(),
+            probes=self.probed.probes(),
+        )
 
     def _scanner(
         self,

@@ -20,7 +20,7 @@ from lsmstate.changelog import APPEND, DELETE_RANGE, Write
 from lsmstate.checkpoints import Checkpoint, Checkpoints
 from lsmstate.errors import CorruptionError
 from lsmstate.key_range import key_range
-from lsmstate.lsm_reader import LsmReader, Tiers
+from lsmstate.lsm_reader import LsmReader, TierHolds, Tiers
 from lsmstate.memory_budget import process_memory
 from lsmstate.memtables import MOST_SEALED, Memtables
 from lsmstate.options import Options
@@ -34,6 +34,7 @@ from lsmstate.row_parts import (
     parts_of,
 )
 from lsmstate.run_set import RunSet
+from lsmstate.snapshot import Snapshot, Snapshots
 from lsmstate.stats import CacheStats, PauseRecorder, StoreStats, WriteStats
 from lsmstate.store import KeyValues, Mutation, StreamSchema
 from lsmstate.store_checks import (
@@ -70,6 +71,8 @@ class LsmStore(StoreReads):
         self._reader = LsmReader(
             directory, self._streams, self._key_codecs, self._row_codecs, self._memory, self._tiers
         )
+        self._snapshots = Snapshots()
+        self._holds = TierHolds(directory, self._memory)
         self._sequence = 0
         #: The first write that is not wholly in the runs, and the place in its key order.
         self._replay_from = (1, 0)
@@ -279,7 +282,8 @@ class LsmStore(StoreReads):
             if reached == place and was_empty:
                 active.clear()  # the key may be in it, without the row
                 if not self._memtables and not self._memory.relieve(self):
-                    raise no_room(self._memory.budget)
+                    kept = self._snapshots.named(self._holds.nbytes_beside(()))
+                    raise no_room(self._memory.budget, kept)
             place = reached
             self._replay_from = (write.sequence, place)
             with self._append_pauses.measured():
@@ -287,12 +291,12 @@ class LsmStore(StoreReads):
         self._replay_from = (write.sequence + 1, 0)
 
     def _seal_memtable(self) -> tuple[Memtable, ...]:
-        """Let no more writes into what the memtables hold now; these, oldest first, for a read
-        view, which retains each and releases it when it is closed. Cost: none."""
+        """Let no more writes into what the memtables hold now; these, oldest first, for a
+        snapshot, which retains each and releases it when it is closed. Cost: none."""
         return self._memtables.seal()
 
     def flush(self) -> None:
-        """Write the memtables out as one run and give their memory back, as far as no read view
+        """Write the memtables out as one run and give their memory back, as far as no snapshot
         retains it."""
         if not self._memtables:
             return
@@ -324,6 +328,33 @@ class LsmStore(StoreReads):
             self._runs.compact()
             if self._runs.has_changed and not self._owner.single_commit:
                 self._commit()
+
+    # Reading ------------------------------------------------------------------------------
+
+    def _tiers(self) -> Tiers:
+        return Tiers(self._runs.version.runs, self._memtables.all)
+
+    def snapshot(self) -> Snapshot:
+        """See store.MultimapStore.snapshot. Cost: none, or a flush if the memtables that snapshots
+        retain would take more than the store's share for memtables."""
+        with self._guard.reading():
+            kept = self._holds.nbytes_beside(self._memtables.all)
+            if kept and kept + self._memtables.nbytes > self._memtables.limit_bytes:
+                self.flush()
+            tiers = Tiers(self._runs.version.runs, self._seal_memtable())
+            hold = self._holds.hold(tiers)
+            reader = LsmReader(
+                self._directory,
+                self._streams,
+                self._key_codecs,
+                self._row_codecs,
+                self._memory,
+                lambda: tiers,
+            )
+            where = f"{self._directory} as of write {self._sequence}"
+            return self._snapshots.add(
+                Snapshot(where, self._streams, reader, reader.stats, hold.release)
+            )
 
     # Committing ---------------------------------------------------------------------------
 
@@ -363,9 +394,6 @@ class LsmStore(StoreReads):
         except OSError as error:
             # The commit is sealed; files that stay cost space only, and the next time comes.
             _log.warning("old files of %s were not deleted: %s", self._directory, error)
-
-    def _tiers(self) -> Tiers:
-        return Tiers(self._runs.version.runs, self._memtables.all)
 
     def _commit(self) -> None:
         tables = self._memtables.all
@@ -429,6 +457,7 @@ class LsmStore(StoreReads):
         if not self._guard.close():
             return
         with self._guard.lock:
+            self._snapshots.close()
             self._memory.leave(self)
             self._memtables.close()
             try:

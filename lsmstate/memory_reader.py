@@ -10,6 +10,7 @@ from cython_ext.key_decode import KeyDecoder
 from lsmstate.arrow_sizes import pieces_of
 from lsmstate.key_range import KeyRange
 from lsmstate.memory_table import MemoryTable
+from lsmstate.stats import ProbeStats, StoreStats
 from lsmstate.store import Entries, Matches, Positions, StreamSchema
 from lsmstate.store_checks import Access, checked_positions, encoded_keys, read_stepwise
 
@@ -55,6 +56,21 @@ class MemoryReader:
         decoder = KeyDecoder(self._streams[stream].key)
         pieces = self._tables()[stream].scan(wanted, max_bytes, reverse=reverse)
         return (Entries(decoder.decode(keys), rows) for keys, rows in read_stepwise(access, pieces))
+
+    def stats(self) -> StoreStats:
+        """Counters of what is read here."""
+        tables = self._tables().values()
+        return StoreStats(
+            memory={
+                "rows": sum(table.row_bytes for table in tables),
+                "index": sum(table.index_bytes for table in tables),
+            },
+            peak_memory_bytes=0,
+            disk_bytes=0,
+            spilled_bytes=0,
+            counters=dict(self.counters),
+            probes=ProbeStats(self.counters["probed_keys"]),
+        )
 
 
 class MemoryProbe:

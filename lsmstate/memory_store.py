@@ -8,6 +8,7 @@ import os
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -22,7 +23,8 @@ from lsmstate.memory_reader import MemoryReader, Tables
 from lsmstate.memory_table import MemoryTable
 from lsmstate.options import Options
 from lsmstate.row_parts import check_mutations
-from lsmstate.stats import ProbeStats, StoreStats, WriteStats
+from lsmstate.snapshot import Snapshot, Snapshots
+from lsmstate.stats import StoreStats, WriteStats
 from lsmstate.store import KeyValues, Mutation, StreamSchema
 from lsmstate.store_checks import (
     StoreGuard,
@@ -66,6 +68,9 @@ class MemoryStore(StoreReads):
         self._lock: DirectoryLock | None = None
         self._log: LogWriter | None = None
         self._tables: Tables = {}
+        self._snapshots = Snapshots()
+        #: The tables of the snapshots, by identity.
+        self._copies: dict[int, Tables] = {}
         self._disk_bytes = 0
         self._peak_bytes = 0
         self._reader = MemoryReader(self._streams, self._codecs, lambda: self._tables)
@@ -181,6 +186,22 @@ class MemoryStore(StoreReads):
         counts = np.zeros(2, dtype=np.int64)
         self._make([Change("delete_range", stream, list(wanted), counts, None)])
 
+    def snapshot(self) -> Snapshot:
+        """See store.MultimapStore.snapshot. Cost: the index is copied, the rows are shared."""
+        self._guard.check_readable()
+        self._reserve(sum(table.index_bytes for table in self._tables.values()))
+        tables = {name: table.copy() for name, table in self._tables.items()}
+        reader = MemoryReader(self._streams, self._codecs, lambda: tables)
+        copies = self._copies
+        copies[id(tables)] = tables
+
+        def release() -> None:
+            del copies[id(tables)]
+            tables.clear()
+
+        where = f"{self._directory} as of write {self._guard.writes}"
+        return self._snapshots.add(Snapshot(where, self.streams, reader, reader.stats, release))
+
     def commit(self) -> str:
         self._guard.check_readable()
         is_own = self._attempt_id is None
@@ -197,23 +218,18 @@ class MemoryStore(StoreReads):
 
     def stats(self) -> StoreStats:
         self._guard.check_readable()
-        return StoreStats(
-            memory={
-                "rows": sum(table.row_bytes for table in self._tables.values()),
-                "index": sum(table.index_bytes for table in self._tables.values()),
-            },
+        return replace(
+            self._reader.stats(),
             peak_memory_bytes=self._peak_bytes,
             disk_bytes=self._disk_bytes,
-            spilled_bytes=0,
-            counters=dict(self._reader.counters),
             memory_limit_bytes=self._options.memory_bytes,
-            probes=ProbeStats(self._reader.counters["probed_keys"]),
             writes=WriteStats(self._reader.counters["appended_rows"]),
         )
 
     def close(self) -> None:
         if not self._guard.close():
             return
+        self._snapshots.close()
         _open_stores.discard(self)
         if self._log is not None:
             self._log.discard()
@@ -227,7 +243,16 @@ class MemoryStore(StoreReads):
     @property
     def held_bytes(self) -> int:
         """Bytes of memory this store holds."""
-        return _bytes_of(self._tables)
+        return _bytes_of(self._tables) + self._copied_bytes
+
+    @property
+    def _copied_bytes(self) -> int:
+        """Bytes that snapshots hold and the tables of the store do not."""
+        return sum(
+            table.bytes_beside(self._tables[name])
+            for tables in list(self._copies.values())
+            for name, table in tables.items()
+        )
 
     def _loaded(self) -> "MemoryStore":
         """Bring the state of the pointer in, before the store is handed out."""
@@ -281,7 +306,7 @@ class MemoryStore(StoreReads):
             raise MemoryLimitError(
                 f"backend 'memory' holds {held} bytes and needs {more} more, past the cap "
                 f'memory_bytes={cap}; it cannot spill to disk: choose backend="lsm", which '
-                "does, or raise the cap"
+                f"does, or raise the cap{self._snapshots.named(self._copied_bytes)}"
             )
         self._peak_bytes = max(self._peak_bytes, self.held_bytes + more)
 

@@ -73,6 +73,23 @@ class MemoryTable:
         first = low or b""
         self.delete([key for key in self._index if first <= key and (high is None or key < high)])
 
+    def copy(self) -> "MemoryTable":
+        """The same rows, shared, under an index of its own."""
+        table = MemoryTable(self._schema)
+        table._index = {key: ranges[:] for key, ranges in self._index.items()}
+        table._batches, table._starts = self._batches[:], self._starts[:]
+        table._sizes = self._sizes  # written to behind the copy's end only
+        table._end, table._dead = self._end, self._dead
+        table.row_bytes, table.index_bytes = self.row_bytes, self.index_bytes
+        return table
+
+    def bytes_beside(self, other: "MemoryTable") -> int:
+        """Bytes that this table holds and the other one does not."""
+        shared = {id(batch) for batch in other._batches}
+        own = (batch for batch in self._batches if id(batch) not in shared)
+        rows: int = sum(batch.get_total_buffer_size() for batch in own)
+        return self.index_bytes + rows
+
     @property
     def is_mostly_dead(self) -> bool:
         """Deleted rows outnumber the live ones: time to rebuild."""

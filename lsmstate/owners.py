@@ -244,8 +244,7 @@ class ProcessOwner:
         tables = table_cache(process_memory())
         for name in os.listdir(self._directory):
             if parse_numbered(name) is not None and name not in needed:
-                tables.forget(self._directory, name)
-                remove(os.path.join(self._directory, name))
+                tables.delete(self._directory, name)
 
     def release(self) -> None:
         if self._log is not None:

@@ -15,6 +15,7 @@ from lsmstate.key_range import KeyRange
 from lsmstate.rocks_chunks import Chunk, chunks_of, unpack_chunk
 from lsmstate.rocks_database import rocks_errors
 from lsmstate.rocks_probe import RocksProbe
+from lsmstate.stats import ProbeStats, StoreStats
 from lsmstate.store import Entries, Matches, Positions, StreamSchema
 from lsmstate.store_checks import (
     Access,
@@ -103,6 +104,20 @@ class RocksReader:
                     del keys[done]
 
         return entries()
+
+    def stats(self) -> StoreStats:
+        """Counters of what is read here; memory is counted by the store whose cache it shares."""
+        with rocks_errors(self._path):
+            families = (self.counts, self.rows)
+            disk = sum(f.property_int_value("rocksdb.total-sst-files-size") or 0 for f in families)
+        return StoreStats(
+            memory={},
+            peak_memory_bytes=0,
+            disk_bytes=disk,
+            spilled_bytes=disk,
+            counters=dict(self.counters),
+            probes=ProbeStats(self.counters["probed_keys"]),
+        )
 
     def rows_of(
         self, access: Access, stream: str, chunks: Iterator[Chunk], max_bytes: int

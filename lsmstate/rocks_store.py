@@ -39,6 +39,7 @@ from lsmstate.rocks_chunks import (
 from lsmstate.rocks_database import PendingWrite, database_options, rocks_errors
 from lsmstate.rocks_reader import RocksReader
 from lsmstate.row_parts import check_mutations
+from lsmstate.snapshot import Snapshot, Snapshots
 from lsmstate.stats import ProbeStats, StoreStats, WriteStats
 from lsmstate.store import KeyValues, Mutation, StreamSchema
 from lsmstate.store_checks import (
@@ -57,6 +58,7 @@ FORMAT_VERSION = 1
 _STREAMS_KEY = b"streams"
 _CHECKPOINT = "rocks-"
 _WORK = "work-"
+_SNAPSHOT = "snapshot-"
 
 
 class RocksStore(StoreReads):
@@ -84,6 +86,7 @@ class RocksStore(StoreReads):
         self._lock = lock
         self._guard = StoreGuard(directory)
         self._peak_bytes = 0
+        self._snapshots = Snapshots()
         self._cache = rocksdict.Cache(options.memory_bytes * 3 // 4)
         with rocks_errors(path):
             self._open_database()
@@ -142,6 +145,9 @@ class RocksStore(StoreReads):
         lock = DirectoryLock(directory)
         try:
             path = os.path.join(directory, "db")
+            for name in os.listdir(directory):
+                if name.startswith(_SNAPSHOT):  # its process was killed
+                    shutil.rmtree(os.path.join(directory, name))
             options = options.of_one_process()
             return cls(directory, streams, options, path=path, checkpoint=None, lock=lock)
         except BaseException:
@@ -220,6 +226,39 @@ class RocksStore(StoreReads):
                 batch.delete_range(wanted.low, wanted.high, family)
             self._write(batch)
 
+    def snapshot(self) -> Snapshot:
+        """See store.MultimapStore.snapshot. A RocksDB checkpoint that is read in place (rocksdict's
+        own snapshots forget themselves when iterated over). Cost: a flush, a hard link per table,
+        the opening of a database."""
+        self._guard.check_readable()
+        path = os.path.join(self._directory, f"{_SNAPSHOT}{uuid.uuid4().hex}")
+        with rocks_errors(self._path):
+            rocksdict.Checkpoint(self._database).create_checkpoint(path)
+        try:
+            with rocks_errors(path):
+                database = rocksdict.Rdict(
+                    path,
+                    self._families["default"],
+                    column_families=self._families,
+                    access_type=rocksdict.AccessType.read_only(),
+                )
+        except BaseException:
+            shutil.rmtree(path)
+            raise
+        reader = RocksReader(path, self._streams)
+        reader.counts = database.get_column_family("counts")
+        reader.rows = database.get_column_family("rows")
+
+        def release() -> None:
+            with rocks_errors(path):
+                reader.counts.close()
+                reader.rows.close()
+                database.close()
+            shutil.rmtree(path)
+
+        where = f"{self._directory}, kept in {os.path.basename(path)}"
+        return self._snapshots.add(Snapshot(where, self.streams, reader, reader.stats, release))
+
     def commit(self) -> str:
         self._guard.check_readable()
         with rocks_errors(self._path):
@@ -250,6 +289,7 @@ class RocksStore(StoreReads):
     def close(self) -> None:
         if not self._guard.close():
             return
+        self._snapshots.close()
         self._close_database()
         if self._checkpoint is not None:
             shutil.rmtree(self._path)
@@ -309,11 +349,8 @@ class RocksStore(StoreReads):
         options: Any = self._write_options
         options.disable_wal = self._checkpoint is not None
         options.sync = self._options.syncs_writes and self._checkpoint is None
-        self._database = rocksdict.Rdict(
-            self._path,
-            default,
-            column_families={"default": default, "counts": default, "rows": rows},
-        )
+        self._families = {"default": default, "counts": default, "rows": rows}
+        self._database = rocksdict.Rdict(self._path, default, column_families=self._families)
         self._reader.counts = self._database.get_column_family("counts")
         self._reader.rows = self._database.get_column_family("rows")
         self._counts_family = self._database.get_column_family_handle("counts")

@@ -32,11 +32,11 @@ def check_largest_row(size: int, options: Options) -> None:
         )
 
 
-def no_room(budget: Budget) -> MemoryLimitError:
-    """What to raise where a row finds no memory and none can be made."""
+def no_room(budget: Budget, kept: str) -> MemoryLimitError:
+    """What to raise where a row finds no memory and none can be made; ``kept`` names snapshots."""
     return MemoryLimitError(
         f"no room for one more row: {budget.usage()} of the cap of {budget.limit} bytes are in "
-        "use; raise memory_bytes"
+        f"use; raise memory_bytes{kept}"
     )
 
 

@@ -251,5 +251,4 @@ class RunSet:
 
     def _drop(self, name: str) -> None:
         self._own_files.discard(name)
-        self._tables.forget(self._directory, name)
-        remove(os.path.join(self._directory, name))
+        self._tables.delete(self._directory, name)

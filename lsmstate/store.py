@@ -119,34 +119,23 @@ class StateStore(Protocol):
         ...
 
 
-class MultimapStore(StateStore, Protocol):
-    """All that a store can do; the joins need no more than StateStore. Used by ``with``."""
+class StoreReader(Protocol):
+    """All reads: of a store as it is, or of a snapshot. Used by ``with``."""
 
-    def put(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
-        """Replace: delete the keys and append the rows, in one write that a crash never halves.
-        A key given twice gets all its rows; nulls and the result as ``append`` has them.
-        MemoryLimitError if the batch is larger than an eighth of the memory cap."""
+    @property
+    def streams(self) -> Mapping[str, StreamSchema]:
+        """The streams by name, in their fixed order."""
         ...
 
-    def write(self, mutations: Sequence[Mutation]) -> int:
-        """Make several writes, of any streams, one after the other but as one: all or none of
-        them is refused, and after a crash all or none of them is there. Returns the number of
-        rows stored. MemoryLimitError if they take more than an eighth of the memory cap."""
+    def probe(
+        self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
+    ) -> Probe:
+        """Look up the keys (only those at the ascending ``positions``, if given) without reading
+        a row. Cost: one walk over each structure in key order, filters first."""
         ...
 
-    def delete_range(
-        self,
-        stream: str,
-        *,
-        low: KeyValues | None = None,
-        high: KeyValues | None = None,
-        prefix: KeyValues | None = None,
-    ) -> None:
-        """Remove all rows stored so far under the keys from ``low`` on and below ``high``, or
-        under those that begin with ``prefix``; all keys if none is given. A bound names values of
-        the first key columns; one with fewer values than columns stands before all keys that begin
-        with it. InvalidArgumentError for values that are null or do not fit their column.
-        Cost: not that of the rows; files that lie wholly in the range go unread."""
+    def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
+        """All live rows of a stream in pieces of about ``max_bytes``, grouped by key."""
         ...
 
     def exists(
@@ -190,8 +179,55 @@ class MultimapStore(StateStore, Protocol):
         Cost: what lies outside the bounds is not read; memory: one piece."""
         ...
 
+    def stats(self) -> StoreStats:
+        """Counters as of now. Cost: no file is read."""
+        ...
+
+    def close(self) -> None:
+        """Release what is held. A second call does nothing."""
+        ...
+
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_: object) -> None:
-        """Closes the store."""
+        """Closes it."""
+        ...
+
+
+class MultimapStore(StateStore, StoreReader, Protocol):
+    """All that a store can do; the joins need no more than StateStore. Used by ``with``."""
+
+    def put(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+        """Replace: delete the keys and append the rows, in one write that a crash never halves.
+        A key given twice gets all its rows; nulls and the result as ``append`` has them.
+        MemoryLimitError if the batch is larger than an eighth of the memory cap."""
+        ...
+
+    def write(self, mutations: Sequence[Mutation]) -> int:
+        """Make several writes, of any streams, one after the other but as one: all or none of
+        them is refused, and after a crash all or none of them is there. Returns the number of
+        rows stored. MemoryLimitError if they take more than an eighth of the memory cap."""
+        ...
+
+    def delete_range(
+        self,
+        stream: str,
+        *,
+        low: KeyValues | None = None,
+        high: KeyValues | None = None,
+        prefix: KeyValues | None = None,
+    ) -> None:
+        """Remove all rows stored so far under the keys from ``low`` on and below ``high``, or
+        under those that begin with ``prefix``; all keys if none is given. A bound names values of
+        the first key columns; one with fewer values than columns stands before all keys that begin
+        with it. InvalidArgumentError for values that are null or do not fit their column.
+        Cost: not that of the rows; files that lie wholly in the range go unread."""
+        ...
+
+    def snapshot(self) -> StoreReader:
+        """What the store holds now, readable and unchanged while the store is written to, flushed,
+        merged and committed, until the snapshot or the store is closed; probes and iterators of
+        it are valid as long. Files and memtables it needs stay, and count: a write that finds no
+        memory because of it is refused (MemoryLimitError names it). Cost: no row is copied; the
+        rocksdb backend flushes, the memory backend copies its index."""
         ...

@@ -35,12 +35,13 @@ class StoreGuard:
     while its memtables are read; it comes first in the order of locks (ARCHITECTURE.md).
     """
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, where: str, what: str = "store") -> None:
+        """``where`` and ``what`` (a store, or a snapshot of one) are for messages."""
         self.lock = threading.RLock()
         self.writes = 0
         self.is_closed = False
         self.is_sealed = False
-        self._where = where
+        self._name = f"{what} in {where}"
         self._process = os.getpid()
         self._failure = ""
         self._sealed = ""
@@ -56,24 +57,29 @@ class StoreGuard:
                 self._failure = f"{type(error).__name__}: {error}"
                 raise
 
+    @property
+    def is_open_here(self) -> bool:
+        """Whether this process opened it and has not closed it."""
+        return not self.is_closed and os.getpid() == self._process
+
     def check_readable(self) -> None:
         if self.is_closed:
-            raise StoreClosedError(f"the store in {self._where} is closed; open it again")
+            raise StoreClosedError(f"the {self._name} is closed; open it again")
         if os.getpid() != self._process:
             raise StoreClosedError(
-                f"the store in {self._where} was opened by process {self._process} and inherited "
+                f"the {self._name} was opened by process {self._process} and inherited "
                 f"over a fork by {os.getpid()}; open it in the process that uses it"
             )
         if self._failure:
             raise StoreClosedError(
-                f"the store in {self._where} failed in the middle of a change ({self._failure}); "
+                f"the {self._name} failed in the middle of a change ({self._failure}); "
                 "close it and open it again"
             )
 
     def check_writable(self) -> None:
         self.check_readable()
         if self.is_sealed:
-            raise StoreClosedError(f"the store in {self._where} {self._sealed}")
+            raise StoreClosedError(f"the {self._name} {self._sealed}")
 
     @contextmanager
     def reading(self, writes: int | None = None) -> Iterator[None]:
@@ -104,7 +110,7 @@ class StoreGuard:
 
     def close(self) -> bool:
         """True the first time, and only in the process that opened the store."""
-        first = not self.is_closed and os.getpid() == self._process
+        first = self.is_open_here
         self.is_closed = True
         return first
 

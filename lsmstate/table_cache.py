@@ -7,20 +7,26 @@ to the budget, and a file descriptor. Threads share it: the lock is held only to
 change the table, never while a file is read.
 """
 
+import logging
 import os
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from functools import partial
+from weakref import WeakValueDictionary
 
 from cython_ext.backward_iter import BackwardSstSource
 from cython_ext.entries import EntrySource
+from cython_ext.file import remove
 from cython_ext.key_ranges import KeyRanges
 from cython_ext.merging_iter import ChainSource
 from cython_ext.sst_reader import Sst
 from lsmstate.errors import CorruptionError
 from lsmstate.memory_budget import ProcessMemory
 from lsmstate.version import FileMeta
+
+_log = logging.getLogger(__name__)
 
 #: Most tables kept open while nobody uses them.
 MOST_OPEN = 256
@@ -32,7 +38,9 @@ class TableCache:
     def __init__(self, memory: ProcessMemory) -> None:
         self._memory = memory
         self._tables: OrderedDict[str, Sst] = OrderedDict()
-        self._lock = threading.Lock()
+        # Reentrant: the garbage collector may close a snapshot, which forgets tables, at any point.
+        self._lock = threading.RLock()
+        self._pins: WeakValueDictionary[str, FilePin] = WeakValueDictionary()
 
     def open(self, directory: str, file: FileMeta) -> Sst:
         """The table, checked against the manifest. CorruptionError if it is not that file."""
@@ -105,6 +113,26 @@ class TableCache:
             table = self._tables.pop(os.path.join(directory, name), None)
         del table
 
+    def pin(self, directory: str, files: Iterable[FileMeta]) -> list["FilePin"]:
+        """Keep files from being deleted by this process, as long as the pins are held."""
+        pins = []
+        with self._lock:
+            for file in files:
+                path = os.path.join(directory, file.name)
+                pin = self._pins.get(path) or FilePin(self, directory, file.name)
+                self._pins[path] = pin
+                pins.append(pin)
+        return pins
+
+    def delete(self, directory: str, name: str) -> None:
+        """Delete a table's file; a pinned one as soon as nobody pins it any more."""
+        pin = self._pins.get(os.path.join(directory, name))
+        if pin is not None:
+            pin.is_doomed = True
+            return
+        self.forget(directory, name)
+        remove(os.path.join(directory, name))
+
     def _shrink(self) -> list[Sst]:
         """Take tables out while there are too many; they are closed when the list is dropped."""
         budget, out = self._memory.budget, list[Sst]()
@@ -114,6 +142,27 @@ class TableCache:
             excess -= table.index_bytes
             out.append(table)
         return out
+
+
+class FilePin:
+    """Keeps one file while anyone holds it. In a forked child it means nothing."""
+
+    def __init__(self, tables: TableCache, directory: str, name: str) -> None:
+        self.is_doomed = False
+        self._tables = tables
+        self._directory = directory
+        self._name = name
+        self._process = os.getpid()
+
+    def __del__(self) -> None:
+        if not self.is_doomed or os.getpid() != self._process or sys.is_finalizing():
+            return
+        try:
+            self._tables.forget(self._directory, self._name)
+            remove(os.path.join(self._directory, self._name))
+        except OSError as error:
+            # It costs space only, and the next collection finds it.
+            _log.warning("%s in %s was not deleted: %s", self._name, self._directory, error)
 
 
 _cache: tuple[ProcessMemory, TableCache] | None = None

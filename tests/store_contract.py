@@ -510,6 +510,99 @@ class StateStoreTests:
         with pytest.raises(InvalidArgumentError, match=message):
             store.iterate("customers", **wanted)
 
+    def test_a_snapshot_stays_as_it_was(self, store):
+        store.append("customers", customers(1, 2, 3), keys_of(1, 2, 1))
+        with store.snapshot() as snapshot:
+            begun = snapshot.iterate("customers", max_bytes=1)
+            next(begun)
+            probe = snapshot.probe("customers", keys_of(1, 2, 3))
+            assert list(snapshot.streams) == list(store.streams)
+            store.append("customers", customers(4, 5, 6), keys_of(1, 3, 4))
+            store.delete("customers", keys_of(2))
+            store.put("customers", customers(7), keys_of(1))
+            store.append("returns", _return(9), keys_of(1))
+            with store.snapshot() as second:
+                store.commit()
+                assert ids(scanned(second, "customers")) == [7, 5, 6]
+                assert ids(row for _, row in iterated(second, "returns")) == [9]
+            # What was begun goes on, in any order with what begins now.
+            assert ids(next(begun).rows.to_pylist()) == [3]
+            assert probe.counts.tolist() == [2, 1, 0]
+            found = fetched(probe, [0, 1])
+            assert (ids(found[0]), ids(found[1])) == ([1, 3], [2])
+            assert ids(next(begun).rows.to_pylist()) == [2]
+            assert ids(scanned(snapshot, "customers")) == [1, 3, 2]
+            back = iterated(snapshot, "customers", reverse=True)
+            assert ids(row for _, row in back) == [2, 1, 3]
+            assert snapshot.exists("customers", keys_of(2, 3)).tolist() == [True, False]
+            assert ids(snapshot.get("customers", (1, "s1")).to_pylist()) == [1, 3]
+            assert scanned(snapshot, "returns") == []
+            assert snapshot.stats().counters["probed_keys"] > 0
+        assert ids(scanned(store, "customers")) == [7, 5, 6]
+
+    def test_snapshots_of_an_empty_and_of_a_committed_store(self, tmp_path):
+        store = self.attempt(tmp_path)
+        with store.snapshot() as snapshot:
+            store.append("customers", customers(1), keys_of(1))
+            pointer = store.commit()
+            assert scanned(snapshot, "customers") == []
+        with store.snapshot() as snapshot:
+            assert ids(scanned(snapshot, "customers")) == [1]
+        store.close()
+        store = self.attempt(tmp_path, pointer, 2)
+        with store.snapshot() as snapshot:
+            store.append("customers", customers(2), keys_of(2))
+            assert ids(scanned(snapshot, "customers")) == [1]
+        store.close()
+
+    def test_a_snapshot_ends_when_it_or_its_store_is_closed(self, tmp_path):
+        store = self.owned(tmp_path)
+        store.append("customers", customers(1, 2), keys_of(1, 2))
+        closed, ended = store.snapshot(), store.snapshot()
+        begun = closed.iterate("customers", max_bytes=1)
+        probe = closed.probe("customers", keys_of(1))
+        next(begun)
+        closed.close()
+        closed.close()
+        assert ids(scanned(ended, "customers")) == [1, 2]
+        store.commit()
+        store.close()
+        for call in (
+            lambda: next(begun),
+            lambda: list(probe.fetch(np.array([0]), 100)),
+            lambda: closed.probe("customers", keys_of(1)),
+            lambda: closed.scan("customers"),
+            lambda: ended.iterate("customers"),
+            ended.stats,
+            store.snapshot,
+        ):
+            with pytest.raises(StoreClosedError, match="closed"):
+                call()
+        store = self.owned(tmp_path)
+        assert ids(scanned(store, "customers")) == [1, 2]
+        store.close()
+
+    def test_a_snapshot_that_nobody_closed_is_closed_with_a_warning(self, store):
+        store.append("customers", customers(1), keys_of(1))
+        snapshot = store.snapshot()
+        assert snapshot.exists("customers", keys_of(1)).tolist() == [True]
+        with pytest.warns(ResourceWarning, match="never closed"):
+            del snapshot
+
+    def test_a_snapshot_inherited_over_a_fork_is_refused(self, store):
+        store.append("customers", customers(1), keys_of(1))
+        with store.snapshot() as snapshot:
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    snapshot.probe("customers", keys_of(1))
+                except StoreClosedError:
+                    code = 0
+                finally:
+                    os._exit(code)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
     def test_a_key_of_another_value_is_refused_and_never_rounded(self, store):
         store.append("customers", customers(1), keys_of((1, "a")))
         for key in [(1.5, "a"), ("1", "a"), (2**63, "a"), (1, 5)]:

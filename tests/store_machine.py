@@ -66,6 +66,7 @@ def store_machine(backend: str, examples: int, steps: int = 40) -> type:
             self.batch_id = 0
             self.row_id = 0
             self.store: StateStore | None = None
+            self.snapshots = []  # with their models; they end with the store
 
         @initialize(options=OPTIONS)
         def start(self, options):
@@ -195,6 +196,24 @@ def store_machine(backend: str, examples: int, steps: int = 40) -> type:
             found = iterated(self.store, stream, prefix=prefix, reverse=reverse)
             assert found == self.model.iterate(stream, prefix=prefix, reverse=reverse)
 
+        @rule()
+        def take_snapshot(self):
+            if len(self.snapshots) == 3:
+                self.snapshots.pop(0)[0].close()
+            self.snapshots.append((self.store.snapshot(), self.model.copy()))
+
+        @precondition(lambda self: self.snapshots)
+        @rule(stream=STREAM_NAMES, keys=KEYS, pick=st.integers(0, 2), reverse=st.booleans())
+        def read_snapshot(self, stream, keys, pick, reverse):
+            snapshot, model = self.snapshots[pick % len(self.snapshots)]
+            found = iterated(snapshot, stream, reverse=reverse, max_bytes=5000)
+            assert found == model.iterate(stream, reverse=reverse)
+            batch = keys_of(*keys)
+            probe = snapshot.probe(stream, batch)
+            expected = model.probe(stream, model_keys(batch))
+            found = fetched(probe, np.arange(len(keys)), 5000)
+            assert found == {i: rows for i, rows in enumerate(expected) if rows}
+
         @precondition(lambda self: not self.is_committed)
         @rule()
         def commit(self):
@@ -204,6 +223,7 @@ def store_machine(backend: str, examples: int, steps: int = 40) -> type:
         @rule(pick=st.integers(0, 3), options=OPTIONS)
         def reopen(self, pick, options):
             self.store.close()
+            self.snapshots.clear()
             pointer, model = self.committed[-1 - min(pick, len(self.committed) - 1)]
             self.model = model.copy()
             self.open_at(pointer, options)
