@@ -2,7 +2,7 @@
 
 import difflib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,14 +16,16 @@ from joins.spec import Condition, JoinSpec, output_names
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.options import Options, parse_bytes
 from spark_integration import metrics
+from spark_integration.carried import carried_type, restore
 from spark_integration.commit import STATE_DDL
 from spark_integration.frames import FRAME_DDL
-from spark_integration.keys import KeyColumn, common_type
+from spark_integration.key_columns import Key, travelling
+from spark_integration.keys import KeyColumn
 from spark_integration.pinned import check_settings
 from spark_integration.plan import CoercedSpec, JoinPlan, StreamPlan
 from spark_integration.query import PLAN_METADATA, joins_in, listen, local_path
 from spark_integration.route import route_function
-from spark_integration.schemas import arrow_schema, arrow_type, output_fields
+from spark_integration.schemas import arrow_schema, output_fields, pinned_type
 from spark_integration.stateful_join import OUTPUT_DDL, stateful_function
 from spark_integration.unpack import unpack_function
 from spark_integration.worker_memory import ENVIRONMENT
@@ -80,7 +82,7 @@ def multiway_join(
     _check_reserved(reserved)
     spark = _check_inputs(streams)
     options = _Checked.of(memory, backend, buckets, state_dir)
-    plan, key_types = _plan(spark, streams, on, options)
+    plan, keys = _plan(spark, streams, on, options)
     if hasattr(spark, "_jsparkSession"):
         _check_not_nested(streams)
         listen(spark)
@@ -91,7 +93,7 @@ def multiway_join(
         )
     if plan.state_dir is not None:
         check_settings(plan.state_dir, plan.wanted())
-    return _joined(spark, streams, plan, key_types)
+    return _joined(spark, streams, plan, keys)
 
 
 @dataclass(frozen=True)
@@ -172,25 +174,27 @@ def _check_not_nested(streams: Mapping[str, DataFrame]) -> None:
 
 def _plan(
     spark: SparkSession, streams: Mapping[str, DataFrame], on: Condition, options: _Checked
-) -> tuple[JoinPlan, list[T.DataType]]:
-    """The plan, and the types Spark casts its key columns to."""
+) -> tuple[JoinPlan, list[Key]]:
+    """The plan, and what Spark makes of the key columns before it."""
     schemas = {name: frame.schema for name, frame in streams.items()}
     rows = {name: arrow_schema(name, schema) for name, schema in schemas.items()}
     # Which columns make up the key is JoinSpec's business, the types they are compared in are
     # Spark's: names are resolved on columns of one type.
     alike = {name: pa.schema([(c, pa.int64()) for c in s.names]) for name, s in rows.items()}
-    keys = JoinSpec.create(alike, on).keys
-    key_types = []
-    for k in range(len(next(iter(keys.values())))):
-        columns = [KeyColumn(n, keys[n][k], schemas[n][keys[n][k]].dataType) for n in keys]
-        key_types.append(common_type(spark, columns))
-    coerced = pa.schema(
-        [pa.field(f"k{k}", arrow_type(t, f"join key {k + 1}")) for k, t in enumerate(key_types)]
-    )
-    plans = [_stream_plan(name, rows[name], keys[name], coerced) for name in streams]
+    names = JoinSpec.create(alike, on).keys
+    keys = [
+        Key.of(spark, [KeyColumn.of(stream, schemas[stream][names[stream][k]]) for stream in names])
+        for k in range(len(next(iter(names.values()))))
+    ]
+    coerced = pa.schema([(f"k{k}", key.arrow) for k, key in enumerate(keys)])
+    plans = [
+        _stream_plan(name, schemas[name], rows[name], number, keys, coerced)
+        for number, name in enumerate(streams)
+    ]
     casts_to_time = any(_holds_time(field.type) for plan in plans for field in plan.cast_keys)
     plan = JoinPlan(
-        spec=CoercedSpec(rows, keys, coerced),
+        spec=CoercedSpec(rows, names, coerced),
+        key_types=tuple(key.pinned for key in keys),
         streams=tuple(plans),
         memory_bytes=options.memory_bytes,
         backend=options.backend,
@@ -199,7 +203,7 @@ def _plan(
         state_dir=options.state_dir,
         time_zone=spark.conf.get("spark.sql.session.timeZone") if casts_to_time else None,
     )
-    return plan, key_types
+    return plan, keys
 
 
 def _holds_time(kind: pa.DataType) -> bool:
@@ -209,67 +213,80 @@ def _holds_time(kind: pa.DataType) -> bool:
 
 
 def _stream_plan(
-    name: str, rows: pa.Schema, columns: tuple[str, ...], key: pa.Schema
+    name: str,
+    schema: T.StructType,
+    rows: pa.Schema,
+    number: int,
+    keys: Sequence[Key],
+    coerced: pa.Schema,
 ) -> StreamPlan:
     positions: list[int] = []
     casts: list[pa.Field] = []
-    for column, field in zip(columns, key, strict=True):
-        if rows.field(column).type.equals(field.type):
-            positions.append(rows.get_field_index(column))
+    for key, field in zip(keys, coerced, strict=True):
+        stored = rows.get_field_index(key.columns[number].column)
+        if key.is_stored(number, rows.field(stored).type):
+            positions.append(stored)
         else:
             positions.append(len(rows) + len(casts))
             casts.append(field)
-    return StreamPlan(name, rows, key, tuple(positions), pa.schema(casts))
+    pinned = [f"{f.name} {pinned_type(f.dataType, f'{name}.{f.name}')}" for f in schema]
+    return StreamPlan(name, rows, coerced, tuple(positions), pa.schema(casts), tuple(pinned))
 
 
 def _joined(
     spark: SparkSession,
     streams: Mapping[str, DataFrame],
     plan: JoinPlan,
-    key_types: list[T.DataType],
+    keys: Sequence[Key],
 ) -> DataFrame:
     """route -> the stateful operator -> metrics -> unpack."""
-    grouped = _routed(streams, plan, key_types).groupBy("bucket")
+    grouped = _routed(streams, plan, keys).groupBy("bucket")
     is_classic = hasattr(spark, "_jsparkSession")
     with _worker_environment(spark) if is_classic else nullcontext():
         results = grouped.applyInPandasWithState(
             stateful_function(plan), OUTPUT_DDL, STATE_DDL, "append", "NoTimeout"
         )
     payloads = metrics.observe(results).where("payload IS NOT NULL").select("rows", "payload")
-    return payloads.mapInArrow(unpack_function(plan), _output_type(streams))
+    return _unpacked(payloads, plan, streams)
 
 
-def _routed(
-    streams: Mapping[str, DataFrame], plan: JoinPlan, key_types: list[T.DataType]
-) -> DataFrame:
+def _unpacked(payloads: DataFrame, plan: JoinPlan, streams: Mapping[str, DataFrame]) -> DataFrame:
+    """The rows in the frames, with the columns of the result."""
+    fields = _output_fields(streams)
+    travelled = T.StructType(
+        [T.StructField(f.name, carried_type(f.dataType), f.nullable, f.metadata) for f in fields]
+    )
+    rows = payloads.mapInArrow(unpack_function(plan), travelled)
+    restored = {
+        f.name: restore(F.col(_quoted(f.name)), f.dataType).alias(f.name, metadata=f.metadata)
+        for f in fields
+        if travelled[f.name].dataType != f.dataType
+    }
+    return rows.withColumns(restored) if restored else rows
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _routed(streams: Mapping[str, DataFrame], plan: JoinPlan, keys: Sequence[Key]) -> DataFrame:
     """All inputs as frames, in one DataFrame whose bucket column carries the join's settings."""
     routed: DataFrame | None = None
     for number, stream in enumerate(plan.streams):
-        # Route goes by position. PySpark asks for each column by its bare name, which fails where
-        # that holds a dot or a quote, or occurs twice; and renaming one by one takes a call each.
-        plain = streams[stream.name].toDF(*[f"c{i}" for i in range(len(stream.rows))])
-        casts = [
-            F.col(f"c{stream.rows.get_field_index(column)}").cast(key_type).alias(f"c{position}")
-            for column, position, key_type in zip(
-                plan.spec.keys[stream.name], stream.key_positions, key_types, strict=True
-            )
-            if position >= len(stream.rows)
-        ]
-        if casts:
-            plain = plain.select("*", *casts)
-        frames = plain.mapInArrow(route_function(plan, number), FRAME_DDL)
+        rows = travelling(streams[stream.name], number, keys, stream.key_positions)
+        frames = rows.mapInArrow(route_function(plan, number), FRAME_DDL)
         routed = frames if routed is None else routed.unionAll(frames)
     assert routed is not None
     bucket = F.col("bucket").alias("bucket", metadata={PLAN_METADATA: plan.wanted().to_json()})
     return routed.select(bucket, "stream", "partition", "number", "rows", "payload")
 
 
-def _output_type(streams: Mapping[str, DataFrame]) -> T.StructType:
+def _output_fields(streams: Mapping[str, DataFrame]) -> list[T.StructField]:
     names = output_names({name: frame.columns for name, frame in streams.items()})
     fields: list[T.StructField] = []
     for name, frame in streams.items():
         fields += output_fields(frame.schema, names[name])
-    return T.StructType(fields)
+    return fields
 
 
 def _default_buckets(spark: SparkSession) -> int:

@@ -6,10 +6,11 @@ which is right only where no pair loses a difference by it; where one does, the 
 """
 
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import combinations
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -17,8 +18,11 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
+from spark_integration.carried import nullable_parts
+from spark_integration.collations import collations_in
 
-_BINARY_COLLATION = "UTF8_BINARY"
+#: Metadata of a string column that was declared as CHAR or VARCHAR, or that holds such strings.
+_DECLARED: Final = "__CHAR_VARCHAR_TYPE_STRING"
 _INTEGER_DIGITS: dict[type[T.DataType], int] = {
     T.ByteType: 3,
     T.ShortType: 5,
@@ -44,7 +48,13 @@ _KEY_TYPES: tuple[type[T.DataType], ...] = (
     T.TimestampType,
     T.TimestampNTZType,
     T.DayTimeIntervalType,
+    T.YearMonthIntervalType,
+    T.CharType,
+    T.VarcharType,
+    T.NullType,
 )
+#: PySpark 4.0 does not have it.
+_TIME: Final = "time"
 
 
 class KeyColumn(NamedTuple):
@@ -53,15 +63,31 @@ class KeyColumn(NamedTuple):
     stream: str
     column: str
     data_type: T.DataType
+    declared: str = ""
+    """Spark's text of the type, where that was declared with CHAR or VARCHAR."""
+
+    @classmethod
+    def of(cls, stream: str, field: T.StructField) -> "KeyColumn":
+        declared = (field.metadata or {}).get(_DECLARED, "")
+        return cls(stream, field.name, field.dataType, declared)
+
+    @property
+    def char_lengths(self) -> tuple[int, ...]:
+        """The length of each CHAR in the declared type."""
+        return tuple(map(int, re.findall(r"\bchar\((\d+)\)", self.declared)))
+
+    @property
+    def is_char(self) -> bool:
+        """Whether the column itself is a CHAR, not a part of it."""
+        return re.fullmatch(r"char\(\d+\)", self.declared) is not None
 
     def __str__(self) -> str:
-        return f"{self.stream}.{self.column} ({self.data_type.simpleString()})"
+        name = self.declared or self.data_type.simpleString()
+        return f"{self.stream}.{self.column} ({name})"
 
 
 def common_type(spark: SparkSession, columns: Sequence[KeyColumn]) -> T.DataType:
     """The type all columns of one key are compared in; InvalidArgumentError if there is none."""
-    for column in columns:
-        _check_collation(column, column.data_type)
     pairs = {
         (left, right): _compared_in(spark, left, right) for left, right in combinations(columns, 2)
     }
@@ -72,8 +98,8 @@ def common_type(spark: SparkSession, columns: Sequence[KeyColumn]) -> T.DataType
     if unfit is not None:
         raise InvalidArgumentError(
             f"join columns {', '.join(map(str, columns))}: {unfit.simpleString()} cannot be "
-            "(part of) a join key; join on a map as array_sort(map_entries(...)), on anything else "
-            "as a cast to string, or on parts of it"
+            "(part of) a join key, as Spark's = does not compare it; join on a map as "
+            "array_sort(map_entries(...)), on anything else as a cast to string, or on parts of it"
         )
     for (left, right), found in pairs.items():
         if not _keeps_differences(found, common):
@@ -83,7 +109,24 @@ def common_type(spark: SparkSession, columns: Sequence[KeyColumn]) -> T.DataType
                 "which would call different values equal; cast the columns to one type first"
             )
     # Inside a struct or array Spark casts to a type without nulls only what has none.
-    return _nullable(common)
+    return nullable_parts(common)
+
+
+def padded_length(columns: Sequence[KeyColumn]) -> int:
+    """The length to which shorter CHAR columns of one key are padded; 0 where Spark pads none.
+
+    Spark pads a CHAR that is compared with a longer one, and none that is compared with a string.
+    """
+    declared = [column for column in columns if column.char_lengths]
+    if len({column.char_lengths for column in declared}) < 2:
+        return 0
+    if len(declared) < len(columns) or not all(column.is_char for column in columns):
+        raise InvalidArgumentError(
+            f"join columns {', '.join(map(str, columns))}: CHAR columns of different lengths "
+            "make a key only with each other, and not as parts of a struct or array; cast all of "
+            "them to string, or rpad(..., n, ' ') the shorter ones, before the join"
+        )
+    return max(column.char_lengths[0] for column in declared)
 
 
 def _parts(data_type: T.DataType) -> list[T.DataType]:
@@ -95,30 +138,12 @@ def _parts(data_type: T.DataType) -> list[T.DataType]:
 
 def _unfit_part(data_type: T.DataType) -> T.DataType | None:
     """The type itself, or the part of it, that cannot be a key."""
+    if isinstance(data_type, T.UserDefinedType):
+        return _unfit_part(data_type.sqlType())
     if isinstance(data_type, T.StructType | T.ArrayType):
         return next(filter(None, map(_unfit_part, _parts(data_type))), None)
-    return None if isinstance(data_type, _KEY_TYPES) else data_type
-
-
-def _nullable(data_type: T.DataType) -> T.DataType:
-    """The type with every nested value nullable."""
-    if isinstance(data_type, T.StructType):
-        return T.StructType([T.StructField(f.name, _nullable(f.dataType)) for f in data_type])
-    if isinstance(data_type, T.ArrayType):
-        return T.ArrayType(_nullable(data_type.elementType))
-    return data_type
-
-
-def _check_collation(column: KeyColumn, data_type: T.DataType) -> None:
-    for part in _parts(data_type):
-        _check_collation(column, part)
-    collation = getattr(data_type, "collation", _BINARY_COLLATION)
-    if isinstance(data_type, T.StringType) and collation != _BINARY_COLLATION:
-        raise InvalidArgumentError(
-            f"join column {column} has collation {collation}, under which different strings are "
-            f"equal; join on collate({column.column}, '{_BINARY_COLLATION}') or on "
-            f"collation_key({column.column}) instead"
-        )
+    is_fit = isinstance(data_type, _KEY_TYPES) or data_type.typeName() == _TIME
+    return None if is_fit else data_type
 
 
 def _compared_in(spark: SparkSession, left: KeyColumn, right: KeyColumn) -> T.DataType:
@@ -136,8 +161,12 @@ def _compared_in(spark: SparkSession, left: KeyColumn, right: KeyColumn) -> T.Da
         with _quiet_query_log():
             filtered = probe.filter("l = r")
     except AnalysisException as refusal:
+        collations = [set(collations_in(column.data_type)) for column in (left, right)]
+        remedy = "cast one of them first"
+        if collations[0] != collations[1]:
+            remedy = "give both one collation first, as in collate(column, 'UTF8_LCASE')"
         raise InvalidArgumentError(
-            f"join columns {left} and {right} cannot be compared; cast one of them first"
+            f"join columns {left} and {right} cannot be compared; {remedy}"
         ) from refusal
     condition = filtered._jdf.queryExecution().analyzed().condition()
     return T._parse_datatype_json_string(condition.left().dataType().json())
@@ -156,7 +185,7 @@ def _quiet_query_log() -> Iterator[None]:
 
 def _keeps_differences(narrow: T.DataType, wide: T.DataType) -> bool:
     """Whether values that differ as ``narrow`` still differ as ``wide``."""
-    if narrow == wide:
+    if narrow == wide or isinstance(narrow, T.NullType):
         return True
     source, target = type(narrow), type(wide)
     if source is target and _parts(narrow):
@@ -170,8 +199,10 @@ def _keeps_differences(narrow: T.DataType, wide: T.DataType) -> bool:
     if isinstance(narrow, T.DecimalType) and isinstance(wide, T.DecimalType):
         more_scale = wide.scale >= narrow.scale
         return bool(more_scale and wide.precision - wide.scale >= narrow.precision - narrow.scale)
-    if isinstance(narrow, T.DayTimeIntervalType):
-        return isinstance(wide, T.DayTimeIntervalType)  # microseconds, whatever its fields
+    if isinstance(narrow, T.DayTimeIntervalType | T.YearMonthIntervalType):
+        return source is target  # microseconds or months, whatever its fields
+    if narrow.typeName() == wide.typeName() == _TIME:
+        return bool(vars(narrow)["precision"] <= vars(wide)["precision"])
     if isinstance(narrow, T.FloatType):
         return isinstance(wide, T.DoubleType)
     return isinstance(narrow, T.DateType) and isinstance(wide, T.TimestampType | T.TimestampNTZType)

@@ -34,6 +34,8 @@ class StreamPlan:
     """Per key column its position in ``routed``: a stored column, or one that was cast."""
     cast_keys: pa.Schema
     """Key columns that travel beside the row, because the stored column has another type."""
+    pinned: tuple[str, ...]
+    """Names and types of the columns, as the checkpoint has them."""
 
     @property
     def routed(self) -> pa.Schema:
@@ -54,6 +56,8 @@ class JoinPlan:
     """A join as built by ``multiway_join``."""
 
     spec: CoercedSpec
+    key_types: tuple[str, ...]
+    """As the checkpoint has them."""
     streams: tuple[StreamPlan, ...]
     memory_bytes: int
     backend: str
@@ -80,9 +84,9 @@ class JoinPlan:
             "streams": [stream.name for stream in self.streams],
             "condition": self.condition,
             "backend": self.backend,
-            "key types": [str(field.type) for field in self.spec.key_schema],
+            "key types": list(self.key_types),
             "time zone of the keys": self.time_zone,
-            **{f"columns of {s.name}": _types(s.rows) for s in self.streams},
+            **{f"columns of {s.name}": list(s.pinned) for s in self.streams},
         }
         return Wanted(settings, self.buckets, self.default_buckets, self.state_dir)
 
@@ -102,7 +106,3 @@ class Wanted:
     @classmethod
     def from_json(cls, text: str) -> "Wanted":
         return cls(**json.loads(text))
-
-
-def _types(schema: pa.Schema) -> list[str]:
-    return [f"{field.name} {field.type}" for field in schema]

@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
+from spark_integration.carried import carried_type
 
 #: Metadata that would declare a watermark the joined rows do not keep.
 _WATERMARK_METADATA = "spark.watermarkDelayMs"
@@ -25,7 +26,11 @@ _PLAIN: dict[type[T.DataType], pa.DataType] = {
     T.TimestampType: pa.timestamp("us", tz="UTC"),
     T.TimestampNTZType: pa.timestamp("us"),
     T.DayTimeIntervalType: pa.duration("us"),
+    T.NullType: pa.null(),
 }
+#: Types that PySpark 4.0 does not have, by name.
+_TIME = "time"
+_SPATIAL = ("geometry", "geography")
 
 
 def arrow_schema(stream: str, schema: T.StructType) -> pa.Schema:
@@ -39,37 +44,69 @@ def arrow_schema(stream: str, schema: T.StructType) -> pa.Schema:
 
 
 def arrow_type(data_type: T.DataType, where: str) -> pa.DataType:
-    """Spark's type in Arrow. Time stamps are kept in UTC, as Spark itself keeps them."""
+    """Spark's type, as it is carried, in Arrow. Time stamps are kept in UTC, as Spark itself keeps
+    them; variants and shapes as the binaries they are, under the marks by which Spark knows them.
+    """
+    return _arrow(carried_type(data_type), where)
+
+
+def pinned_type(data_type: T.DataType, where: str) -> str:
+    """How a checkpoint names a column's type: Arrow's, and Spark's where it travels as another."""
+    arrow = str(arrow_type(data_type, where))
+    return (
+        arrow if carried_type(data_type) == data_type else f"{arrow} ({data_type.simpleString()})"
+    )
+
+
+def _arrow(data_type: T.DataType, where: str) -> pa.DataType:
     plain = _PLAIN.get(type(data_type))
     if plain is not None:
         return plain
+    name = data_type.typeName()
     if isinstance(data_type, T.StringType):
         return pa.string()
     if isinstance(data_type, T.DecimalType):
         return pa.decimal128(data_type.precision, data_type.scale)
+    if name == _TIME:
+        return pa.time64("ns")
     if isinstance(data_type, T.ArrayType):
-        item = arrow_type(data_type.elementType, f"{where}[]")
-        return pa.list_(pa.field("element", item, nullable=data_type.containsNull))
+        return pa.list_(_field("element", data_type.elementType, data_type.containsNull, where))
     if isinstance(data_type, T.MapType):
-        value = arrow_type(data_type.valueType, f"{where}[value]")
         return pa.map_(
-            pa.field("key", arrow_type(data_type.keyType, f"{where}[key]"), nullable=False),
-            pa.field("value", value, nullable=data_type.valueContainsNull),
+            _field("key", data_type.keyType, False, where),
+            _field("value", data_type.valueType, data_type.valueContainsNull, where),
         )
     if isinstance(data_type, T.StructType):
-        return pa.struct(
-            [
-                pa.field(
-                    field.name,
-                    arrow_type(field.dataType, f"{where}.{field.name}"),
-                    nullable=field.nullable,
-                )
-                for field in data_type
-            ]
-        )
+        return pa.struct([_field(f.name, f.dataType, f.nullable, where) for f in data_type])
+    if isinstance(data_type, T.VariantType):
+        return _marked_struct(("value", pa.binary()), ("metadata", pa.binary()), variant="true")
+    if name in _SPATIAL:
+        mark = {name: "true", "srid": str(getattr(data_type, "srid"))}  # noqa: B009
+        return _marked_struct(("srid", pa.int32()), ("wkb", pa.binary()), **mark)
+    if isinstance(data_type, T.UserDefinedType):
+        return _arrow(data_type.sqlType(), where)
     raise InvalidArgumentError(
         f"column {where} has type {data_type.simpleString()}, which the join cannot store; "
         "drop it, or cast it to a string, binary, number, date or time stamp first"
+    )
+
+
+def _field(name: str, data_type: T.DataType, nullable: bool, parent: str) -> pa.Field:
+    where = f"{parent}.{name}"
+    if isinstance(data_type, T.NullType) and not nullable:
+        raise InvalidArgumentError(
+            f"column {where} has type void and may not be null, so it has no value that Arrow "
+            f"could hold; cast {parent} to a type with values, such as array<string>, first"
+        )
+    return pa.field(name, _arrow(data_type, where), nullable=nullable)
+
+
+def _marked_struct(
+    first: tuple[str, pa.DataType], last: tuple[str, pa.DataType], **mark: str
+) -> pa.DataType:
+    """A struct of two fields by whose mark, on the last one, Spark knows its own type again."""
+    return pa.struct(
+        [pa.field(*first, nullable=False), pa.field(*last, nullable=False, metadata=mark)]
     )
 
 

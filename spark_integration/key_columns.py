@@ -1,0 +1,118 @@
+"""Key columns on their way to the workers: cast as Spark's ``=`` does, in a form bytes can compare.
+
+Two values are equal under Spark's ``=`` exactly if what travels of them is equal.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from lsmstate.errors import InvalidArgumentError
+from spark_integration.carried import carried_type, carry
+from spark_integration.collations import (
+    collation_key_type,
+    collation_versions,
+    collations_in,
+    with_collation_keys,
+)
+from spark_integration.keys import KeyColumn, common_type, padded_length
+from spark_integration.schemas import arrow_type, pinned_type
+
+#: Spark pads no CHAR where the first is true and the second is not.
+_NO_PADDING: Final = "spark.sql.legacy.noCharPaddingInPredicate"
+_PADDED_WHEN_READ: Final = "spark.sql.readSideCharPadding"
+
+
+@dataclass(frozen=True)
+class Key:
+    """One column of the key: a column of every stream, and how all of them are compared."""
+
+    columns: tuple[KeyColumn, ...]
+    """One per stream, in the streams' order."""
+    compared: T.DataType
+    """The type Spark's ``=`` casts all of them to."""
+    coded: T.DataType
+    """The same, with the type of collation keys for strings under a collation."""
+    char_length: int
+    """CHAR columns that are shorter are padded to this length."""
+    pinned: str
+    """How the checkpoint names all this."""
+
+    @classmethod
+    def of(cls, spark: SparkSession, columns: Sequence[KeyColumn]) -> "Key":
+        """InvalidArgumentError if Spark does not compare the columns, or not here."""
+        where = ", ".join(map(str, columns))
+        compared = coded = common_type(spark, columns)
+        notes = []
+        collations = collations_in(compared)
+        if collations:
+            if not hasattr(spark, "_jsparkSession"):
+                raise InvalidArgumentError(
+                    f"join columns {where}: under Spark Connect strings under a collation cannot "
+                    "be keys; join on collate(column, 'UTF8_BINARY') instead, which compares bytes"
+                )
+            coded = collation_key_type(spark, compared)
+            notes = collation_versions(spark, collations)
+        length = padded_length(columns)
+        if length and not _pads_chars(spark):
+            length = 0
+        if length:
+            notes.append(f"char({length})")
+        pinned = ", ".join([pinned_type(coded, where), *notes])
+        return cls(tuple(columns), compared, coded, length, pinned)
+
+    @cached_property
+    def arrow(self) -> pa.DataType:
+        """The type of what travels, by which the state orders its rows."""
+        return arrow_type(self.coded, ", ".join(map(str, self.columns)))
+
+    def is_stored(self, number: int, stored: pa.DataType) -> bool:
+        """Whether the column of stream ``number``, as it is stored, serves as the key itself."""
+        return bool(stored.equals(self.arrow)) and not self._is_padded(number)
+
+    def cast(self, number: int, values: Column) -> Column:
+        """The values of stream ``number`` as they are compared."""
+        if self._is_padded(number):
+            values = F.rpad(values, self.char_length, " ")
+        return values.cast(self.compared)
+
+    def _is_padded(self, number: int) -> bool:
+        return any(length < self.char_length for length in self.columns[number].char_lengths)
+
+
+def _pads_chars(spark: SparkSession) -> bool:
+    return spark.conf.get(_NO_PADDING) != "true" or spark.conf.get(_PADDED_WHEN_READ) == "true"
+
+
+def travelling(
+    frame: DataFrame, number: int, keys: Sequence[Key], positions: Sequence[int]
+) -> DataFrame:
+    """The rows of stream ``number`` as route takes them, by position: its own columns, and behind
+    them the key columns whose ``positions`` are not among those."""
+    # PySpark asks for each column by its bare name, which fails where that holds a dot or a quote,
+    # or occurs twice; and renaming one by one takes a call each.
+    types = {f"c{i}": field.dataType for i, field in enumerate(frame.schema)}
+    sources = frame.columns
+    frame = frame.toDF(*types)
+    beside = {f"c{p}": key for p, key in zip(positions, keys, strict=True) if p >= len(types)}
+    casts = {}
+    for name, key in beside.items():
+        source = f"c{sources.index(key.columns[number].column)}"
+        casts[name] = key.cast(number, F.col(source))
+        types[name] = key.coded
+    frame = _with(frame, casts)
+    collated = [name for name, key in beside.items() if key.coded != key.compared]
+    if collated:
+        frame = with_collation_keys(frame, collated)
+    carried = {name: carry(F.col(name), t) for name, t in types.items() if carried_type(t) != t}
+    return _with(frame, carried)
+
+
+def _with(frame: DataFrame, columns: dict[str, Column]) -> DataFrame:
+    return frame.withColumns(columns) if columns else frame
