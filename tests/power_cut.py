@@ -21,14 +21,14 @@ class Disk:
         self._removed = directory.parent / f"{directory.name}.removed"
         self._cut_at = cut_at
         self._fail_sync = fail_sync
-        self._written: dict[str, int] = {}
         self._forced: dict[str, int] = {}
         self._lost: set[str] = set()
         self._new_names: set[str] = set()
         self._old_names: set[str] = set()
 
     def __call__(self, operation: str, path: str, offset: int, size: int) -> None:
-        if operation in ("open", "read"):
+        here = str(self._directory)
+        if operation in ("open", "read") or here not in (path, os.path.dirname(path)):
             return
         if self.seen >= self._cut_at:
             raise OSError(errno.EIO, "the power is off", path)
@@ -40,9 +40,9 @@ class Disk:
             if name in self._old_names:
                 self._old_names.remove(name)
                 (self._removed / name).unlink()
-            self._written[name] = self._forced[name] = 0
+            self._forced[name] = 0
         elif operation == "append":
-            self._written[name] = offset + size
+            return
         elif operation == "remove":
             self._remove(path, name)
         else:
@@ -59,13 +59,17 @@ class Disk:
                 (self._removed / old).unlink()
             self._old_names.clear()
         elif name not in self._lost:
-            self._forced[name] = self._written.get(name, 0)
+            self._forced[name] = os.path.getsize(path)
 
     def _remove(self, path: str, name: str) -> None:
         if os.path.exists(path):
             self._removed.mkdir(exist_ok=True)
             os.link(path, self._removed / name)
             self._old_names.add(name)
+
+    def moved_to(self, directory: Path) -> None:
+        """Go on with a copy of the directory."""
+        self._directory = directory
 
     def after_the_cut(self, target: Path, chance: Random) -> None:
         """Fill ``target`` with what one power cut would have left now."""

@@ -3,6 +3,8 @@
 import dataclasses
 import errno
 import os
+import resource
+import signal
 
 import pytest
 from faults import Faults, faults
@@ -292,3 +294,36 @@ def test_a_read_that_fails_is_an_error_and_not_an_absent_key(tmp_path):
             store.probe("customers", keys_of(*range(50)))
         assert hook.failed == 1
         assert sum(store.probe("customers", keys_of(*range(50))).counts.tolist()) == 720
+
+
+def test_the_systems_own_limit_on_a_file_loses_nothing(tmp_path):
+    """No hook: the kernel cuts a write short and then refuses, as it does on a full disk."""
+    told, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        done, refused = 0, b"-"
+        try:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            store = opened(tmp_path)
+            store.append("customers", *BATCHES[0])
+            resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, resource.RLIM_INFINITY))
+            for batch in BATCHES[1:]:
+                done += 1
+                store.append("customers", *batch)
+        except OSError as error:
+            refused = b"+" if error.errno == errno.EFBIG and error.filename else b"-"
+        finally:
+            os.write(tell, bytes([done]) + refused)
+            os._exit(0)
+    os.waitpid(child, 0)
+    done, refused = os.read(told, 1)[0], os.read(told, 1)
+    os.close(told)
+    os.close(tell)
+    assert refused == b"+"
+    assert done == 1
+    with opened(tmp_path) as store:
+        assert found(store) == STATES[1]
+        store.append("customers", *BATCHES[1])
+        store.commit()
+        assert found(store) == STATES[2]
+        store.check()

@@ -11,6 +11,7 @@ from random import Random
 import pytest
 from faults import Faults, faults
 from flaky_filesystem import flaky
+from power_cut import Disk
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from store_contract import STREAMS, customers, keys_of
 from test_checkpoints import OPTIONS, opened
@@ -505,6 +506,40 @@ def test_a_full_disk_at_the_destination(tmp_path, monkeypatch):
     lsmstate.export(str(tmp_path / "store"), tmp_path / "backup", name="x")
     lsmstate.restore(tmp_path / "backup", str(tmp_path / "new"))
     assert rows_of(tmp_path / "new") == list(range(240))
+
+
+def test_a_power_cut_during_an_export_to_a_local_directory(tmp_path, monkeypatch):
+    """A catalog that survives has all its files; one that was acknowledged survives."""
+    filled(tmp_path / "store", BATCHES[:2])
+    with opened(tmp_path / "store") as store:
+        store.checkpoint("c")
+    chance = Random(9)
+    for copying in (False, True):
+        if copying:
+            monkeypatch.setattr(os, "link", no_links)
+        backup, left, new = (tmp_path / f"{name}-{copying}" for name in ("backup", "left", "new"))
+        cut = 0
+        while True:
+            cut += 1
+            disk = Disk(backup, cut_at=cut)
+            with faults(disk):
+                try:
+                    lsmstate.export(str(tmp_path / "store"), backup, checkpoint="c")
+                    acknowledged = True
+                except OSError:
+                    acknowledged = False
+            disk.after_the_cut(left, chance)
+            survived = lsmstate.list_exports(left)
+            assert survived or not acknowledged
+            if survived:
+                lsmstate.restore(left, str(new))
+                assert rows_of(new) == list(range(240))
+                shutil.rmtree(new)
+            shutil.rmtree(left)
+            shutil.rmtree(backup)
+            if acknowledged:
+                break
+        assert cut > 8
 
 
 def no_links(source, target):
