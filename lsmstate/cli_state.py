@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from lsmstate.documents import decode_documents, is_schema_free
@@ -98,12 +99,22 @@ def dump_rows(
     stream: Annotated[str, typer.Argument(help="Name of the stream.")],
     limit: Annotated[int, typer.Option(help="At most this many rows.")] = 100,
     pointer: PointerOption = None,
+    json: Annotated[bool, typer.Option("--json/--table", help="One JSON object a row.")] = True,
 ) -> None:
     """Print rows of a stream as JSON, one a line; values JSON lacks are written as text."""
+    console = Console(highlight=False)
     for state in find_states(str(directory), pointer):
         for piece in rows_of(state, stream, limit):
-            for row in _values(piece):
-                typer.echo(json_text.dumps(row, default=str))
+            rows = _values(piece)
+            if json:
+                for row in rows:
+                    typer.echo(json_text.dumps(row, default=str))
+            else:
+                columns = list(dict.fromkeys(name for row in rows for name in row))
+                table = Table(*columns)
+                for row in rows:
+                    table.add_row(*(escape(str(row.get(name, ""))) for name in columns))
+                console.print(table)
             limit -= piece.num_rows
 
 

@@ -89,6 +89,10 @@ def test_dump_prints_rows_and_leaves_the_directory_alone(buckets):
     assert len(lines) == 12
     assert json.loads(lines[3]) == {"k": 3, "text": "person 3"}
     assert sorted(buckets.rglob("*")) == before
+    assert run("dump", buckets, "people", "--limit", 12, "--json").output.splitlines() == lines
+    shown = run("dump", buckets, "people", "--limit", 12, "--table").output
+    assert "person 3" in shown
+    assert "text" in shown.splitlines()[1]
 
 
 def test_a_commit_that_was_never_sealed_is_passed_over(buckets):
