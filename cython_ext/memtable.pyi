@@ -10,8 +10,7 @@ from cython_ext.row_codec import RowBatch
 
 @final
 class Memtable:
-    @property
-    def limit_bytes(self) -> int: ...
+    limit_bytes: int
     @property
     def keys(self) -> int: ...
     @property

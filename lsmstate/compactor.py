@@ -1,20 +1,123 @@
-"""One merge under way: read the runs of a task, write one, slice by slice.
+"""Flushes and merges under way: files being written, slice by slice, by one thread at a time.
 
-A merge can be paid for in proportion to what is written, so that no append waits for a whole run.
-Until it is installed the version does not know of it: readers and commits use the old runs, and
-its files are nobody's. Closed before its end it leaves nothing.
+Whoever comes first goes on with them: the background worker, the appends that pay for a merge in
+proportion to what they bring, or a commit that needs the result. Until a job is installed the
+version does not know of it: readers and commits use the old runs and memtables, and its files are
+nobody's. Abandoned before its end it leaves nothing.
 """
 
-from collections.abc import Sequence
+import logging
+import threading
+from collections.abc import Generator, Sequence
 
 from cython_ext.entries import EntrySource
+from cython_ext.memtable import Memtable
 from cython_ext.merging_iter import MergingSource
 from lsmstate.compaction import Task
-from lsmstate.table_files import TableWriter
+from lsmstate.memtables import source_of
+from lsmstate.table_files import TableWriter, UnsealedTable
 from lsmstate.version import FileMeta, Run
 
+EVERYTHING = 1 << 62
 
-class Merge:
+_log = logging.getLogger(__name__)
+
+
+class FileJob:
+    """See background.Job. ``slices`` says after each slice how many bytes it had."""
+
+    is_urgent = False
+
+    def __init__(
+        self, slices: Generator[int, None, None], files: TableWriter, names: list[str]
+    ) -> None:
+        self._slices = slices
+        self._files = files
+        #: All files begun so far, also the one being written.
+        self.names = names
+        self._lock = threading.Lock()
+        self._error: BaseException | None = None
+        self._is_over = False
+        #: About so many bytes were read so far.
+        self.done_bytes = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing left to do: done, failed or abandoned."""
+        return self._is_over
+
+    def advance(self, max_bytes: int) -> bool:
+        """See background.Job."""
+        with self._lock:
+            limit = self.done_bytes + max_bytes
+            try:
+                while not self._is_over and self.done_bytes < limit:
+                    written = next(self._slices, None)
+                    self._is_over = written is None
+                    self.done_bytes += written or 0
+            except BaseException as error:  # noqa: BLE001 - its store raises it, in step
+                self._error = error
+                self._is_over = True
+            return self._is_over
+
+    def step(self, max_bytes: int) -> bool:
+        """As advance, for the job's own store: raises the error, whichever thread met it."""
+        is_over = self.advance(max_bytes)
+        if self._error is not None:
+            raise self._error
+        return is_over
+
+    def abandon(self) -> None:
+        """Delete what was written; not to be called once it was installed."""
+        with self._lock:
+            self._is_over = True
+            try:
+                self._slices.close()
+                self._files.remove(self.names)
+            except OSError as error:
+                _log.warning("unneeded files are left for the next commit to delete: %s", error)
+            self.names.clear()
+
+
+class Flush(FileJob):
+    """Memtables, oldest first, on their way into one file; not sealed yet."""
+
+    is_urgent = True
+
+    def __init__(
+        self,
+        memtables: tuple[Memtable, ...],
+        replay_from: tuple[int, int],
+        files: TableWriter,
+        kind: str,
+    ) -> None:
+        self.memtables = memtables
+        self.kind = kind
+        #: The first write that is not wholly in the memtables, and the place in its key order.
+        self.replay_from = replay_from
+        self.table: UnsealedTable | None = None
+        names: list[str] = []
+        super().__init__(self._written(kind, files, names), files, names)
+
+    def _written(
+        self, kind: str, files: TableWriter, names: list[str]
+    ) -> Generator[int, None, None]:
+        first = self.memtables[0].first_sequence if self.memtables else 0
+        self.table = yield from files.write_unsealed(source_of(self.memtables), first, kind, names)
+
+    def abandon(self) -> None:
+        """See FileJob."""
+        super().abandon()
+        self.table = None
+
+    def finish(self) -> UnsealedTable:
+        """Go on to the end; the file, which is the caller's now to seal or remove."""
+        self.step(EVERYTHING)
+        assert self.table is not None
+        return self.table
+
+
+class Merge(FileJob):
     """Runs are named by their place: only newer ones may be added while it goes on."""
 
     def __init__(
@@ -30,23 +133,10 @@ class Merge:
             file.raw_bytes + 32 * file.keys for run in runs for file in run.files
         )
         self.files: list[FileMeta] = []
-        #: All files begun so far, also the one being written.
-        self.names: list[str] = []
         base = min((f.min_sequence for r in runs for f in r.files if f.rows), default=0)
+        names: list[str] = []
         source = MergingSource(sources)
         #: What the runs together delete from all older ones.
         self.deleted = source.deleted
-        self._slices = files.write_slices(source, base, self.files, self.names, bottom=task.bottom)
-
-    def step(self, max_bytes: int) -> bool:
-        """Go on for about so many bytes; True when all is written."""
-        done = 0
-        for written in self._slices:
-            done += written
-            if done >= max_bytes:
-                return False
-        return True
-
-    def abandon(self) -> None:
-        """Delete what was written; a second call does nothing."""
-        self._slices.close()
+        slices = files.write_slices(source, base, self.files, names, bottom=task.bottom)
+        super().__init__(slices, files, names)

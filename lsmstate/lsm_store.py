@@ -22,14 +22,12 @@ from lsmstate.errors import CorruptionError
 from lsmstate.key_range import key_range
 from lsmstate.lsm_reader import LsmReader, TierHolds, Tiers
 from lsmstate.memory_budget import process_memory
-from lsmstate.memtables import MOST_SEALED, Memtables
 from lsmstate.options import Options
 from lsmstate.owners import AttemptOwner, CheckpointReader, Owner, ProcessOwner
 from lsmstate.row_parts import (
     check_largest_row,
     check_mutations,
     check_row_sizes,
-    no_room,
     part_bytes,
     parts_of,
 )
@@ -45,7 +43,8 @@ from lsmstate.store_checks import (
     streams_by_name,
 )
 from lsmstate.store_reads import StoreReads
-from lsmstate.write_steps import KINDS, STEPS, places_of
+from lsmstate.write_path import WritePath
+from lsmstate.write_steps import KINDS
 
 _log = logging.getLogger(__name__)
 
@@ -74,15 +73,20 @@ class LsmStore(StoreReads):
         self._snapshots = Snapshots()
         self._holds = TierHolds(directory, self._memory)
         self._sequence = 0
-        #: The first write that is not wholly in the runs, and the place in its key order.
-        self._replay_from = (1, 0)
-        #: Both as of the last commit.
-        self._committed = (0, (1, 0))
         self._appended_rows = self._appended_bytes = 0
-        #: For whoever makes an append or a commit wait.
-        self._append_pauses, self._commit_pauses = PauseRecorder(), PauseRecorder()
+        #: For whoever makes a commit wait.
+        self._commit_pauses = PauseRecorder()
         self._memory.enter(self, options.memory_bytes)
-        self._memtables = Memtables(self._memory, options.memtable_limit_bytes)
+        self._writes = WritePath(
+            self,
+            self._runs,
+            self._memory,
+            options,
+            self._guard,
+            lambda: self._snapshots.named(self._holds.nbytes_beside(())),
+            single_commit=owner.single_commit,
+        )
+        self._memtables = self._writes.memtables
 
     @classmethod
     def open_attempt(
@@ -208,14 +212,13 @@ class LsmStore(StoreReads):
         self._memory.budget.hold("frames", held)
         try:
             with self._guard.whole_or_nothing():
+                self._writes.catch_up()
                 self._owner.log(writes)
                 for write in writes:
                     self._sequence = write.sequence
                     self._guard.writes += 1
-                    self._insert(write)
-                if not self._owner.single_commit:
-                    with self._append_pauses.measured():
-                        self._runs.pace(held, self._memtables.limit_bytes)
+                    self._writes.insert(write)
+                self._writes.pace(held)
         finally:
             self._memory.budget.hold("frames", -held)
         self._appended_rows += appended
@@ -244,17 +247,17 @@ class LsmStore(StoreReads):
 
     def _apply(self, write: Write) -> None:
         """Redo a logged write, as far as it is not in the runs."""
-        if write.sequence < self._replay_from[0]:
+        sequence, place = self._writes.replay_from
+        if write.sequence < sequence:
             return
-        if write.sequence > self._replay_from[0]:
+        if write.sequence > sequence:
             self._check_replayed(write.sequence)
-        start = self._replay_from[1] if write.sequence == self._replay_from[0] else 0
         self._sequence = write.sequence
-        self._insert(write, start)
+        self._writes.insert(write, place if write.sequence == sequence else 0)
 
     def _check_replayed(self, following: int | None = None) -> None:
         """CorruptionError if writes are missing before this one, or a half one at the end."""
-        expected, place = self._replay_from
+        expected, place = self._writes.replay_from
         if following is not None or place:
             raise CorruptionError(
                 f"write {expected} is missing from the changelogs (next: {following}); restore the "
@@ -262,33 +265,6 @@ class LsmStore(StoreReads):
                 self._directory,
                 0,
             )
-
-    def _insert(self, write: Write, start: int = 0) -> None:
-        """Drive one write into the active memtable, flushing whenever it is full. Places count
-        the keys of its steps, one step after the other."""
-        write.keys.set_stream_number(write.stream)  # other writes may share the keys
-        steps = STEPS[write.kind]
-        place, count = start, places_of(write)
-        if self._memtables.sealed_count > MOST_SEALED:
-            self.flush()
-        while place < count * len(steps):
-            number, key = divmod(place, count)
-            active = self._memtables.active
-            was_empty = len(active) == 0
-            reached = number * count + steps[number](active, write, key)
-            if reached == (number + 1) * count:
-                place = reached
-                continue
-            if reached == place and was_empty:
-                active.clear()  # the key may be in it, without the row
-                if not self._memtables and not self._memory.relieve(self):
-                    kept = self._snapshots.named(self._holds.nbytes_beside(()))
-                    raise no_room(self._memory.budget, kept)
-            place = reached
-            self._replay_from = (write.sequence, place)
-            with self._append_pauses.measured():
-                self.flush()
-        self._replay_from = (write.sequence + 1, 0)
 
     def _seal_memtable(self) -> tuple[Memtable, ...]:
         """Let no more writes into what the memtables hold now; these, oldest first, for a
@@ -301,13 +277,7 @@ class LsmStore(StoreReads):
         if not self._memtables:
             return
         with self._guard.whole_or_nothing():
-            if self._owner.single_commit:
-                tables = self._memtables.all
-                self._runs.add(tables)
-                self._release(tables)
-                self._runs.compact()
-            else:
-                self._commit()
+            self._writes.flush()
 
     def try_flush(self) -> bool:
         """See memory_budget.Flushable."""
@@ -325,9 +295,10 @@ class LsmStore(StoreReads):
         merged away are deleted. Cost: what is due is read and written once."""
         self._guard.check_writable()
         with self._guard.whole_or_nothing():
+            self._writes.end_flush()
             self._runs.compact()
             if self._runs.has_changed and not self._owner.single_commit:
-                self._commit()
+                self._writes.commit()
 
     # Reading ------------------------------------------------------------------------------
 
@@ -364,8 +335,8 @@ class LsmStore(StoreReads):
         with self._commit_pauses.measured(), self._guard.whole_or_nothing():
             if self._owner.single_commit:
                 self._runs.compact()
-            if self._runs.has_changed or self._committed != (self._sequence, self._replay_from):
-                self._commit()
+            if self._runs.has_changed or not self._writes.is_committed:
+                self._writes.commit()
         if self._owner.single_commit:
             self._guard.seal()
             self._collect()
@@ -395,15 +366,6 @@ class LsmStore(StoreReads):
             # The commit is sealed; files that stay cost space only, and the next time comes.
             _log.warning("old files of %s were not deleted: %s", self._directory, error)
 
-    def _commit(self) -> None:
-        tables = self._memtables.all
-        sequence, place = self._replay_from
-        self._runs.commit(tables, sequence + (place > 0), self._replay_from)
-        self._committed = (self._sequence, self._replay_from)
-        self._release(tables)
-        if not self._owner.single_commit:
-            self._runs.keep_up()
-
     def _start_at(self, pointer: str | None) -> None:
         """Adopt the state a pointer names; on an error the store is closed."""
         if pointer is None:
@@ -414,8 +376,7 @@ class LsmStore(StoreReads):
             self.close()
             raise
         self._sequence = edit.version.next_sequence - 1
-        self._replay_from = edit.replay_from
-        self._committed = (self._sequence, self._replay_from)
+        self._writes.start_at(edit.replay_from)
 
     # Housekeeping -------------------------------------------------------------------------
 
@@ -448,7 +409,7 @@ class LsmStore(StoreReads):
                 runs.counters["flushes"],
                 runs.counters["merges"],
             ),
-            append_pauses=self._append_pauses.stats(),
+            append_pauses=self._writes.pauses.stats(),
             commit_pauses=self._commit_pauses.stats(),
         )
 
@@ -459,8 +420,8 @@ class LsmStore(StoreReads):
         with self._guard.lock:
             self._snapshots.close()
             self._memory.leave(self)
-            self._memtables.close()
             try:
+                self._writes.close()
                 self._runs.abandon_merge()
                 if self._owner.single_commit and not self._guard.is_sealed:
                     self._runs.discard_uncommitted()
@@ -471,8 +432,3 @@ class LsmStore(StoreReads):
         """Verify every invariant and every block. Cost: the whole state is read."""
         self._memtables.check()
         self._runs.check()
-
-    def _release(self, tables: tuple[Memtable, ...]) -> None:
-        """Let memtables go that are in a run; probes hold places in them, so they end here."""
-        self._memtables.release(tables)
-        self._guard.writes += 1

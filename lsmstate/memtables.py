@@ -21,11 +21,15 @@ LEAST_MEMTABLE_BYTES = 256 * KIB
 
 
 class Memtables:
-    """Owned by one store. ``share_bytes``: what they may hold together."""
+    """Owned by one store. ``share_bytes``: what they may hold together, and half as much more
+    where they are flushed in the background, while they are."""
 
-    def __init__(self, memory: ProcessMemory, share_bytes: int) -> None:
+    def __init__(
+        self, memory: ProcessMemory, share_bytes: int, *, in_background: bool = False
+    ) -> None:
         self._memory = memory
         self._share_bytes = share_bytes
+        self._in_background = in_background
         self._sealed: tuple[Memtable, ...] = ()
         self.active = self._new()
 
@@ -52,7 +56,7 @@ class Memtables:
 
     @property
     def limit_bytes(self) -> int:
-        """What they may hold together, at the present number of stores."""
+        """The most the active one may hold, at the present number of stores."""
         return self._memory.memtable_limit(self._share_bytes)
 
     @property
@@ -76,8 +80,7 @@ class Memtables:
             self.active = self._new()
         else:
             self._sealed = self._sealed[gone:]
-            if len(self.active) == 0:
-                self.active = self._new()
+            self.active.limit_bytes = self._room()
         for table in tables:
             table.release()
 
@@ -94,9 +97,13 @@ class Memtables:
             table.check()
 
     def _new(self) -> Memtable:
+        return Memtable(self._memory.budget, self._room())
+
+    def _room(self) -> int:
+        limit = self.limit_bytes
         taken = sum(table.nbytes for table in self._sealed)
-        room = max(LEAST_MEMTABLE_BYTES, self.limit_bytes - taken)
-        return Memtable(self._memory.budget, room)
+        left = (limit + limit // 2 if self._in_background else limit) - taken
+        return max(LEAST_MEMTABLE_BYTES, min(limit, left))
 
 
 def deleted_by(tables: tuple[Memtable, ...]) -> KeyRanges:

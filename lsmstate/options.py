@@ -74,6 +74,12 @@ class Options:
       (CorruptionError) and has to be restored. The default of an attempt, as of Spark's own local
       checkpoints; attempts have no log, so ``always`` is ``commit`` for them."""
 
+    background: bool | None = None
+    """Whether flushes and merges are done by a background thread, one per process, as far as it
+    gets; a write waits only where memory or the number of runs leaves no choice. Default: true
+    for a standalone store; false for an attempt: Spark runs a task per core, so a thread would
+    take its time from another task, and what it had not done at the commit would be lost."""
+
     def __post_init__(self) -> None:
         def refuse(name: str, rule: str) -> None:
             raise InvalidArgumentError(f"{name}={getattr(self, name)!r}: {rule}")
@@ -115,7 +121,8 @@ class Options:
 
     def of_one_process(self) -> "Options":
         """These options with the defaults of a standalone store filled in."""
-        return self if self.sync is not None else replace(self, sync="commit")
+        background = True if self.background is None else self.background
+        return replace(self, sync=self.sync or "commit", background=background)
 
     @property
     def syncs_commits(self) -> bool:

@@ -1,5 +1,6 @@
 """The ways to own a store: a task attempt, one process with a changelog, and a reader."""
 
+import itertools
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -42,7 +43,8 @@ class Owner(Protocol):
         ...
 
     def new_name(self, kind: str) -> str:
-        """A name never given before, for a file of kind "run", "commit" or "CHECKPOINT"."""
+        """A name never given before, for a file of kind "run", "commit" or "CHECKPOINT". Any
+        thread asks."""
         ...
 
     def log(self, writes: Sequence[Write]) -> None:
@@ -77,11 +79,10 @@ class AttemptOwner:
         self._batch_id = batch_id
         # Even an attempt that is started again under the same id writes files of its own.
         self._attempt_id = f"{check_attempt_id(attempt_id)}-{os.urandom(6).hex()}"
-        self._given = 0
+        self._given = itertools.count(1)
 
     def new_name(self, kind: str) -> str:
-        self._given += 1
-        return AttemptFile(kind, self._batch_id, self._attempt_id, self._given).name
+        return AttemptFile(kind, self._batch_id, self._attempt_id, next(self._given)).name
 
     def log(self, writes: Sequence[Write]) -> None:
         """Nothing: what an attempt did not commit is done again by another attempt."""
@@ -133,12 +134,15 @@ class ProcessOwner:
         #: Closed changelogs and the last sequence in each.
         self._old_logs: list[tuple[str, int]] = []
         self._last_logged = 0
+        #: Files that are perhaps being written, by whichever thread: no manifest names them yet.
+        self._begun: set[str] = set()
         try:
             numbers = [found[1] for found in map(parse_numbered, os.listdir(directory)) if found]
-            self._last_number = max(numbers, default=0)
+            last_number = max(numbers, default=0)
             self.pointer: str | None = None
             self._checkpoints = Checkpoints(directory, options, self)
-            self.pointer = self._newest_pointer()
+            self.pointer = self._newest_pointer(last_number)
+            self._numbers = itertools.count(1 + (last_number if self.pointer else 0))
         except BaseException:
             self._lock.release()
             raise
@@ -148,33 +152,35 @@ class ProcessOwner:
         return self._checkpoints
 
     def _next(self, kind: str) -> str:
-        self._last_number += 1
-        return numbered(kind, self._last_number)
+        return numbered(kind, next(self._numbers))
 
     def new_name(self, kind: str) -> str:
-        return self._next("CHECKPOINT" if kind == "CHECKPOINT" else "run")
+        if kind == "CHECKPOINT":
+            return self._next(kind)
+        name = self._next("run")
+        self._begun.add(name)
+        return name
 
-    def _newest_pointer(self) -> str | None:
+    def _newest_pointer(self, last_number: int) -> str | None:
         """What the newest whole MANIFEST says, None for a new store. Torn ones are deleted: the
         one before still counts."""
         pointer, torn = newest_pointer(self._directory)
         if pointer is None:
-            self._begin_anew()
+            self._begin_anew(last_number)
         for path in torn:
             remove(path)
         return pointer
 
-    def _begin_anew(self) -> None:
+    def _begin_anew(self, last_number: int) -> None:
         """Delete what is left of a first commit that never came about: it is made when a store is
         first opened, before any changelog. CorruptionError if there was more."""
-        if self._last_number > FIRST_MANIFEST:
+        if last_number > FIRST_MANIFEST:
             raise CorruptionError(
                 "no whole MANIFEST is left; restore the store from a checkpoint",
-                os.path.join(self._directory, numbered("MANIFEST", self._last_number)),
+                os.path.join(self._directory, numbered("MANIFEST", last_number)),
                 0,
             )
         self._collect(set())
-        self._last_number = 0
 
     def replay(self) -> Iterator[Write]:
         """All logged writes that may not be in the runs, oldest first."""
@@ -215,6 +221,7 @@ class ProcessOwner:
         name = self._write_manifest(pointer)
         self.pointer = pointer
         self._old_logs = kept
+        self._begun -= live
         self._collect(live | {name} | {log for log, _ in kept})
 
     def _write_manifest(self, pointer: str) -> str:
@@ -239,11 +246,12 @@ class ProcessOwner:
                 remove(os.path.join(self._directory, other))
 
     def _collect(self, needed: set[str]) -> None:
-        """Delete the numbered files that neither the newest MANIFEST nor a checkpoint needs."""
+        """Delete the numbered files that neither the newest MANIFEST nor a checkpoint needs, and
+        that nobody has begun: that is looked up file by file, a thread may begin one meanwhile."""
         needed = needed | self._checkpoints.files
         tables = table_cache(process_memory())
         for name in os.listdir(self._directory):
-            if parse_numbered(name) is not None and name not in needed:
+            if parse_numbered(name) is not None and not (name in needed or name in self._begun):
                 tables.delete(self._directory, name)
 
     def release(self) -> None:

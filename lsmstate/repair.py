@@ -178,7 +178,10 @@ class _Repair:
         base = (
             table.base_sequence if table is not None else salvaged.base_sequence(file.min_sequence)
         )
-        made = self._files.write_run(ListedEntries(salvaged.entries(base)), base)
+        made: list[FileMeta] = []
+        entries = ListedEntries(salvaged.entries(base))
+        for _ in self._files.write_slices(entries, base, made, [], bottom=False):
+            pass
         self._rebuilt += 1
         lost_rows = file.rows - salvaged.saved_rows
         lost_keys = file.keys - sum(new.keys for new in made)
@@ -196,10 +199,10 @@ class _Repair:
 
     def _commit(self, version: Version, replay_from: tuple[int, int]) -> str:
         edit = replace(self._state.edit, version=version, base=None, replay_from=replay_from)
-        writer, name = self._files.start_commit(ListedEntries([]), version.next_sequence)
-        sealed = self._files.seal(writer, name, pack_edit(edit, {}))
-        pointer = str(Pointer(name, sealed.size, sealed.checksum))
-        live = {file.name for file in version.files} | {name}
+        table = self._files.begin_table("commit", version.next_sequence)
+        sealed = self._files.seal(table, pack_edit(edit, {}))
+        pointer = str(Pointer(table.name, sealed.size, sealed.checksum))
+        live = {file.name for file in version.files} | {table.name}
         self._owner.committed(pointer, live, replay_from[0])
         return pointer
 

@@ -8,26 +8,25 @@ once, because no pointer can name it.
 import os
 from collections.abc import Mapping
 
-from cython_ext.file import remove, sync_directory
+from cython_ext.file import sync_directory
 from cython_ext.key_ranges import KeyRanges
 from cython_ext.memtable import Memtable
+from lsmstate.background import SLICE_BYTES, worker
 from lsmstate.compaction import pick
-from lsmstate.compactor import Merge
+from lsmstate.compactor import EVERYTHING, Flush, Merge
 from lsmstate.errors import CorruptionError
 from lsmstate.file_names import parse_attempt_file
 from lsmstate.manifest import Edit, Pointer, changes_base, pack_edit, schema_digest
 from lsmstate.memory_budget import process_memory
-from lsmstate.memtables import deleted_by, source_of
+from lsmstate.memtables import deleted_by
 from lsmstate.options import Options
 from lsmstate.owners import Owner
 from lsmstate.recovery import named_files, packed_schemas, recover
 from lsmstate.retention import collectable, kept_batches
 from lsmstate.store import StreamSchema
 from lsmstate.table_cache import table_cache
-from lsmstate.table_files import SLICE_BYTES, TableWriter, described
+from lsmstate.table_files import TableWriter
 from lsmstate.version import FileMeta, Run, Version
-
-_EVERYTHING = 1 << 62
 
 
 class RunSet:
@@ -57,8 +56,8 @@ class RunSet:
         self._base_runs: Mapping[int, Run] = {}
         self._own_files: set[str] = set()
         self._merge: Merge | None = None
-        #: Bytes that merge has to read in all, and how many are due by now.
-        self._merge_bytes = self._owed_bytes = 0
+        #: How many bytes of it should have been read by now.
+        self._due_bytes = 0
 
     @property
     def has_changed(self) -> bool:
@@ -75,35 +74,52 @@ class RunSet:
 
     # Writing ------------------------------------------------------------------------------
 
-    def add(self, memtables: tuple[Memtable, ...]) -> None:
-        """Write memtables, oldest first, out as the newest run."""
-        files = self._files.write_run(source_of(memtables), memtables[0].first_sequence)
+    def begin_flush(
+        self, memtables: tuple[Memtable, ...], replay_from: tuple[int, int], kind: str
+    ) -> Flush:
+        """Begin to write memtables, oldest first, out as the newest run, in a file of its own
+        (kind "run", for ``add``) or in that of a commit ("commit", for ``commit``)."""
+        return Flush(memtables, replay_from, self._files, kind)
+
+    def add(self, flush: Flush) -> None:
+        """Install a flush of kind "run", ending it if need be."""
+        table = flush.finish()
+        files: tuple[FileMeta, ...] = ()
+        try:
+            if table.described().keys:
+                files = (self._files.seal(table, b""),)
+        finally:
+            if not files:
+                self._files.remove(flush.names)
         self.counters["flushes"] += 1
         place = len(self.version.runs)
-        self._install(place, place, files, 0, deleted_by(memtables))
+        self._install(place, place, files, 0, deleted_by(flush.memtables))
 
     def compact(self) -> None:
         """Run the merges that are due, to their end."""
-        while self._begin_merge():
-            self._step(_EVERYTHING)
+        while self.begin_merge():
+            self._step(EVERYTHING)
 
     def pace(self, appended_bytes: int, memtable_bytes: int) -> None:
-        """Pay for the merge that is under way or due: as large a part of it as ``appended_bytes``
-        are of what a memtable takes, so that it is done before the next run arrives."""
-        if self._begin_merge():
-            share = min(1.0, 2 * appended_bytes / memtable_bytes)
-            self._owed_bytes += int(self._merge_bytes * share)
-            if self._owed_bytes >= SLICE_BYTES:
-                self._step(self._owed_bytes)
-                self._owed_bytes = 0
+        """Pay for the merge that is under way or due, as far as nobody else did: as large a part
+        of it as ``appended_bytes`` are of what a memtable takes, so that it is done before the
+        next run arrives."""
+        if (merge := self.begin_merge()) is not None:
+            # Alone it has to be twice as fast, to be done in time; the worker may use all of it.
+            haste = 1 if self._options.background else 2
+            share = min(1.0, haste * appended_bytes / memtable_bytes)
+            self._due_bytes += int(merge.total_bytes * share)
+            behind = self._due_bytes - merge.done_bytes
+            if behind >= SLICE_BYTES or merge.is_over:
+                self._step(behind)
 
     def keep_up(self) -> None:
         """After a new run: end what was not paid for in time, if runs would become too many."""
-        while len(self.version.runs) > self._options.max_runs and self._begin_merge():
-            self._step(_EVERYTHING)
+        while len(self.version.runs) > self._options.max_runs and self.begin_merge() is not None:
+            self._step(EVERYTHING)
 
-    def _begin_merge(self) -> bool:
-        """Whether a merge is under way; begins the one that is due."""
+    def begin_merge(self) -> Merge | None:
+        """The merge under way; begins the one that is due."""
         if self._merge is None:
             task = pick(self.version.runs, self._options)
             if task is not None:
@@ -112,8 +128,10 @@ class RunSet:
                     self._tables.source(self._directory, run.files, run.deleted) for run in runs
                 ]
                 self._merge = Merge(task, runs, sources, self._files)
-                self._merge_bytes, self._owed_bytes = self._merge.total_bytes, 0
-        return self._merge is not None
+                self._due_bytes = 0
+                if self._options.background:
+                    worker().submit(self._merge)
+        return self._merge
 
     def _step(self, max_bytes: int) -> None:
         merge = self._merge
@@ -161,42 +179,38 @@ class RunSet:
             return version.without_deleted()
         return version
 
-    def commit(
-        self, memtables: tuple[Memtable, ...], next_sequence: int, replay_from: tuple[int, int]
-    ) -> None:
-        """Seal the memtables and the manifest into one file, and make it the store's state."""
-        first = memtables[0].first_sequence if memtables else 0
-        writer, name = self._files.start_commit(source_of(memtables), first)
-        own = described(writer, name)
+    def commit(self, flush: Flush) -> None:
+        """Seal a flush of kind "commit" and the manifest into one file, and make it the store's
+        state; the flush is ended if need be."""
+        table = flush.finish()
+        own, name = table.described(), table.name
         place = len(self.version.runs)
         version = self.version.replaced(
-            place, place, (own,) if own.keys else (), 0, deleted_by(memtables)
+            place, place, (own,) if own.keys else (), 0, deleted_by(flush.memtables)
         )
-        version = self._without_deleted(version).at_sequence(next_sequence)
+        sequence, reached = flush.replay_from
+        version = self._without_deleted(version).at_sequence(sequence + (reached > 0))
         full = changes_base(version, self._base_runs)
         edit = Edit(
             version,
             None if full else str(self._base),
             schema_digest(self._schemas),
             self._schemas if full else "",
-            replay_from,
+            flush.replay_from,
         )
         try:
-            sealed = self._files.seal(
-                writer, name, pack_edit(edit, {} if full else self._base_runs)
-            )
+            sealed = self._files.seal(table, pack_edit(edit, {} if full else self._base_runs))
             if self._options.syncs_commits:
                 sync_directory(self._directory)
         except BaseException:
-            remove(os.path.join(self._directory, name))
+            self._files.remove(flush.names)
             raise
         if own.keys:
             version = version.with_file(own, sealed)
         pointer = Pointer(name, sealed.size, sealed.checksum)
         base = pointer if full or self._base is None else self._base
         live = {file.name for file in version.files} | {name, base.name}
-        under_way = set(self._merge.names) if self._merge is not None else set()
-        self._owner.committed(str(pointer), live | under_way, replay_from[0])
+        self._owner.committed(str(pointer), live, sequence)
         if full:
             self._base, self._base_runs = pointer, {run.number: run for run in version.runs}
         self.version = version

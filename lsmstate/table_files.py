@@ -1,7 +1,8 @@
 """Writing runs: from any source of entries to sealed files with their description."""
 
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import msgpack
@@ -11,17 +12,29 @@ from cython_ext.codec import codec_number
 from cython_ext.entries import EntrySource
 from cython_ext.file import AppendFile, remove
 from cython_ext.sst_writer import SstWriter
+from lsmstate.background import SLICE_BYTES
 from lsmstate.options import Options
 from lsmstate.version import FileMeta
 
-#: Bytes of rows written between two looks at Python.
-SLICE_BYTES = 512 << 10
 #: What SstWriter.consume answers.
 _PAUSED = 1
 _FILE_FULL = 2
 _STREAM_ENDS = 3
 
 _EVERYTHING = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class UnsealedTable:
+    """A file that is being written; without a footer it is never read."""
+
+    file: AppendFile
+    writer: SstWriter
+    name: str
+
+    def described(self, size: int = 0, footer: int = 0) -> FileMeta:
+        """What is known of the file; size and checksum only when it is sealed."""
+        return FileMeta(name=self.name, size=size, checksum=footer, **self.writer.facts())
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +46,6 @@ class TableWriter:
     budget: Budget
     new_name: Callable[[str], str]
 
-    def write_run(self, source: EntrySource, base_sequence: int) -> tuple[FileMeta, ...]:
-        """All entries of a memtable as a run of one file; none if nothing is left of them."""
-        files: list[FileMeta] = []
-        slices = self.write_slices(source, base_sequence, files, [], bottom=False, cut=False)
-        for _ in slices:
-            pass
-        return tuple(files)
-
     def write_slices(
         self,
         source: EntrySource,
@@ -49,7 +54,6 @@ class TableWriter:
         names: list[str],
         *,
         bottom: bool,
-        cut: bool = True,
     ) -> Generator[int, None, None]:
         """Write all entries of the source as the files of one run, and stop after each slice to
         say how many bytes of rows it had. Sealed files go to ``files``, all names to ``names``.
@@ -57,52 +61,49 @@ class TableWriter:
 
         An error, or closing the generator, removes what was written."""
         state = _FILE_FULL
-        try:
+        limit = self.options.file_bytes
+        with self._removing(names):
             while state in (_FILE_FULL, _STREAM_ENDS):
-                name = self.new_name("run")
-                names.append(name)
-                writer = self._start(name, base_sequence, bottom)
-                limit = self.options.file_bytes if cut else _EVERYTHING
-                standing = state == _STREAM_ENDS
-                state = writer.consume(source, SLICE_BYTES, limit, bottom, standing)
+                table = self.begin_table("run", base_sequence, bottom=bottom, names=names)
+                consume = table.writer.consume
+                state = consume(source, SLICE_BYTES, limit, bottom, state == _STREAM_ENDS)
                 while state == _PAUSED:
                     yield SLICE_BYTES
-                    state = writer.consume(source, SLICE_BYTES, limit, bottom)
-                if writer.facts()["keys"] == 0:
-                    remove(os.path.join(self.directory, name))
+                    state = consume(source, SLICE_BYTES, limit, bottom)
+                if table.described().keys == 0:
+                    remove(table.file.path)
                     break
-                files.append(self.seal(writer, name, b""))
-        except BaseException:
-            for name in names:
-                remove(os.path.join(self.directory, name))
-            raise
+                files.append(self.seal(table, b""))
 
-    def start_commit(self, source: EntrySource, base_sequence: int) -> tuple[SstWriter, str]:
-        """A commit's file with the entries of the memtable in it, still to be sealed."""
-        name = self.new_name("commit")
-        try:
-            writer = self._start(name, base_sequence, False)
-            writer.consume(source, _EVERYTHING, _EVERYTHING, False)
-        except BaseException:
-            remove(os.path.join(self.directory, name))
-            raise
-        return writer, name
+    def write_unsealed(
+        self, source: EntrySource, base_sequence: int, kind: str, names: list[str]
+    ) -> Generator[int, None, UnsealedTable]:
+        """Write all entries into one file and leave it to the caller to seal; else as above."""
+        with self._removing(names):
+            table = self.begin_table(kind, base_sequence, names=names)
+            while table.writer.consume(source, SLICE_BYTES, _EVERYTHING, False) == _PAUSED:
+                yield SLICE_BYTES
+            if self.options.syncs_commits:
+                table.file.sync()  # most of it, so that whoever seals it waits for little
+        return table
 
-    def seal(self, writer: SstWriter, name: str, edit: bytes) -> FileMeta:
-        """Finish a file; its description for the manifest."""
-        meta = described(writer, name)
-        properties = {
-            field: getattr(meta, field)
-            for field in FileMeta.__slots__
-            if field not in ("name", "size", "checksum")
-        }
-        footer = writer.finish(msgpack.packb(properties), edit, self.options.syncs_commits)
-        return described(writer, name, writer.size, footer)
-
-    def _start(self, name: str, base_sequence: int, bottom: bool) -> SstWriter:
+    def begin_table(
+        self,
+        kind: str,
+        base_sequence: int,
+        *,
+        bottom: bool = False,
+        names: list[str] | None = None,
+    ) -> UnsealedTable:
+        """A new file without entries. Its name goes to ``names`` before the file exists, so that
+        who looks there knows of every file."""
+        name = self.new_name(kind)
+        if names is not None:
+            names.append(name)
+        file = AppendFile(os.path.join(self.directory, name))
         codec = self.options.bottom_compression if bottom else self.options.compression
-        return SstWriter(
-            AppendFile(os.path.join(self.directory, name)),
+        writer = SstWriter(
+            file,
             self.budget,
             codec=codec_number(codec),
             block_bytes=self.options.block_bytes,
@@ -110,8 +111,32 @@ class TableWriter:
             uid=int.from_bytes(os.urandom(8), "little"),
             base_sequence=base_sequence,
         )
+        return UnsealedTable(file, writer, name)
 
+    def remove(self, names: Iterable[str]) -> None:
+        """Delete files; absent ones are no error."""
+        for name in names:
+            remove(os.path.join(self.directory, name))
 
-def described(writer: SstWriter, name: str, size: int = 0, footer: int = 0) -> FileMeta:
-    """What is known of a file; size and checksum only when it is sealed."""
-    return FileMeta(name=name, size=size, checksum=footer, **writer.facts())
+    @contextmanager
+    def _removing(self, names: list[str]) -> Iterator[None]:
+        """Around writing: an error, or closing the generator, removes the files. A forked child
+        that drops its copy of the generator leaves them: its parent goes on writing."""
+        process = os.getpid()
+        try:
+            yield
+        except BaseException:
+            if os.getpid() == process:
+                self.remove(names)
+            raise
+
+    def seal(self, table: UnsealedTable, edit: bytes) -> FileMeta:
+        """Finish a file; its description for the manifest."""
+        meta = table.described()
+        properties = {
+            field: getattr(meta, field)
+            for field in FileMeta.__slots__
+            if field not in ("name", "size", "checksum")
+        }
+        footer = table.writer.finish(msgpack.packb(properties), edit, self.options.syncs_commits)
+        return table.described(table.writer.size, footer)

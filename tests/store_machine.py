@@ -50,6 +50,7 @@ OPTIONS = st.builds(
     fanout=st.sampled_from([2, 4]),
     max_runs=st.sampled_from([2, 8]),
     file_bytes=st.sampled_from([64 * KIB, 32 * MIB]),
+    background=st.booleans(),
 )
 
 

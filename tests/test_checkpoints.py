@@ -33,7 +33,8 @@ from lsmstate.options import MIB, Options
 from lsmstate.table_cache import table_cache
 
 #: Room for several stores at once.
-OPTIONS = dataclasses.replace(SMALL, memory_bytes=16 * MIB)
+#: In a fixed order, so that a cut at the same number is a cut at the same operation.
+OPTIONS = dataclasses.replace(SMALL, memory_bytes=16 * MIB, background=False)
 
 
 def opened(directory, options=OPTIONS):

@@ -14,7 +14,7 @@ from lsmstate.store import StreamSchema
 KEY = pa.schema([("k", pa.int64())])
 ROWS = pa.schema([("v", pa.int64()), ("text", pa.string())])
 STREAM = StreamSchema("s", KEY, ROWS)
-OPTIONS = Options(memory_bytes=16 << 20, memtable_bytes=512 << 10)
+OPTIONS = Options(memory_bytes=16 << 20, memtable_bytes=512 << 10, background=False)
 BATCH = 200
 
 

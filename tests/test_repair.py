@@ -18,7 +18,10 @@ from lsmstate.store import Mutation, StreamSchema
 KEY = pa.schema([("k", pa.int64())])
 ROWS = pa.schema([("n", pa.int64()), ("text", pa.string())])
 STREAMS = [StreamSchema("left", KEY, ROWS), StreamSchema("right", KEY, ROWS)]
-OPTIONS = Options(memory_bytes=8 * MIB, block_bytes=2 * KIB, file_bytes=64 * KIB, fanout=3)
+#: Which files there are is to be the same every time.
+OPTIONS = Options(
+    memory_bytes=8 * MIB, block_bytes=2 * KIB, file_bytes=64 * KIB, fanout=3, background=False
+)
 BLOCK_KINDS = {"rows": 1, "keys": 2, "index": 3, "filter": 4, "top": 5, "properties": 6, "edit": 7}
 
 

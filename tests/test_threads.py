@@ -1,5 +1,6 @@
 """Threads with a store each share one budget, one block cache and the open tables."""
 
+import dataclasses
 import os
 import random
 import sys
@@ -87,25 +88,28 @@ def scanned(store):
     return sorted(v for piece in store.scan("s") for v in piece.column(0).to_pylist())
 
 
+@pytest.mark.parametrize("background", [False, True], ids=["", "background"])
 @pytest.mark.parametrize("kind", ["attempts", "standalone"])
-def test_stores_of_several_threads_share_one_cap(tmp_path, kind):
+def test_stores_of_several_threads_share_one_cap(tmp_path, kind, background):
+    options = dataclasses.replace(OPTIONS, background=background)
+
     def work(number):
         directory = str(tmp_path / str(number))
         os.makedirs(directory)
         if kind == "standalone":
-            with open_store(directory, [STREAM], options=OPTIONS) as store:
+            with open_store(directory, [STREAM], options=options) as store:
                 values = drive(store, number, 12)
-            with open_store(directory, [STREAM], options=OPTIONS) as store:
+            with open_store(directory, [STREAM], options=options) as store:
                 assert scanned(store) == values
                 store.check()
             return
         with open_attempt(
-            directory, [STREAM], batch_id=0, attempt_id="a", options=OPTIONS
+            directory, [STREAM], batch_id=0, attempt_id="a", options=options
         ) as store:
             values = drive(store, number, 12)
             pointer = store.commit()
         with open_attempt(
-            directory, [STREAM], pointer=pointer, batch_id=1, attempt_id="a", options=OPTIONS
+            directory, [STREAM], pointer=pointer, batch_id=1, attempt_id="a", options=options
         ) as store:
             assert scanned(store) == values
             store.check()

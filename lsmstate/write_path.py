@@ -1,0 +1,164 @@
+"""From a write to a run: the active memtable, sealed ones, and the flush that is under way.
+
+Full memtables are written out in place, or by the background worker while the next one takes
+writes. What was written is installed here, by the store's own thread.
+"""
+
+from collections.abc import Callable
+
+from lsmstate.background import worker
+from lsmstate.changelog import Write
+from lsmstate.compactor import Flush
+from lsmstate.memory_budget import Flushable, ProcessMemory
+from lsmstate.memtables import MOST_SEALED, Memtables
+from lsmstate.options import Options
+from lsmstate.row_parts import no_room
+from lsmstate.run_set import RunSet
+from lsmstate.stats import PauseRecorder
+from lsmstate.store_checks import StoreGuard
+from lsmstate.write_steps import STEPS, places_of
+
+
+class WritePath:
+    """Owned by ``store``, which calls it inside its guard's ``whole_or_nothing``. ``kept`` names
+    the snapshots that hold memory, where there is none left."""
+
+    def __init__(
+        self,
+        store: Flushable,
+        runs: RunSet,
+        memory: ProcessMemory,
+        options: Options,
+        guard: StoreGuard,
+        kept: Callable[[], str],
+        *,
+        single_commit: bool,
+    ) -> None:
+        self.memtables = Memtables(
+            memory, options.memtable_limit_bytes, in_background=bool(options.background)
+        )
+        #: The first write that is not wholly in memtables and runs, and the place in its steps.
+        self.replay_from = (1, 0)
+        #: What a write waited for.
+        self.pauses = PauseRecorder()
+        self._store = store
+        self._runs = runs
+        self._memory = memory
+        self._in_background = bool(options.background)
+        self._guard = guard
+        self._kept = kept
+        self._single_commit = single_commit
+        #: As of the last commit.
+        self._committed = (1, 0)
+        #: Of sealed memtables, begun and not installed yet.
+        self._flush: Flush | None = None
+
+    def start_at(self, replay_from: tuple[int, int]) -> None:
+        """Go on from a commit."""
+        self.replay_from = self._committed = replay_from
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether the last commit holds every write."""
+        return self._committed == self.replay_from
+
+    def catch_up(self) -> None:
+        """Before a write: install what the worker has done, or raise what it met."""
+        if self._flush is not None and self._flush.is_over:
+            with self.pauses.measured():
+                self.end_flush()
+
+    def insert(self, write: Write, start: int = 0) -> None:
+        """Drive one write into the active memtable, flushing whenever it is full. Places count
+        the keys of its steps, one step after the other."""
+        write.keys.set_stream_number(write.stream)  # other writes may share the keys
+        steps = STEPS[write.kind]
+        place, count = start, places_of(write)
+        if self.memtables.sealed_count > MOST_SEALED:
+            self._flush_soon()
+        while place < count * len(steps):
+            number, key = divmod(place, count)
+            active = self.memtables.active
+            was_empty = len(active) == 0
+            reached = number * count + steps[number](active, write, key)
+            if reached == (number + 1) * count:
+                place = reached
+                continue
+            is_stuck = reached == place and was_empty
+            place = reached
+            self.replay_from = (write.sequence, place)
+            with self.pauses.measured():
+                if is_stuck:
+                    active.clear()  # the key may be in it, without the row
+                    self._find_memory()
+                else:
+                    self._flush_soon()
+        self.replay_from = (write.sequence + 1, 0)
+
+    def _find_memory(self) -> None:
+        """For one more row: from own memtables, or those of another store. MemoryLimitError if
+        there is none."""
+        if self.memtables:
+            self.flush()
+        elif not self._memory.relieve(self._store):
+            raise no_room(self._memory.budget, self._kept())
+
+    def pace(self, written_bytes: int) -> None:
+        """After a write of so many bytes: pay for the merge under way, if it is behind."""
+        if not self._single_commit:
+            with self.pauses.measured():
+                self._runs.pace(written_bytes, self.memtables.limit_bytes)
+
+    def flush(self) -> None:
+        """Write all memtables out as one run, now."""
+        self.end_flush()
+        if self.memtables and not self._single_commit:
+            self.commit()
+        elif self.memtables:
+            self._install(self._begin_flush("run"))
+            self._runs.compact()
+
+    def commit(self) -> None:
+        """Write all memtables out, and with them the manifest, in one file."""
+        self.end_flush()
+        self._install(self._begin_flush("commit"))
+
+    def close(self) -> None:
+        """Give up what is under way, and let the memtables go."""
+        flush, self._flush = self._flush, None
+        if flush is not None:
+            flush.abandon()
+        self.memtables.close()
+
+    def _flush_soon(self) -> None:
+        """Have full memtables written out: by the worker, which may still be at the last ones."""
+        if not self._in_background:
+            self.flush()
+            return
+        self.end_flush()
+        if self.memtables:
+            self._flush = self._begin_flush("run" if self._single_commit else "commit")
+            worker().submit(self._flush)
+
+    def _begin_flush(self, kind: str) -> Flush:
+        return self._runs.begin_flush(self.memtables.seal(), self.replay_from, kind)
+
+    def end_flush(self) -> None:
+        """Install the flush under way, if there is one; go on with what is left of it first."""
+        flush, self._flush = self._flush, None
+        if flush is not None:
+            self._install(flush)
+
+    def _install(self, flush: Flush) -> None:
+        """Probes hold places in its memtables, so they end here."""
+        if flush.kind == "run":
+            self._runs.add(flush)
+        else:
+            self._runs.commit(flush)
+            self._committed = flush.replay_from
+        self.memtables.release(flush.memtables)
+        self._guard.writes += 1
+        if not self._single_commit:
+            self._runs.keep_up()
+        elif self._in_background:
+            self._runs.begin_merge()

@@ -1,0 +1,326 @@
+"""Flushes and merges by the background worker, by writers that go on with them, or by nobody."""
+
+import dataclasses
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cython_ext.file import set_fault_hook
+from lsmstate import background
+from lsmstate.background import Worker, worker
+from lsmstate.errors import StoreClosedError
+from lsmstate.lsm_store import LsmStore
+from lsmstate.memory_budget import process_memory
+from lsmstate.options import Options
+from lsmstate.store import StreamSchema
+
+KEY = pa.schema([("k", pa.int64())])
+ROWS = pa.schema([("v", pa.int64()), ("text", pa.string())])
+STREAM = StreamSchema("s", KEY, ROWS)
+OPTIONS = Options(
+    memory_bytes=16 << 20, memtable_bytes=512 << 10, fanout=2, background=True, sync="never"
+)
+BATCH = 200
+
+
+def batch(number):
+    rng = np.random.default_rng(number)
+    keys = pa.record_batch([pa.array(rng.integers(0, 3000, BATCH))], schema=KEY)
+    values = pa.array(np.arange(number * BATCH, (number + 1) * BATCH))
+    texts = pa.array([f"some text of row {v} in batch {number}" * 3 for v in range(BATCH)])
+    return pa.record_batch([values, texts], schema=ROWS), keys
+
+
+def opened(directory, **changes):
+    options = dataclasses.replace(OPTIONS, **changes)
+    return LsmStore.open(str(directory), [STREAM], options=options)
+
+
+def append(store, first, count):
+    for number in range(first, first + count):
+        store.append("s", *batch(number))
+    return first + count
+
+
+def append_until(store, wanted, first=0):
+    for number in range(first, first + 2000):
+        store.append("s", *batch(number))
+        if wanted():
+            return number + 1
+    raise AssertionError("it never came about")
+
+
+def values(store):
+    found = np.concatenate([p.column(0).to_numpy() for p in store.scan("s", 1 << 18)])
+    return np.sort(found).tolist()
+
+
+def all_of(count):
+    return list(range(count * BATCH))
+
+
+def wait_for(what):
+    until = time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < until, "it took longer than 20 s"
+        time.sleep(0.002)
+
+
+@contextmanager
+def no_worker():
+    """The worker stands still between two slices."""
+    with worker().standing:
+        yield
+
+
+def flush_of(store):
+    return store._writes._flush
+
+
+def test_the_worker_flushes_and_merges_while_nobody_writes(tmp_path):
+    with opened(tmp_path) as store:
+        count = append_until(store, lambda: flush_of(store) is not None)
+        wait_for(lambda: flush_of(store).is_over)
+        assert values(store) == all_of(count), "done, but not installed yet"
+        merged = store.stats().counters["merges"]
+        while store._runs._merge is None:
+            count = append(store, count, 1)
+        wait_for(lambda: store._runs._merge.is_over)
+        assert values(store) == all_of(count)
+        count = append(store, count, 1)
+        assert store.stats().counters["merges"] > merged
+        store.check()
+    with opened(tmp_path) as store:
+        assert values(store) == all_of(count)
+
+
+def test_reads_see_a_memtable_that_is_being_flushed(tmp_path):
+    with opened(tmp_path) as store, no_worker():
+        count = append_until(store, lambda: flush_of(store) is not None)
+        assert not flush_of(store).is_over
+        assert values(store) == all_of(count)
+        keys = pa.record_batch([pa.array(range(3000), pa.int64())], schema=KEY)
+        assert store.probe("s", keys).counts.sum() == count * BATCH
+
+
+def test_writers_do_the_work_where_the_worker_does_not(tmp_path):
+    """As if the thread had died: memory and the number of runs stay bounded all the same."""
+    with opened(tmp_path) as store, no_worker():
+        count = 0
+        for _ in range(15):
+            count = append(store, count, 20)
+            assert store.stats().memory_bytes <= OPTIONS.memory_bytes
+            assert store.memtable_bytes <= 1.5 * OPTIONS.memtable_bytes + (256 << 10)
+            assert store.stats().counters["runs"] <= OPTIONS.max_runs
+        assert store.stats().counters["merges"] > 2
+        assert values(store) == all_of(count)
+        assert store.stats().append_pauses.count > 0
+
+
+def test_a_process_without_a_thread_to_spare(tmp_path, monkeypatch, caplog):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(background, "_worker", Worker())
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with opened(tmp_path) as store:
+        count = append(store, 0, 60)
+        assert values(store) == all_of(count)
+        assert store.stats().counters["flushes"] + len(store._runs.version.runs) > 1
+    assert "can't start new thread" in caplog.text
+
+
+@pytest.mark.parametrize("what", ["flush", "merge"])
+def test_an_error_of_the_worker_is_raised_by_the_next_write(tmp_path, what):
+    store = opened(tmp_path)
+
+    def job():
+        return flush_of(store) if what == "flush" else store._runs._merge
+
+    with no_worker():
+        count = append_until(store, lambda: job() is not None)
+        under_way = job()
+
+        def fail(operation, path, offset, size):
+            if operation == "append" and threading.current_thread().name == "lsmstate":
+                raise OSError(28, "No space left on device", path)
+
+        set_fault_hook(fail)
+    try:
+        wait_for(lambda: under_way.is_over)
+        with pytest.raises(OSError, match="No space left") as raised:
+            append(store, count, 1)
+        assert raised.value.errno == 28
+    finally:
+        set_fault_hook(None)
+    assert all(not os.path.exists(tmp_path / name) for name in under_way.names)
+    with pytest.raises(StoreClosedError, match="No space left"):
+        store.append("s", *batch(count))
+    store.close()
+    with opened(tmp_path) as store:
+        assert values(store) == all_of(count), "what was acknowledged is there, and no more"
+        append(store, count, 30)
+        assert values(store) == all_of(count + 30)
+        store.check()
+
+
+def test_a_commit_raises_the_error_of_the_worker(tmp_path):
+    store = opened(tmp_path)
+    with no_worker():
+        append_until(store, lambda: flush_of(store) is not None)
+
+        def fail(operation, path, offset, size):
+            if operation == "append":
+                raise OSError(5, "Input/output error", path)
+
+        set_fault_hook(fail)
+    try:
+        wait_for(lambda: flush_of(store).is_over)
+        with pytest.raises(OSError, match="Input/output error"):
+            store.commit()
+    finally:
+        set_fault_hook(None)
+        store.close()
+
+
+def test_closing_deletes_what_is_under_way_or_was_not_installed(tmp_path):
+    with opened(tmp_path) as store:
+        count = append_until(store, lambda: flush_of(store) is not None)
+        wait_for(lambda: flush_of(store).is_over)
+        name = flush_of(store).names[0]
+        assert os.path.exists(tmp_path / name)
+    assert not os.path.exists(tmp_path / name)
+    usage = process_memory().budget.usage()
+    assert (usage["memtable"], usage["merge"]) == (0, 0)
+    with opened(tmp_path) as store:
+        assert values(store) == all_of(count)
+
+
+def test_a_commit_between_leaves_the_files_of_a_merge_alone(tmp_path):
+    with opened(tmp_path) as store:
+        with no_worker():
+            merging = store._runs
+            count = append_until(store, lambda: merging._merge is not None and merging._merge.names)
+            names = list(store._runs._merge.names)
+            store.commit()
+            assert set(names) <= set(os.listdir(tmp_path))
+        count = append(store, count, 40)
+        store.compact()
+        store.check()
+        assert values(store) == all_of(count)
+        on_disk = sum(file.stat().st_size for file in tmp_path.glob("*.sst"))
+        assert on_disk == store.stats().disk_bytes
+
+
+def test_a_process_that_ends_without_closing_loses_nothing(tmp_path):
+    for end in (os._exit, None):
+        child = os.fork()
+        if child == 0:
+            store = opened(tmp_path / str(end is None))
+            append_until(store, lambda store=store: flush_of(store) is not None)
+            append(store, 1000, 7)
+            if end is not None:
+                os._exit(0)
+            os.kill(os.getpid(), 9)
+        os.waitpid(child, 0)
+        with opened(tmp_path / str(end is None)) as store:
+            found = values(store)
+            assert found[-7 * BATCH :] == list(range(1000 * BATCH, 1007 * BATCH))
+            assert found[: -7 * BATCH] == list(range(len(found) - 7 * BATCH))
+            store.check()
+
+
+def test_an_interpreter_ends_in_time_with_the_worker_at_work(tmp_path):
+    script = f"""
+import sys
+sys.path.insert(0, {os.path.dirname(__file__)!r})
+from test_background import *
+store = opened({str(tmp_path)!r})
+append_until(store, lambda: store._runs._merge is not None)
+print(len(values(store)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    with opened(tmp_path) as store:
+        assert len(values(store)) == int(done.stdout)
+
+
+def test_a_forked_child_has_a_worker_of_its_own_and_leaves_the_parents_files(tmp_path):
+    with opened(tmp_path / "parent") as store:
+        with no_worker():
+            runs = store._runs
+            count = append_until(store, lambda: runs._merge is not None and runs._merge.names)
+        parents = worker()
+        child = os.fork()
+        if child == 0:
+            failed = 1
+            try:
+                assert worker() is not parents
+                runs._merge = None  # as if it were collected
+                del store, runs
+                gc.collect()
+                with opened(tmp_path / "child") as other:
+                    append_until(other, lambda: flush_of(other) is not None)
+                    wait_for(lambda: flush_of(other).is_over)
+                failed = 0
+            finally:
+                os._exit(failed)
+        assert os.waitpid(child, 0)[1] == 0
+        count = append(store, count, 60)
+        store.compact()
+        store.check()
+        assert values(store) == all_of(count)
+
+
+def test_the_thread_ends_when_there_is_nothing_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(background, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(background, "_worker", Worker())
+    with opened(tmp_path) as store:
+        count = append_until(store, lambda: flush_of(store) is not None)
+        wait_for(lambda: worker()._thread is None)
+        count = append(store, count, 60)
+        assert values(store) == all_of(count)
+    wait_for(lambda: worker()._thread is None)
+
+
+def test_an_attempt_in_the_background_commits_the_same_rows(tmp_path):
+    found = []
+    for number, in_background in enumerate((True, False)):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        pointer, count = None, 0
+        for batch_id in range(3):
+            with LsmStore.open_attempt(
+                str(directory),
+                [STREAM],
+                pointer=pointer,
+                batch_id=batch_id,
+                attempt_id="a",
+                options=dataclasses.replace(OPTIONS, background=in_background),
+            ) as store:
+                count = append(store, count, 60)
+                assert values(store) == all_of(count)
+                keys = pa.record_batch([pa.array(range(0, 3000, 7), pa.int64())], schema=KEY)
+                probe = store.probe("s", keys)
+                rows = [p.rows for p in probe.fetch(np.arange(keys.num_rows), 1 << 16)]
+                found.append(pa.Table.from_batches(rows, schema=ROWS))
+                pointer = store.commit()
+        leftover = {f.name for f in directory.iterdir()}
+        assert leftover >= {file.name for file in store._runs.version.files}
+    assert found[:3] == found[3:], "rows, and their order, do not depend on the thread"
+
+
+def test_the_defaults():
+    assert Options().of_one_process().background is True
+    assert Options(background=False).of_one_process().background is False
+    assert Options().background is None, "off for an attempt"
