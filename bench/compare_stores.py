@@ -131,13 +131,14 @@ def main() -> None:
     parser.add_argument("--sides", default="ours,rocksdict")
     parser.add_argument("--measures", default="store,unlogged,join,commits")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warm-up", type=int, default=1, help="rounds that are not counted")
     arguments = parser.parse_args()
     sides = arguments.sides.split(",")
     runs: dict[tuple[str, str], list[Figures]] = defaultdict(list)
     runner = Runner(arguments)
     load = os.getloadavg()[0]
     for measure in arguments.measures.split(","):
-        for number in range(-1, arguments.rounds):
+        for number in range(-arguments.warm_up, arguments.rounds):
             for side in sides:
                 if measure in LACKING.get(side.partition(":")[0], ()):
                     continue

@@ -26,7 +26,7 @@ class RocksSetup:
     """What the sweep varies; the defaults are the best it found (README.md)."""
 
     layout: str = "rows"
-    compaction: str = "universal"
+    compaction: str = "level"
     write_buffer_mib: int = 16
     write_buffers: int = 2
     block_kib: int = 4
@@ -36,6 +36,7 @@ class RocksSetup:
     filter_bits: int = 10
     memtable_filter: float = 0.1
     size_ratio: int = 1
+    file_mib: int = 8
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -167,6 +168,8 @@ def _options(setup: RocksSetup, memory_bytes: int, key_bytes: int) -> rocksdict.
     else:
         options.set_level_compaction_dynamic_level_bytes(True)
         options.set_max_bytes_for_level_base(4 * buffer_bytes)
+    # The cache is sharded: a filter larger than a shard (1 MB of 64) is read anew for every key.
+    options.set_target_file_size_base(setup.file_mib << 20)
     options.set_level_zero_file_num_compaction_trigger(setup.level0_files)
     options.set_max_background_jobs(2)
     options.set_allow_concurrent_memtable_write(False)

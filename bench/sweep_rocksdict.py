@@ -9,6 +9,7 @@ least; the table also shows what the best for each single column would be.
 
 import argparse
 import math
+import sys
 from collections import defaultdict
 
 from compare_stores import Runner, add_running
@@ -20,7 +21,7 @@ COLUMNS = {"store": ("append_us", "hit_us", "miss_us"), "join": ("join_us",)}
 LAYOUTS = tuple(
     f"layout={layout},compaction={compaction}"
     for layout in ("rows", "chunks", "heads")
-    for compaction in ("universal", "level")
+    for compaction in ("level", "universal")
 )
 
 VARIATIONS = (
@@ -28,15 +29,16 @@ VARIATIONS = (
     "block_kib=16",
     "write_buffer_mib=8",
     "write_buffer_mib=12,write_buffers=3",
-    "write_buffer_mib=24,write_buffers=2",
+    "write_buffer_mib=24",
     "level0_files=2",
     "level0_files=8",
     "index=two_level",
+    "index=two_level,file_mib=64",
+    "file_mib=64",
     "index=hash",
     "clock_cache=True",
     "memtable_filter=0.0",
     "filter_bits=14",
-    "size_ratio=20",
 )
 
 
@@ -62,6 +64,7 @@ def main() -> None:
         for setup in setups:
             for measure, columns in COLUMNS.items():
                 figures = runner.run(measure, f"rocksdict:{setup}")[measure]
+                print(setup, figures, file=sys.stderr, flush=True)
                 for column in columns:
                     seen = best[setup].get(column, math.inf)
                     best[setup][column] = min(seen, figures[column])
