@@ -1,7 +1,8 @@
 """States written by each released format version must open for ever, with the same rows.
 
 ``python tests/test_format.py 1`` writes the golden state of format version 1, once; what is in
-the repository is never written anew.
+the repository is never written anew. ``python tests/test_format.py 1 copies`` adds a store with a
+checkpoint, and exports, to one that has none.
 """
 
 import datetime
@@ -65,10 +66,31 @@ def batches(offset):
         )
 
 
-def expected(offset):
+def write_copies(directory):
+    """A store with a checkpoint after three of its five parts, and exports: of that checkpoint, and
+    of the attempts' state."""
+    import lsmstate
+    from lsmstate.lsm_store import LsmStore
+
+    options = lsmstate.Options(memory_bytes=8 << 20, block_bytes=1024, compression="zstd")
+    source = str(directory / "checkpointed")
+    with LsmStore.open(source, streams(), options=options) as store:
+        for number, (left, right) in enumerate(zip(batches(0), batches(1000), strict=True)):
+            fill(store, number, left, right)
+            if number == 2:
+                store.checkpoint("three")
+        store.commit()
+    Path(source, "LOCK").unlink()
+    lsmstate.export(source, directory / "exports", checkpoint="three")
+    pointer = json.loads((directory / "pointer.json").read_text())["attempts"]
+    attempts = str(directory / "attempts")
+    lsmstate.export(attempts, directory / "exports", name="attempts", pointer=pointer)
+
+
+def expected(offset, rows=ROWS):
     """Rows by key, in arrival order; the keys of id 3 were deleted half-way."""
     found = {}
-    for i in range(offset, offset + ROWS):
+    for i in range(offset, offset + rows):
         if i == offset + ROWS - 80:
             found = {k: rows for k, rows in found.items() if k[0] != 3}
         found.setdefault(tuple(key(i).values()), []).append(row(i))
@@ -114,10 +136,10 @@ def fill(store, number, left, right):
     store.append("right", *right)
 
 
-def check(store):
+def check(store, rows=ROWS):
     store.check()
     for name, offset in (("left", 0), ("right", 1000)):
-        want = expected(offset)
+        want = expected(offset, rows)
         keys = [{"id": k[0], "name": k[1]} for k in want]
         probe = store.probe(name, pa.RecordBatch.from_pylist(keys, schema=KEY))
         assert probe.counts.tolist() == [len(rows) for rows in want.values()]
@@ -169,9 +191,52 @@ def test_standalone_stores_of_every_version_open_and_go_on(version, tmp_path):
         store.close()
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_checkpoints_of_every_version_open_and_are_kept(version, tmp_path):
+    import lsmstate
+    from lsmstate.lsm_store import LsmStore
+
+    source = str(tmp_path / "store")
+    shutil.copytree(DATA / version / "checkpointed", source)
+    with LsmStore.open(source, streams(), options=lsmstate.Options()) as store:
+        check(store)
+        store.delete("left", next(batches(0))[1])
+        store.commit()
+        with lsmstate.open_checkpoint(source, "three", options=lsmstate.Options()) as reader:
+            check(reader, rows=240)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_exports_of_every_version_are_restored(version, tmp_path):
+    import lsmstate
+    from lsmstate.lsm_store import LsmStore
+
+    exports = DATA / version / "exports"
+    assert [each.name for each in lsmstate.list_exports(exports)] == ["three", "attempts"]
+    lsmstate.restore(exports, str(tmp_path / "store"), name="three")
+    with LsmStore.open(str(tmp_path / "store"), streams(), options=lsmstate.Options()) as store:
+        check(store, rows=240)
+    restored = lsmstate.restore(exports, str(tmp_path / "attempts"))
+    with LsmStore.open_attempt(
+        str(tmp_path / "attempts"),
+        streams(),
+        pointer=restored.pointer,
+        batch_id=99,
+        attempt_id="reader",
+        options=lsmstate.Options(),
+    ) as store:
+        check(store)
+
+
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent.parent))
     target = DATA / f"format-{sys.argv[1]}"
+    if sys.argv[2:] == ["copies"]:
+        if (target / "checkpointed").exists():
+            sys.exit(f"{target} has copies; they are never written anew")
+        write_copies(target)
+        sys.exit()
     if target.exists():
         sys.exit(f"{target} exists; a golden state is never written anew")
     write(target)
+    write_copies(target)
