@@ -1,12 +1,15 @@
 """The two ways to own a store, for every backend."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.options import Options
 from lsmstate.store import MultimapStore, StreamSchema
 from lsmstate.store_checks import nearest
+
+if TYPE_CHECKING:
+    from lsmstate.lsm_store import LsmStore
 
 #: ``lsm``: ours, spills to disk under a memory cap. ``rocksdb``: the same on RocksDB.
 #: ``memory``: hash tables, no spilling.
@@ -41,6 +44,22 @@ def open_attempt(
     return opened
 
 
+@overload
+def open_store(
+    directory: str,
+    streams: Sequence[StreamSchema],
+    *,
+    backend: Literal["lsm"] = "lsm",
+    options: Options,
+) -> "LsmStore": ...
+
+
+@overload
+def open_store(
+    directory: str, streams: Sequence[StreamSchema], *, backend: str, options: Options
+) -> MultimapStore: ...
+
+
 def open_store(
     directory: str,
     streams: Sequence[StreamSchema],
@@ -51,6 +70,7 @@ def open_store(
     """A store that one process owns (StoreLockedError otherwise); finds what was committed.
 
     The pointers of its commits serve as names in messages only: the directory holds one state.
+    That of the backend ``lsm`` has named checkpoints (``checkpoint``) beside the contract.
     """
     opened: MultimapStore = _store_class(backend).open(directory, streams, options=options)
     return opened
