@@ -17,7 +17,7 @@ from cython_ext.coding cimport compare, put_bytes, release
 from cython_ext.memtable cimport (
     MAX_HEIGHT, Memtable, MemtableSource, Node, StreamList, find_node, list_of, start_path,
 )
-from cython_ext.sst_reader cimport Sst, SstSource
+from cython_ext.sst_reader cimport USE_SCAN, Sst, SstSource
 
 
 @cython.final
@@ -89,6 +89,7 @@ cdef class BackwardSstSource(SstSource):
 
     def __init__(self, Sst sst not None):
         self.sst = sst
+        self.use = USE_SCAN
         self.partition = <uint32_t> -1
         self.home_partition = sst.top.count
         self.home_place = 0

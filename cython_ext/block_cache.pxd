@@ -26,12 +26,12 @@ cdef class BlockCache:
     cdef readonly uint64_t hits
     cdef readonly uint64_t misses
     cdef readonly uint64_t evicted_bytes
-    # The pinned block, or NULL.
-    cdef CachedBlock* get(self, uint64_t file, uint64_t offset) noexcept nogil
+    # The pinned block, or NULL. `promote`: it is evicted last from now on, and counted.
+    cdef CachedBlock* get(self, uint64_t file, uint64_t offset, bint promote) noexcept nogil
     # A pinned block of `size` bytes to fill, not visible to others yet; NULL: no memory.
     cdef CachedBlock* allocate(self, uint64_t file, uint64_t offset, size_t size) noexcept nogil
-    # Make a filled block visible to others; it stays pinned.
-    cdef void publish(self, CachedBlock* block) noexcept nogil
+    # Make a filled block visible to others; it stays pinned. `cold`: it is evicted first.
+    cdef void publish(self, CachedBlock* block, bint cold) noexcept nogil
     cdef void unpin(self, CachedBlock* block) noexcept nogil
     cdef int64_t evict(self, int64_t size) noexcept nogil
     cdef void _destroy(self, CachedBlock* block, int component) noexcept nogil

@@ -13,6 +13,9 @@ an LRU over without ever hitting it. So a new block enters at the end that is ev
 one in KEPT, and the first hit takes it to the other end ("bimodal insertion", Qureshi et al., ISCA
 2007): part of a sweep stays for the next, and what is asked for often still gets in.
 
+A scan takes what is there, moves nothing and puts its own blocks where they are evicted first: it
+replaces its own last block, not what probes work with. Its hits and misses are not counted.
+
 A block for which the budget has no room is handed out all the same, as a transient one that
 is charged, and freed at its last unpin: a reader never fails for want of cache.
 """
@@ -84,7 +87,7 @@ cdef class BlockCache:
         free(self.mutex)
         free(self.slots)
 
-    cdef CachedBlock* get(self, uint64_t file, uint64_t offset) noexcept nogil:
+    cdef CachedBlock* get(self, uint64_t file, uint64_t offset, bint promote) noexcept nogil:
         cdef CachedBlock* block
         pthread_mutex_lock(<pthread_mutex_t*> self.mutex)
         block = self.slots[_slot(file, offset) & (self.slot_count - 1)]
@@ -92,12 +95,12 @@ cdef class BlockCache:
             block = block.chain
         if block != NULL:
             block.pins += 1
-            self.hits += 1
-            if block != self.newest:
+            if promote and block != self.newest:
                 self._unlink(block)
                 self._link(block)
-        else:
-            self.misses += 1
+        if promote:
+            self.hits += block != NULL
+            self.misses += block == NULL
         pthread_mutex_unlock(<pthread_mutex_t*> self.mutex)
         return block
 
@@ -123,7 +126,7 @@ cdef class BlockCache:
             self.budget.charge(PROBE, <int64_t> block.capacity)
         return block
 
-    cdef void publish(self, CachedBlock* block) noexcept nogil:
+    cdef void publish(self, CachedBlock* block, bint cold) noexcept nogil:
         cdef size_t slot
         if block.transient:
             return
@@ -134,7 +137,7 @@ cdef class BlockCache:
         block.chain = self.slots[slot]
         self.slots[slot] = block
         self.count += 1
-        if self.misses % KEPT and self.oldest != NULL:
+        if (cold or self.misses % KEPT) and self.oldest != NULL:
             _link_oldest(self, block)
         else:
             self._link(block)

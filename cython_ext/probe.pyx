@@ -21,7 +21,7 @@ from cython_ext.coding cimport Buffer, put_bytes, put_u64, release
 from cython_ext.lookup cimport Lookup, RunHits
 from cython_ext.memtable cimport Chunk, RowHead
 from cython_ext.sst_probe cimport Hit
-from cython_ext.sst_reader cimport Sst
+from cython_ext.sst_reader cimport USE_PROBE, Sst
 
 
 cdef struct RunCursor:
@@ -246,7 +246,7 @@ cdef int _pin_rows(
             (<Sst> cursor.file).cache.unpin(cursor.key_block)
             cursor.key_block = NULL
     cursor.file = file
-    cursor.block = (<Sst> file).load(offset, size, BLOCK_ROWS, True)
+    cursor.block = (<Sst> file).load(offset, size, BLOCK_ROWS, USE_PROBE)
     cursor.offset = offset
     if parse_row_block(cursor.block.data, cursor.block.size, &cursor.view):
         (<Sst> file).cache.unpin(cursor.block)
@@ -263,7 +263,7 @@ cdef int _next_place(
         (<Sst> file).cache.unpin(cursor.key_block)
         cursor.key_block = NULL
         cursor.key_block = (<Sst> file).load(
-            hit.key_block, hit.key_block_size, BLOCK_KEYS, True
+            hit.key_block, hit.key_block_size, BLOCK_KEYS, USE_PROBE
         )
         if parse_key_block(cursor.key_block.data, cursor.key_block.size, &cursor.keys):
             (<Sst> file).cache.unpin(cursor.key_block)

@@ -19,7 +19,7 @@ from cython_ext.bloom cimport may_contain
 from cython_ext.coding cimport Buffer, compare, load_u32, load_u64, mix_stream, release
 from cython_ext.entries cimport FLAG_CONTINUES
 from cython_ext.key_codec cimport KeyBatch
-from cython_ext.sst_reader cimport INDEX_PAYLOAD, Sst
+from cython_ext.sst_reader cimport INDEX_PAYLOAD, USE_PROBE, Sst
 
 
 cdef struct Prober:
@@ -132,7 +132,7 @@ cdef int _enter_partition(Sst sst, Prober* prober, uint32_t partition) except -1
         sst.damaged(sst._sections[0], BLOCK_TOP)
     if load_u32(payload + 20):
         prober.filter = sst.load(
-            load_u64(payload + 12), load_u32(payload + 20), BLOCK_FILTER, True
+            load_u64(payload + 12), load_u32(payload + 20), BLOCK_FILTER, USE_PROBE
         )
     return 0
 
@@ -143,7 +143,7 @@ cdef int _load_index(Sst sst, Prober* prober) except -1 nogil:
     cdef size_t key_size
     if index_entry(&sst.top, prober.partition, &key, &key_size, &payload):
         sst.damaged(sst._sections[0], BLOCK_TOP)
-    prober.index_block = sst.load(load_u64(payload), load_u32(payload + 8), BLOCK_INDEX, True)
+    prober.index_block = sst.load(load_u64(payload), load_u32(payload + 8), BLOCK_INDEX, USE_PROBE)
     if parse_index_block(
         prober.index_block.data, prober.index_block.size, INDEX_PAYLOAD, &prober.index
     ):
@@ -154,7 +154,7 @@ cdef int _load_index(Sst sst, Prober* prober) except -1 nogil:
 cdef int _load_keys(Sst sst, Prober* prober, uint64_t offset, uint32_t size) except -1 nogil:
     sst.cache.unpin(prober.key_block)
     prober.key_block = NULL
-    prober.key_block = sst.load(offset, size, BLOCK_KEYS, True)
+    prober.key_block = sst.load(offset, size, BLOCK_KEYS, USE_PROBE)
     prober.key_offset = offset
     prober.key_size = size
     if parse_key_block(prober.key_block.data, prober.key_block.size, &prober.keys):

@@ -11,6 +11,11 @@ cdef enum:
     INDEX_PAYLOAD = 12    # of an index entry: offset and size of a key block
     TOP_PAYLOAD = 24      # of the top index: index partition and filter
 
+cdef enum Use:        # what the block cache does with a block
+    USE_ONCE          # nothing: merges, checks
+    USE_SCAN          # keeps it, to be evicted first
+    USE_PROBE         # keeps it, and counts
+
 
 cdef class Sst:
     cdef readonly ReadFile file
@@ -25,15 +30,16 @@ cdef class Sst:
     cdef uint32_t _section_sizes[3]
     cdef bint _verifying                # blocks come from the file, cached or not
     cdef uint64_t filter_checks, filter_negatives, blocks_read, bytes_read
-    # A pinned, decoded block. publish=False keeps it out of the cache (merges, scans).
+    # A pinned, decoded block.
     cdef CachedBlock* load(
-        self, uint64_t offset, uint32_t size, int kind, bint publish
+        self, uint64_t offset, uint32_t size, int kind, Use use
     ) except NULL nogil
     cdef int damaged(self, uint64_t offset, int kind) except -1 nogil
 
 
 cdef class SstSource(EntrySource):
     cdef Sst sst
+    cdef Use use
     cdef uint32_t partition
     cdef uint32_t index_place
     cdef CachedBlock* index_block

@@ -78,7 +78,7 @@ cdef class Sst:
         self.uid = load_u64(data + 40)
         self.base_sequence = load_u64(data + 48)
         self.checksum = load_u64(data + 64)
-        block = self.load(self._sections[0], self._section_sizes[0], BLOCK_TOP, False)
+        block = self.load(self._sections[0], self._section_sizes[0], BLOCK_TOP, USE_ONCE)
         try:
             put_bytes(&self.top_raw, block.data, block.size)
         finally:
@@ -100,13 +100,13 @@ cdef class Sst:
             )
 
     cdef CachedBlock* load(
-        self, uint64_t offset, uint32_t size, int kind, bint publish
+        self, uint64_t offset, uint32_t size, int kind, Use use
     ) except NULL nogil:
         cdef CachedBlock* block = NULL
         cdef uint8_t* stored
         cdef long raw_size
         if not self._verifying:
-            block = self.cache.get(self.uid, offset)
+            block = self.cache.get(self.uid, offset, use == USE_PROBE)
         if block != NULL:
             return block
         if size < TRAILER_BYTES or offset + size > <uint64_t> self.file.size:
@@ -131,8 +131,8 @@ cdef class Sst:
             free(stored)
         atomic_count(&self.blocks_read, 1)
         atomic_count(&self.bytes_read, size)
-        if publish:
-            self.cache.publish(block)
+        if use != USE_ONCE:
+            self.cache.publish(block, use == USE_SCAN)
         return block
 
     def section(self, str name not None) -> bytes:
@@ -140,16 +140,17 @@ cdef class Sst:
         cdef int number = {"properties": 1, "edit": 2}[name]
         cdef CachedBlock* block = self.load(
             self._sections[number], self._section_sizes[number],
-            BLOCK_PROPERTIES + number - 1, False,
+            BLOCK_PROPERTIES + number - 1, USE_ONCE,
         )
         try:
             return <bytes> block.data[:block.size]
         finally:
             self.cache.unpin(block)
 
-    def source(self) -> SstSource:
-        """An iterator over all entries, which leaves the block cache alone."""
-        return SstSource(self)
+    def source(self, bint scanning=False) -> SstSource:
+        """An iterator over all entries, which keeps nothing in the block cache; ``scanning``: it
+        keeps what it reads where it is evicted first."""
+        return SstSource(self, scanning)
 
     def counters(self) -> dict[str, int]:
         """What was done with this file since it was opened."""
@@ -212,7 +213,7 @@ cdef class Sst:
                 self.damaged(self._sections[0], BLOCK_TOP)
             if load_u32(payload + 20):
                 self.cache.unpin(
-                    self.load(load_u64(payload + 12), load_u32(payload + 20), BLOCK_FILTER, False)
+                    self.load(load_u64(payload + 12), load_u32(payload + 20), BLOCK_FILTER, USE_ONCE)
                 )
 
     def _check_entries(self) -> dict[str, int]:
@@ -235,8 +236,9 @@ cdef class Sst:
 cdef class SstSource(EntrySource):
     """Entries of one file in key order; segments of a key are given as one entry."""
 
-    def __init__(self, Sst sst not None):
+    def __init__(self, Sst sst not None, bint scanning=False):
         self.sst = sst
+        self.use = USE_SCAN if scanning else USE_ONCE
         self.partition = <uint32_t> -1
         self.index_place = 0
 
@@ -296,7 +298,7 @@ cdef class SstSource(EntrySource):
         self.sst.cache.unpin(self.index_block)
         self.index_block = NULL
         offset = load_u64(payload)
-        self.index_block = self.sst.load(offset, load_u32(payload + 8), BLOCK_INDEX, False)
+        self.index_block = self.sst.load(offset, load_u32(payload + 8), BLOCK_INDEX, self.use)
         if parse_index_block(
             self.index_block.data, self.index_block.size, INDEX_PAYLOAD, &self.index
         ):
@@ -314,7 +316,7 @@ cdef class SstSource(EntrySource):
         self.sst.cache.unpin(self.key_block)
         self.key_block = NULL
         offset = load_u64(payload)
-        self.key_block = self.sst.load(offset, load_u32(payload + 8), BLOCK_KEYS, False)
+        self.key_block = self.sst.load(offset, load_u32(payload + 8), BLOCK_KEYS, self.use)
         if parse_key_block(self.key_block.data, self.key_block.size, &self.keys):
             self.sst.damaged(offset, BLOCK_KEYS)
         self.place = self.keys.entries
@@ -391,7 +393,7 @@ cdef class SstSource(EntrySource):
             if self.row_block == NULL or self.row_block_offset != offset:
                 self.sst.cache.unpin(self.row_block)
                 self.row_block = NULL
-                self.row_block = self.sst.load(offset, size, BLOCK_ROWS, False)
+                self.row_block = self.sst.load(offset, size, BLOCK_ROWS, self.use)
                 self.row_block_offset = offset
                 if parse_row_block(self.row_block.data, self.row_block.size, &self.row_view):
                     self.sst.damaged(offset, BLOCK_ROWS)

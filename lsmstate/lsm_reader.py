@@ -204,7 +204,9 @@ class LsmReader:
                 f for f in run.files if f.max_key >= low and (high is None or f.min_key < high)
             ]
             sources.append(
-                self._tables.source(self._directory, files, run.deleted, reverse=reverse)
+                self._tables.source(
+                    self._directory, files, run.deleted, scanning=True, reverse=reverse
+                )
             )
         for table in tiers.memtables:
             sources.append(BackwardMemtableSource(table) if reverse else table.source())

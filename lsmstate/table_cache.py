@@ -68,18 +68,19 @@ class TableCache:
         files: Sequence[FileMeta],
         deleted: KeyRanges,
         *,
+        scanning: bool = False,
         reverse: bool = False,
     ) -> ChainSource:
         """The entries of some files of one run, each opened when its turn comes; the greatest key
-        first if ``reverse``."""
-        ordered: Iterable[FileMeta] = reversed(files) if reverse else files
-        return ChainSource(
-            [partial(self._source, directory, file, reverse) for file in ordered], deleted
-        )
+        first if ``reverse``. Blocks stay in the cache, where they are evicted first, if someone is
+        ``scanning``; a merge uses them once."""
 
-    def _source(self, directory: str, file: FileMeta, reverse: bool) -> EntrySource:
-        table = self.open(directory, file)
-        return BackwardSstSource(table) if reverse else table.source()
+        def opened(file: FileMeta) -> EntrySource:
+            table = self.open(directory, file)
+            return BackwardSstSource(table) if reverse else table.source(scanning)
+
+        ordered: Iterable[FileMeta] = reversed(files) if reverse else files
+        return ChainSource([partial(opened, file) for file in ordered], deleted)
 
     def _opened(self, path: str, size: int, footer: int) -> Sst:
         try:

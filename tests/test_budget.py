@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from faults import CODEC, filled, key_batch, memory, opened, row_batch, write_sst
 
+from cython_ext.backward_iter import BackwardSstSource
 from cython_ext.block_cache import BlockCache
 from cython_ext.budget import Budget
 from cython_ext.lookup import Lookup
@@ -140,6 +141,39 @@ def test_part_of_a_sweep_over_more_than_the_cache_stays_for_the_next(table_of):
     for _ in range(5):
         # An LRU would read every block again.
         assert sweep() < 0.8 * blocks
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_scan_leaves_the_probes_their_blocks(table_of, reverse):
+    budget, cache, sst, entries = table_of(limit=48 << 10)
+    chance = random.Random(7)
+    working_set = sorted(chance.sample(sorted(entries), 10))
+    for _ in range(100):
+        read(budget, sst, working_set)
+    hits, misses = cache.hits, cache.misses
+    for _ in range(3):
+        source = BackwardSstSource(sst) if reverse else sst.source(True)
+        assert len(source.entries(b"\xff" if reverse else b"")) == len(entries)
+    assert (cache.hits, cache.misses) == (hits, misses), "only probes are counted"
+    before = sst.counters()["blocks_read"]
+    read(budget, sst, working_set)
+    assert sst.counters()["blocks_read"] == before
+    assert cache.misses == misses
+    assert budget.peak_bytes <= (48 << 10) + (8 << 10)
+
+
+def test_a_scan_of_a_short_range_finds_its_blocks_again(table_of):
+    budget, cache, sst, entries = table_of()
+    start = b"\0\0" + sorted(entries)[-30]
+    assert len(sst.source(True).entries(start)) == 30
+    before = sst.counters()["blocks_read"]
+    assert len(sst.source(True).entries(start)) == 30
+    assert sst.counters()["blocks_read"] == before
+    # A merge keeps nothing.
+    cache.clear()
+    sst.source().entries(start)
+    assert len(cache) == 0
+    assert budget.usage()["cache"] == 0
 
 
 def test_a_budget_without_any_room_still_reads(table_of):
