@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         StoreClosedError,
         StoreLockedError,
     )
+    from lsmstate.expiry import Expiry
     from lsmstate.exporting import delete_export, export, list_exports
     from lsmstate.mapping import StoreMapping
     from lsmstate.options import Options
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         Entries,
         Matches,
         MultimapStore,
+        Mutation,
         Probe,
         StateStore,
         StoreReader,
@@ -41,6 +43,7 @@ __all__ = [
     "SCHEMA_FREE",
     "CorruptionError",
     "Entries",
+    "Expiry",
     "FormatVersionError",
     "InvalidArgumentError",
     "LsmStateError",
@@ -73,6 +76,7 @@ _MODULES = {
     "decode_documents": "lsmstate.documents",
     "encode_documents": "lsmstate.documents",
     "Entries": "lsmstate.store",
+    "Expiry": "lsmstate.expiry",
     "Matches": "lsmstate.store",
     "Mutation": "lsmstate.store",
     "MultimapStore": "lsmstate.store",

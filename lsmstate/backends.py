@@ -1,7 +1,7 @@
 """The two ways to own a store, for every backend."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.options import Options
@@ -9,11 +9,24 @@ from lsmstate.store import MultimapStore, StreamSchema
 from lsmstate.store_checks import nearest
 
 if TYPE_CHECKING:
-    from lsmstate.lsm_store import LsmStore
+    from lsmstate.checkpoints import Checkpoint, Checkpoints
 
 #: ``lsm``: ours, spills to disk under a memory cap. ``rocksdb``: the same on RocksDB.
 #: ``memory``: hash tables, no spilling.
 BACKENDS = ("lsm", "rocksdb", "memory")
+
+
+class StandaloneStore(MultimapStore, Protocol):
+    """What a standalone store of the backend ``lsm`` has beside the contract; see LsmStore."""
+
+    def checkpoint(self, name: str) -> "Checkpoint": ...
+
+    @property
+    def checkpoints(self) -> "Checkpoints": ...
+
+    def flush(self) -> None: ...
+
+    def compact(self) -> None: ...
 
 
 def open_attempt(
@@ -33,15 +46,20 @@ def open_attempt(
     any pointer whose files are kept opens later, in any process. Closed without a commit, the
     attempt leaves nothing that matters.
     """
-    opened: MultimapStore = _store_class(backend).open_attempt(
-        directory,
-        streams,
-        pointer=pointer,
-        batch_id=batch_id,
-        attempt_id=attempt_id,
-        options=options,
-    )
-    return opened
+    backend_class = _store_class(backend)
+
+    def opened(streams: Sequence[StreamSchema]) -> MultimapStore:
+        store: MultimapStore = backend_class.open_attempt(
+            directory,
+            streams,
+            pointer=pointer,
+            batch_id=batch_id,
+            attempt_id=attempt_id,
+            options=options,
+        )
+        return store
+
+    return _with_expiry(streams, options, opened)
 
 
 @overload
@@ -51,7 +69,7 @@ def open_store(
     *,
     backend: Literal["lsm"] = "lsm",
     options: Options,
-) -> "LsmStore": ...
+) -> StandaloneStore: ...
 
 
 @overload
@@ -72,8 +90,13 @@ def open_store(
     The pointers of its commits serve as names in messages only: the directory holds one state.
     That of the backend ``lsm`` has named checkpoints (``checkpoint``) beside the contract.
     """
-    opened: MultimapStore = _store_class(backend).open(directory, streams, options=options)
-    return opened
+    backend_class = _store_class(backend)
+
+    def opened(streams: Sequence[StreamSchema]) -> MultimapStore:
+        store: MultimapStore = backend_class.open(directory, streams, options=options)
+        return store
+
+    return _with_expiry(streams, options, opened)
 
 
 def open_checkpoint(directory: str, name: str, *, options: Options) -> MultimapStore:
@@ -89,6 +112,19 @@ def check_backend(backend: str) -> None:
     """InvalidArgumentError, with the nearest valid name, for an unknown backend."""
     if backend not in BACKENDS:
         raise InvalidArgumentError(f"backend={backend!r} is unknown{nearest(backend, BACKENDS)}")
+
+
+def _with_expiry(
+    streams: Sequence[StreamSchema],
+    options: Options,
+    opened: Callable[[Sequence[StreamSchema]], MultimapStore],
+) -> MultimapStore:
+    """The store itself where no stream has an expiry: then it costs nothing."""
+    if all(stream.expiry is None for stream in streams):
+        return opened(streams)
+    from lsmstate.expiring_store import ExpiringStore
+
+    return ExpiringStore(streams, options, opened)
 
 
 def _store_class(backend: str) -> Any:

@@ -8,6 +8,7 @@ How commits are found again, and whether writes are logged, is the owner's (owne
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, datetime
 from typing import Self
 
 import pyarrow as pa
@@ -39,6 +40,7 @@ from lsmstate.store_checks import (
     StoreGuard,
     check_rows,
     encoded_keys,
+    refuse_advance,
     stream_of,
     streams_by_name,
 )
@@ -328,6 +330,10 @@ class LsmStore(StoreReads):
             )
 
     # Committing ---------------------------------------------------------------------------
+
+    def advance(self, stream: str, watermark: datetime | date | int | pa.Scalar) -> None:
+        """See store.MultimapStore.advance: streams with expiry are ExpiringStore's."""
+        refuse_advance(self._streams, stream, watermark)
 
     def commit(self) -> str:
         """See store.StateStore.commit."""

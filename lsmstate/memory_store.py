@@ -9,6 +9,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import date, datetime
 from types import MappingProxyType
 
 import numpy as np
@@ -30,6 +31,7 @@ from lsmstate.store_checks import (
     StoreGuard,
     check_rows,
     encoded_keys,
+    refuse_advance,
     stream_of,
     streams_by_name,
 )
@@ -201,6 +203,10 @@ class MemoryStore(StoreReads):
 
         where = f"{self._directory} as of write {self._guard.writes}"
         return self._snapshots.add(Snapshot(where, self.streams, reader, reader.stats, release))
+
+    def advance(self, stream: str, watermark: datetime | date | int | pa.Scalar) -> None:
+        """See store.MultimapStore.advance: streams with expiry are ExpiringStore's."""
+        refuse_advance(self._streams, stream, watermark)
 
     def commit(self) -> str:
         self._guard.check_readable()

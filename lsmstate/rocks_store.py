@@ -18,6 +18,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Mapping, Sequence
+from datetime import date, datetime
 from types import MappingProxyType
 from typing import Any
 
@@ -47,6 +48,7 @@ from lsmstate.store_checks import (
     check_rows,
     check_same_streams,
     pack_schemas,
+    refuse_advance,
     stream_of,
     streams_by_name,
     unpack_schemas,
@@ -258,6 +260,10 @@ class RocksStore(StoreReads):
 
         where = f"{self._directory}, kept in {os.path.basename(path)}"
         return self._snapshots.add(Snapshot(where, self.streams, reader, reader.stats, release))
+
+    def advance(self, stream: str, watermark: datetime | date | int | pa.Scalar) -> None:
+        """See store.MultimapStore.advance: streams with expiry are ExpiringStore's."""
+        refuse_advance(self._streams, stream, watermark)
 
     def commit(self) -> str:
         self._guard.check_readable()

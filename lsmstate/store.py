@@ -7,6 +7,7 @@ Work comes in Arrow batches and leaves in Arrow batches. Three backends keep the
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cython_ext.key_codec import KeyBatch
+from lsmstate.expiry import Expiry
 from lsmstate.stats import StoreStats
 
 Positions = npt.NDArray[np.int64]
@@ -24,11 +26,13 @@ KeyValues = Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class StreamSchema:
-    """The types of one stream: ``key`` columns it is looked up by, ``rows`` columns it stores."""
+    """The types of one stream: ``key`` columns it is looked up by, ``rows`` columns it stores.
+    With ``expiry``, rows are forgotten when they are due; see ExpiringStore.advance."""
 
     name: str
     key: pa.Schema
     rows: pa.Schema
+    expiry: Expiry | None = None
 
 
 class Matches(NamedTuple):
@@ -222,6 +226,16 @@ class MultimapStore(StateStore, StoreReader, Protocol):
         the first key columns; one with fewer values than columns stands before all keys that begin
         with it. InvalidArgumentError for values that are null or do not fit their column.
         Cost: not that of the rows; files that lie wholly in the range go unread."""
+        ...
+
+    def advance(self, stream: str, watermark: datetime | date | int | pa.Scalar) -> None:
+        """Say how far the event time of a stream with expiry has come: what is due by it is
+        hidden at once from all reads, and gone from disk when the files it lies in hold nothing
+        else, or with their next merge. A lower watermark than before changes nothing.
+        InvalidArgumentError if the stream has no expiry, or for another type than its event time.
+
+        Cost: a range deletion for each time bucket that is wholly due now; a ``keep`` rule reads
+        its rows; rows that came far out of order are moved to where they belong."""
         ...
 
     def snapshot(self) -> StoreReader:

@@ -149,6 +149,15 @@ def stream_of(streams: Mapping[str, StreamSchema], name: str) -> StreamSchema:
         ) from None
 
 
+def refuse_advance(streams: Mapping[str, StreamSchema], name: str, watermark: object) -> None:
+    """InvalidArgumentError: the stream has no expiry, or there is none of that name."""
+    stream = stream_of(streams, name).name
+    raise InvalidArgumentError(
+        f"watermark {watermark}: stream {stream!r} has no expiry; open the store with "
+        f"StreamSchema({stream!r}, ..., expiry=Expiry(column, after))"
+    )
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """``"; did you mean 'x'? Known: x, y"``, to end a message about an unknown name."""
     names = list(known)

@@ -1,0 +1,170 @@
+"""One stream with expiry: in which slot its rows lie, which of them are due, what is kept of it.
+
+The *slots* of a stream are streams of the store below, named ``name@0`` and so on: one for each
+time bucket of the ring, two for rows out of the ring (one is in use; the other takes what stays
+when the first is emptied), and one for rows that are kept for good.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cython_ext.key_codec import KeyCodec
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.expiry import RING_SLOTS, EventTimes, Expiry, TimeRing
+from lsmstate.store import Mutation, StreamSchema
+
+OUT_SLOTS = (RING_SLOTS, RING_SLOTS + 1)
+KEPT_SLOT = RING_SLOTS + 2
+SLOTS = RING_SLOTS + 3
+#: The place of a row that is not stored.
+NOWHERE = -1
+
+#: Where the lanes' states are kept: one row for each stream.
+LANES = StreamSchema(
+    "@expiry",
+    pa.schema([("stream", pa.string())]),
+    pa.schema(
+        [
+            ("column", pa.string()),
+            ("life", pa.int64()),
+            ("first", pa.int64()),
+            ("horizon", pa.int64()),
+            ("out_least", pa.int64()),
+            ("out_slot", pa.int64()),
+            ("moving", pa.int64()),
+            ("moved_rows", pa.int64()),
+        ]
+    ),
+)
+
+
+def with_slots(streams: Sequence[StreamSchema]) -> list[StreamSchema]:
+    """The streams of the store below: those with expiry once per slot, and the lanes' own."""
+    return [
+        replace(stream, name=name, expiry=None)
+        for stream in streams
+        for name in ([stream.name] if stream.expiry is None else slot_names(stream.name))
+    ] + [LANES]
+
+
+def slot_names(stream: str) -> list[str]:
+    """The slots' names, by slot."""
+    return [f"{stream}@{slot}" for slot in range(SLOTS)]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneState:
+    """What of a lane is kept with the state: a value.
+
+    ``moving`` is the slot that is being emptied row by row, ``moved_rows`` how many of its rows,
+    in the order of iteration, are where they belong already.
+    """
+
+    ring: TimeRing
+    out_slot: int = OUT_SLOTS[0]
+    moving: int | None = None
+    moved_rows: int = 0
+
+    @property
+    def out_is_behind(self) -> bool:
+        """Whether rows out of the ring may be due, or have a slot in it by now."""
+        ring = self.ring
+        if ring.out_least is None or ring.first is None:
+            return False
+        return ring.out_is_due or ring.out_least // ring.width < ring.first + RING_SLOTS
+
+
+class Lane:
+    """The stream's schema and names, and its state at present."""
+
+    def __init__(self, stream: StreamSchema, expiry: Expiry) -> None:
+        self.schema = stream
+        self.codec = KeyCodec(stream.key)
+        self.names = slot_names(stream.name)
+        self.keep = expiry.keep
+        self.times = EventTimes(stream.name, expiry, stream.rows)
+        self.state = LaneState(TimeRing(self.times.life))
+        self._column = expiry.column
+
+    def copy(self) -> "Lane":
+        """A lane that stays as this one is now."""
+        other = Lane.__new__(Lane)
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def readable(self) -> list[tuple[str, bool]]:
+        """The slots to read, and whether some of their rows may be due: first those kept for
+        good, then those out of the ring, then the ring from its oldest bucket on."""
+        ring = self.state.ring
+        return [
+            (self.names[KEPT_SLOT], False),
+            (self.names[self.state.out_slot], ring.out_is_due),
+            *((self.names[slot], due) for slot, due in ring.bucket_slots()),
+        ]
+
+    def visible(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Which rows are not due, or are kept all the same."""
+        due = self.state.ring.due(*self.times.of(rows))
+        return np.asarray(~due | self._kept(rows, due))
+
+    def placed(self, rows: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], LaneState]:
+        """The slot of each row (NOWHERE: it is due), and the state once they are there."""
+        ticks, known = self.times.of(rows)
+        ring = self.state.ring.begun(ticks[known])
+        due = ring.due(ticks, known)
+        places = np.where(ring.in_ring(ticks), ring.slots(ticks), self.state.out_slot)
+        places[~known] = KEPT_SLOT
+        places[due] = np.where(self._kept(rows, due), KEPT_SLOT, NOWHERE)[due]
+        ring = ring.with_out(ticks[places == self.state.out_slot])
+        return places, replace(self.state, ring=ring)
+
+    def _kept(self, rows: pa.RecordBatch, due: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Which of the rows that are due the user's rule keeps."""
+        kept = np.zeros(rows.num_rows, dtype=np.bool_)
+        if self.keep is None or not due.any():
+            return kept
+        answer = np.asarray(self.keep(rows if due.all() else rows.filter(pa.array(due))))
+        if answer.dtype != np.bool_ or answer.shape != (int(due.sum()),):
+            raise InvalidArgumentError(
+                f"stream {self.schema.name!r}: the keep rule of its expiry answered "
+                f"{str(answer)[:80]} about {int(due.sum())} rows; it must give a boolean for each"
+            )
+        kept[due] = answer
+        return kept
+
+    def saved(self, state: LaneState) -> Mutation:
+        """The write that keeps a state."""
+        ring = state.ring
+        row = {
+            "column": self._column,
+            "life": ring.life,
+            "first": ring.first,
+            "horizon": ring.horizon,
+            "out_least": ring.out_least,
+            "out_slot": state.out_slot,
+            "moving": state.moving,
+            "moved_rows": state.moved_rows,
+        }
+        return Mutation(
+            "put",
+            LANES.name,
+            pa.RecordBatch.from_pylist([{"stream": self.schema.name}], schema=LANES.key),
+            pa.RecordBatch.from_pylist([row], schema=LANES.rows),
+        )
+
+    def adopt(self, kept: pa.RecordBatch) -> None:
+        """Go on from the kept state (no row: a new stream). InvalidArgumentError if it was made
+        with another expiry."""
+        for row in kept.to_pylist():
+            if (row["column"], row["life"]) != (self._column, self.times.life):
+                raise InvalidArgumentError(
+                    f"stream {self.schema.name!r} was made with an expiry by {row['column']!r} "
+                    f"after {row['life']} (in the column's unit), asked for: {self._column!r} "
+                    f"after {self.times.life}; open it with the expiry it was made with"
+                )
+            ring = TimeRing(row["life"], row["first"], row["horizon"], row["out_least"])
+            self.state = LaneState(ring, row["out_slot"], row["moving"], row["moved_rows"])

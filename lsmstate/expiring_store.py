@@ -1,0 +1,375 @@
+"""ExpiringStore: expiry by event time, over any backend.
+
+A stream with an ``Expiry`` is a lane of slots (expiring_lane.py), which are streams of the store
+below. So the rows of one time bucket lie together in key order, in files of their own where they
+are many, and a bucket that is wholly due goes by one range deletion that drops those files
+unread. What is due in a bucket that is not wholly so is filtered when it is read. A lane's state
+is kept in the store as well, in one write with the rows it speaks of.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import date, datetime
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cython_ext.key_codec import KeyBatch
+from lsmstate.checkpoints import Checkpoint, Checkpoints
+from lsmstate.combined_probe import CombinedProbe, FilteredProbe
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.expiring_lane import LANES, NOWHERE, OUT_SLOTS, SLOTS, Lane, LaneState, with_slots
+from lsmstate.lsm_store import LsmStore
+from lsmstate.merged_entries import merged_entries
+from lsmstate.options import Options
+from lsmstate.row_parts import check_row_sizes, parts_of
+from lsmstate.stats import StoreStats
+from lsmstate.store import (
+    Entries,
+    KeyValues,
+    MultimapStore,
+    Mutation,
+    Positions,
+    Probe,
+    StoreReader,
+    StreamSchema,
+)
+from lsmstate.store_checks import check_rows, encoded_keys, refuse_advance, stream_of
+from lsmstate.store_reads import StoreReads
+
+_MOVED_BYTES = 256 << 10
+
+
+class LaneReads(StoreReads):
+    """Reads of streams, with expiry and without, out of a store or a snapshot of one."""
+
+    def __init__(
+        self,
+        streams: Mapping[str, StreamSchema],
+        lanes: Mapping[str, Lane],
+        inner: StoreReader,
+    ) -> None:
+        self._streams = streams
+        self._lanes = lanes
+        self._reads = inner
+        #: What the store below counts and nobody asked for: keys in further slots, rows moved.
+        self._extra_keys = 0
+        self._extra_rows = 0
+
+    @property
+    def streams(self) -> Mapping[str, StreamSchema]:
+        return self._streams
+
+    def _lane(self, stream: str) -> Lane | None:
+        return self._lanes.get(stream_of(self._streams, stream).name)
+
+    def probe(
+        self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
+    ) -> Probe:
+        """See store.StateStore.probe. With expiry: a probe of each slot. Where rows of a slot
+        may be due, those found in it are read to be counted, and ``row_bytes`` is an upper bound;
+        rows of a key come by time bucket, and in arrival order within one."""
+        lane = self._lane(stream)
+        if lane is None:
+            return self._reads.probe(stream, keys, positions)
+        encoded = encoded_keys(lane.schema, lane.codec, keys)
+        asked = encoded.n_valid if positions is None else len(positions)
+        self._extra_keys += asked * (len(lane.readable()) - 1)
+        parts: list[Probe] = []
+        for name, may_be_due in lane.readable():
+            found = self._reads.probe(name, encoded, positions)
+            parts.append(FilteredProbe(found, lane.visible) if may_be_due else found)
+        return CombinedProbe(len(encoded), parts)
+
+    def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
+        """See store.StateStore.scan. With expiry: one time bucket after another, by key in it."""
+        lane = self._lane(stream)
+        if lane is None:
+            return self._reads.scan(stream, max_bytes)
+        parts = [(self._reads.scan(name, max_bytes), due) for name, due in lane.readable()]
+        return self._scanned(lane, parts)
+
+    def _scanned(
+        self, lane: Lane, parts: Sequence[tuple[Iterator[pa.RecordBatch], bool]]
+    ) -> Iterator[pa.RecordBatch]:
+        for part, may_be_due in parts:
+            for rows in part:
+                visible = lane.visible(rows) if may_be_due else None
+                if visible is None or visible.all():
+                    yield rows
+                elif visible.any():
+                    yield rows.filter(pa.array(visible))
+
+    def iterate(
+        self,
+        stream: str,
+        *,
+        low: KeyValues | None = None,
+        high: KeyValues | None = None,
+        prefix: KeyValues | None = None,
+        reverse: bool = False,
+        max_bytes: int = 1 << 20,
+    ) -> Iterator[Entries]:
+        """See store.MultimapStore.iterate. With expiry: the slots merged by key."""
+
+        def of(name: str) -> Iterator[Entries]:
+            return self._reads.iterate(
+                name, low=low, high=high, prefix=prefix, reverse=reverse, max_bytes=max_bytes
+            )
+
+        lane = self._lane(stream)
+        if lane is None:
+            return of(stream)
+        sources = [
+            _visible_entries(of(name), lane) if may_be_due else of(name)
+            for name, may_be_due in lane.readable()
+        ]
+        return merged_entries(lane.codec, sources, reverse)
+
+    def stats(self) -> StoreStats:
+        """See store.StateStore.stats."""
+        found = self._reads.stats()
+        return replace(
+            found,
+            probes=replace(found.probes, keys=found.probes.keys - self._extra_keys),
+            writes=replace(
+                found.writes, appended_rows=found.writes.appended_rows - self._extra_rows
+            ),
+        )
+
+    def close(self) -> None:
+        """See store.StateStore.close."""
+        self._reads.close()
+
+
+def _visible_entries(entries: Iterator[Entries], lane: Lane) -> Iterator[Entries]:
+    for keys, rows in entries:
+        visible = pa.array(lane.visible(rows))
+        left = rows.filter(visible)
+        if left.num_rows:
+            yield Entries(keys.filter(visible), left)
+
+
+class ExpiringStore(LaneReads):
+    """A store some of whose streams have an expiry, over one that knows nothing of it. A row
+    that is due when it arrives is not stored."""
+
+    def __init__(
+        self,
+        streams: Sequence[StreamSchema],
+        options: Options,
+        open_inner: Callable[[Sequence[StreamSchema]], MultimapStore],
+    ) -> None:
+        lanes = {s.name: Lane(s, s.expiry) for s in streams if s.expiry is not None}
+        inner = open_inner(with_slots(streams))
+        super().__init__({stream.name: stream for stream in streams}, lanes, inner)
+        self._inner = inner
+        self._options = options
+        try:
+            for lane in lanes.values():
+                self._adopt(lane)
+        except BaseException:
+            inner.close()
+            raise
+
+    def _adopt(self, lane: Lane) -> None:
+        """Go on where the store was left, also in the middle of moving rows."""
+        lane.adopt(self._inner.get(LANES.name, (lane.schema.name,)))
+        self._extra_keys += 1
+        if lane.state.moving is not None or lane.state.ring.passed():
+            self._reclaim(lane)
+
+    # Writing ------------------------------------------------------------------------------
+
+    def append(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+        """See store.StateStore.append. With expiry: rows that are due already are not stored."""
+        lane = self._lane(stream)
+        if lane is None:
+            return self._inner.append(stream, rows, keys)
+        check_rows(lane.schema, rows, keys)
+        check_row_sizes(rows, self._options)
+        return sum(
+            self.write([Mutation("append", stream, part_keys, part)])
+            for part, part_keys in parts_of(rows, keys, self._options)
+        )
+
+    def put(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+        """See store.MultimapStore.put."""
+        return self.write([Mutation("put", stream, keys, rows)])
+
+    def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
+        """See store.StateStore.delete."""
+        self.write([Mutation("delete", stream, keys)])
+
+    def write(self, mutations: Sequence[Mutation]) -> int:
+        """See store.MultimapStore.write."""
+        states = {name: lane.state for name, lane in self._lanes.items()}
+        try:
+            planned = [part for mutation in mutations for part in self._planned(mutation)]
+            changed = [
+                lane.saved(lane.state)
+                for name, lane in self._lanes.items()
+                if lane.state != states[name]
+            ]
+            stored = self._inner.write(planned + changed)
+        except BaseException:
+            for name, state in states.items():
+                self._lanes[name].state = state
+            raise
+        self._extra_rows += len(changed)
+        return stored - len(changed)
+
+    def _planned(self, mutation: Mutation) -> list[Mutation]:
+        """The same in the slots. The lane's state is that with the rows in it."""
+        lane = self._lane(mutation.stream)
+        if lane is None:
+            return [mutation]
+        kind, _, keys, rows = mutation
+        if rows is not None:
+            check_rows(lane.schema, rows, keys)
+        encoded = encoded_keys(lane.schema, lane.codec, keys)
+        planned: list[Mutation] = []
+        if kind in ("put", "delete"):
+            planned += [Mutation("delete", name, encoded) for name, _ in lane.readable()]
+        if rows is not None and kind in ("append", "put"):
+            places, lane.state = lane.placed(rows)
+            planned += _appends(lane, places, encoded, rows)
+        elif kind not in ("append", "put", "delete") or (rows is None) != (kind == "delete"):
+            planned.append(mutation._replace(stream=lane.names[0]))  # to be refused
+        return planned
+
+    def delete_range(
+        self,
+        stream: str,
+        *,
+        low: KeyValues | None = None,
+        high: KeyValues | None = None,
+        prefix: KeyValues | None = None,
+    ) -> None:
+        """See store.MultimapStore.delete_range."""
+        lane = self._lane(stream)
+        names = [stream] if lane is None else [name for name, _ in lane.readable()]
+        for name in names:
+            self._inner.delete_range(name, low=low, high=high, prefix=prefix)
+
+    # Expiring -----------------------------------------------------------------------------
+
+    def advance(self, stream: str, watermark: datetime | date | int | pa.Scalar) -> None:
+        """See store.MultimapStore.advance."""
+        lane = self._lane(stream)
+        if lane is None:
+            refuse_advance(self._streams, stream, watermark)
+            return
+        ring = lane.state.ring.with_watermark(lane.times.watermark(watermark))
+        if ring != lane.state.ring:
+            self._save(lane, replace(lane.state, ring=ring))
+            self._reclaim(lane)
+
+    def _save(self, lane: Lane, state: LaneState) -> None:
+        self._extra_rows += self._inner.write([lane.saved(state)])
+        lane.state = state
+
+    def _reclaim(self, lane: Lane) -> None:
+        """Empty the slots of buckets that are wholly due and move the ring past them. Stopped
+        anywhere, it goes on when it is called again."""
+        self._finish_move(lane)
+        first = lane.state.ring.first
+        for slot in lane.state.ring.passed():
+            self._empty(lane, slot)
+        self._save(lane, replace(lane.state, ring=lane.state.ring.advanced()))
+        if lane.state.ring.first != first and lane.state.out_is_behind:
+            self._empty_out(lane)
+
+    def _empty(self, lane: Lane, slot: int) -> None:
+        """All rows of a ring's slot are due: those the user's rule keeps are moved."""
+        if lane.keep is None:
+            self._inner.delete_range(lane.names[slot])
+        else:
+            self._save(lane, replace(lane.state, moving=slot, moved_rows=0))
+            self._finish_move(lane)
+
+    def _empty_out(self, lane: Lane) -> None:
+        """Send the rows out of the ring to where they belong by now."""
+        state = lane.state
+        other = OUT_SLOTS[1] if state.out_slot == OUT_SLOTS[0] else OUT_SLOTS[0]
+        moved = replace(state, moving=state.out_slot, moved_rows=0, out_slot=other)
+        self._save(lane, replace(moved, ring=state.ring.without_out()))
+        self._finish_move(lane)
+
+    def _finish_move(self, lane: Lane) -> None:
+        """Go on moving rows from where it was left: each piece is one write with its count."""
+        if lane.state.moving is None:
+            return
+        source = lane.names[lane.state.moving]
+        to_skip = lane.state.moved_rows
+        with self._inner.snapshot() as found:
+            for keys, rows in found.iterate(source, max_bytes=_MOVED_BYTES):
+                skipped = min(to_skip, rows.num_rows)
+                to_skip -= skipped
+                if skipped < rows.num_rows:
+                    self._move(lane, keys.slice(skipped), rows.slice(skipped))
+        self._inner.delete_range(source)
+        self._save(lane, replace(lane.state, moving=None, moved_rows=0))
+
+    def _move(self, lane: Lane, keys: pa.RecordBatch, rows: pa.RecordBatch) -> None:
+        places, state = lane.placed(rows)
+        state = replace(state, moved_rows=state.moved_rows + rows.num_rows)
+        encoded = encoded_keys(lane.schema, lane.codec, keys)
+        moves = [*_appends(lane, places, encoded, rows), lane.saved(state)]
+        self._extra_rows += self._inner.write(moves)
+        lane.state = state
+
+    # Committing ---------------------------------------------------------------------------
+
+    def commit(self) -> str:
+        """See store.StateStore.commit."""
+        return self._inner.commit()
+
+    def checkpoint(self, name: str) -> Checkpoint:
+        """See LsmStore.checkpoint. Opened, it has the slots for streams."""
+        return self._standalone.checkpoint(name)
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """See LsmStore.checkpoints."""
+        return self._standalone.checkpoints
+
+    def flush(self) -> None:
+        """See LsmStore.flush."""
+        self._standalone.flush()
+
+    def compact(self) -> None:
+        """See LsmStore.compact."""
+        self._standalone.compact()
+
+    @property
+    def _standalone(self) -> LsmStore:
+        if not isinstance(self._inner, LsmStore):
+            raise InvalidArgumentError(
+                f"{type(self._inner).__name__} has no checkpoints, flushes or merges that can be "
+                "asked for; choose backend='lsm'"
+            )
+        return self._inner
+
+    def snapshot(self) -> LaneReads:
+        """See store.MultimapStore.snapshot. Also what is due stays as it is."""
+        lanes = {name: lane.copy() for name, lane in self._lanes.items()}
+        return LaneReads(self._streams, lanes, self._inner.snapshot())
+
+
+def _appends(
+    lane: Lane, places: npt.NDArray[np.int64], keys: KeyBatch, rows: pa.RecordBatch
+) -> list[Mutation]:
+    """A write for each slot that rows go to."""
+    planned: list[Mutation] = []
+    for slot in np.flatnonzero(np.bincount(places + 1, minlength=SLOTS + 1)) - 1:
+        if slot == NOWHERE:
+            continue
+        positions = np.flatnonzero(places == slot)
+        if len(positions) == rows.num_rows:
+            planned.append(Mutation("append", lane.names[slot], keys, rows))
+        else:
+            part = rows.take(pa.array(positions))
+            planned.append(Mutation("append", lane.names[slot], keys.take(positions), part))
+    return planned

@@ -1,0 +1,248 @@
+"""Expiry by event time: when a row is due, and which time bucket it lies in.
+
+Pure functions of what the caller hands in; there is no clock. A stream with expiry is kept as
+several streams of the store below it, its *slots*: a ring of time buckets, so that most rows that
+are due lie in a slot of which nothing else is left, one slot for rows out of the ring, and one for
+rows that stay for good.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lsmstate.errors import InvalidArgumentError
+
+Ticks = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+#: Time buckets that have a slot each. Four are as long as a row lives, so a probe visits about
+#: six; the others are for rows whose time is ahead of the watermark.
+RING_SLOTS = 8
+_BUCKETS_PER_LIFE = 4
+
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+_MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """Rows of a stream are due ``after`` past the event time in ``column``.
+
+    A row is due as soon as ``time + after <= watermark``, which is when Spark's own joins forget
+    it. A row without an event time never is. ``after`` is a timedelta for dates and timestamps,
+    a number in the column's own unit for integers.
+
+    ``keep`` is asked about rows that are due: it gets a batch and answers with a boolean per row,
+    True to keep it for good (UMJoin, section 3.1.2: expiry with a business rule). It must depend
+    on the row alone. It is code, so it is not kept with the state: give it at every opening.
+    """
+
+    column: str
+    after: timedelta | int
+    keep: Callable[[pa.RecordBatch], pa.Array] | None = field(default=None, compare=False)
+
+
+class EventTimes:
+    """Event times of a stream's rows as *ticks*: whole numbers in the column's own unit."""
+
+    def __init__(self, stream: str, expiry: Expiry, rows: pa.Schema) -> None:
+        where = f"stream {stream!r}, expiry"
+        if expiry.column not in rows.names:
+            raise InvalidArgumentError(
+                f"{where}: there is no column {expiry.column!r}; columns: {', '.join(rows.names)}"
+            )
+        self._where = where
+        self._column = rows.names.index(expiry.column)
+        self._type = rows.field(self._column).type
+        #: How long a row lives, in ticks.
+        self.life = self._life(expiry.after)
+
+    def of(self, rows: pa.RecordBatch) -> tuple[Ticks, Mask]:
+        """Ticks and whether they are known, per row; unknown ones are 0."""
+        column = rows.column(self._column)
+        known = column.is_valid().to_numpy(zero_copy_only=False)
+        stored = pa.int32() if self._type == pa.date32() else pa.int64()
+        numbers = column.cast(pa.int64()) if self._is_number else column.view(stored)
+        ticks = numbers.fill_null(0).cast(pa.int64()).to_numpy(zero_copy_only=False)
+        return ticks, known
+
+    def watermark(self, value: datetime | date | int | pa.Scalar) -> int:
+        """A watermark in ticks, rounded down: no row is due too early."""
+        if isinstance(value, pa.Scalar):
+            value = value.as_py()
+        if isinstance(value, bool) or value is None:
+            self._refuse_watermark(value)
+        if isinstance(value, int):
+            return value
+        if self._is_number:
+            self._refuse_watermark(value)
+        if not isinstance(value, datetime):
+            if not isinstance(value, date):
+                self._refuse_watermark(value)
+            value = datetime(value.year, value.month, value.day)
+            if getattr(self._type, "tz", None) is not None:
+                self._refuse_watermark(value)
+        elif (value.tzinfo is not None) != (getattr(self._type, "tz", None) is not None):
+            self._refuse_watermark(value)
+        epoch = datetime(1970, 1, 1, tzinfo=UTC if value.tzinfo else None)
+        microseconds = (value - epoch) // timedelta(microseconds=1)
+        per_tick, ticks_per = self._unit()
+        return microseconds * ticks_per // per_tick
+
+    @property
+    def _is_number(self) -> bool:
+        return bool(pa.types.is_integer(self._type))
+
+    def _unit(self) -> tuple[int, int]:
+        """(microseconds in a tick, ticks in a microsecond): one of them is 1."""
+        if self._type == pa.date32():
+            return 86_400_000_000, 1
+        if self._type == pa.date64():
+            return 1_000, 1
+        if self._type.unit == "ns":
+            return 1, 1_000
+        return _MICROSECONDS[self._type.unit], 1
+
+    def _life(self, after: timedelta | int) -> int:
+        kind = self._type
+        if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_integer(kind)):
+            raise InvalidArgumentError(
+                f"{self._where}: {kind} is no event time; name a column of timestamps, dates or "
+                "integers"
+            )
+        if kind == pa.uint64():
+            raise InvalidArgumentError(f"{self._where}: cast the event time from uint64 to int64")
+        if isinstance(after, bool) or isinstance(after, int) != self._is_number:
+            wanted = "a number in the column's unit" if self._is_number else "a timedelta"
+            raise InvalidArgumentError(
+                f"{self._where}: after={after!r} for a column of {kind}; give {wanted}"
+            )
+        if isinstance(after, timedelta):
+            per_tick, ticks_per = self._unit()
+            life, rest = divmod(after // timedelta(microseconds=1) * ticks_per, per_tick)
+            if rest:
+                raise InvalidArgumentError(
+                    f"{self._where}: after={after!r} is no whole number of what {kind} counts in"
+                )
+        else:
+            life = after
+        if not 0 <= life <= _MOST:
+            raise InvalidArgumentError(f"{self._where}: after={after!r} must not be negative")
+        return life
+
+    def _refuse_watermark(self, value: Any) -> None:
+        tz = getattr(self._type, "tz", None)
+        if self._is_number:
+            wanted = "an integer in the column's unit"
+        elif tz is not None:
+            wanted = "a datetime with a time zone"
+        else:
+            wanted = "a date, or a datetime without a time zone"
+        raise InvalidArgumentError(
+            f"{self._where}: watermark {value!r} for a column of {self._type}; give {wanted}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRing:
+    """Where rows lie and which are due: a value; ``advanced`` makes the next one.
+
+    Times up to ``horizon`` are due (None: no watermark yet). The ring holds the buckets from
+    ``first`` to ``first + RING_SLOTS - 1``, bucket b in slot b modulo RING_SLOTS (None: no row
+    yet). ``out_least`` is the least time out of the ring, or less. Invariant: no bucket of the
+    ring is wholly due.
+    """
+
+    life: int
+    first: int | None = None
+    horizon: int | None = None
+    out_least: int | None = None
+
+    @property
+    def width(self) -> int:
+        """Ticks in a time bucket."""
+        return max(1, -(-self.life // _BUCKETS_PER_LIFE))
+
+    def due(self, ticks: Ticks, known: Mask) -> Mask:
+        """Which rows are due."""
+        if self.horizon is None:
+            return np.zeros(len(ticks), dtype=np.bool_)
+        return known & (ticks <= self.horizon)
+
+    def in_ring(self, ticks: Ticks) -> Mask:
+        """Which times have a slot in the ring."""
+        if self.first is None:
+            return np.zeros(len(ticks), dtype=np.bool_)
+        buckets = np.floor_divide(ticks, self.width)
+        return np.asarray((buckets >= self.first) & (buckets < self.first + RING_SLOTS))
+
+    def slots(self, ticks: Ticks) -> npt.NDArray[np.int64]:
+        """The slot of each time that is in the ring."""
+        return np.asarray(np.floor_divide(ticks, self.width) % RING_SLOTS)
+
+    def bucket_slots(self) -> list[tuple[int, bool]]:
+        """The ring's slots, oldest bucket first, and whether some of its times are due."""
+        if self.first is None:
+            return []
+        return [
+            (bucket % RING_SLOTS, self.horizon is not None and bucket * self.width <= self.horizon)
+            for bucket in range(self.first, self.first + RING_SLOTS)
+        ]
+
+    @property
+    def out_is_due(self) -> bool:
+        """Whether rows out of the ring may be due."""
+        return (
+            self.out_least is not None
+            and self.horizon is not None
+            and self.out_least <= self.horizon
+        )
+
+    def begun(self, ticks: Ticks) -> "TimeRing":
+        """With a ring around the first times that arrive: their median lies as far from its
+        start as a row lives, because the watermark will follow that much behind."""
+        if self.first is not None or len(ticks) == 0:
+            return self
+        middle = int(np.partition(ticks, len(ticks) // 2)[len(ticks) // 2])
+        return self._at(middle // self.width - _BUCKETS_PER_LIFE - 1).advanced()
+
+    def with_out(self, ticks: Ticks) -> "TimeRing":
+        """After rows of these times went to the slot out of the ring."""
+        if len(ticks) == 0:
+            return self
+        least = int(ticks.min())
+        least = least if self.out_least is None else min(least, self.out_least)
+        return replace(self, out_least=least)
+
+    def without_out(self) -> "TimeRing":
+        """After the slot out of the ring was emptied."""
+        return replace(self, out_least=None)
+
+    def with_watermark(self, watermark: int) -> "TimeRing":
+        """The same buckets under a new watermark; a lower one than before changes nothing."""
+        horizon = max(_LEAST, watermark - self.life)
+        if self.horizon is not None and horizon <= self.horizon:
+            return self
+        return replace(self, horizon=min(horizon, _MOST))
+
+    def advanced(self) -> "TimeRing":
+        """With the ring moved to where nothing in it is wholly due."""
+        if self.first is None or self.horizon is None:
+            return self
+        return self._at(max(self.first, (self.horizon + 1) // self.width))
+
+    def passed(self) -> list[int]:
+        """The slots of the buckets that are wholly due: ``advanced`` leaves them behind."""
+        if self.first is None:
+            return []
+        moved = self.advanced().first
+        assert moved is not None
+        return [b % RING_SLOTS for b in range(self.first, min(moved, self.first + RING_SLOTS))]
+
+    def _at(self, first: int) -> "TimeRing":
+        return replace(self, first=first)
