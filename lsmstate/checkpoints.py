@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -59,13 +60,15 @@ class Keeper(Protocol):
 
 
 class Checkpoints:
-    """Those of one store, from the oldest to the newest; kept by the store's owner."""
+    """Those of one store, from the oldest to the newest; kept by the store's owner. A thread may
+    delete one while another, which needs the store's memory, commits and collects."""
 
     def __init__(self, directory: str, options: Options, owner: Keeper) -> None:
         """Reads them all. What a crash left of one that was being written is deleted."""
         self._directory = directory
         self._syncs = options.syncs_commits
         self._owner = owner
+        self._lock = threading.RLock()
         self._known: dict[str, Checkpoint] = {}
         for path in _paths(directory):
             checkpoint = _read(path)
@@ -75,20 +78,22 @@ class Checkpoints:
                 self._known[checkpoint.name] = checkpoint
 
     def __iter__(self) -> Iterator[Checkpoint]:
-        return iter(list(self._known.values()))
+        with self._lock:
+            return iter(list(self._known.values()))
 
     def __len__(self) -> int:
         return len(self._known)
 
     def __getitem__(self, name: str) -> Checkpoint:
         """InvalidArgumentError, with the nearest name, if there is no such checkpoint."""
-        return _chosen(list(self._known.values()), name, self._directory)
+        return _chosen(list(self), name, self._directory)
 
     @property
     def files(self) -> set[str]:
         """Names of all files that must stay for them, their own included."""
-        names = {os.path.basename(each.path) for each in self._known.values()}
-        return names.union(*(each.files for each in self._known.values()))
+        known = list(self)
+        names = {os.path.basename(each.path) for each in known}
+        return names.union(*(each.files for each in known))
 
     def check_free(self, name: str) -> None:
         """InvalidArgumentError if the name cannot be a checkpoint's, or is one's already."""
@@ -129,7 +134,10 @@ class Checkpoints:
     def delete(self, name: str) -> None:
         """Forget a checkpoint and delete the files that only it needed. InvalidArgumentError if
         there is none of that name, or a reader has it open."""
-        checkpoint = self[name]
+        with self._lock:
+            self._delete(self[name])
+
+    def _delete(self, checkpoint: Checkpoint) -> None:
         tables = table_cache(process_memory())
         assert self._owner.pointer is not None
         live = {file.name for file in needed_files(tables, self._directory, self._owner.pointer)}
@@ -137,7 +145,7 @@ class Checkpoints:
             remove(checkpoint.path)
             if self._syncs:
                 sync_directory(self._directory)
-        del self._known[name]
+        del self._known[checkpoint.name]
         for unneeded in sorted(checkpoint.files - live - self.files):
             tables.delete(self._directory, unneeded)
 

@@ -352,8 +352,9 @@ class LsmStore(StoreReads):
     def checkpoint(self, name: str) -> Checkpoint:
         """Commit, and keep that commit's files under a name until it is deleted. A standalone
         store's only. InvalidArgumentError if the name is taken. Cost: that of a commit."""
-        self.checkpoints.check_free(name)
-        return self.checkpoints.create(name, self.commit())
+        with self._guard.lock:  # no other thread flushes in between, and deletes what is named
+            self.checkpoints.check_free(name)
+            return self.checkpoints.create(name, self.commit())
 
     @property
     def checkpoints(self) -> Checkpoints:

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import tempfile
+import threading
 from pathlib import Path
 from random import Random
 
@@ -19,7 +20,7 @@ from test_crash import OPTIONS as SMALL
 
 from cython_ext.codec import checksum
 from lsmstate import open_checkpoint
-from lsmstate.checkpoints import list_checkpoints
+from lsmstate.checkpoints import Checkpoints, list_checkpoints
 from lsmstate.errors import (
     CorruptionError,
     FormatVersionError,
@@ -121,6 +122,26 @@ def test_deleting_one_deletes_what_only_it_needed(tmp_path):
     assert not kept["b"] & alone - live
     with opened(tmp_path) as store:
         assert found(store) == [*range(720), 9999]
+
+
+def test_no_other_thread_commits_between_a_checkpoints_commit_and_its_name(tmp_path, monkeypatch):
+    """Another store's thread flushes this one when memory is short; that commit would collect."""
+    flushed = []
+
+    def create(self, name, pointer):
+        thread = threading.Thread(target=lambda: flushed.append(store.try_flush()))
+        thread.start()
+        thread.join()
+        return original(self, name, pointer)
+
+    original = Checkpoints.create
+    monkeypatch.setattr(Checkpoints, "create", create)
+    with opened(tmp_path) as store:
+        store.append("customers", customers(1), keys_of(1))
+        store.checkpoint("a")
+        assert flushed == [False]
+        assert store.try_flush()
+    assert at(tmp_path, "a") == [1]
 
 
 def test_names_are_checked_before_anything_changes(tmp_path):
