@@ -13,10 +13,10 @@ from lsmstate.checkpoints import Checkpoint, list_checkpoints
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.export_catalog import Catalog
 from lsmstate.exporting import delete_export, export, list_exports
+from lsmstate.file_names import holds_standalone_store
 from lsmstate.inspection import find_states
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import Options
-from lsmstate.owners import newest_pointer
 from lsmstate.restoring import restore
 
 app = typer.Typer()
@@ -38,7 +38,7 @@ def show_checkpoints(
 ) -> None:
     """List the named checkpoints of a standalone store, oldest first; make or delete one."""
     place = str(directory)
-    if newest_pointer(place)[0] is None:
+    if not holds_standalone_store(place):
         raise InvalidArgumentError(
             f"{place} is not a standalone store's directory; only those have named checkpoints"
         )

@@ -17,7 +17,7 @@ from pyarrow.fs import FileSystem
 from cython_ext.codec import checksum
 from lsmstate.checkpoints import CheckpointPin, list_checkpoints
 from lsmstate.durable_dir import DurableDir, LocalDir, durable_dir, file_pieces, piece_memory
-from lsmstate.errors import InvalidArgumentError, StoreLockedError
+from lsmstate.errors import CorruptionError, InvalidArgumentError, StoreLockedError
 from lsmstate.export_catalog import (
     Catalog,
     ExportedFile,
@@ -27,7 +27,7 @@ from lsmstate.export_catalog import (
     stored_name,
     write_catalog,
 )
-from lsmstate.file_names import parse_attempt_file
+from lsmstate.file_names import holds_standalone_store, parse_attempt_file
 from lsmstate.lsm_store import LsmStore
 from lsmstate.manifest import Pointer, parse_pointer
 from lsmstate.memory_budget import process_memory
@@ -157,9 +157,9 @@ def piece_sums(path: str) -> tuple[int, ...]:
 @contextmanager
 def _state(directory: str, checkpoint: str | None, pointer: str | None) -> Iterator[str]:
     """The pointer to export, with its files held."""
-    newest, _ = newest_pointer(directory)
+    is_store = holds_standalone_store(directory)
     if pointer is not None:
-        if checkpoint is not None or newest is not None:
+        if checkpoint is not None or is_store:
             raise InvalidArgumentError(
                 "a pointer names a commit of attempts; of a standalone store a checkpoint or the "
                 "newest state is exported"
@@ -171,18 +171,23 @@ def _state(directory: str, checkpoint: str | None, pointer: str | None) -> Itera
             yield pin.checkpoint.pointer
         finally:
             pin.release()
-    elif newest is None:
+    elif not is_store:
         raise InvalidArgumentError(
             f"{directory} is not a standalone store's; of a bucket's directory give the pointer "
             "of the commit to export"
         )
     else:
-        with _opened(directory, newest) as store:
+        with _opened(directory) as store:
             yield store.commit()
 
 
-def _opened(directory: str, pointer: str) -> LsmStore:
+def _opened(directory: str) -> LsmStore:
     """The store itself, with the streams it has."""
+    pointer, _ = newest_pointer(directory)
+    if pointer is None:
+        raise CorruptionError(
+            "no whole MANIFEST is left; export or restore a checkpoint of the store", directory, 0
+        )
     streams = read_commit(TableCache(process_memory()), directory, pointer).streams
     try:
         return LsmStore.open(directory, list(streams.values()), options=Options())

@@ -5,6 +5,7 @@ can be told from names alone: ``commit-0000000007-<attempt>-0002.sst``. A standa
 writer and counts: ``run-0000000042.sst``, ``MANIFEST-0000000041``, ``changelog-0000000043``.
 """
 
+import os
 import re
 from dataclasses import dataclass
 
@@ -55,3 +56,11 @@ def parse_numbered(name: str) -> tuple[str, int] | None:
     """(kind, number), or None if the name is not of that form."""
     found = _NUMBERED.fullmatch(name)
     return (found[1], int(found[2])) if found else None
+
+
+def holds_standalone_store(directory: str) -> bool:
+    """Whether a directory has, or had, a standalone store; by names, whatever is in the files."""
+    if not os.path.isdir(directory):
+        return False
+    found = [parse_numbered(name) for name in os.listdir(directory)]
+    return any(each is not None and each[0] in ("MANIFEST", "CHECKPOINT") for each in found)

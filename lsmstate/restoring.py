@@ -25,9 +25,8 @@ from lsmstate.durable_dir import (
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.export_catalog import Catalog, ExportedFile, catalog_names, chosen, read_catalogs
 from lsmstate.exporting import Place, checkpoint_catalog
-from lsmstate.file_names import numbered, parse_numbered
+from lsmstate.file_names import holds_standalone_store, numbered, parse_numbered
 from lsmstate.memory_budget import process_memory
-from lsmstate.owners import newest_pointer
 from lsmstate.recovery import needed_files
 from lsmstate.sealed_text import seal_text
 from lsmstate.table_cache import TableCache
@@ -70,7 +69,7 @@ def restore(
             f"{directory} exists and is not empty; restore writes over nothing, choose another"
         )
     place = durable_dir(source, filesystem)
-    if isinstance(place, LocalDir) and _is_store(place.where):
+    if isinstance(place, LocalDir) and holds_standalone_store(place.where):
         catalog, pin = checkpoint_catalog(place.where, name)
         release: Callable[[], None] = pin.release
     else:
@@ -153,10 +152,6 @@ def _check_whole(catalog: Catalog, building: str, path: str) -> None:
         )
     for file in brought:
         tables.open_commit(building, file.name, file.size, file.checksum)
-
-
-def _is_store(directory: str) -> bool:
-    return os.path.isdir(directory) and newest_pointer(directory)[0] is not None
 
 
 def _nothing() -> None:

@@ -16,8 +16,10 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from store_contract import STREAMS, customers, keys_of
 from test_checkpoints import OPTIONS, opened
 from test_crash import BATCHES, found
+from typer.testing import CliRunner
 
 import lsmstate
+from lsmstate.cli import app
 from lsmstate.durable_dir import PIECE_BYTES
 from lsmstate.errors import (
     CorruptionError,
@@ -146,6 +148,33 @@ def test_a_checkpoint_is_restored_as_a_new_directory(tmp_path):
     assert rows_of(tmp_path / "first") == list(range(120))
     assert rows_of(tmp_path / "newest") == list(range(360))
     assert rows_of(tmp_path / "store") == list(range(480))
+
+
+@pytest.mark.parametrize("damage", ["gone", "torn", "wrong"])
+def test_a_store_without_a_manifest_still_has_its_checkpoints(tmp_path, damage):
+    with opened(tmp_path / "store") as store:
+        store.append("customers", *BATCHES[0])
+        store.checkpoint("c")
+        store.append("customers", *BATCHES[1])
+        store.commit()
+    (manifest,) = (tmp_path / "store").glob("MANIFEST-*")
+    data = manifest.read_bytes()
+    if damage == "gone":
+        manifest.unlink()
+    else:
+        manifest.write_bytes(data[:-3] if damage == "torn" else data[:-3] + b"xx\n")
+    source = str(tmp_path / "store")
+    with pytest.raises(CorruptionError, match="checkpoint"):
+        opened(source)
+    with pytest.raises(CorruptionError, match="checkpoint"):
+        lsmstate.export(source, tmp_path / "backup")
+    lsmstate.restore(source, str(tmp_path / "new"), name="c")
+    assert rows_of(tmp_path / "new") == list(range(120))
+    lsmstate.export(source, tmp_path / "backup", checkpoint="c")
+    lsmstate.restore(tmp_path / "backup", str(tmp_path / "again"))
+    assert rows_of(tmp_path / "again") == list(range(120))
+    shown = CliRunner().invoke(app, ["checkpoints", source, "--json"])
+    assert [each["name"] for each in json.loads(shown.output)] == ["c"]
 
 
 def attempts(directory, number=4):
