@@ -44,7 +44,7 @@ cdef class Memtable:
     cdef Arena arena
     cdef public int64_t limit_bytes
     cdef StreamList* lists         # by stream number
-    cdef uint32_t list_count
+    cdef readonly uint32_t list_count
     cdef uint64_t random
     cdef readonly uint64_t keys
     cdef readonly uint64_t rows

@@ -29,13 +29,15 @@ APPEND = 1
 DELETE = 2
 PUT = 3
 DELETE_RANGE = 4
+#: As an append, to the hidden stream that holds a stream's retractions.
+RETRACT = 5
 
 #: Kind of a record that holds several writes, each as its length and the payload it would have.
 _GROUP = 128
 _LENGTH = struct.Struct("<Q")
 
-_KINDS = (APPEND, DELETE, PUT, DELETE_RANGE)
-_WITH_ROWS = (APPEND, PUT)
+_KINDS = (APPEND, DELETE, PUT, DELETE_RANGE, RETRACT)
+_WITH_ROWS = (APPEND, PUT, RETRACT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,6 +194,19 @@ class ExpiringStore(LaneReads):
             for part, part_keys in parts_of(rows, keys, self._options)
         )
 
+    def retract(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+        """See store.MultimapStore.retract. With expiry it is refused: a pending retraction would
+        have to follow its row from slot to slot."""
+        lane = self._lane(stream)
+        if lane is None:
+            return self._inner.retract(stream, rows, keys)
+        # Deletes nothing: a store that takes no writes at all says so first.
+        self._inner.delete(lane.names[0], pa.RecordBatch.from_pylist([], schema=lane.schema.key))
+        raise InvalidArgumentError(
+            f"stream {stream!r} has an expiry and takes no retractions; delete the key and append "
+            "what is left of it, or use a stream without an expiry"
+        )
+
     def put(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
         """See store.MultimapStore.put."""
         return self.write([Mutation("put", stream, keys, rows)])

@@ -4,7 +4,8 @@ A read does not care whose they are: the store's present ones, until the next wr
 snapshot, until it is closed.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sized
 from functools import partial
 from typing import NamedTuple
 from weakref import WeakSet
@@ -25,8 +26,9 @@ from cython_ext.row_codec import RowCodec
 from cython_ext.scanner import Scanner
 from lsmstate.key_range import KeyRange
 from lsmstate.memory_budget import ProcessMemory
+from lsmstate.retractions import RetractedProbe, Retractions, retracted_rows
 from lsmstate.stats import ProbeRecorder, StoreStats
-from lsmstate.store import Entries, Matches, Positions, StreamSchema
+from lsmstate.store import Entries, Matches, Positions, Probe, StreamSchema
 from lsmstate.store_checks import (
     Access,
     checked_positions,
@@ -42,6 +44,18 @@ class Tiers(NamedTuple):
 
     runs: tuple[Run, ...]
     memtables: tuple[Memtable, ...]
+
+    def may_hold(self, number: int) -> bool:
+        """Whether there may be keys of a stream of this number or a higher one: False is sure."""
+        front = number.to_bytes(2, "big")
+        return any(table.list_count > number for table in self.memtables) or any(
+            run.files[-1].max_key[:2] >= front for run in self.runs if run.files
+        )
+
+
+def hidden_number(number: int, streams: Sized) -> int:
+    """The number of the hidden stream that holds the retractions of another one."""
+    return len(streams) + number
 
 
 class TierHold:
@@ -129,18 +143,39 @@ class LsmReader:
         stream: str,
         keys: pa.RecordBatch | KeyBatch,
         positions: Positions | None,
-    ) -> LsmProbe:
+    ) -> Probe:
         """See store_reads.Reader."""
         tiers = self._tiers()
         encoded = encoded_keys(self._streams[stream], self._key_codecs[stream], keys)
         asked_for = None if positions is None else checked_positions(encoded, positions)
+        lookup = self._lookup(tiers, stream, self._numbers[stream], encoded, asked_for)
+        asked_keys = encoded.n_valid if asked_for is None else len(asked_for)
+        self.probed.add(asked_keys, *lookup.counters())
+        if not tiers.may_hold(hidden_number(self._numbers[stream], self._streams)):
+            return LsmProbe(lookup, access)
+        retracted = self._retracted(tiers, stream, encoded, asked_for)
+        return RetractedProbe(lookup, Retractions(retracted), self._row_codecs[stream], access)
+
+    def _retracted(
+        self, tiers: Tiers, stream: str, keys: KeyBatch, positions: Positions | None
+    ) -> dict[int, Counter[bytes]]:
+        """What was retracted under these keys, by position."""
+        lookup = self._lookup(
+            tiers, stream, hidden_number(self._numbers[stream], self._streams), keys, positions
+        )
+        return retracted_rows(lookup, self._row_codecs[stream])
+
+    def _lookup(
+        self,
+        tiers: Tiers,
+        stream: str,
+        number: int,
+        keys: KeyBatch,
+        positions: Positions | None,
+    ) -> Lookup:
+        """Where the rows of keys lie in a stream or in the hidden one beside it."""
         lookup = Lookup(
-            encoded,
-            self._numbers[stream],
-            asked_for,
-            self._row_codecs[stream],
-            self._budget,
-            len(tiers.runs),
+            keys, number, positions, self._row_codecs[stream], self._budget, len(tiers.runs)
         )
         asked = lookup.key_range()
         if asked is not None:
@@ -152,12 +187,13 @@ class LsmReader:
             for table in tiers.memtables:
                 lookup.delete_ranges(table.deleted)
                 lookup.search_memtable(table)
-        asked_keys = encoded.n_valid if asked_for is None else len(asked_for)
-        self.probed.add(asked_keys, *lookup.counters())
-        return LsmProbe(lookup, access)
+        return lookup
 
     def scan(self, access: Access, stream: str, max_bytes: int) -> Iterator[pa.RecordBatch]:
         """See store_reads.Reader."""
+        if self._may_have_retractions(stream):
+            entries = self.iterate(access, stream, KeyRange(), max_bytes, reverse=False)
+            return (piece.rows for piece in entries)
         return _pieces(self._scanner(stream, KeyRange()), access, max_bytes)
 
     def iterate(
@@ -166,8 +202,29 @@ class LsmReader:
         """See store_reads.Reader."""
         decoder = KeyDecoder(self._streams[stream].key)
         scanner = self._scanner(stream, wanted, reverse=reverse, decoder=decoder)
+        if self._may_have_retractions(stream):
+            return read_stepwise(access, self._live(stream, scanner, max_bytes))
         pieces = _pieces(scanner, access, max_bytes)
         return (Entries(scanner.keys_of_piece(), rows) for rows in pieces)
+
+    def _may_have_retractions(self, stream: str) -> bool:
+        return self._tiers().may_hold(hidden_number(self._numbers[stream], self._streams))
+
+    def _live(self, stream: str, scanner: Scanner, max_bytes: int) -> Iterator[Entries]:
+        """The scanner's pieces without the rows that were retracted."""
+        left = Retractions({})
+        last: bytes | None = None
+        for rows in iter(partial(scanner.next_piece, max_bytes), None):
+            keys = scanner.keys_of_piece()
+            names = self._key_codecs[stream].encode(keys).to_pylist()
+            new = sorted({name for name in names if name is not None and name != last})
+            found = self._retracted(self._tiers(), stream, KeyBatch.from_bytes([*new]), None)
+            left = left.carried(last, {new[place]: rows for place, rows in found.items()})
+            last = names[-1]
+            live = left.live(names, rows, self._row_codecs[stream])
+            if live.any():
+                mask = pa.array(live)
+                yield Entries(keys.filter(mask), rows.filter(mask))
 
     def stats(self) -> StoreStats:
         """Counters of what is read here; memory is that of the process."""

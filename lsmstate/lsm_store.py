@@ -7,7 +7,7 @@ How commits are found again, and whether writes are logged, is the owner's (owne
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Self
 
@@ -16,8 +16,8 @@ import pyarrow as pa
 from cython_ext.changelog_record import largest_row
 from cython_ext.key_codec import KeyBatch, KeyCodec
 from cython_ext.memtable import Memtable
-from cython_ext.row_codec import RowBatch, RowCodec
-from lsmstate.changelog import APPEND, DELETE_RANGE, Write
+from cython_ext.row_codec import RowCodec
+from lsmstate.changelog import APPEND, RETRACT, Write
 from lsmstate.checkpoints import Checkpoint, Checkpoints
 from lsmstate.errors import CorruptionError
 from lsmstate.key_range import key_range
@@ -30,7 +30,6 @@ from lsmstate.row_parts import (
     check_mutations,
     check_row_sizes,
     part_bytes,
-    parts_of,
 )
 from lsmstate.run_set import RunSet
 from lsmstate.snapshot import Snapshot, Snapshots
@@ -39,14 +38,13 @@ from lsmstate.store import KeyValues, Mutation, StreamSchema
 from lsmstate.store_checks import (
     StoreGuard,
     check_rows,
-    encoded_keys,
     refuse_advance,
     stream_of,
     streams_by_name,
 )
 from lsmstate.store_reads import StoreReads
 from lsmstate.write_path import WritePath
-from lsmstate.write_steps import KINDS
+from lsmstate.write_plan import WritePlanner
 
 _log = logging.getLogger(__name__)
 
@@ -60,9 +58,9 @@ class LsmStore(StoreReads):
         self, directory: str, streams: Sequence[StreamSchema], options: Options, owner: Owner
     ) -> None:
         self._streams = streams_by_name(streams)
-        self._numbers = {name: number for number, name in enumerate(self._streams)}
-        self._key_codecs = {s.name: KeyCodec(s.key) for s in streams}
-        self._row_codecs = {s.name: RowCodec(s.rows) for s in streams}
+        key_codecs = {s.name: KeyCodec(s.key) for s in streams}
+        row_codecs = {s.name: RowCodec(s.rows) for s in streams}
+        self._planner = WritePlanner(self._streams, key_codecs, row_codecs)
         self._directory = directory
         self._options = options
         self._owner = owner
@@ -70,7 +68,7 @@ class LsmStore(StoreReads):
         self._memory = process_memory()
         self._runs = RunSet(directory, self._streams, options, owner)
         self._reader = LsmReader(
-            directory, self._streams, self._key_codecs, self._row_codecs, self._memory, self._tiers
+            directory, self._streams, key_codecs, row_codecs, self._memory, self._tiers
         )
         self._snapshots = Snapshots()
         self._holds = TierHolds(directory, self._memory)
@@ -160,18 +158,26 @@ class LsmStore(StoreReads):
 
     def append(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
         """See store.StateStore.append."""
+        return self._store(APPEND, stream, rows, keys)
+
+    def retract(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+        """See store.MultimapStore.retract."""
+        return self._store(RETRACT, stream, rows, keys)
+
+    def _store(
+        self, kind: int, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch
+    ) -> int:
         schema = stream_of(self._streams, stream)
         self._guard.check_writable()
         check_rows(schema, rows, keys)
         check_row_sizes(rows, self._options)
         if rows.nbytes > part_bytes(self._options):
             # All or nothing: what a later part is refused for is found before the first is stored.
-            for encoded_rows, _ in self._encoded(stream, rows, keys):
+            for _, encoded_rows in self._planner.encoded(stream, rows, keys, self._options):
                 check_largest_row(largest_row(encoded_rows), self._options)
-        number = self._numbers[stream]
         return sum(
-            self._make([Write(APPEND, number, self._sequence + 1, encoded, encoded_rows)])
-            for encoded_rows, encoded in self._encoded(stream, rows, keys)
+            self._make([self._planner.stored(kind, stream, self._sequence + 1, *part)])
+            for part in self._planner.encoded(stream, rows, keys, self._options)
         )
 
     def put(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
@@ -182,25 +188,7 @@ class LsmStore(StoreReads):
         """See store.MultimapStore.write."""
         self._guard.check_writable()
         check_mutations(self._streams, mutations, self._options)
-        return self._make([self._planned(i, m) for i, m in enumerate(mutations)])
-
-    def _planned(self, place: int, mutation: Mutation) -> Write:
-        name, rows = mutation.stream, mutation.rows
-        return Write(
-            KINDS[mutation.kind],
-            self._numbers[name],
-            self._sequence + 1 + place,
-            encoded_keys(self._streams[name], self._key_codecs[name], mutation.keys),
-            None if rows is None else self._row_codecs[name].encode(rows),
-        )
-
-    def _encoded(
-        self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch
-    ) -> Iterator[tuple[RowBatch, KeyBatch]]:
-        schema, codec = self._streams[stream], self._key_codecs[stream]
-        for part, part_keys in parts_of(rows, keys, self._options):
-            encoded = encoded_keys(schema, codec, part_keys)
-            yield self._row_codecs[stream].encode(part), encoded
+        return self._make(self._planner.mutations(mutations, self._sequence + 1, self._tiers()))
 
     def _make(self, writes: Sequence[Write]) -> int:
         """Log new writes as one, then apply them; the number of rows stored."""
@@ -231,7 +219,8 @@ class LsmStore(StoreReads):
         """See store.StateStore.delete."""
         self._guard.check_writable()
         stream_of(self._streams, stream)
-        self._make([self._planned(0, Mutation("delete", stream, keys))])
+        mutations = [Mutation("delete", stream, keys)]
+        self._make(self._planner.mutations(mutations, self._sequence + 1, self._tiers()))
 
     def delete_range(
         self,
@@ -244,8 +233,8 @@ class LsmStore(StoreReads):
         """See store.MultimapStore.delete_range."""
         wanted = key_range(stream_of(self._streams, stream), low, high, prefix)
         self._guard.check_writable()
-        bounds = KeyBatch.from_bytes(list(wanted))
-        self._make([Write(DELETE_RANGE, self._numbers[stream], self._sequence + 1, bounds, None)])
+        sequence = self._sequence + 1
+        self._make(self._planner.deleted_range(stream, wanted, sequence, self._tiers()))
 
     def _apply(self, write: Write) -> None:
         """Redo a logged write, as far as it is not in the runs."""
@@ -319,8 +308,8 @@ class LsmStore(StoreReads):
             reader = LsmReader(
                 self._directory,
                 self._streams,
-                self._key_codecs,
-                self._row_codecs,
+                self._planner.key_codecs,
+                self._planner.row_codecs,
                 self._memory,
                 lambda: tiers,
             )

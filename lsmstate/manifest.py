@@ -18,7 +18,7 @@ from cython_ext.key_ranges import KeyRanges
 from lsmstate.errors import CorruptionError, FormatVersionError
 from lsmstate.version import FileMeta, Run, Version
 
-#: Format 2 knows deleted ranges; edits without any are written as format 1.
+#: Format 2 knows deleted ranges and retractions; edits without any are written as format 1.
 EDIT_VERSION = 2
 
 _POINTER = re.compile(r"([A-Za-z0-9_-][A-Za-z0-9_.-]{0,250}):([0-9]{1,18}):([0-9a-f]{16})")
@@ -84,12 +84,13 @@ def changes_base(version: Version, base_runs: Mapping[int, Run]) -> bool:
     return 2 * new >= files
 
 
-def pack_edit(edit: Edit, base_runs: Mapping[int, Run]) -> bytes:
-    """The edit section of a commit's file; runs in ``base_runs`` go by number."""
+def pack_edit(edit: Edit, base_runs: Mapping[int, Run], streams: int = 1 << 16) -> bytes:
+    """The edit section of a commit's file; runs in ``base_runs`` go by number. Stored keys of the
+    hidden streams begin with a number of ``streams`` or more."""
     return bytes(
         msgpack.packb(
             {
-                "format": _format_of(edit.version),
+                "format": _format_of(edit.version, streams),
                 "base": edit.base,
                 "runs": [
                     run.number if base_runs.get(run.number) == run else _pack_run(run)
@@ -139,10 +140,11 @@ def schema_digest(schemas: str) -> int:
     return checksum(schemas.encode())
 
 
-def _format_of(version: Version) -> int:
+def _format_of(version: Version, streams: int) -> int:
     """What a release must know to read the version right: an older one would show the rows that
-    a range deleted, so it is to refuse."""
-    return EDIT_VERSION if any(len(run.deleted) for run in version.runs) else 1
+    a range deleted or a retraction took, so it is to refuse."""
+    hidden = any(int.from_bytes(file.max_key[:2], "big") >= streams for file in version.files)
+    return EDIT_VERSION if hidden or any(len(run.deleted) for run in version.runs) else 1
 
 
 def _pack_run(run: Run) -> list[Any]:

@@ -36,8 +36,8 @@ _KEYS = pa.schema([("key", pa.binary()), ("count", pa.int64())])
 
 
 class Change(NamedTuple):
-    """One write: ``append``, ``put`` (rows grouped by key, ``counts[g]`` each), ``delete``, or
-    ``delete_range`` (the keys are the bounds, None where open)."""
+    """One write: ``append``, ``put`` or ``retract`` (rows grouped by key, ``counts[g]`` each),
+    ``delete``, or ``delete_range`` (the keys are the bounds, None where open)."""
 
     kind: str
     stream: str

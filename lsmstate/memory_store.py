@@ -135,6 +135,11 @@ class MemoryStore(StoreReads):
         check_rows(stream_of(self._streams, stream), rows, keys)
         return self._make([self._change(Mutation("append", stream, keys, rows))])
 
+    def retract(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+        self._guard.check_writable()
+        check_rows(stream_of(self._streams, stream), rows, keys)
+        return self._make([self._change(Mutation("retract", stream, keys, rows))])
+
     def put(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
         return self.write([Mutation("put", stream, keys, rows)])
 
@@ -293,10 +298,11 @@ class MemoryStore(StoreReads):
         table = self._tables[change.stream]
         if change.kind == "delete_range":
             table.delete_range(*change.keys)
-        elif change.kind != "append":
+        elif change.kind in ("delete", "put"):
             table.delete(_present(change.keys))
         if change.rows is not None:
-            table.append(_present(change.keys), change.counts, change.rows)
+            add = table.retract if change.kind == "retract" else table.append
+            add(_present(change.keys), change.counts, change.rows)
         if table.is_mostly_dead:
             self._tables[change.stream] = table.rebuilt()
 

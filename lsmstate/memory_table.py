@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from cython_ext.row_codec import RowCodec
 from lsmstate.arrow_sizes import Sizes, pieces_of, row_sizes
 from lsmstate.key_range import KeyRange
 from lsmstate.store import Positions
@@ -36,6 +37,9 @@ class MemoryTable:
         self._starts: list[int] = []
         self._end = 0
         self._dead = 0
+        #: Retractions that found no row yet: key -> encoded rows.
+        self._pending: dict[bytes, list[bytes]] = {}
+        self._codec = RowCodec(schema)
         self.row_bytes = 0
         self.index_bytes = 0
 
@@ -59,10 +63,51 @@ class MemoryTable:
         assert first == self._end + rows.num_rows, "the counts must add up to the rows"
         self.index_bytes += RANGE_BYTES * len(keys)
         self._keep(rows)
+        for key in keys if self._pending else ():
+            if key in self._pending:
+                self._take(key, self._pop_pending(key))
+
+    def retract(self, keys: Sequence[bytes], counts: Positions, rows: pa.RecordBatch) -> None:
+        """Take back the oldest row that equals each of these, which are grouped by key, or wait
+        for one. Cost: that of the keys' rows."""
+        encoded = self._codec.encode(rows).to_pylist()
+        first = 0
+        for key, count in zip(keys, counts.tolist(), strict=True):
+            self._take(key, encoded[first : first + count])
+            first += count
+
+    def _take(self, key: bytes, wanted: list[bytes]) -> None:
+        """Take rows of a key; those that are not there stay pending."""
+        numbers = _expanded(_pairs(self._index.get(key, array("q")))).tolist()
+        encoded = self._codec.encode(self.rows(np.array(numbers, dtype=np.int64))).to_pylist()
+        missing = []
+        for row in wanted:
+            if row in encoded:
+                place = encoded.index(row)
+                del encoded[place], numbers[place]
+            else:
+                missing.append(row)
+        if len(missing) < len(wanted):
+            pending = self._pop_pending(key)
+            self.delete([key])
+            self._dead -= len(numbers)
+            if numbers:
+                self._index[key] = array("q", [n for number in numbers for n in (number, 1)])
+                self.index_bytes += KEY_BYTES + len(key) + RANGE_BYTES * len(numbers)
+            missing = pending + missing
+        if missing:
+            self._pending.setdefault(key, []).extend(missing)
+            self.index_bytes += KEY_BYTES + sum(map(len, missing))
+
+    def _pop_pending(self, key: bytes) -> list[bytes]:
+        pending = self._pending.pop(key, [])
+        self.index_bytes -= KEY_BYTES + sum(map(len, pending)) if pending else 0
+        return pending
 
     def delete(self, keys: Sequence[bytes]) -> None:
         """Forget the keys. Their rows keep their space until the table is ``rebuilt``."""
         for key in keys:
+            self._pop_pending(key)
             ranges = self._index.pop(key, None)
             if ranges is not None:
                 self._dead += sum(ranges[1::2])
@@ -71,7 +116,8 @@ class MemoryTable:
     def delete_range(self, low: bytes | None, high: bytes | None) -> None:
         """Forget the keys from ``low`` on and below ``high``. Cost: a look at every key."""
         first = low or b""
-        self.delete([key for key in self._index if first <= key and (high is None or key < high)])
+        known = self._index.keys() | self._pending.keys()
+        self.delete([key for key in known if first <= key and (high is None or key < high)])
 
     def copy(self) -> "MemoryTable":
         """The same rows, shared, under an index of its own."""
@@ -103,6 +149,8 @@ class MemoryTable:
         if keys:
             counts = np.array([len(found) for found in numbers], dtype=np.int64)
             table.append(keys, counts, self.rows(np.concatenate(numbers)))
+        for key, rows in self._pending.items():
+            table._take(key, rows)
         return table
 
     def find(self, keys: Iterable[bytes | None]) -> tuple[Positions, Positions]:

@@ -1,6 +1,6 @@
 """Records of the RocksDB backend: a key's count entry, and chunks of its rows.
 
-entry := live rows(u64) bytes(u64) next chunk(u32)
+entry := live rows(u64) bytes(u64) next chunk(u32) [pending retractions(u32), if there are any]
 chunk := n(u32) n lengths(u32) n encoded rows
 """
 
@@ -13,7 +13,11 @@ from lsmstate.errors import CorruptionError
 #: A chunk holds at most this many bytes of rows, or one row.
 CHUNK_BYTES = 32 << 10
 
+#: The chunk that holds a key's retractions for which there was no row yet.
+PENDING_CHUNK = 0xFFFFFFFF
+
 _ENTRY = struct.Struct("<QQI")
+_ENTRY_PENDING = struct.Struct("<QQII")
 _CHUNK = struct.Struct(">I")
 
 
@@ -23,9 +27,10 @@ class Entry(NamedTuple):
     rows: int = 0
     row_bytes: int = 0
     chunks: int = 0
+    pending: int = 0
 
     def pack(self) -> bytes:
-        return _ENTRY.pack(*self)
+        return _ENTRY_PENDING.pack(*self) if self.pending else _ENTRY.pack(*self[:3])
 
 
 class Chunk(NamedTuple):
@@ -38,7 +43,9 @@ class Chunk(NamedTuple):
 
 def unpack_entry(entry: bytes | None) -> Entry:
     """An absent key has an entry of zeros."""
-    return Entry() if entry is None else Entry(*_ENTRY.unpack(entry))
+    if entry is None:
+        return Entry()
+    return Entry(*(_ENTRY if len(entry) == _ENTRY.size else _ENTRY_PENDING).unpack(entry))
 
 
 def chunk_name(key: bytes, number: int) -> bytes:
@@ -48,7 +55,7 @@ def chunk_name(key: bytes, number: int) -> bytes:
 
 def chunks_of(position: int, key: bytes, entry: bytes) -> Iterator[Chunk]:
     """The chunks of a key, in arrival order."""
-    _, size, chunks = unpack_entry(entry)
+    _, size, chunks, _ = unpack_entry(entry)
     for number in range(chunks):
         yield Chunk(position, chunk_name(key, number), size // chunks)
 

@@ -15,6 +15,8 @@ class PendingWrite:
     def __init__(self) -> None:
         self.writes = rocksdict.WriteBatch(raw_mode=True)
         self.changed: dict[bytes, bytes | None] = {}
+        #: Retractions that wait for a row, of the keys whose have changed.
+        self.pending: dict[bytes, list[bytes]] = {}
 
     def entries(self, names: Sequence[bytes], stored: Sequence[bytes | None]) -> list[bytes | None]:
         """The keys' entries, as stored or as changed since."""

@@ -35,7 +35,9 @@ class RocksProbe:
         self.row_bytes = np.zeros(keys, dtype=np.int64)
         for position, entry in self._found.items():
             if entry is not None:
-                self.counts[position], self.row_bytes[position], _ = unpack_entry(entry)
+                found_entry = unpack_entry(entry)
+                self.counts[position] = found_entry.rows
+                self.row_bytes[position] = found_entry.row_bytes
 
     def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
         with self._access():

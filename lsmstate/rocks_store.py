@@ -31,6 +31,7 @@ from lsmstate.errors import FormatVersionError, InvalidArgumentError
 from lsmstate.key_range import key_range
 from lsmstate.options import Options
 from lsmstate.rocks_chunks import (
+    PENDING_CHUNK,
     Entry,
     chunk_name,
     cut,
@@ -165,6 +166,11 @@ class RocksStore(StoreReads):
         check_rows(stream_of(self._streams, stream), rows, keys)
         return self._make([Mutation("append", stream, keys, rows)])
 
+    def retract(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+        self._guard.check_writable()
+        check_rows(stream_of(self._streams, stream), rows, keys)
+        return self._make([Mutation("retract", stream, keys, rows)])
+
     def put(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
         return self.write([Mutation("put", stream, keys, rows)])
 
@@ -188,7 +194,7 @@ class RocksStore(StoreReads):
         distinct, starts = encoded.distinct()
         names = self._reader.names(stream, distinct)
         old = batch.entries(names, self._reader.entries(names))
-        if kind != "append":
+        if kind in ("put", "delete"):
             for name, entry in zip(names, old, strict=True):
                 self._delete(batch, name, entry)
             old = [None] * len(names)
@@ -196,10 +202,9 @@ class RocksStore(StoreReads):
             return 0
         values = self._reader.row_bytes(stream, rows)
         order = encoded.order.tolist()
+        add = self._take if kind == "retract" else self._add
         for g, name in enumerate(names):
-            self._add(
-                batch, name, old[g], [values[row] for row in order[starts[g] : starts[g + 1]]]
-            )
+            add(batch, name, old[g], [values[row] for row in order[starts[g] : starts[g + 1]]])
         return int(encoded.n_valid)
 
     def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
@@ -309,17 +314,61 @@ class RocksStore(StoreReads):
             batch.writes.delete(name, self._counts_family)
             for number in range(unpack_entry(old).chunks):
                 batch.writes.delete(chunk_name(name, number), self._rows_family)
+            self._put_pending(batch, name, unpack_entry(old), [])
+
+    def _take(
+        self, batch: PendingWrite, name: bytes, old: bytes | None, wanted: list[bytes]
+    ) -> None:
+        """Take rows of one key out of its chunks, the oldest first; what is missing waits."""
+        entry = unpack_entry(old)
+        missing = list(wanted)
+        rows, size = entry.rows, entry.row_bytes
+        for number in range(entry.chunks):
+            found = self._reader.chunk(name, number) if missing else []
+            kept = [row for row in found if not _remove(missing, row)]
+            rows -= len(found) - len(kept)
+            size -= sum(map(len, found)) - sum(map(len, kept))
+            if len(kept) < len(found):
+                batch.writes.put(chunk_name(name, number), pack_chunk(kept), self._rows_family)
+        pending = self._pending(batch, name, entry) + missing
+        self._put_pending(batch, name, entry, pending)
+        self._put_entry(batch, name, Entry(rows, size, entry.chunks, len(pending)))
+
+    def _pending(self, batch: PendingWrite, name: bytes, entry: Entry) -> list[bytes]:
+        """A key's retractions that wait for a row."""
+        if name in batch.pending:
+            return batch.pending[name]
+        return self._reader.chunk(name, PENDING_CHUNK) if entry.pending else []
+
+    def _put_pending(
+        self, batch: PendingWrite, name: bytes, entry: Entry, pending: list[bytes]
+    ) -> None:
+        if pending:
+            batch.writes.put(
+                chunk_name(name, PENDING_CHUNK), pack_chunk(pending), self._rows_family
+            )
+        elif entry.pending:
+            batch.writes.delete(chunk_name(name, PENDING_CHUNK), self._rows_family)
+        if pending or entry.pending:
+            batch.pending[name] = pending
+
+    def _put_entry(self, batch: PendingWrite, name: bytes, entry: Entry) -> None:
+        batch.changed[name] = entry.pack()
+        batch.writes.put(name, entry.pack(), self._counts_family)
 
     def _add(self, batch: PendingWrite, name: bytes, old: bytes | None, rows: list[bytes]) -> None:
         """Add one key's rows to a write: new chunks, and the key's new entry."""
         entry = unpack_entry(old)
-        number = entry.chunks
-        for number, part in enumerate(cut(rows), start=entry.chunks):
-            batch.writes.put(chunk_name(name, number), pack_chunk(part), self._rows_family)
+        pending = list(self._pending(batch, name, entry))
+        rows = [row for row in rows if not _remove(pending, row)]
+        if entry.pending:
+            self._put_pending(batch, name, entry, pending)
+        chunks = entry.chunks
+        for part in cut(rows) if rows else ():
+            batch.writes.put(chunk_name(name, chunks), pack_chunk(part), self._rows_family)
+            chunks += 1
         size = entry.row_bytes + sum(map(len, rows))
-        new = Entry(entry.rows + len(rows), size, number + 1).pack()
-        batch.changed[name] = new
-        batch.writes.put(name, new, self._counts_family)
+        self._put_entry(batch, name, Entry(entry.rows + len(rows), size, chunks, len(pending)))
 
     def _write(self, batch: rocksdict.WriteBatch) -> None:
         self._guard.writes += 1
@@ -402,3 +451,11 @@ def _link_files(source: str, target: str) -> None:
         except OSError:
             # A file system without hard links.
             shutil.copyfile(old, new)
+
+
+def _remove(rows: list[bytes], row: bytes) -> bool:
+    """Remove a row that is there; whether it was."""
+    if row in rows:
+        rows.remove(row)
+        return True
+    return False

@@ -69,6 +69,8 @@ def check_mutations(
     """Refuse several writes as one, before any is made; see store.MultimapStore.write."""
     for kind, name, keys, rows in mutations:
         stream = stream_of(streams, name)
+        if kind == "retract":
+            raise InvalidArgumentError(f"'retract' in stream {name!r}: it is a write of its own")
         if (rows is None) != (kind == "delete"):
             raise InvalidArgumentError(
                 f"{kind!r} in stream {name!r}: give rows to 'append' and 'put', none to 'delete'"

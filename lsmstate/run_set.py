@@ -199,7 +199,8 @@ class RunSet:
             flush.replay_from,
         )
         try:
-            sealed = self._files.seal(table, pack_edit(edit, {} if full else self._base_runs))
+            packed = pack_edit(edit, {} if full else self._base_runs, len(self._streams))
+            sealed = self._files.seal(table, packed)
             if self._options.syncs_commits:
                 sync_directory(self._directory)
         except BaseException:

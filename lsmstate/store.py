@@ -53,10 +53,10 @@ class Entries(NamedTuple):
 
 
 class Mutation(NamedTuple):
-    """One write of several that ``MultimapStore.write`` makes at once; ``rows`` is None for
-    ``delete``. See the store's method of that name."""
+    """One write of several that ``MultimapStore.write`` makes at once (not ``retract``); ``rows``
+    is None for ``delete``. See the store's method of that name."""
 
-    kind: Literal["append", "put", "delete"]
+    kind: Literal["append", "put", "delete", "retract"]
     stream: str
     keys: pa.RecordBatch | KeyBatch
     rows: pa.RecordBatch | None = None
@@ -205,6 +205,16 @@ class MultimapStore(StateStore, StoreReader, Protocol):
         """Replace: delete the keys and append the rows, in one write that a crash never halves.
         A key given twice gets all its rows; nulls and the result as ``append`` has them.
         MemoryLimitError if the batch is larger than an eighth of the memory cap."""
+        ...
+
+    def retract(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+        """Take back ``rows[i]`` under ``keys[i]``: the oldest equal row stored there lives no
+        more. Without one the retraction stays pending and takes the next equal row that comes, so
+        rows and retractions may arrive in any order. Equal is what is encoded alike. Deleting a
+        key forgets its pending retractions. Rows whose key holds a null are left out; returns the
+        number of retractions. InvalidArgumentError in a stream with an expiry. Cost: on our own
+        store, as ``append``, and reading or counting a key with retractions reads its rows;
+        elsewhere, that of the key's rows."""
         ...
 
     def write(self, mutations: Sequence[Mutation]) -> int:

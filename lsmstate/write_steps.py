@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from cython_ext.memtable import Memtable
 from cython_ext.memtable_ranges import delete_range
-from lsmstate.changelog import APPEND, DELETE, DELETE_RANGE, PUT, Write
+from lsmstate.changelog import APPEND, DELETE, DELETE_RANGE, PUT, RETRACT, Write
 from lsmstate.key_range import KeyRange
 
 Step = Callable[[Memtable, Write, int], int]
@@ -40,6 +40,7 @@ STEPS: Mapping[int, tuple[Step, ...]] = {
     DELETE: (_delete,),
     PUT: (_delete, _append),
     DELETE_RANGE: (_delete_range,),
+    RETRACT: (_append,),
 }
 
 #: As users name them.

@@ -12,14 +12,32 @@ class ModelStore:
 
     def __init__(self, streams: Iterable[str]) -> None:
         self.streams: dict[str, dict[Key, list[Row]]] = {name: {} for name in streams}
+        #: Retractions that found no row yet.
+        self.pending: dict[str, dict[Key, list[Row]]] = {name: {} for name in self.streams}
 
     def append(self, stream: str, rows: Sequence[Row], keys: Sequence[Key]) -> int:
         stored = 0
         for row, key in zip(rows, keys, strict=True):
             if None not in key:
-                self.streams[stream].setdefault(key, []).append(row)
+                pending = self.pending[stream].get(key, [])
+                if row in pending:
+                    pending.remove(row)
+                else:
+                    self.streams[stream].setdefault(key, []).append(row)
                 stored += 1
         return stored
+
+    def retract(self, stream: str, rows: Sequence[Row], keys: Sequence[Key]) -> int:
+        taken = 0
+        for row, key in zip(rows, keys, strict=True):
+            if None not in key:
+                live = self.streams[stream].get(key, [])
+                if row in live:
+                    live.remove(row)
+                else:
+                    self.pending[stream].setdefault(key, []).append(row)
+                taken += 1
+        return taken
 
     def probe(self, stream: str, keys: Sequence[Key]) -> list[list[Row]]:
         return [self.streams[stream].get(key, []) for key in keys]
@@ -27,6 +45,7 @@ class ModelStore:
     def delete(self, stream: str, keys: Sequence[Key]) -> None:
         for key in keys:
             self.streams[stream].pop(key, None)
+            self.pending[stream].pop(key, None)
 
     def put(self, stream: str, rows: Sequence[Row], keys: Sequence[Key]) -> int:
         self.delete(stream, keys)
@@ -39,13 +58,13 @@ class ModelStore:
         high: Key | None = None,
         prefix: Key | None = None,
     ) -> None:
-        for key in list(self.streams[stream]):
+        for key in self.streams[stream].keys() | self.pending[stream].keys():
             if (
                 (low is None or key >= low)
                 and (high is None or key < high)
                 and (prefix is None or key[: len(prefix)] == prefix)
             ):
-                del self.streams[stream][key]
+                self.delete(stream, [key])
 
     def scan(self, stream: str) -> list[Row]:
         return [row for rows in self.streams[stream].values() for row in rows]
@@ -72,6 +91,8 @@ class ModelStore:
 
     def copy(self) -> "ModelStore":
         other = ModelStore(self.streams)
+        for name, kept in self.pending.items():
+            other.pending[name] = {key: list(rows) for key, rows in kept.items()}
         for name, kept in self.streams.items():
             other.streams[name] = {key: list(rows) for key, rows in kept.items()}
         return other

@@ -35,6 +35,7 @@ BOUNDS = st.one_of(
     st.tuples(st.integers(-1, 7)),
     st.tuples(st.integers(-1, 7), st.sampled_from(["", "a", "a\0", "b", "s1"])),
 )
+AGAIN = st.sampled_from(["append", "retract"])
 STREAM_NAMES = st.sampled_from(["customers", "returns"])
 
 
@@ -124,6 +125,26 @@ def store_machine(backend: str, examples: int, steps: int = 40) -> type:
                     write = getattr(self.model, kind)
                     expected += write(stream, rows.to_pylist(), model_keys(batch))
             assert self.store.write(mutations) == expected
+
+        @precondition(lambda self: not self.is_committed)
+        @rule(stream=STREAM_NAMES, keys=KEYS, back=st.integers(0, 30), kind=AGAIN)
+        def retract_or_append_again(self, stream, keys, back, kind):
+            """Rows that may have been there, so that some are equal."""
+            numbers = [max(0, self.row_id - back + i % 4) for i in range(len(keys))]
+            rows, batch = rows_of(stream, numbers), keys_of(*keys)
+            stored = getattr(self.store, kind)(stream, rows, batch)
+            taken = getattr(self.model, kind)(stream, rows.to_pylist(), model_keys(batch))
+            assert stored == taken
+
+        @precondition(lambda self: not self.is_committed)
+        @rule(stream=STREAM_NAMES, keys=KEYS)
+        def retract_the_first(self, stream, keys):
+            batch = keys_of(*keys)
+            live = self.model.probe(stream, model_keys(batch))
+            first = [rows[0]["id"] if rows else 0 for rows in live]
+            rows = rows_of(stream, first)
+            stored = self.store.retract(stream, rows, batch)
+            assert stored == self.model.retract(stream, rows.to_pylist(), model_keys(batch))
 
         def new_rows(self, stream, count):
             """Rows that were never there before."""

@@ -43,6 +43,7 @@ SCRIPT = [
     ("delete", 7),
     ("put", 0),
     ("delete range", 20),
+    ("retract", 2),
     ("append", 3),
     ("flush", 0),
     ("append", 4),
@@ -59,6 +60,8 @@ def do(store, step):
     what, number = step
     if what == "append":
         store.append("customers", *BATCHES[number])
+    elif what == "retract":
+        store.retract("customers", *BATCHES[number])
     elif what == "put":
         store.put("customers", *BATCHES[number])
     elif what == "delete range":
@@ -95,7 +98,7 @@ def model_after(steps):
     """The ids in a store after these steps."""
     model = ModelStore(["customers"])
     for what, number in single_steps(steps):
-        if what in ("append", "put"):
+        if what in ("append", "put", "retract"):
             rows, keys = BATCHES[number]
             keys = [tuple(key.values()) for key in keys.to_pylist()]
             rows = [{"id": i} for i in rows.column("id").to_pylist()]

@@ -1,13 +1,21 @@
 """What deleting leaves in the runs of our own store: ranges hide older runs, files go unread."""
 
 import msgpack
-from store_contract import STREAMS, customers, ids, keys_of, scanned
+import pyarrow as pa
+import pytest
+from store_contract import RETURNS, STREAMS, customers, ids, keys_of, scanned
 
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import KIB, MIB, Options
 
+#: Without the worker, so that what is in which run does not depend on its speed.
 TINY = Options(
-    memory_bytes=8 * MIB, memtable_bytes=256 * KIB, file_bytes=64 * KIB, fanout=2, max_runs=4
+    memory_bytes=8 * MIB,
+    memtable_bytes=256 * KIB,
+    file_bytes=64 * KIB,
+    fanout=2,
+    max_runs=4,
+    background=False,
 )
 
 
@@ -15,6 +23,11 @@ def attempt(directory, pointer=None, number=0, options=TINY):
     return LsmStore.open_attempt(
         str(directory), STREAMS, pointer=pointer, batch_id=number, attempt_id="a", options=options
     )
+
+
+def returns(number):
+    rows = [{"id": number, "price": None, "day": None}]
+    return pa.RecordBatch.from_pylist(rows, schema=RETURNS.rows)
 
 
 def fill(store, numbers):
@@ -85,15 +98,19 @@ def test_many_ranges_make_the_memtable_full(tmp_path):
     store.close()
 
 
-def test_older_releases_refuse_a_state_with_deleted_ranges(tmp_path):
-    """Their manifests are of format 1; ours is too until a range is in a run."""
+@pytest.mark.parametrize("kind", ["range", "retraction"])
+def test_older_releases_refuse_a_state_with_what_they_do_not_know(tmp_path, kind):
+    """Their manifests are of format 1; ours is too until there is such a thing in a run."""
     pointers = []
     with attempt(tmp_path) as store:
         fill(store, range(5))
         store.delete("customers", keys_of(3))
         pointers.append(store.commit())
     with attempt(tmp_path, pointers[0], 1) as store:
-        store.delete_range("customers", low=(2,))
+        if kind == "range":
+            store.delete_range("customers", low=(2,))
+        else:
+            store.retract("returns", returns(1), keys_of(2))
         pointers.append(store.commit())
     formats = []
     for pointer in pointers:
@@ -104,3 +121,22 @@ def test_older_releases_refuse_a_state_with_deleted_ranges(tmp_path):
             ).section("edit")
             formats.append(msgpack.unpackb(section)["format"])
     assert formats == [1, 2]
+
+
+def test_retractions_and_rows_find_each_other_across_runs(tmp_path):
+    with attempt(tmp_path) as store:
+        live = []
+        for step in range(10):
+            numbers = range(100 * step, 100 * step + 100)
+            fill(store, numbers)
+            gone = [
+                n for n in range(100 * step + 100) if n % 7 == step % 7 and n in {*live, *numbers}
+            ]
+            rows = customers(*gone, name="w" * 900)
+            store.retract("customers", rows, keys_of(*gone))
+            live = [n for n in [*live, *numbers] if n not in gone]
+            store.flush()
+            assert ids(scanned(store, "customers")) == live
+        assert store.exists("customers", keys_of(*range(1000))).nonzero()[0].tolist() == live
+        assert store.stats().writes.merges > 0
+        store.check()

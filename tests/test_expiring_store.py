@@ -72,6 +72,10 @@ class TestContract(StateStoreTests):
     backend = "lsm"
     # Its other process knows the streams without expiry only.
     test_a_commit_in_another_process = None
+    # Retractions are refused where there is an expiry.
+    test_retract_takes_the_oldest_equal_row = None
+    test_deleting_a_key_forgets_its_retractions = None
+    test_rows_and_retractions_may_come_in_any_order = None
 
     def test_streams_come_in_their_order(self, store):
         assert list(store.streams) == ["customers", "returns"]
@@ -384,3 +388,15 @@ def test_as_the_model_has_it(tmp_path_factory, name, operations, with_rule):
             assert counts == [sum(key == k for key, _ in alive.values()) for k in range(5)]
     finally:
         store.close()
+
+
+def test_retractions_are_refused_where_there_is_an_expiry(tmp_path, backend):
+    with opened(tmp_path, backend) as store:
+        rows, keys = batch((1, 1, 50), (1, 2, 50))
+        for stream in ("plain", "timed"):
+            store.append(stream, rows, keys)
+        with pytest.raises(InvalidArgumentError, match="delete the key"):
+            store.retract("timed", rows, keys)
+        assert store.retract("plain", rows.slice(1), keys.slice(1)) == 1
+        assert all_ids(store, "plain") == [1]
+        assert all_ids(store) == [1, 2]
