@@ -140,11 +140,17 @@ def test_an_installed_wheel_works_in_any_directory(installed: Path, tmp_path: Pa
     assert "ok run-" in run(command, "verify", "state", directory=tmp_path)
 
 
-def test_the_wheel_keeps_the_contract(installed: Path, tmp_path: Path) -> None:
+def test_the_wheel_keeps_the_contract(built: Path, installed: Path, tmp_path: Path) -> None:
+    """With the tests that the sdist brings, and none of its sources beside them."""
     extras = ("pytest", "pytest-timeout", "hypothesis", "rocksdict")
     run(installed, "-m", "pip", "install", "--quiet", *extras, directory=tmp_path)
-    shutil.copytree(ROOT / "tests", tmp_path / "tests")
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (unpacked,) = tmp_path.glob("lsmstate-*")
+    place = tmp_path / "away"
+    shutil.copytree(unpacked / "tests", place / "tests")
+    shutil.copy(unpacked / "pyproject.toml", place)
     tests = [f"tests/{name}" for name in STORE_TESTS]
-    shown = run(installed, "-m", "pytest", "-q", *tests, directory=tmp_path)
+    shown = run(installed, "-m", "pytest", "-q", *tests, directory=place)
     assert re.search(r"\d{3} passed", shown), shown[-500:]
