@@ -15,7 +15,7 @@ from lsmstate.store import StreamSchema
 KEY = pa.schema([("k", pa.int64())])
 ROWS = pa.schema([("k", pa.int64()), ("text", pa.string())])
 STREAM = StreamSchema("people", KEY, ROWS)
-OPTIONS = Options(memory_bytes=8 * MIB)
+OPTIONS = Options(memory_bytes=8 * MIB, background=False)
 
 
 def keys(numbers):
