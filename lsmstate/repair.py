@@ -4,6 +4,7 @@ The damaged directory is only read. Files that are whole are copied, of damaged 
 rows are written anew, and of a changelog the whole records. The report says what was lost.
 """
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -30,8 +31,8 @@ from lsmstate.version import FileMeta, Version
 @dataclass(frozen=True, slots=True)
 class Loss:
     """What could not be read of one file. ``rows`` None: nobody knows how many. Where
-    ``deletions`` may be lost too, rows that were deleted may be back. Key ranges are as stored,
-    with the stream's number in front."""
+    ``deletions`` (or retractions) may be lost too, rows that were deleted may be back. Key ranges
+    are as stored, with the stream's number in front."""
 
     file: str
     what: str
@@ -191,9 +192,14 @@ class _Repair:
             self._losses.append(Loss(file.name, what, None, ranges=ranges))
         elif lost_rows or lost_keys:
             what = "blocks are damaged"
-            undeleted = salvaged.has_lost_keys and lost_keys > 0
+            undeleted = (salvaged.has_lost_keys and lost_keys > 0) or self._hold_retractions(ranges)
             self._losses.append(Loss(file.name, what, lost_rows, undeleted, ranges))
         return made
+
+    def _hold_retractions(self, ranges: Sequence[KeyRange]) -> bool:
+        """Whether keys reach into the hidden streams behind the named ones."""
+        named = len(json.loads(self._state.edit.schemas)).to_bytes(2, "big")
+        return any(part.high is None or part.high >= named for part in ranges)
 
     # Commit and changelog -----------------------------------------------------------------
 
