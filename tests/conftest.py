@@ -1,7 +1,8 @@
-"""Fixtures that start Spark; a test that uses them carries the marker ``spark``."""
+"""Fixtures: a Spark session (its tests carry the marker ``spark``), and a directory in memory."""
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,3 +38,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def memory_path(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory where there is one: for hundreds of syncs, none of which has to be
+    real. A test that makes many stores removes each, since there may be little room."""
+    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tmp_path
+    with tempfile.TemporaryDirectory(dir=base) as directory:
+        yield Path(directory)

@@ -111,22 +111,22 @@ def test_a_commit_after_a_replay_holds_what_was_replayed(tmp_path):
     ],
     ids=["one", "group"],
 )
-def test_a_tail_torn_at_any_byte_costs_the_last_record_only(tmp_path, last):
-    with opened(tmp_path / "store") as store:
+def test_a_tail_torn_at_any_byte_costs_the_last_record_only(memory_path, last):
+    with opened(memory_path / "store") as store:
         store.append("customers", customers(1), keys_of(1))
-        (log,) = logs(tmp_path / "store")
+        (log,) = logs(memory_path / "store")
         before = log.stat().st_size
         store.write(last)
     data = log.read_bytes()
     assert len(data) > before + 50
     for size in range(before, len(data)):
-        shutil.rmtree(tmp_path / "copy", ignore_errors=True)
-        shutil.copytree(tmp_path / "store", tmp_path / "copy")
-        (tmp_path / "copy" / log.name).write_bytes(data[:size])
-        with opened(tmp_path / "copy") as store:
+        shutil.rmtree(memory_path / "copy", ignore_errors=True)
+        shutil.copytree(memory_path / "store", memory_path / "copy")
+        (memory_path / "copy" / log.name).write_bytes(data[:size])
+        with opened(memory_path / "copy") as store:
             assert ids(scanned(store, "customers")) == [1]
             store.append("customers", customers(3), keys_of(3))
-        assert all_ids(tmp_path / "copy") == [1, 3]
+        assert all_ids(memory_path / "copy") == [1, 3]
 
 
 def test_damage_before_the_last_record_is_an_error(tmp_path):

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import tempfile
 import threading
 from pathlib import Path
 from random import Random
@@ -368,31 +367,24 @@ def check_after(directory, done):
     assert len(at(directory, "z")) == len(rows) + 1
 
 
-@pytest.fixture
-def place(tmp_path):
-    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tmp_path
-    with tempfile.TemporaryDirectory(dir=base) as directory:
-        yield Path(directory)
-
-
 @pytest.mark.parametrize("tear", [None, 0.5, 1.0])
-def test_an_error_at_any_operation(place, tear):
+def test_an_error_at_any_operation(memory_path, tear):
     count = Faults()
-    assert run(place / "count", count, "never") == len(SCRIPT)
+    assert run(memory_path / "count", count, "never") == len(SCRIPT)
     for number in range(0, len(count.seen), 5):
         hook = Faults(number, tear=tear)
-        done = run(place / f"{number}", hook, "never")
+        done = run(memory_path / f"{number}", hook, "never")
         assert hook.failed == 1
-        check_after(place / f"{number}", done)
-        shutil.rmtree(place / f"{number}")
+        check_after(memory_path / f"{number}", done)
+        shutil.rmtree(memory_path / f"{number}")
 
 
-def test_killed_at_any_operation(place):
+def test_killed_at_any_operation(memory_path):
     count = Faults()
-    run(place / "count", count, "never")
+    run(memory_path / "count", count, "never")
     for number in range(1, len(count.seen), 11):
-        directory = place / f"{number}"
-        report = place / f"{number}.done"
+        directory = memory_path / f"{number}"
+        report = memory_path / f"{number}.done"
 
         def work(number=number, directory=directory, report=report):
             def kill(operation, path, offset, size):
@@ -413,16 +405,16 @@ def test_killed_at_any_operation(place):
         shutil.rmtree(directory)
 
 
-def test_the_power_goes_at_any_operation(place):
-    count = Disk(place / "count")
-    assert run(place / "count", count, "always") == len(SCRIPT)
+def test_the_power_goes_at_any_operation(memory_path):
+    count = Disk(memory_path / "count")
+    assert run(memory_path / "count", count, "always") == len(SCRIPT)
     chance = Random(11)
     for cut in range(1, count.seen, 5):
-        disk = Disk(place / f"{cut}", cut_at=cut)
-        done = run(place / f"{cut}", disk, "always")
-        disk.after_the_cut(place / f"{cut}.left", chance)
-        check_after(place / f"{cut}.left", done)
-        for path in place.iterdir():
+        disk = Disk(memory_path / f"{cut}", cut_at=cut)
+        done = run(memory_path / f"{cut}", disk, "always")
+        disk.after_the_cut(memory_path / f"{cut}.left", chance)
+        check_after(memory_path / f"{cut}.left", done)
+        for path in memory_path.iterdir():
             if path.name != "count":
                 shutil.rmtree(path)
 

@@ -1,9 +1,6 @@
 """A power cut at any file operation takes what the sync policy says it may, and no more."""
 
-import os
 import shutil
-import tempfile
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -17,14 +14,6 @@ from lsmstate.options import Options
 
 #: After how many steps of the script all that was written is committed.
 COMMITTED = [i + 1 for i, (what, _) in enumerate(SCRIPT) if what in ("commit", "flush")]
-
-
-@pytest.fixture
-def place(tmp_path):
-    """A directory in memory where there is one: hundreds of syncs, none of which has to be real."""
-    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tmp_path
-    with tempfile.TemporaryDirectory(dir=base) as directory:
-        yield Path(directory)
 
 
 def work(directory, disk, sync):
@@ -55,15 +44,15 @@ def allowed(done, sync):
 
 
 @pytest.mark.parametrize("sync", ["always", "commit"])
-def test_a_power_cut_at_any_operation(place, sync):
-    count = Disk(place / "count")
-    assert work(place / "count", count, sync) == len(SCRIPT)
+def test_a_power_cut_at_any_operation(memory_path, sync):
+    count = Disk(memory_path / "count")
+    assert work(memory_path / "count", count, sync) == len(SCRIPT)
     chance = Random(7)
     shorter = 0
     for cut in range(1, count.seen, 2):
-        disk = Disk(place / f"{cut}", cut_at=cut)
-        done = work(place / f"{cut}", disk, sync)
-        left = place / f"{cut}.left"
+        disk = Disk(memory_path / f"{cut}", cut_at=cut)
+        done = work(memory_path / f"{cut}", disk, sync)
+        left = memory_path / f"{cut}.left"
         disk.after_the_cut(left, chance)
         # The power goes a second time, while the store recovers.
         again = Disk(left, cut_at=chance.randrange(1, 12))
@@ -71,8 +60,8 @@ def test_a_power_cut_at_any_operation(place, sync):
             try:
                 opened(left, sync).close()
             except OSError:
-                again.after_the_cut(place / f"{cut}.twice", chance)
-                left = place / f"{cut}.twice"
+                again.after_the_cut(memory_path / f"{cut}.twice", chance)
+                left = memory_path / f"{cut}.twice"
         with opened(left, sync) as store:
             state = found(store)
             store.check()
@@ -81,20 +70,20 @@ def test_a_power_cut_at_any_operation(place, sync):
             store.append("customers", customers(10_000), keys_of(999))
         with opened(left, sync) as store:
             assert found(store) == [*state, 10_000]
-        for path in place.iterdir():
+        for path in memory_path.iterdir():
             if path.name != "count":
                 shutil.rmtree(path)
     assert shorter > 0  # the disk does forget
 
 
-def test_a_sync_that_failed_is_not_trusted_afterwards(place):
+def test_a_sync_that_failed_is_not_trusted_afterwards(memory_path):
     """Linux forgets what it could not write: the store that is opened next must not build on it."""
-    count = Disk(place / "count")
-    assert work(place / "count", count, "always") == len(SCRIPT)
+    count = Disk(memory_path / "count")
+    assert work(memory_path / "count", count, "always") == len(SCRIPT)
     assert count.syncs > 25
     chance = Random(3)
     for failing in range(count.syncs):
-        directory = place / f"{failing}"
+        directory = memory_path / f"{failing}"
         disk = Disk(directory, fail_sync=failing)
         done = work(directory, disk, "always")
         assert done < len(SCRIPT)
@@ -106,9 +95,9 @@ def test_a_sync_that_failed_is_not_trusted_afterwards(place):
             assert state in STATES[done : done + 2]
             store.append("customers", customers(10_000), keys_of(999))
             store.append("customers", customers(10_001), keys_of(999))
-        disk.after_the_cut(place / f"{failing}.left", chance)
+        disk.after_the_cut(memory_path / f"{failing}.left", chance)
         store.close()
-        with opened(place / f"{failing}.left", "always") as store:
+        with opened(memory_path / f"{failing}.left", "always") as store:
             assert found(store) == [*state, 10_000, 10_001], failing
             store.check()
         shutil.rmtree(directory)
