@@ -18,7 +18,7 @@ from workloads import ROWS, Workload
 
 from cython_ext.key_codec import KeyCodec
 from cython_ext.row_codec import RowCodec
-from lsmstate.backends import open_attempt, open_store
+from lsmstate.lsm_store import LsmStore
 from lsmstate.options import Options
 from lsmstate.store import StateStore
 
@@ -75,7 +75,7 @@ class OurSide:
     @classmethod
     def process(cls, directory: str, work: Workload, streams: int, options: Options) -> Self:
         schemas = [work.stream_schema(f"s{number}") for number in range(streams)]
-        return cls(open_store(directory, schemas, options=options), logged=True)
+        return cls(LsmStore.open(directory, schemas, options=options), logged=True)
 
     @classmethod
     def attempt(
@@ -89,7 +89,7 @@ class OurSide:
     ) -> Self:
         os.makedirs(directory, exist_ok=True)
         return cls(
-            open_attempt(
+            LsmStore.open_attempt(
                 directory,
                 [work.stream_schema(f"s{number}") for number in range(streams)],
                 pointer=pointer,
