@@ -12,11 +12,10 @@ from collections.abc import Generator, Sequence
 
 from cython_ext.entries import EntrySource
 from cython_ext.memtable import Memtable
-from cython_ext.merging_iter import MergingSource
 from lsmstate.compaction import Task
 from lsmstate.memtables import source_of
 from lsmstate.table_files import TableWriter, UnsealedTable
-from lsmstate.version import FileMeta, Run
+from lsmstate.version import NOTHING, FileMeta, Run
 
 EVERYTHING = 1 << 62
 
@@ -124,7 +123,7 @@ class Merge(FileJob):
         self,
         task: Task,
         runs: Sequence[Run],
-        sources: Sequence[EntrySource],
+        source: EntrySource,
         files: TableWriter,
     ) -> None:
         self.task = task
@@ -135,8 +134,7 @@ class Merge(FileJob):
         self.files: list[FileMeta] = []
         base = min((f.min_sequence for r in runs for f in r.files if f.rows), default=0)
         names: list[str] = []
-        source = MergingSource(sources)
         #: What the runs together delete from all older ones.
-        self.deleted = source.deleted
+        self.deleted = source.deleted if source.deleted is not None else NOTHING
         slices = files.write_slices(source, base, self.files, names, bottom=task.bottom)
         super().__init__(slices, files, names)

@@ -206,7 +206,7 @@ class _Repair:
     def _commit(self, version: Version, replay_from: tuple[int, int]) -> str:
         edit = replace(self._state.edit, version=version, base=None, replay_from=replay_from)
         table = self._files.begin_table("commit", version.next_sequence)
-        sealed = self._files.seal(table, pack_edit(edit, {}))
+        sealed = self._files.seal(table, pack_edit(edit, {}, len(json.loads(edit.schemas))))
         pointer = str(Pointer(table.name, sealed.size, sealed.checksum))
         live = {file.name for file in version.files} | {table.name}
         self._owner.committed(pointer, live, replay_from[0])

@@ -6,11 +6,14 @@ once, because no pointer can name it.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from cython_ext.entries import EntrySource
 from cython_ext.file import sync_directory
 from cython_ext.key_ranges import KeyRanges
 from cython_ext.memtable import Memtable
+from cython_ext.merging_iter import MergingSource
+from cython_ext.retraction_merge import RetractingSource
 from lsmstate.background import SLICE_BYTES, worker
 from lsmstate.compaction import pick
 from lsmstate.compactor import EVERYTHING, Flush, Merge
@@ -127,11 +130,26 @@ class RunSet:
                 sources = [
                     self._tables.source(self._directory, run.files, run.deleted) for run in runs
                 ]
-                self._merge = Merge(task, runs, sources, self._files)
+                source: EntrySource = MergingSource(sources)
+                if task.bottom:
+                    source = self._without_retracted(source, runs)
+                self._merge = Merge(task, runs, source, self._files)
                 self._due_bytes = 0
                 if self._options.background:
                     worker().submit(self._merge)
         return self._merge
+
+    def _without_retracted(self, source: EntrySource, runs: Sequence[Run]) -> EntrySource:
+        """The entries of a merge below which nothing is older, rows and their retractions gone."""
+        first = len(self._streams).to_bytes(2, "big")
+        hidden = [[file for file in run.files if file.max_key[:2] >= first] for run in runs]
+        if not any(hidden):
+            return source
+        ahead = [
+            self._tables.source(self._directory, files, run.deleted)
+            for run, files in zip(runs, hidden, strict=True)
+        ]
+        return RetractingSource(source, MergingSource(ahead), len(self._streams))
 
     def _step(self, max_bytes: int) -> None:
         merge = self._merge
