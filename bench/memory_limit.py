@@ -26,7 +26,7 @@ from rich.table import Table
 from lsmstate.backends import open_store
 from lsmstate.errors import MemoryLimitError
 from lsmstate.options import MIB, Options, parse_bytes
-from lsmstate.store import StateStore, StreamSchema
+from lsmstate.store import MultimapStore, StateStore, StreamSchema
 
 KEY = pa.schema([("key", pa.int64())])
 ROWS = pa.schema([("key", pa.int64()), ("value", pa.int64()), ("text", pa.string())])
@@ -150,12 +150,57 @@ def many_stores(directory: str, options: Options, scale: float) -> None:
         store.close()
 
 
+class LongReader:
+    """Reads a snapshot a piece at a time, in key order or backward."""
+
+    def __init__(self, store: MultimapStore, expected: tuple[int, int], *, reverse: bool) -> None:
+        self._expected = expected
+        self._snapshot = store.snapshot()
+        self._pieces = self._snapshot.iterate("s", reverse=reverse)
+        self._rows = self._total = 0
+
+    def step(self) -> bool:
+        """Read one more piece; False at the end, where everything must have been there."""
+        piece = next(self._pieces, None)
+        if piece is None:
+            assert (self._rows, self._total) == self._expected
+            self._snapshot.close()
+            return False
+        self._rows += piece.rows.num_rows
+        self._total += int(np.sum(piece.rows.column(1).to_numpy()))
+        return True
+
+
+def long_readers(directory: str, options: Options, scale: float) -> None:
+    """3 million random keys; four snapshots at a time are read while the writer goes on."""
+    store = open_store(directory, [stream("s")], options=options)
+    readers: list[LongReader] = []
+    rows = total = 0
+    for number, (batch, keys) in enumerate(random_batches(int(3_000_000 * scale), 2)):
+        rows += store.append("s", batch, keys)
+        total += int(np.sum(batch.column(1).to_numpy()))
+        for reader in readers:
+            reader.step()
+        if number % 15 == 14:
+            if len(readers) == 4:
+                oldest = readers.pop(0)
+                while oldest.step():
+                    pass
+            readers.append(LongReader(store, (rows, total), reverse=number % 2 == 0))
+    for reader in readers:
+        while reader.step():
+            pass
+    assert read(store, "s") == (rows, total)
+    store.close()
+
+
 SCENARIOS: dict[str, Callable[[str, Options, float], None]] = {
     "one_hot_key": one_hot_key,
     "huge_rows": huge_rows,
     "random_keys": random_keys,
     "many_streams": many_streams,
     "many_stores": many_stores,
+    "long_readers": long_readers,
 }
 
 

@@ -14,9 +14,7 @@ from cython_ext.block cimport (
     next_entry, restart_before, restart_place,
 )
 from cython_ext.coding cimport compare, put_bytes, release
-from cython_ext.memtable cimport (
-    MAX_HEIGHT, Memtable, MemtableSource, Node, StreamList, find_node, list_of, start_path,
-)
+from cython_ext.memtable cimport Memtable, MemtableSource, Node, StreamList, list_of
 from cython_ext.sst_reader cimport USE_SCAN, Sst, SstSource
 
 
@@ -42,16 +40,12 @@ cdef class BackwardMemtableSource(MemtableSource):
             stream -= 1
 
     cdef void _step(self) noexcept nogil:
-        cdef Node* path[MAX_HEIGHT]
         cdef StreamList* stream_list = list_of(self.memtable, self.stream)
-        start_path(stream_list, path)
-        find_node(stream_list, path, self.node.key, self.node.key_size)
-        self.following = path[0]
-        if self.following == stream_list.head:
+        self.following = _last_before(stream_list, self.node.key, self.node.key_size)
+        if self.following == NULL:
             self._enter_from_behind(<int64_t> self.stream - 1)
 
     cdef int seek(self, const uint8_t* key, size_t size) except -1 nogil:
-        cdef Node* path[MAX_HEIGHT]
         cdef StreamList* stream_list
         cdef uint32_t stream = 0
         if size > 0:
@@ -62,14 +56,27 @@ cdef class BackwardMemtableSource(MemtableSource):
         self.node = NULL
         self.following = NULL
         if stream_list != NULL:
-            start_path(stream_list, path)
-            find_node(stream_list, path, key, size)
-            if path[0] != stream_list.head:
-                self.following = path[0]
-                self.stream = stream
+            self.following = _last_before(stream_list, key, size)
+            self.stream = stream
         if self.following == NULL:
             self._enter_from_behind(<int64_t> stream - 1)
         return 0
+
+
+cdef Node* _last_before(
+    const StreamList* stream_list, const uint8_t* key, size_t size
+) noexcept nogil:
+    """The last node whose key is less, or NULL. From the top: a finger, as find_node keeps one, is
+    for ascending keys, and would walk long ways from the head."""
+    cdef Node* node = stream_list.head
+    cdef Node* other
+    cdef int level
+    for level in range(stream_list.height - 1, -1, -1):
+        other = node.next[level].node
+        while other != NULL and compare(other.key, other.key_size, key, size) < 0:
+            node = other
+            other = node.next[level].node
+    return NULL if node == stream_list.head else node
 
 
 cdef Node* _last_node(const StreamList* stream_list) noexcept nogil:

@@ -1,6 +1,7 @@
 """Backward sources give what forward ones give, from the last key to the first."""
 
 import random
+import time
 
 import hypothesis.strategies as st
 import pytest
@@ -144,3 +145,17 @@ def test_a_damaged_key_block_is_an_error_backward_too(tmp_path):
     path.write_bytes(data)
     with pytest.raises(CorruptionError, match="damaged"):
         BackwardSstSource(opened(str(path), cache)).entries(BEHIND)
+
+
+def test_a_step_back_in_a_large_memtable_is_a_short_search():
+    """200,000 steps; walks along the list from its head would be billions."""
+    budget, _ = memory()
+    chance = random.Random(8)
+    table = Memtable(budget, 48 << 20)
+    for sequence in range(20):
+        keys = [chance.randbytes(8) for _ in range(10_000)]
+        assert table.append(key_batch(*keys), row_batch(*keys), sequence, 0) == 10_000
+    start = time.process_time()
+    found = BackwardMemtableSource(table).entries(BEHIND)
+    assert time.process_time() - start < 10
+    assert [key for key, _, _ in found] == [key for key, _, _ in table.source().entries()][::-1]

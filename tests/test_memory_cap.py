@@ -110,6 +110,26 @@ def test_the_peak_stays_below_the_cap(tmp_path, cap, kind):
         assert stats.peak_memory_bytes <= cap
 
 
+def test_the_peak_stays_below_the_cap_while_snapshots_are_read(tmp_path):
+    chance = random.Random(9)
+    readers = []
+    with opened(tmp_path, memory_bytes=6 * MIB) as store:
+        for start in range(0, 60_000, 2000):
+            numbers = list(range(start, start + 2000))
+            store.append("customers", *batch(numbers, chance.sample(range(10**6), 2000), 100))
+            for reader in readers:
+                piece = next(reader[2], None)
+                reader[1] += piece.rows.num_rows if piece else 0
+            if start % 10_000 == 0:
+                snapshot = store.snapshot()
+                pieces = snapshot.iterate("customers", max_bytes=64 * KIB, reverse=len(readers) % 2)
+                readers.append([snapshot, 0, pieces, start + 2000])
+        for snapshot, seen, pieces, rows in readers:
+            assert seen + sum(piece.rows.num_rows for piece in pieces) == rows
+            snapshot.close()
+        assert store.stats().peak_memory_bytes <= 6 * MIB
+
+
 def test_the_peak_of_several_stores_stays_below_the_cap(tmp_path):
     stores = [opened(tmp_path, i, memory_bytes=8 * MIB) for i in range(4)]
     for start in range(0, 40_000, 1000):
