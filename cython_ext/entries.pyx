@@ -19,6 +19,11 @@ cdef class EntrySource:
         with gil:
             raise TypeError("EntrySource is a base class")
 
+    def skip_behind(self, bytes key not None) -> None:
+        """Go on with the first entry whose key is greater. Before the first entry was read."""
+        cdef bytes start = key + b"\0"
+        self.seek(<const uint8_t*> start, len(start))
+
     def entries(self, bytes start not None = b"") -> list[tuple[bytes, int, list[bytes]]]:
         """All entries from `start` on, copied out: (key, flags, rows). For tests and dumps."""
         cdef RowRef row

@@ -25,16 +25,22 @@ class Task:
         return self.start == 0
 
 
-def pick(runs: Sequence[Run], options: Options) -> Task | None:
-    """The merge that is due, or None. Runs stand oldest first, with levels that never grow."""
-    for level in sorted({run.level for run in runs}):
-        members = [i for i, run in enumerate(runs) if run.level == level]
+def pick(runs: Sequence[Run], options: Options, busy: int = 0) -> Task | None:
+    """The merge that is due, or None. Runs stand oldest first, with levels that never grow. The
+    oldest ``busy`` ones are left alone: a merge of them is under way, and they count as one."""
+    for level in sorted({run.level for run in runs[busy:]}):
+        members = [i for i, run in enumerate(runs) if i >= busy and run.level == level]
         if len(members) >= options.fanout:
-            return _into_bottom(runs, members[0], members[-1] + 1, level + 1, options)
-    surplus = len(runs) - options.max_runs
-    if surplus > 0:
-        start, end = _best_window([max(1, run.size) for run in runs], surplus + 1)
-        return Task(start, end, runs[start].level)
+            start, end = members[0], members[-1] + 1
+            if busy:
+                return Task(start, end, min(level + 1, runs[start - 1].level))
+            return _into_bottom(runs, start, end, level + 1, options)
+    free = runs[busy:]
+    surplus = len(free) + (busy > 0) - options.max_runs
+    if surplus > 0 and len(free) > 1:
+        least = min(surplus + 1, len(free))
+        start, end = _best_window([max(1, run.size) for run in free], least)
+        return Task(busy + start, busy + end, free[start].level)
     return None
 
 

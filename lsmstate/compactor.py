@@ -15,7 +15,7 @@ from cython_ext.memtable import Memtable
 from lsmstate.compaction import Task
 from lsmstate.memtables import source_of
 from lsmstate.table_files import TableWriter, UnsealedTable
-from lsmstate.version import NOTHING, FileMeta, Run
+from lsmstate.version import NOTHING, FileMeta, PartialMerge, Run
 
 EVERYTHING = 1 << 62
 
@@ -117,7 +117,11 @@ class Flush(FileJob):
 
 
 class Merge(FileJob):
-    """Runs are named by their place: only newer ones may be added while it goes on."""
+    """Runs are named by their place: only newer ones may be added while it goes on.
+
+    It can be left between two files and gone on with by another store, which gets as ``done``
+    what ``leave`` said.
+    """
 
     def __init__(
         self,
@@ -125,16 +129,60 @@ class Merge(FileJob):
         runs: Sequence[Run],
         source: EntrySource,
         files: TableWriter,
+        *,
+        done: Sequence[FileMeta] = (),
+        file_bytes: int | None = None,
     ) -> None:
         self.task = task
-        #: Bytes of rows and keys to be read, roughly.
-        self.total_bytes = sum(
-            file.raw_bytes + 32 * file.keys for run in runs for file in run.files
-        )
-        self.files: list[FileMeta] = []
+        self._runs = tuple(run.number for run in runs)
+        #: Bytes of rows and keys to be read in all, roughly.
+        self.total_bytes = raw_bytes_of(runs)
+        #: What is written, of earlier stores too.
+        self.files = list(done)
+        self._done_before = len(done)
         base = min((f.min_sequence for r in runs for f in r.files if f.rows), default=0)
-        names: list[str] = []
         #: What the runs together delete from all older ones.
         self.deleted = source.deleted if source.deleted is not None else NOTHING
-        slices = files.write_slices(source, base, self.files, names, bottom=task.bottom)
+        names: list[str] = []
+        slices = self._written(
+            source,
+            self.files[-1].max_key if self.files else b"",
+            files.write_slices(
+                source, base, self.files, names, bottom=task.bottom, file_bytes=file_bytes
+            ),
+        )
         super().__init__(slices, files, names)
+
+    def _written(
+        self, source: EntrySource, after: bytes, slices: Generator[int, None, None]
+    ) -> Generator[int, None, None]:
+        if after:
+            source.skip_behind(after)
+        yield from slices
+
+    def step_to_file_end(self, max_bytes: int) -> bool:
+        """As step, and then to the end of a file."""
+        is_over = self.step(max_bytes)
+        while not is_over and self.names and self.names[-1] != self.files[-1].name:
+            is_over = self.step(1)
+        return is_over
+
+    @property
+    def new_files(self) -> Sequence[FileMeta]:
+        """Those of ``files`` that this store wrote."""
+        return self.files[self._done_before :]
+
+    def leave(self) -> PartialMerge:
+        """Stop, and say how far it is, for another store to go on; an unfinished file is deleted,
+        the others are the caller's."""
+        with self._lock:
+            self._is_over = True
+            finished = {file.name for file in self.files}
+            self.names[:] = [name for name in self.names if name not in finished]
+            self._slices.close()
+        return PartialMerge(self._runs, self.task.level, tuple(self.files))
+
+
+def raw_bytes_of(runs: Sequence[Run]) -> int:
+    """What merging them reads, roughly: bytes of rows and keys."""
+    return sum(file.raw_bytes + 32 * file.keys for run in runs for file in run.files)

@@ -145,7 +145,7 @@ def summarize(state: State) -> dict[str, Any]:
             level["rows"] += file.rows
             level["deletions"] += file.tombstones
             level["raw_bytes"] += file.raw_bytes
-    named = {file.name for file in version.files}
+    named = {file.name for file in state.found.edit.files}
     other_bytes = log_bytes = 0
     for entry in os.scandir(state.directory):
         if entry.name.startswith("changelog-"):

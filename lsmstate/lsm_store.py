@@ -329,7 +329,7 @@ class LsmStore(StoreReads):
         self._guard.check_writable()
         with self._commit_pauses.measured(), self._guard.whole_or_nothing():
             if self._owner.single_commit:
-                self._runs.compact()
+                self._runs.compact_for(self._writes.written_bytes)
             if self._runs.has_changed or not self._writes.is_committed:
                 self._writes.commit()
         if self._owner.single_commit:

@@ -16,7 +16,7 @@ import msgpack
 from cython_ext.codec import checksum
 from cython_ext.key_ranges import KeyRanges
 from lsmstate.errors import CorruptionError, FormatVersionError
-from lsmstate.version import FileMeta, Run, Version
+from lsmstate.version import FileMeta, PartialMerge, Run, Version
 
 #: Format 2 knows deleted ranges and retractions; edits without any are written as format 1.
 EDIT_VERSION = 2
@@ -72,6 +72,12 @@ class Edit:
     schemas: str
     replay_from: tuple[int, int]
     """Changelog (standalone): the first sequence not in the runs, and the place in it."""
+    merge: PartialMerge | None = None
+
+    @property
+    def files(self) -> tuple[FileMeta, ...]:
+        """All files that are named: those of the runs and those of the merge under way."""
+        return self.version.files + (self.merge.files if self.merge is not None else ())
 
 
 def changes_base(version: Version, base_runs: Mapping[int, Run]) -> bool:
@@ -101,6 +107,7 @@ def pack_edit(edit: Edit, base_runs: Mapping[int, Run], streams: int = 1 << 16) 
                 "schema_digest": edit.schema_digest,
                 "schemas": edit.schemas,
                 "replay_from": list(edit.replay_from),
+                "merge": None if edit.merge is None else _pack_merge(edit.merge),
             }
         )
     )
@@ -131,6 +138,7 @@ def unpack_edit(
             int(found["schema_digest"]),
             str(found["schemas"]),
             (int(replay_sequence), int(replay_place)),
+            _unpack_merge(found.get("merge"), pointer),
         )
     except (KeyError, TypeError, ValueError, msgpack.UnpackException) as error:
         raise CorruptionError(f"the manifest does not make sense: {error!r}", path, 0) from error
@@ -148,22 +156,42 @@ def _format_of(version: Version, streams: int) -> int:
 
 
 def _pack_run(run: Run) -> list[Any]:
-    files = [[getattr(file, field) for field in _FIELDS] for file in run.files]
+    files = _pack_files(run.files)
     deleted = [[list(range_) for range_ in run.deleted.items]] if len(run.deleted) else []
     return [run.number, run.level, files, *deleted]
 
 
 def _unpack_run(entry: list[Any], pointer: Pointer) -> Run:
     number, level, files, *deleted = entry
+    unpacked = _unpack_files(files, pointer)
+    return Run(int(number), int(level), unpacked, _unpack_ranges(*deleted))
+
+
+def _pack_merge(merge: PartialMerge) -> list[Any]:
+    return [list(merge.runs), merge.level, _pack_files(merge.files)]
+
+
+def _unpack_merge(entry: list[Any] | None, pointer: Pointer) -> PartialMerge | None:
+    if entry is None:
+        return None
+    runs, level, files = entry
+    return PartialMerge(tuple(map(int, runs)), int(level), _unpack_files(files, pointer))
+
+
+def _pack_files(files: Sequence[FileMeta]) -> list[list[Any]]:
+    return [[getattr(file, field) for field in _FIELDS] for file in files]
+
+
+def _unpack_files(entries: Sequence[Sequence[Any]], pointer: Pointer) -> tuple[FileMeta, ...]:
     unpacked = []
-    for values in files:
+    for values in entries:
         file = FileMeta(**dict(zip(_FIELDS, values, strict=True)))
         if file.name == pointer.name:
             file = replace(file, size=pointer.size, checksum=pointer.checksum)
         if "/" in file.name or file.name.startswith("."):
             raise ValueError(f"file name {file.name!r}")
         unpacked.append(file)
-    return Run(int(number), int(level), tuple(unpacked), _unpack_ranges(*deleted))
+    return tuple(unpacked)
 
 
 def _unpack_ranges(entry: Sequence[Sequence[bytes]] = ()) -> KeyRanges:

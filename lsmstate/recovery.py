@@ -73,7 +73,7 @@ def needed_files(tables: TableCache, directory: str, pointer_text: str) -> list[
     the commit its edit builds upon. CorruptionError if the manifest cannot be read."""
     found = read_commit(tables, directory, pointer_text)
     files = {parse_pointer(pointer_text), found.base}
-    files |= {Pointer(f.name, f.size, f.checksum) for f in found.edit.version.files}
+    files |= {Pointer(f.name, f.size, f.checksum) for f in found.edit.files}
     return sorted(files, key=lambda file: file.name)
 
 
@@ -85,7 +85,7 @@ def named_files(tables: TableCache, directory: str, name: str) -> set[str]:
     path = os.path.join(directory, name)
     pointer = Pointer(name, table.size, table.checksum)
     edit = unpack_edit(table.section("edit"), pointer, None, path)
-    names = {name} | {file.name for file in edit.version.files}
+    names = {name} | {file.name for file in edit.files}
     if edit.base is not None:
         names |= named_files(tables, directory, parse_pointer(edit.base).name)
     return names

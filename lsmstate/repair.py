@@ -204,7 +204,9 @@ class _Repair:
     # Commit and changelog -----------------------------------------------------------------
 
     def _commit(self, version: Version, replay_from: tuple[int, int]) -> str:
-        edit = replace(self._state.edit, version=version, base=None, replay_from=replay_from)
+        edit = replace(
+            self._state.edit, version=version, base=None, replay_from=replay_from, merge=None
+        )
         table = self._files.begin_table("commit", version.next_sequence)
         sealed = self._files.seal(table, pack_edit(edit, {}, len(json.loads(edit.schemas))))
         pointer = str(Pointer(table.name, sealed.size, sealed.checksum))

@@ -15,21 +15,27 @@ from cython_ext.memtable import Memtable
 from cython_ext.merging_iter import MergingSource
 from cython_ext.retraction_merge import RetractingSource
 from lsmstate.background import SLICE_BYTES, worker
-from lsmstate.compaction import pick
-from lsmstate.compactor import EVERYTHING, Flush, Merge
+from lsmstate.compaction import Task, pick
+from lsmstate.compactor import EVERYTHING, Flush, Merge, raw_bytes_of
 from lsmstate.errors import CorruptionError
 from lsmstate.file_names import parse_attempt_file
-from lsmstate.manifest import Edit, Pointer, changes_base, pack_edit, schema_digest
+from lsmstate.manifest import Edit, Pointer, changes_base, pack_edit, parse_pointer, schema_digest
 from lsmstate.memory_budget import process_memory
 from lsmstate.memtables import deleted_by
-from lsmstate.options import Options
+from lsmstate.options import MIB, Options
 from lsmstate.owners import Owner
 from lsmstate.recovery import named_files, packed_schemas, recover
 from lsmstate.retention import collectable, kept_batches
 from lsmstate.store import StreamSchema
 from lsmstate.table_cache import table_cache
 from lsmstate.table_files import TableWriter
-from lsmstate.version import FileMeta, Run, Version
+from lsmstate.version import FileMeta, PartialMerge, Run, Version
+
+#: An attempt reads so many bytes for merges, for each byte it writes: three times what lazy
+#: leveling needs in the long run, so that a large merge is done long before the next is due.
+MERGES_PER_WRITE = 16
+#: But so many at least: some 40 ms.
+LEAST_MERGE_BYTES = 4 * MIB
 
 
 class RunSet:
@@ -61,6 +67,8 @@ class RunSet:
         self._merge: Merge | None = None
         #: How many bytes of it should have been read by now.
         self._due_bytes = 0
+        #: Attempts: how many bytes of merges were read so far.
+        self._paid_bytes = 0
 
     @property
     def has_changed(self) -> bool:
@@ -73,6 +81,8 @@ class RunSet:
         self.version = found.edit.version
         self._base, self._base_runs = found.base, found.base_runs
         self.pointer = pointer
+        if found.edit.merge is not None:
+            self._merge = self._continued(found.edit.merge)
         return found.edit
 
     # Writing ------------------------------------------------------------------------------
@@ -96,12 +106,62 @@ class RunSet:
                 self._files.remove(flush.names)
         self.counters["flushes"] += 1
         place = len(self.version.runs)
+        self._own_files.update(file.name for file in files)
+        self.spilled_bytes += sum(file.size for file in files)
         self._install(place, place, files, 0, deleted_by(flush.memtables))
 
     def compact(self) -> None:
         """Run the merges that are due, to their end."""
         while self.begin_merge():
             self._step(EVERYTHING)
+
+    def compact_for(self, written_bytes: int) -> None:
+        """Attempts: pay for the merges that are due as far as it is in proportion to what this
+        one wrote. What is left of a large merge is gone on with by the next attempts."""
+        left = max(LEAST_MERGE_BYTES, MERGES_PER_WRITE * written_bytes) - self._paid_bytes
+        while left > 0 and (merge := self._due_merge(left)) is not None:
+            before = merge.done_bytes
+            self._step(left, merge)
+            paid = max(1, merge.done_bytes - before)
+            self._paid_bytes += paid
+            left -= paid
+
+    def _due_merge(self, left: int) -> Merge | None:
+        """The one to pay for next. While a large one is under way, smaller ones of newer runs come
+        first, if they can be done at once or runs would become too many."""
+        if self._merge is None:
+            return self.begin_merge(left)
+        busy = self._merge.task.end
+        task = pick(self.version.runs, self._options, busy)
+        if task is None:
+            return self._merge
+        runs = self.version.runs[task.start : task.end]
+        if raw_bytes_of(runs) > left and len(self.version.runs) - busy < self._options.max_runs:
+            return self._merge
+        source = self._merged(task, runs, is_partial=False)
+        return Merge(task, runs, source, self._files)
+
+    def _continued(self, partial: PartialMerge) -> Merge:
+        """A merge that another attempt left. CorruptionError if its runs are not there."""
+        numbers = [run.number for run in self.version.runs]
+        start = numbers.index(partial.runs[0]) if partial.runs[0] in numbers else 0
+        end = start + len(partial.runs)
+        if tuple(numbers[start:end]) != partial.runs:
+            raise CorruptionError(
+                f"a merge of the runs {partial.runs} is under way, there are {numbers}",
+                os.path.join(self._directory, parse_pointer(str(self.pointer)).name),
+                0,
+            )
+        task = Task(start, end, partial.level)
+        runs = self.version.runs[start:end]
+        source = self._merged(task, runs, is_partial=True, after=partial.files[-1].max_key)
+        return Merge(
+            task, runs, source, self._files, done=partial.files, file_bytes=self._part_bytes()
+        )
+
+    def _part_bytes(self, left: int = LEAST_MERGE_BYTES) -> int:
+        """Of files of a merge that is left between two of them: a few of them are paid for."""
+        return min(self._options.file_bytes, max(MIB, left // 8))
 
     def pace(self, appended_bytes: int, memtable_bytes: int) -> None:
         """Pay for the merge that is under way or due, as far as nobody else did: as large a part
@@ -121,23 +181,39 @@ class RunSet:
         while len(self.version.runs) > self._options.max_runs and self.begin_merge() is not None:
             self._step(EVERYTHING)
 
-    def begin_merge(self) -> Merge | None:
-        """The merge under way; begins the one that is due."""
+    def begin_merge(self, left: int = EVERYTHING) -> Merge | None:
+        """The merge under way; begins the one that is due, of which an attempt pays for ``left``
+        bytes."""
         if self._merge is None:
             task = pick(self.version.runs, self._options)
             if task is not None:
                 runs = self.version.runs[task.start : task.end]
-                sources = [
-                    self._tables.source(self._directory, run.files, run.deleted) for run in runs
-                ]
-                source: EntrySource = MergingSource(sources)
-                if task.bottom:
-                    source = self._without_retracted(source, runs)
-                self._merge = Merge(task, runs, source, self._files)
+                is_partial = self._owner.single_commit and raw_bytes_of(runs) > left
+                file_bytes = self._part_bytes(left) if is_partial else None
+                source = self._merged(task, runs, is_partial=is_partial)
+                self._merge = Merge(task, runs, source, self._files, file_bytes=file_bytes)
                 self._due_bytes = 0
                 if self._options.background:
                     worker().submit(self._merge)
         return self._merge
+
+    def _merged(
+        self, task: Task, runs: Sequence[Run], *, is_partial: bool, after: bytes = b""
+    ) -> EntrySource:
+        """The entries of a merge. Retracted rows go where nothing is older; but a merge that is
+        left to others keeps them with their retractions, which reads the same: what was matched
+        before it was left is known to nobody after."""
+        source: EntrySource = MergingSource(
+            [
+                self._tables.source(
+                    self._directory, [f for f in run.files if f.max_key > after], run.deleted
+                )
+                for run in runs
+            ]
+        )
+        if task.bottom and not is_partial:
+            source = self._without_retracted(source, runs)
+        return source
 
     def _without_retracted(self, source: EntrySource, runs: Sequence[Run]) -> EntrySource:
         """The entries of a merge below which nothing is older, rows and their retractions gone."""
@@ -151,20 +227,29 @@ class RunSet:
         ]
         return RetractingSource(source, MergingSource(ahead), len(self._streams))
 
-    def _step(self, max_bytes: int) -> None:
-        merge = self._merge
+    def _step(self, max_bytes: int, merge: Merge | None = None) -> None:
+        """Go on with the merge under way, or with another one of newer runs."""
+        merge = merge or self._merge
         assert merge is not None
+        step = merge.step_to_file_end if self._owner.single_commit else merge.step
+        is_over = True
         try:
-            if not merge.step(max_bytes):
-                return
-        except BaseException:
-            self._merge = None  # it has deleted its files
-            raise
-        self._merge = None
-        self.counters["merges"] += 1
-        self.counters["merged_bytes"] += sum(file.size for file in merge.files)
-        task = merge.task
-        self._install(task.start, task.end, tuple(merge.files), task.level, merge.deleted)
+            is_over = step(max_bytes)
+        finally:
+            # After an error it has deleted its files.
+            if is_over and merge is self._merge:
+                self._merge = None
+        if is_over:
+            self.counters["merges"] += 1
+            self._count_merged(merge)
+            task = merge.task
+            self._install(task.start, task.end, tuple(merge.files), task.level, merge.deleted)
+
+    def _count_merged(self, merge: Merge) -> None:
+        merged_bytes = sum(file.size for file in merge.new_files)
+        self.counters["merged_bytes"] += merged_bytes
+        self.spilled_bytes += merged_bytes
+        self._own_files.update(file.name for file in merge.new_files)
 
     def abandon_merge(self) -> None:
         """Give up the merge under way; the runs it read are still there."""
@@ -182,8 +267,6 @@ class RunSet:
     ) -> None:
         before = self.version
         self.version = self._without_deleted(before.replaced(start, end, files, level, deleted))
-        self._own_files.update(file.name for file in files)
-        self.spilled_bytes += sum(file.size for file in files)
         if self._owner.single_commit:
             kept = {file.name for file in self.version.files}
             for file in before.files:
@@ -208,6 +291,7 @@ class RunSet:
         )
         sequence, reached = flush.replay_from
         version = self._without_deleted(version).at_sequence(sequence + (reached > 0))
+        partial = self._leave_merge() if self._owner.single_commit else None
         full = changes_base(version, self._base_runs)
         edit = Edit(
             version,
@@ -215,6 +299,7 @@ class RunSet:
             schema_digest(self._schemas),
             self._schemas if full else "",
             flush.replay_from,
+            partial,
         )
         try:
             packed = pack_edit(edit, {} if full else self._base_runs, len(self._streams))
@@ -228,7 +313,9 @@ class RunSet:
             version = version.with_file(own, sealed)
         pointer = Pointer(name, sealed.size, sealed.checksum)
         base = pointer if full or self._base is None else self._base
-        live = {file.name for file in version.files} | {name, base.name}
+        live = {file.name for file in edit.files} | {name, base.name}
+        if self._merge is not None:
+            live |= {file.name for file in self._merge.files}
         self._owner.committed(str(pointer), live, sequence)
         if full:
             self._base, self._base_runs = pointer, {run.number: run for run in version.runs}
@@ -238,6 +325,15 @@ class RunSet:
         for unneeded in sorted(self._own_files - live):
             self._drop(unneeded)
         self._own_files.clear()
+
+    def _leave_merge(self) -> PartialMerge | None:
+        """Before an attempt's commit: what it says of the merge under way."""
+        merge, self._merge = self._merge, None
+        if merge is None:
+            return None
+        partial = merge.leave()
+        self._count_merged(merge)
+        return partial if partial.files else None
 
     def check(self) -> None:
         """Verify the version's invariants and every block. Cost: the whole state is read."""

@@ -201,7 +201,7 @@ def _unnamed_runs(
     """The files that a commit does not name, those of one merge together: they were written one
     after the other, their keys ascend and their writes are of one time. And the names of those of
     which nothing can be read."""
-    named = {file.name for file in edit.version.files} | {commit}
+    named = {file.name for file in edit.files} | {commit}
     groups: list[tuple[FileMeta, ...]] = []
     unreadable: list[str] = []
     for name in sorted(os.listdir(directory)):

@@ -54,26 +54,32 @@ class TableWriter:
         names: list[str],
         *,
         bottom: bool,
+        file_bytes: int | None = None,
     ) -> Generator[int, None, None]:
         """Write all entries of the source as the files of one run, and stop after each slice to
         say how many bytes of rows it had. Sealed files go to ``files``, all names to ``names``.
         A file of some size ends with its stream: so a stream that is emptied takes files along.
+        After each sealed file it stops too. ``file_bytes``: instead of the options'.
 
         An error, or closing the generator, removes what was written."""
         state = _FILE_FULL
-        limit = self.options.file_bytes
+        limit = file_bytes or self.options.file_bytes
         with self._removing(names):
             while state in (_FILE_FULL, _STREAM_ENDS):
                 table = self.begin_table("run", base_sequence, bottom=bottom, names=names)
                 consume = table.writer.consume
                 state = consume(source, SLICE_BYTES, limit, bottom, state == _STREAM_ENDS)
+                said = 0
                 while state == _PAUSED:
+                    said += SLICE_BYTES
                     yield SLICE_BYTES
                     state = consume(source, SLICE_BYTES, limit, bottom)
                 if table.described().keys == 0:
                     remove(table.file.path)
                     break
-                files.append(self.seal(table, b""))
+                file = self.seal(table, b"")
+                files.append(file)
+                yield max(1, file.raw_bytes + 32 * file.keys - said)
 
     def write_unsealed(
         self, source: EntrySource, base_sequence: int, kind: str, names: list[str]

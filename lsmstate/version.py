@@ -48,6 +48,16 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class PartialMerge:
+    """A merge that was not done when an attempt committed: of which runs, by number, into which
+    level, and the files it has written, with ascending keys. Readers use the runs."""
+
+    runs: tuple[int, ...]
+    level: int
+    files: tuple[FileMeta, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Version:
     """Runs from the oldest to the newest. Invariant: levels never grow from old to new, and of
     two runs the older one's rows all arrived earlier."""

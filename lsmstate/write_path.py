@@ -13,7 +13,7 @@ from lsmstate.memory_budget import Flushable, ProcessMemory
 from lsmstate.memtables import MOST_SEALED, Memtables
 from lsmstate.options import Options
 from lsmstate.row_parts import no_room
-from lsmstate.run_set import RunSet
+from lsmstate.run_set import LEAST_MERGE_BYTES, RunSet
 from lsmstate.stats import PauseRecorder
 from lsmstate.store_checks import StoreGuard
 from lsmstate.write_steps import STEPS, places_of
@@ -39,6 +39,8 @@ class WritePath:
         )
         #: The first write that is not wholly in memtables and runs, and the place in its steps.
         self.replay_from = (1, 0)
+        #: Rows and keys, encoded, since the store was opened.
+        self.written_bytes = 0
         #: What a write waited for.
         self.pauses = PauseRecorder()
         self._store = store
@@ -105,6 +107,7 @@ class WritePath:
 
     def pace(self, written_bytes: int) -> None:
         """After a write of so many bytes: pay for the merge under way, if it is behind."""
+        self.written_bytes += written_bytes
         if not self._single_commit:
             with self.pauses.measured():
                 self._runs.pace(written_bytes, self.memtables.limit_bytes)
@@ -116,7 +119,7 @@ class WritePath:
             self.commit()
         elif self.memtables:
             self._install(self._begin_flush("run"))
-            self._runs.compact()
+            self._runs.compact_for(self.written_bytes)
 
     def commit(self) -> None:
         """Write all memtables out, and with them the manifest, in one file."""
@@ -161,4 +164,4 @@ class WritePath:
         if not self._single_commit:
             self._runs.keep_up()
         elif self._in_background:
-            self._runs.begin_merge()
+            self._runs.begin_merge(LEAST_MERGE_BYTES)
