@@ -2,7 +2,8 @@
 
 Lazy leveling (Dayan and Idreos, "Dostoevsky", SIGMOD 2018, section 4): up to ``fanout`` runs a
 level above one single bottom run. Writing costs as much as tiering above the bottom, and a
-probe of mostly-bottom data visits few runs.
+probe of mostly-bottom data visits few runs. Leveled keeps one run a level, which costs more writes
+and spares probes; tiered up to ``fanout`` runs on every level, the reverse.
 """
 
 from collections.abc import Sequence
@@ -28,13 +29,10 @@ class Task:
 def pick(runs: Sequence[Run], options: Options, busy: int = 0) -> Task | None:
     """The merge that is due, or None. Runs stand oldest first, with levels that never grow. The
     oldest ``busy`` ones are left alone: a merge of them is under way, and they count as one."""
-    for level in sorted({run.level for run in runs[busy:]}):
-        members = [i for i, run in enumerate(runs) if i >= busy and run.level == level]
-        if len(members) >= options.fanout:
-            start, end = members[0], members[-1] + 1
-            if busy:
-                return Task(start, end, min(level + 1, runs[start - 1].level))
-            return _into_bottom(runs, start, end, level + 1, options)
+    due = _leveled if options.merging == "leveled" else _by_level
+    task = due(runs, options, busy)
+    if task is not None:
+        return task
     free = runs[busy:]
     surplus = len(free) + (busy > 0) - options.max_runs
     if surplus > 0 and len(free) > 1:
@@ -42,6 +40,37 @@ def pick(runs: Sequence[Run], options: Options, busy: int = 0) -> Task | None:
         start, end = _best_window([max(1, run.size) for run in free], least)
         return Task(busy + start, busy + end, free[start].level)
     return None
+
+
+def _by_level(runs: Sequence[Run], options: Options, busy: int) -> Task | None:
+    """Lazy and tiered: a level that is full becomes one run of the next. Lazy takes the bottom run
+    along where what comes down is no longer small beside it."""
+    for level in sorted({run.level for run in runs[busy:]}):
+        members = [i for i, run in enumerate(runs) if i >= busy and run.level == level]
+        if len(members) < options.fanout:
+            continue
+        start, end = members[0], members[-1] + 1
+        arriving = sum(run.size for run in runs[start:end])
+        is_lazy = options.merging == "lazy" and busy == 0
+        if is_lazy and start == 1 and arriving * options.fanout >= runs[0].size:
+            return Task(0, end, max(level + 1, runs[0].level))
+        return Task(start, end, min(level + 1, runs[start - 1].level) if start else level + 1)
+    return None
+
+
+def _leveled(runs: Sequence[Run], options: Options, busy: int) -> Task | None:
+    """Enough new runs are merged into the next older run, and on into older ones, until one is
+    ``fanout`` times as large as what would be merged into it: one run a level."""
+    start = len(runs)
+    while start > busy and runs[start - 1].level == 0:
+        start -= 1
+    if len(runs) - start < options.fanout:
+        return None
+    size = sum(run.size for run in runs[start:])
+    while start > busy and runs[start - 1].size < options.fanout * size:
+        start -= 1
+        size += runs[start].size
+    return Task(start, len(runs), max(1, runs[start].level))
 
 
 def _best_window(sizes: Sequence[int], least: int) -> tuple[int, int]:
@@ -56,11 +85,3 @@ def _best_window(sizes: Sequence[int], least: int) -> tuple[int, int]:
             if cost < best:
                 best, place = cost, (start, end)
     return place
-
-
-def _into_bottom(runs: Sequence[Run], start: int, end: int, level: int, options: Options) -> Task:
-    """Take the bottom run along where what comes down is no longer small beside it."""
-    arriving = sum(run.size for run in runs[start:end])
-    if start == 1 and arriving * options.fanout >= runs[0].size:
-        return Task(0, end, max(level, runs[0].level))
-    return Task(start, end, min(level, runs[start - 1].level) if start else level)

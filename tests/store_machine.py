@@ -52,6 +52,7 @@ OPTIONS = st.builds(
     max_runs=st.sampled_from([2, 8]),
     file_bytes=st.sampled_from([64 * KIB, 32 * MIB]),
     background=st.booleans(),
+    merging=st.sampled_from(["lazy", "leveled", "tiered"]),
 )
 
 

@@ -10,7 +10,13 @@ from lsmstate.compaction import pick
 from lsmstate.options import Options
 from lsmstate.version import FileMeta, Run, Version
 
-OPTIONS = st.builds(Options, fanout=st.integers(2, 16), max_runs=st.integers(2, 32))
+MERGING = ("lazy", "leveled", "tiered")
+OPTIONS = st.builds(
+    Options,
+    fanout=st.integers(2, 16),
+    max_runs=st.integers(2, 32),
+    merging=st.sampled_from(MERGING),
+)
 
 
 def meta(name, size):
@@ -69,7 +75,8 @@ def test_merging_ends_with_few_runs_in_order(options, found, shrink):
     assert pick(version.runs, options) is None
     levels = [r.level for r in version.runs]
     assert levels == sorted(levels, reverse=True)
-    assert all(levels.count(level) < options.fanout for level in levels)
+    full = [0] if options.merging == "leveled" else levels
+    assert all(levels.count(level) < options.fanout for level in full)
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -101,6 +108,35 @@ def test_write_amplification(fanout, flushes, most, record_property):
     record_property("write_amplification", amplification)
     print(f"fanout {fanout}, {flushes} flushes: {amplification:.2f}, {len(version.runs)} runs")
     assert amplification < most
+
+
+def test_policies_trade_writing_for_runs_to_probe():
+    """16 MB flushes up to 5.6 GB: leveled writes most, tiered least; runs are the reverse."""
+    amplification, mean_runs = {}, {}
+    for merging in MERGING:
+        options = Options(merging=merging, max_runs=16)
+        version, written, visited = Version(), 0, 0
+        for _ in range(350):
+            place = len(version.runs)
+            version = version.replaced(place, place, (meta(f"f{version.next_run}", 16 << 20),), 0)
+            version, merged = settled(version, options)
+            written += (16 << 20) + merged
+            visited += len(version.runs)
+        amplification[merging] = written / version.size
+        mean_runs[merging] = visited / 350
+    print({m: (round(amplification[m], 1), round(mean_runs[m], 1)) for m in MERGING})
+    assert amplification["tiered"] < amplification["lazy"] < amplification["leveled"] < 20
+    assert mean_runs["leveled"] < mean_runs["lazy"] <= mean_runs["tiered"]
+
+
+@pytest.mark.parametrize("merging", MERGING)
+def test_runs_of_a_merge_under_way_are_left_alone(merging):
+    options = Options(merging=merging, max_runs=4)
+    runs = tuple(run(i, level, 10**6) for i, level in enumerate([2, 2, 1, 0, 0, 0, 0]))
+    task = pick(runs, options, busy=3)
+    assert (task.start, task.end) == (3, 7)
+    assert 1 <= task.level <= runs[2].level
+    assert pick(runs[:3], options, busy=3) is None
 
 
 def test_tiny_flushes_do_not_rewrite_a_large_bottom(record_property):

@@ -223,7 +223,7 @@ def test_a_manifest_that_builds_upon_a_base(tmp_path):
     options = dataclasses.replace(OPTIONS, compression="none", bottom_compression="none")
     (tmp_path / "bucket").mkdir()
     pointer, count = None, 0
-    for batch in range(4):
+    for batch in range(7):
         rows = 5500 if batch == 0 else 20
         store = LsmStore.open_attempt(
             str(tmp_path / "bucket"),
