@@ -52,12 +52,13 @@ class Worker:
         self._stopped = False
 
     def submit(self, job: Job) -> None:
-        """Have a job worked off; start the thread if need be."""
+        """Have a job worked off; start the thread if need be. Without one the job is not kept."""
         with self._changed:
-            self._jobs.append(job)
             if self._thread is None and not self._stopped:
                 self._start()
-            self._changed.notify()
+            if self._thread is not None:
+                self._jobs.append(job)
+                self._changed.notify()
 
     def stop(self) -> None:
         """End the thread after the slice it is at; what is left is its stores' to do."""

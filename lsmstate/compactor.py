@@ -67,15 +67,16 @@ class FileJob:
         return is_over
 
     def abandon(self) -> None:
-        """Delete what was written; not to be called once it was installed."""
+        """Let nobody go on with it, and delete what was written and is still its own."""
         with self._lock:
             self._is_over = True
             try:
                 self._slices.close()
                 self._files.remove(self.names)
             except OSError as error:
-                _log.warning("unneeded files are left for the next commit to delete: %s", error)
+                _log.warning("unneeded files stay until the store is opened again: %s", error)
             self.names.clear()
+            self._error = None  # its frames hold the buffers of what was being written
 
 
 class Flush(FileJob):
@@ -110,10 +111,15 @@ class Flush(FileJob):
         self.table = None
 
     def finish(self) -> UnsealedTable:
-        """Go on to the end; the file, which is the caller's now to seal or remove."""
+        """Go on to the end; the file, which is the caller's to seal."""
         self.step(EVERYTHING)
         assert self.table is not None
         return self.table
+
+    def keep(self) -> None:
+        """Its file is about to be named by a commit or a version: it is no longer its own."""
+        self.names.clear()
+        self.table = None
 
 
 class Merge(FileJob):

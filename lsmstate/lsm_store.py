@@ -265,6 +265,7 @@ class LsmStore(StoreReads):
     def flush(self) -> None:
         """Write the memtables out as one run and give their memory back, as far as no snapshot
         retains it."""
+        self._guard.check_readable()
         if not self._memtables:
             return
         with self._guard.whole_or_nothing():
@@ -275,6 +276,8 @@ class LsmStore(StoreReads):
         if not self._guard.lock.acquire(blocking=False):
             return False
         try:
+            if not self._guard.is_usable:
+                return False
             self.flush()
         finally:
             self._guard.lock.release()

@@ -24,7 +24,7 @@ class Flushable(Protocol):
     def memtable_bytes(self) -> int: ...
 
     def try_flush(self) -> bool:
-        """Flush, unless another thread uses the store: whether it was done."""
+        """Flush, unless another thread uses the store or it failed: whether it was done."""
         ...
 
 

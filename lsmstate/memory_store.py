@@ -168,9 +168,10 @@ class MemoryStore(StoreReads):
         changes = [change for change in changes if change.keys]
         costs = (MemoryTable.cost(_present(c.keys), c.rows) for c in changes if c.rows is not None)
         self._reserve(sum(costs))
-        for change in changes:
-            self._write(change)
-            self._apply(change)
+        with self._guard.whole_or_nothing():
+            for change in changes:
+                self._write(change)
+                self._apply(change)
         appended: int = sum(change.rows.num_rows for change in changes if change.rows is not None)
         self._reader.counters["appended_rows"] += appended
         return appended

@@ -71,6 +71,10 @@ def check_mutations(
         stream = stream_of(streams, name)
         if kind == "retract":
             raise InvalidArgumentError(f"'retract' in stream {name!r}: it is a write of its own")
+        if kind not in ("append", "put", "delete"):
+            raise InvalidArgumentError(
+                f"{kind!r} in stream {name!r} is no kind of write; give 'append', 'put' or 'delete'"
+            )
         if (rows is None) != (kind == "delete"):
             raise InvalidArgumentError(
                 f"{kind!r} in stream {name!r}: give rows to 'append' and 'put', none to 'delete'"

@@ -64,6 +64,8 @@ class RunSet:
         self._base: Pointer | None = None
         self._base_runs: Mapping[int, Run] = {}
         self._own_files: set[str] = set()
+        #: As of the last commit.
+        self._committed = self.version
         self._merge: Merge | None = None
         #: How many bytes of it should have been read by now.
         self._due_bytes = 0
@@ -72,13 +74,13 @@ class RunSet:
 
     @property
     def has_changed(self) -> bool:
-        """Whether runs were written since the last commit, or there was none yet."""
-        return self.pointer is None or bool(self._own_files)
+        """Whether runs came or went since the last commit, or there was none yet."""
+        return self.pointer is None or self.version is not self._committed
 
     def recover(self, pointer: str) -> Edit:
         """Adopt the state a pointer names. CorruptionError, InvalidArgumentError."""
         found = recover(self._tables, self._directory, pointer, self._streams)
-        self.version = found.edit.version
+        self.version = self._committed = found.edit.version
         self._base, self._base_runs = found.base, found.base_runs
         self.pointer = pointer
         if found.edit.merge is not None:
@@ -104,6 +106,7 @@ class RunSet:
         finally:
             if not files:
                 self._files.remove(flush.names)
+        flush.keep()
         self.counters["flushes"] += 1
         place = len(self.version.runs)
         self._own_files.update(file.name for file in files)
@@ -232,18 +235,15 @@ class RunSet:
         merge = merge or self._merge
         assert merge is not None
         step = merge.step_to_file_end if self._owner.single_commit else merge.step
-        is_over = True
-        try:
-            is_over = step(max_bytes)
-        finally:
-            # After an error it has deleted its files.
-            if is_over and merge is self._merge:
-                self._merge = None
-        if is_over:
-            self.counters["merges"] += 1
-            self._count_merged(merge)
-            task = merge.task
-            self._install(task.start, task.end, tuple(merge.files), task.level, merge.deleted)
+        if not step(max_bytes):
+            return
+        # An error leaves it for ``close`` to abandon: the worker may still be at it.
+        if merge is self._merge:
+            self._merge = None
+        self.counters["merges"] += 1
+        self._count_merged(merge)
+        task = merge.task
+        self._install(task.start, task.end, tuple(merge.files), task.level, merge.deleted)
 
     def _count_merged(self, merge: Merge) -> None:
         merged_bytes = sum(file.size for file in merge.new_files)
@@ -309,6 +309,7 @@ class RunSet:
         except BaseException:
             self._files.remove(flush.names)
             raise
+        flush.keep()
         if own.keys:
             version = version.with_file(own, sealed)
         pointer = Pointer(name, sealed.size, sealed.checksum)
@@ -319,7 +320,7 @@ class RunSet:
         self._owner.committed(str(pointer), live, sequence)
         if full:
             self._base, self._base_runs = pointer, {run.number: run for run in version.runs}
-        self.version = version
+        self.version = self._committed = version
         self.pointer = str(pointer)
         self.spilled_bytes += sealed.size
         for unneeded in sorted(self._own_files - live):

@@ -62,6 +62,11 @@ class StoreGuard:
         """Whether this process opened it and has not closed it."""
         return not self.is_closed and os.getpid() == self._process
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether ``check_readable`` lets it pass."""
+        return self.is_open_here and not self._failure
+
     def check_readable(self) -> None:
         if self.is_closed:
             raise StoreClosedError(f"the {self._name} is closed; open it again")

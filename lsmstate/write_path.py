@@ -148,9 +148,11 @@ class WritePath:
 
     def end_flush(self) -> None:
         """Install the flush under way, if there is one; go on with what is left of it first."""
-        flush, self._flush = self._flush, None
-        if flush is not None:
-            self._install(flush)
+        if self._flush is not None:
+            # Interrupted in between it stays ours, or the worker would go on reading memtables
+            # that ``close`` has let go.
+            self._install(self._flush)
+            self._flush = None
 
     def _install(self, flush: Flush) -> None:
         """Probes hold places in its memtables, so they end here."""

@@ -300,6 +300,7 @@ class StateStoreTests:
             (Mutation("append", "customers", keys_of(1, 2), customers(1)), "one key per row"),
             (Mutation("delete", "customers", keys_of(1), customers(1)), "none to 'delete'"),
             (Mutation("put", "customers", keys_of(1)), "give rows to 'append' and 'put'"),
+            (Mutation("upsert", "customers", keys_of(1), customers(1)), "'upsert' .* is no kind"),
             (Mutation("append", "customers", keys_of(1), returns(1)), "columns"),
             (Mutation("append", "customers", returns(1), customers(1)), "keys of stream"),
         ],

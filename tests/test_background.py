@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 
 from cython_ext.file import set_fault_hook
-from lsmstate import background
+from lsmstate import background, write_path, write_steps
 from lsmstate.background import Worker, worker
+from lsmstate.changelog import APPEND
 from lsmstate.errors import StoreClosedError
 from lsmstate.lsm_store import LsmStore
 from lsmstate.memory_budget import process_memory
@@ -135,6 +136,9 @@ def test_a_process_without_a_thread_to_spare(tmp_path, monkeypatch, caplog):
         count = append(store, 0, 60)
         assert values(store) == all_of(count)
         assert store.stats().counters["flushes"] + len(store._runs.version.runs) > 1
+        append(store, count, 400)
+        assert store.stats().memory["merge"] < 1 << 20, "jobs that are done are held by nobody"
+        assert not worker()._jobs
     assert "can't start new thread" in caplog.text
 
 
@@ -202,6 +206,70 @@ def test_closing_deletes_what_is_under_way_or_was_not_installed(tmp_path):
     assert (usage["memtable"], usage["merge"]) == (0, 0)
     with opened(tmp_path) as store:
         assert values(store) == all_of(count)
+
+
+class InterruptedOnce:
+    """A lock at which Ctrl-C comes while its holder is waited for."""
+
+    def __init__(self, lock):
+        self.lock = lock
+        self.is_interrupted = False
+
+    def __enter__(self):
+        if not self.is_interrupted:
+            self.is_interrupted = True
+            raise KeyboardInterrupt
+        return self.lock.__enter__()
+
+    def __exit__(self, *error):
+        return self.lock.__exit__(*error)
+
+
+@pytest.mark.parametrize("what", ["flush", "merge"])
+def test_interrupted_while_waiting_for_the_worker(tmp_path, what):
+    """The worker must not go on reading memtables of a store that was closed since."""
+    store = opened(tmp_path)
+
+    def job():
+        return flush_of(store) if what == "flush" else store._runs._merge
+
+    with no_worker():
+        count = append_until(store, lambda: job() is not None)
+        under_way = job()
+        under_way._lock = InterruptedOnce(under_way._lock)
+        with pytest.raises(KeyboardInterrupt):
+            store.compact()
+        assert not under_way.is_over
+        store.close()
+        assert under_way.is_over
+    assert all(not os.path.exists(tmp_path / name) for name in under_way.names)
+    with opened(tmp_path) as store:
+        assert values(store) == all_of(count)
+        store.check()
+
+
+def test_a_store_that_failed_is_flushed_by_nobody(tmp_path, monkeypatch):
+    """Half of a write may be in its memtable, which its log brings back whole."""
+    store = opened(tmp_path)
+    append(store, 0, 2)
+    step = write_steps.STEPS[APPEND][0]
+
+    def interrupted(*arguments):
+        step(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(write_steps, "STEPS", {APPEND: (interrupted,)})
+        patched.setattr(write_path, "STEPS", write_steps.STEPS)
+        with pytest.raises(KeyboardInterrupt):
+            append(store, 2, 1)
+    assert not store.try_flush(), "as if another store needed its memory"
+    with pytest.raises(StoreClosedError, match="failed in the middle"):
+        store.flush()
+    store.close()
+    assert not store.try_flush()
+    with opened(tmp_path) as store:
+        assert values(store) == all_of(3)
 
 
 def test_a_commit_between_leaves_the_files_of_a_merge_alone(tmp_path):

@@ -1,5 +1,6 @@
 """Merges that are paid for slice by slice, by the appends that come meanwhile."""
 
+import dataclasses
 import os
 
 import numpy as np
@@ -73,6 +74,21 @@ def test_compact_ends_what_is_under_way_and_due(tmp_path):
         on_disk = sum(file.stat().st_size for file in tmp_path.glob("*.sst"))
         assert on_disk == store.stats().disk_bytes, "files that were merged away are still there"
         assert values(store) == list(range(count * BATCH))
+
+
+def test_compact_deletes_files_of_which_nothing_is_left(tmp_path):
+    with LsmStore.open(
+        str(tmp_path), [STREAM], options=dataclasses.replace(OPTIONS, fanout=2)
+    ) as store:
+        store.append("s", *batch(0))
+        store.commit()
+        store.delete("s", batch(0)[1])
+        store.commit()
+        store.compact()
+        assert store.stats().counters["runs"] == 0
+        assert store.stats().disk_bytes == 0
+        # The commit's own file holds the manifest.
+        assert len(list(tmp_path.glob("*.sst"))) == 1
 
 
 def test_a_commit_does_not_wait_for_a_merge_and_keeps_its_files(tmp_path):

@@ -19,9 +19,14 @@ from store_machine import store_machine
 
 from lsmstate import memory_store
 from lsmstate.backends import open_attempt, open_store
-from lsmstate.errors import CorruptionError, InvalidArgumentError, MemoryLimitError
+from lsmstate.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    MemoryLimitError,
+    StoreClosedError,
+)
 from lsmstate.options import MIB, Options
-from lsmstate.store import StreamSchema
+from lsmstate.store import Mutation, StreamSchema
 
 
 class TestMemoryStore(StateStoreTests):
@@ -187,6 +192,27 @@ def test_a_refused_opening_releases_the_lock(tmp_path):
         with pytest.raises(InvalidArgumentError):
             open_store(str(tmp_path), (other,), backend=backend, options=Options())
     shutil.rmtree(tmp_path)
+
+
+def test_several_writes_of_the_memory_backend_are_not_halved_by_a_full_disk(tmp_path, monkeypatch):
+    row = pa.record_batch([pa.array([1], pa.int64())], names=["v"])
+    streams = [StreamSchema(name, row.schema, row.schema) for name in ("a", "b")]
+    store = open_store(str(tmp_path), streams, backend="memory", options=Options())
+    write = memory_store.LogWriter.write
+
+    def fails(log, change):
+        if change.stream == "b":
+            raise OSError(28, "No space left on device")
+        write(log, change)
+
+    monkeypatch.setattr(memory_store.LogWriter, "write", fails)
+    with pytest.raises(OSError, match="No space left"):
+        store.write([Mutation("append", name, row, row) for name in ("a", "b")])
+    with pytest.raises(StoreClosedError, match="in the middle of a change"):
+        store.commit()
+    store.close()
+    with open_store(str(tmp_path), streams, backend="memory", options=Options()) as store:
+        assert list(store.scan("a")) == []
 
 
 def test_the_cap_covers_all_memory_stores_of_the_process(tmp_path):
