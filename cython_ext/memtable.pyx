@@ -67,14 +67,15 @@ cdef void start_path(const StreamList* stream_list, Node** path) noexcept nogil:
 cdef Node* find_node(
     const StreamList* stream_list, Node** path, const uint8_t* key, size_t size
 ) noexcept nogil:
-    """Invariants: path[level] is the last node known to be less than the key among those of its
-    level or higher, and no lower level lags behind a higher one. So for ascending keys the search
-    climbs only as high as the distance demands, and comes down along the finger."""
+    """The first node that is not less than the key; the path is the way to it, and serves the
+    next search as a finger if keys ascend. Invariant: on each level the path stands at the last
+    node less than the key searched before. So a search climbs only as high as the distance
+    demands, and a node reached by a step on one level is ahead of the path on all lower ones."""
     cdef uint64_t prefix = _prefix(key, size)
     cdef int level = 0
     cdef Node* node
     cdef Link* link
-    cdef bint moved
+    cdef bint moved = False
     while level + 1 < stream_list.height:
         link = &path[level].next[level]
         if link.node == NULL or _order(link, prefix, key, size) >= 0:
@@ -83,7 +84,6 @@ cdef Node* find_node(
     node = path[level]
     while True:
         link = &node.next[level]
-        moved = False
         while link.node != NULL and _order(link, prefix, key, size) < 0:
             node = link.node
             link = &node.next[level]
@@ -92,17 +92,8 @@ cdef Node* find_node(
         if level == 0:
             return link.node
         level -= 1
-        if not moved or _behind(node, path[level], stream_list.head):
+        if not moved:
             node = path[level]
-
-
-cdef inline bint _behind(const Node* node, const Node* other, const Node* head) noexcept nogil:
-    """Whether `node` comes before `other` in the list."""
-    if other == head:
-        return False
-    if node == head:
-        return True
-    return compare(node.key, node.key_size, other.key, other.key_size) < 0
 
 
 cdef class Memtable:
@@ -301,8 +292,6 @@ cdef class Memtable:
         if height > stream_list.height:
             stream_list.height = height
         for level in range(height):
-            if level > 0:
-                _advance(path, level, prefix, key, size)
             node.next[level] = path[level].next[level]
             path[level].next[level].node = node
             path[level].next[level].prefix = prefix
@@ -400,16 +389,6 @@ cdef int _check_levels(StreamList* stream_list) except -1:
                 raise AssertionError("keys out of order")
             link = following
     return 0
-
-
-cdef void _advance(
-    Node** path, int level, uint64_t prefix, const uint8_t* key, size_t size
-) noexcept nogil:
-    """Bring the finger of one level up to the key: a search that ended low left it behind."""
-    cdef Link* link = &path[level].next[level]
-    while link.node != NULL and _order(link, prefix, key, size) < 0:
-        path[level] = link.node
-        link = &path[level].next[level]
 
 
 cdef inline void _prefetch_row(RowBatch rows, size_t position) noexcept nogil:
