@@ -1,0 +1,58 @@
+"""What of a multi-way join its checkpoint depends on, as text that does not change between runs.
+
+The state of a stream is kept under its position, its columns and its keys. Columns are written by
+name, without the numbers a session gives them; which of two equal names is meant, their place says.
+"""
+
+from joins.plan.conditions import Column, Expression, substitute
+from joins.plan.join_tree import Alias, Filter, MultiJoin, Node, Other, Project, Source
+from lsmstate.errors import InvalidArgumentError
+
+
+def signature(multi_join: MultiJoin) -> str:
+    """A line per input, in order, and a line per key class. Filters may change between runs."""
+    lines = [
+        f"input {place}: {leaf_name(node)}({', '.join(column.name for column in node.columns)})"
+        for place, node in enumerate(multi_join.inputs)
+    ]
+    for key in multi_join.keys:
+        members = [
+            f"{place}:{_numbered(expression, multi_join.inputs[place])}"
+            for place, expression in key.members
+        ]
+        lines.append(f"key: {' = '.join(members)}")
+    return "\n".join(lines)
+
+
+def check_signature(stored: str, multi_join: MultiJoin) -> None:
+    """InvalidArgumentError that shows both if the checkpoint's signature is another."""
+    now = signature(multi_join)
+    if now != stored:
+        raise InvalidArgumentError(
+            f"the checkpoint is of another multi-way join:\n{_indented(stored)}\n"
+            f"this query's is\n{_indented(now)}\n"
+            "write the joins as they were, or start with a new checkpoint location"
+        )
+
+
+def leaf_name(node: Node) -> str:
+    """The nearest name of an input: its alias, source or operator."""
+    match node:
+        case Source(name) | Alias(_, name) | Other(name):
+            return name
+        case Filter() | Project():
+            return leaf_name(node.input)
+        case _:
+            return type(node).__name__
+
+
+def _numbered(expression: Expression, leaf: Node) -> Expression:
+    """Columns as name@place in the leaf."""
+    places = {column: place for place, column in enumerate(leaf.columns)}
+    return substitute(
+        expression, {column: Column(f"{column.name}@{place}") for column, place in places.items()}
+    )
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())
