@@ -63,7 +63,8 @@ class PlanBuilder:
         kind = self.draw(st.sampled_from(["inner"] * 20 + list(JOIN_KINDS)))
         condition = None
         if kind != "inner" or self.draw(st.integers(0, 3)):
-            condition = Comparison(self.one_of(left), "=", self.one_of(right))
+            operator = self.draw(st.sampled_from(["="] * 9 + ["<=>"]))
+            condition = Comparison(self.one_of(left), operator, self.one_of(right))
             if self.draw(st.integers(0, 3)) == 0:
                 both = (*left.columns, *right.columns)
                 condition = And((condition, self.condition(both)))

@@ -6,6 +6,7 @@ from joins.plan.conditions import Column, Comparison, Literal, Opaque, equal
 from joins.plan.join_tree import Alias, Filter, Join, MultiJoin, Node, Other, Project
 from joins.plan.signature import check_signature, leaf_name, signature
 from joins.plan.tsc import (
+    MAX_DEPTH,
     Conversion,
     create_multi_join_groups,
     inner_join_of_streams,
@@ -316,6 +317,19 @@ def test_a_plan_without_joins_is_returned_as_it_is():
     plan = where(A, equal(col("a.x"), Literal(1)))
     assert two_step_convert(plan).after is plan
     assert joins_of(plan) == []
+
+
+@pytest.mark.parametrize("levels", [MAX_DEPTH, MAX_DEPTH + 1])
+def test_a_very_deep_plan_is_left_as_it_is(levels: int):
+    plan: Node = join(A, B, "a.x = b.x")
+    for _ in range(levels - 2):
+        plan = where(plan, equal(col("a.x"), Literal(1)))
+    conversion = two_step_convert(plan)
+    if levels > MAX_DEPTH:
+        assert conversion.after is plan
+        assert reasons(conversion) == ["the plan is 201 levels deep, over 200"]
+    else:
+        assert reasons(conversion) == ["merged into group 1"]
 
 
 def test_a_join_of_columns_it_does_not_have_is_refused():

@@ -217,6 +217,14 @@ def parents_first(root: Node) -> Iterator[Node]:
     return reversed(children_first)
 
 
+def depth(root: Node) -> int:
+    """How many nodes the longest way from the root to a source has."""
+    depths: dict[Node, int] = {}
+    for node in reversed(list(parents_first(root))):
+        depths[node] = 1 + max((depths[child] for child in node.inputs), default=0)
+    return depths[root]
+
+
 def outputs_of(root: Node) -> dict[Node, list[Node]]:
     """The nodes each node is an input of, once per time it is one; none for the root."""
     outputs: dict[Node, list[Node]] = {root: []}

@@ -33,6 +33,7 @@ from joins.plan.join_tree import (
     MultiJoin,
     Node,
     Project,
+    depth,
     filtered,
     has_streaming_aggregate,
     is_streaming,
@@ -46,6 +47,9 @@ from joins.plan.push_down import push_filters
 MembershipRule = Callable[[Join], str | None]
 #: The reason why the operator cannot run a group as one multi-way join, or None if it can.
 GroupRule = Callable[[MultiJoin], str | None]
+
+#: Deeper plans are left as they are: the conversion recurses, a few Python frames a level.
+MAX_DEPTH = 200
 
 
 @dataclass(eq=False)
@@ -111,6 +115,9 @@ def two_step_convert(
     A group that cannot be run loses a join and is looked for again, so joins below and beside it
     still find their groups. Cost: nodes times (1 + joins so lost).
     """
+    if depth(plan) > MAX_DEPTH:
+        verdict = Verdict(None, f"the plan is {depth(plan)} levels deep, over {MAX_DEPTH}")
+        return Conversion(plan, plan, (), dict.fromkeys(joins_of(plan), verdict))
     prepared, origins = push_filters(plan)
     refused: dict[Join, str] = {}
 
