@@ -180,6 +180,14 @@ class ExpiringStore(LaneReads):
         if lane.state.moving is not None or lane.state.ring.passed():
             self._reclaim(lane)
 
+    def _lane(self, stream: str) -> Lane | None:
+        """Also ends a move that an error, of the user's rule say, left half done: rows would be
+        found in both places, or in neither."""
+        lane = super()._lane(stream)
+        if lane is not None and lane.state.moving is not None:
+            self._finish_move(lane)
+        return lane
+
     # Writing ------------------------------------------------------------------------------
 
     def append(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
@@ -320,12 +328,14 @@ class ExpiringStore(LaneReads):
             for keys, rows in found.iterate(source, max_bytes=_MOVED_BYTES):
                 skipped = min(to_skip, rows.num_rows)
                 to_skip -= skipped
-                if skipped < rows.num_rows:
-                    self._move(lane, keys.slice(skipped), rows.slice(skipped))
+                # A piece may end with a huge row, which is a write of its own.
+                left = parts_of(rows.slice(skipped), keys.slice(skipped), self._options)
+                for part, part_keys in left:
+                    self._move(lane, part_keys, part)
         self._inner.delete_range(source)
         self._save(lane, replace(lane.state, moving=None, moved_rows=0))
 
-    def _move(self, lane: Lane, keys: pa.RecordBatch, rows: pa.RecordBatch) -> None:
+    def _move(self, lane: Lane, keys: pa.RecordBatch | KeyBatch, rows: pa.RecordBatch) -> None:
         places, state = lane.placed(rows)
         state = replace(state, moved_rows=state.moved_rows + rows.num_rows)
         encoded = encoded_keys(lane.schema, lane.codec, keys)
@@ -367,6 +377,8 @@ class ExpiringStore(LaneReads):
 
     def snapshot(self) -> LaneReads:
         """See store.MultimapStore.snapshot. Also what is due stays as it is."""
+        for name in self._lanes:
+            self._lane(name)
         lanes = {name: lane.copy() for name, lane in self._lanes.items()}
         return LaneReads(self._streams, lanes, self._inner.snapshot())
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from cython_ext.budget import Budget
 from cython_ext.key_codec import KeyBatch
-from lsmstate.arrow_sizes import row_sizes
+from lsmstate.arrow_sizes import pieces_of, row_sizes
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
 from lsmstate.options import KIB, Options
 from lsmstate.store import Mutation, StreamSchema
@@ -48,19 +48,19 @@ def part_bytes(options: Options) -> int:
 def parts_of(
     rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch, options: Options
 ) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | KeyBatch]]:
-    """The batch in parts of a bounded number of bytes; whole if it is small, as it should."""
+    """The batch in parts of a bounded number of bytes, or one row; whole if it is small, as it
+    should."""
     most = part_bytes(options)
     if rows.nbytes <= most:
         if rows.num_rows:
             yield rows, keys
         return
-    width = max(1, rows.num_rows * most // rows.nbytes)
-    for start in range(0, rows.num_rows, width):
-        part = rows.slice(start, width)
+    for piece in pieces_of(row_sizes(rows), most):
+        part = rows.slice(piece.start, piece.stop - piece.start)
         if isinstance(keys, KeyBatch):
-            yield part, keys.take(np.arange(start, start + part.num_rows))
+            yield part, keys.take(np.arange(piece.start, piece.stop))
         else:
-            yield part, keys.slice(start, width)
+            yield part, keys.slice(piece.start, part.num_rows)
 
 
 def check_mutations(
@@ -82,8 +82,11 @@ def check_mutations(
         if rows is not None:
             check_rows(stream, rows, keys)
             check_row_sizes(rows, options)
-    size = sum(mutation.rows.nbytes for mutation in mutations if mutation.rows is not None)
-    if size > options.memory_bytes // 8:
+    batches = [mutation.rows for mutation in mutations if mutation.rows is not None]
+    size = sum(rows.nbytes for rows in batches)
+    # One row cannot be split, and was found to be no larger than any may be.
+    alone = max((rows.nbytes for rows in batches if rows.num_rows == 1), default=0)
+    if size - alone > options.memory_bytes // 8:
         raise MemoryLimitError(
             f"{size} bytes of rows in one write; a put, or several writes made as one, may take an "
             f"eighth of the memory cap ({options.memory_bytes // 8} bytes): split it, or raise "
