@@ -225,8 +225,8 @@ class TimeRing:
 
     def with_watermark(self, watermark: int) -> "TimeRing":
         """The same buckets under a new watermark; a lower one than before changes nothing."""
-        horizon = max(_LEAST, watermark - self.life)
-        if self.horizon is not None and horizon <= self.horizon:
+        horizon = watermark - self.life
+        if horizon < _LEAST or (self.horizon is not None and horizon <= self.horizon):
             return self
         return replace(self, horizon=min(horizon, _MOST))
 
@@ -245,4 +245,4 @@ class TimeRing:
         return [b % RING_SLOTS for b in range(self.first, min(moved, self.first + RING_SLOTS))]
 
     def _at(self, first: int) -> "TimeRing":
-        return replace(self, first=first)
+        return replace(self, first=min(max(first, _LEAST), _MOST))  # as it is kept: in 64 bits

@@ -127,6 +127,23 @@ def test_rows_that_are_due_when_they_arrive_are_not_stored(tmp_path, backend):
         assert all_ids(store) == [2, 3]
 
 
+@pytest.mark.parametrize("life", [0, 1, LIFE, (1 << 63) - 1])
+@pytest.mark.parametrize("watermark", [-(1 << 70), -(1 << 63), 0, (1 << 63) - 1, 1 << 70])
+def test_times_at_the_ends_of_64_bits(tmp_path, life, watermark):
+    times = [-(1 << 63)] * 3 + [1 - (1 << 63), 0, (1 << 63) - 2, (1 << 63) - 1]
+    rows = batch(*((1, i, at) for i, at in enumerate(times)))
+    left = [i for i, at in enumerate(times) if at + life > watermark]
+    for first in (0, 3, len(times) - 1):  # the ring is begun around different times
+        with opened(tmp_path / str(first), after=life) as store:
+            store.append("timed", rows[0].slice(first, 1), rows[1].slice(first, 1))
+            store.append("timed", rows[0].slice(0, first), rows[1].slice(0, first))
+            store.append("timed", rows[0].slice(first + 1), rows[1].slice(first + 1))
+            store.advance("timed", watermark)
+            assert all_ids(store) == left
+            store.append("timed", *rows)
+            assert all_ids(store) == sorted(2 * left)
+
+
 def test_a_watermark_that_falls_back_changes_nothing(tmp_path, backend):
     with opened(tmp_path, backend) as store:
         store.advance("timed", 1000)
