@@ -1,5 +1,6 @@
 """One process owns a directory: within the process, across processes, and over a fork."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -25,6 +26,34 @@ def test_a_process_owns_a_directory_once(tmp_path):
         DirectoryLock(f"{tmp_path}/../{tmp_path.name}")
     lock.release()
     lock.release()
+    DirectoryLock(str(tmp_path)).release()
+
+
+def test_of_two_threads_one_gets_the_directory(tmp_path, monkeypatch):
+    """The system's lock is the process's: it stops neither, so the other one must be refused
+    while the first is still at it."""
+    lockf, others = fcntl.lockf, []
+
+    def slow(file, operation):
+        monkeypatch.setattr(fcntl, "lockf", lockf)
+        with pytest.raises(StoreLockedError, match="already open in this process") as refused:
+            DirectoryLock(str(tmp_path))
+        others.append(refused)
+        lockf(file, operation)
+
+    monkeypatch.setattr(fcntl, "lockf", slow)
+    DirectoryLock(str(tmp_path)).release()
+    assert len(others) == 1
+
+
+def test_an_opening_that_fails_claims_nothing(tmp_path, monkeypatch):
+    def fails(file, size):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "ftruncate", fails)
+        with pytest.raises(OSError, match="No space left"):
+            DirectoryLock(str(tmp_path))
     DirectoryLock(str(tmp_path)).release()
 
 
