@@ -169,9 +169,14 @@ class Merge(FileJob):
     def step_to_file_end(self, max_bytes: int) -> bool:
         """As step, and then to the end of a file."""
         is_over = self.step(max_bytes)
-        while not is_over and self.names and self.names[-1] != self.files[-1].name:
+        while not is_over and self._is_inside_file:
             is_over = self.step(1)
         return is_over
+
+    @property
+    def _is_inside_file(self) -> bool:
+        finished = self.files[-1].name if self.files else ""  # the first one may take more
+        return bool(self.names) and self.names[-1] != finished
 
     @property
     def new_files(self) -> Sequence[FileMeta]:

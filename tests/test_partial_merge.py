@@ -102,6 +102,14 @@ def until_under_way(attempts):
     raise AssertionError("no merge took more than one commit")
 
 
+def test_a_first_file_may_take_more_than_is_paid_for(tmp_path):
+    """As where rows compress well."""
+    attempts = Attempts(tmp_path, dataclasses.replace(OPTIONS, file_bytes=1 << 20))
+    merges = [attempts.batch(1000)["merges"] for _ in range(8)]
+    assert sum(merges) > 2
+    attempts.check()
+
+
 def test_no_commit_waits_for_a_whole_merge(tmp_path):
     attempts = Attempts(tmp_path)
     most, partial, seen = 0, 0, 0
