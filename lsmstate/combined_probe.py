@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lsmstate.arrow_sizes import pieces_of
+from lsmstate.errors import InvalidArgumentError
 from lsmstate.store import Matches, Positions, Probe
 from lsmstate.store_checks import checked_positions
 
@@ -33,7 +34,18 @@ class FilteredProbe:
     def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
         """See store.Probe.fetch. Cost: as if no row were hidden."""
         asked = checked_positions(self.counts, positions)
-        return self._pieces(asked[self.counts[asked] > 0], max_bytes)
+        return self._counted(asked[self.counts[asked] > 0], max_bytes)
+
+    def _counted(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
+        left = self.counts[positions].sum()
+        for found in self._pieces(positions, max_bytes):
+            left -= found.rows.num_rows
+            yield found
+        if left:
+            raise InvalidArgumentError(
+                f"{left} rows fewer than were counted: the keep rule of an expiry answered "
+                "otherwise than before; it must depend on the row alone"
+            )
 
     def _pieces(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
         for found in self._probe.fetch(positions, max_bytes):
@@ -70,8 +82,8 @@ class CombinedProbe:
             found = self._found(positions, max_bytes)
             if len(positions) == 1:
                 yield from found  # perhaps more than one piece, and in order as it is
-            else:
-                yield _in_order(list(found))
+            elif pieces := list(found):
+                yield _in_order(pieces)
 
     def _found(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
         for part in self._parts:

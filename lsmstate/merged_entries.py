@@ -13,7 +13,8 @@ from lsmstate.store import Entries
 def merged_entries(
     codec: KeyCodec, sources: Sequence[Iterator[Entries]], reverse: bool
 ) -> Iterator[Entries]:
-    """All entries in key order (or in reverse), those of one key source after source.
+    """All entries in key order (or in reverse), those of one key source after source; where a
+    key fills pieces of a source, the others' entries of it come between two of them.
 
     Memory: a piece of each source. Cost: each key is encoded and sorted twice.
     """
