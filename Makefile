@@ -34,7 +34,7 @@ help:
 	@echo "make dist-check  the same from a clean copy, installed and tested in a virtual environment of its own"
 	@echo "make clean   remove builds and caches (not $(VENV), not the data)"
 
-run: check-all build
+run: check-all $(STAMPS)/release $(STAMPS)/installed
 	@$(BIN)/lsmstate demo --scale $(SF) --memory $(CAP) --batches $(BATCHES) --backend $(BACKEND) $(if $(JSON),--json)
 
 test: check-all build lint types
@@ -46,7 +46,7 @@ stress: check-all build
 bench: build
 	@$(BIN)/python -m pytest bench --benchmark-only --benchmark-columns=min,median,max,rounds -p no:cacheprovider -o python_files='bench_*.py' $(ARGS)
 
-lint: $(STAMPS)/installed
+lint: $(STAMPS)/dev
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
@@ -55,19 +55,19 @@ types: build
 	@$(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml --ignore-missing-stub cython_ext
 
 # Compiled first, on two cores; the editable installation then finds nothing left to compile.
-build: $(STAMPS)/release $(STAMPS)/installed
+build: $(STAMPS)/release $(STAMPS)/dev
 
 # Assertions and bounds checks kept; the next `make build` compiles without them again.
-debug: $(STAMPS)/debug $(STAMPS)/installed
+debug: $(STAMPS)/debug $(STAMPS)/dev
 	@$(BIN)/python -m pytest -m "not spark and not stress" $(ARGS)
 
 # The source distribution first, then the wheel out of it, both apart from this tree.
-wheel: $(STAMPS)/installed
+wheel: $(STAMPS)/dev
 	@rm -rf dist
 	@$(BIN)/python -m build --outdir dist >/dev/null
 	@ls -l dist
 
-dist-check: $(STAMPS)/installed
+dist-check: $(STAMPS)/dev
 	@$(BIN)/python -m pytest -m stress tests/test_packaging.py $(ARGS)
 
 check-all:
@@ -91,8 +91,14 @@ $(STAMPS)/debug: $(EXTENSION_SOURCES) | $(STAMPS)/tools
 
 $(STAMPS)/installed: pyproject.toml | $(STAMPS)/tools
 	@echo "installing into $(VENV) (Spark is large: some minutes the first time)" >&2
-	@$(PIP) install --no-build-isolation --editable '.[spark,rocksdb,demo,dev]'
+	@$(PIP) install --no-build-isolation --editable '.[spark,rocksdb,demo]'
 	@touch $@
+
+# What tests and checks need beside that; the main job does not wait for it.
+$(STAMPS)/dev: pyproject.toml | $(STAMPS)/tools
+	@echo "installing into $(VENV), with what tests need (Spark is large: some minutes the first time)" >&2
+	@$(PIP) install --no-build-isolation --editable '.[spark,rocksdb,demo,dev]'
+	@touch $@ $(STAMPS)/installed
 
 clean:
 	rm -rf build dist *.egg-info cython_ext/*.c cython_ext/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
