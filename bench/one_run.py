@@ -1,6 +1,6 @@
 """One measure of one side in this process; the figures go to standard output as JSON.
 
-    python bench/one_run.py store ours --rows 1000000 --directory /tmp/x
+    python bench/one_run.py store ours --rows 1000000 --directory new-directory
 
 ``compare_stores.py`` and ``sweep_rocksdict.py`` start it anew for every run.
 """
