@@ -19,6 +19,7 @@ from cython_ext.memtable import Memtable
 from cython_ext.row_codec import RowCodec
 from lsmstate.changelog import APPEND, RETRACT, Write
 from lsmstate.checkpoints import Checkpoint, Checkpoints
+from lsmstate.collection import LocalFiles
 from lsmstate.errors import CorruptionError
 from lsmstate.key_range import key_range
 from lsmstate.lsm_reader import LsmReader, TierHolds, Tiers
@@ -100,7 +101,8 @@ class LsmStore(StoreReads):
         options: Options,
     ) -> Self:
         """See backends.open_attempt. Cost: one or two small reads, whatever the state's size."""
-        store = cls(directory, streams, options, AttemptOwner(batch_id, attempt_id))
+        owner = AttemptOwner(LocalFiles(directory), batch_id, attempt_id)
+        store = cls(directory, streams, options, owner)
         store._start_at(pointer)
         return store
 
@@ -355,12 +357,9 @@ class LsmStore(StoreReads):
         return self._owner.checkpoints
 
     def _collect(self) -> None:
-        """Delete what no restart can need, now and then: looking costs a read per kept commit."""
-        batch_id = self._owner.batch_id
-        if batch_id is None or batch_id % max(1, self._options.retained_batches // 4):
-            return
+        live = {file.name for file in self._runs.version.files}
         try:
-            self._runs.collect(batch_id)
+            self._owner.collect(live, self._options.retained_batches)
         except OSError as error:
             # The commit is sealed; files that stay cost space only, and the next time comes.
             _log.warning("old files of %s were not deleted: %s", self._directory, error)

@@ -9,6 +9,7 @@ from typing import Protocol
 from cython_ext.file import AppendFile, ReadFile, remove, sync_directory, sync_file
 from lsmstate.changelog import Changelog, Write, changelog_files, replay
 from lsmstate.checkpoints import CheckpointPin, Checkpoints
+from lsmstate.collection import AttemptFiles, LocalFiles, collect
 from lsmstate.directory_lock import DirectoryLock
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.file_names import AttemptFile, check_attempt_id, numbered, parse_numbered
@@ -33,11 +34,6 @@ class Owner(Protocol):
         ...
 
     @property
-    def batch_id(self) -> int | None:
-        """The micro-batch an attempt belongs to."""
-        ...
-
-    @property
     def checkpoints(self) -> Checkpoints:
         """The store's named checkpoints. InvalidArgumentError where there can be none."""
         ...
@@ -57,6 +53,11 @@ class Owner(Protocol):
         files it needs, ``replay_from`` the first sequence not wholly in them."""
         ...
 
+    def collect(self, live: set[str], retained_batches: int) -> None:
+        """Attempts, after their commit, of which ``live`` are the files: delete what no restart
+        can need, now and then. Cost: then one listing, and one small read per kept commit."""
+        ...
+
     def release(self) -> None:
         """Give up locks and open files."""
         ...
@@ -74,8 +75,8 @@ class AttemptOwner:
             "found again by its pointer"
         )
 
-    def __init__(self, batch_id: int, attempt_id: str) -> None:
-        self.batch_id: int | None = batch_id
+    def __init__(self, files: AttemptFiles, batch_id: int, attempt_id: str) -> None:
+        self._attempt_files = files
         self._batch_id = batch_id
         # Even an attempt that is started again under the same id writes files of its own.
         self._attempt_id = f"{check_attempt_id(attempt_id)}-{os.urandom(6).hex()}"
@@ -90,6 +91,10 @@ class AttemptOwner:
     def committed(self, pointer: str, live: set[str], replay_from: int) -> None:
         """Nothing: the pointer is all."""
 
+    def collect(self, live: set[str], retained_batches: int) -> None:
+        if self._batch_id % max(1, retained_batches // 4) == 0:
+            collect(self._attempt_files, live, self._batch_id, retained_batches)
+
     def release(self) -> None:
         """Nothing is held."""
 
@@ -98,7 +103,7 @@ class CheckpointReader(AttemptOwner):
     """Reads a named checkpoint, which cannot be deleted until ``release``; writes nothing."""
 
     def __init__(self, directory: str, name: str) -> None:
-        super().__init__(0, "reader")
+        super().__init__(LocalFiles(directory), 0, "reader")
         self._pin = CheckpointPin(directory, name)
         self.pointer = self._pin.checkpoint.pointer
         try:
@@ -120,7 +125,6 @@ class ProcessOwner:
     """
 
     single_commit = False
-    batch_id: int | None = None
 
     def __init__(self, directory: str, options: Options) -> None:
         if not os.path.isdir(directory):
@@ -223,6 +227,9 @@ class ProcessOwner:
         self._old_logs = kept
         self._begun -= live
         self._collect(live | {name} | {log for log, _ in kept})
+
+    def collect(self, live: set[str], retained_batches: int) -> None:
+        """Nothing: each commit deletes what it made needless."""
 
     def _write_manifest(self, pointer: str) -> str:
         name = self._next("MANIFEST")

@@ -14,6 +14,7 @@ from cython_ext.file import AppendFile, ReadFile
 from cython_ext.salvage import ListedEntries
 from cython_ext.sst_reader import Sst
 from lsmstate.changelog import MAGIC, changelog_files
+from lsmstate.collection import LocalFiles
 from lsmstate.directory_lock import check_unowned
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.file_names import numbered, parse_attempt_file, parse_numbered
@@ -89,7 +90,7 @@ def repair(source: str, target: str, pointer: str | None = None) -> RepairReport
     owner: Owner = (
         ProcessOwner(target, options)
         if state.is_standalone
-        else AttemptOwner(_batch_of(state.commit), "repaired")
+        else AttemptOwner(LocalFiles(target), _batch_of(state.commit), "repaired")
     )
     try:
         return _Repair(state, target, options, owner).run()

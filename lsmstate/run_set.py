@@ -18,14 +18,12 @@ from lsmstate.background import SLICE_BYTES, worker
 from lsmstate.compaction import Task, pick
 from lsmstate.compactor import EVERYTHING, Flush, Merge, raw_bytes_of
 from lsmstate.errors import CorruptionError
-from lsmstate.file_names import parse_attempt_file
 from lsmstate.manifest import Edit, Pointer, changes_base, pack_edit, parse_pointer, schema_digest
 from lsmstate.memory_budget import process_memory
 from lsmstate.memtables import deleted_by
 from lsmstate.options import MIB, Options
 from lsmstate.owners import Owner
-from lsmstate.recovery import named_files, packed_schemas, recover
-from lsmstate.retention import collectable, kept_batches
+from lsmstate.recovery import packed_schemas, recover
 from lsmstate.store import StreamSchema
 from lsmstate.table_cache import table_cache
 from lsmstate.table_files import TableWriter
@@ -57,7 +55,6 @@ class RunSet:
         self._streams = streams
         self._schemas = packed_schemas(streams)
         self._options = options
-        self._retained = options.retained_batches
         self._owner = owner
         self._tables = table_cache(memory)
         self._files = TableWriter(directory, options, memory.budget, owner.new_name)
@@ -348,31 +345,6 @@ class RunSet:
                     table.path,
                     0,
                 )
-
-    # Deleting -----------------------------------------------------------------------------
-
-    def collect(self, current_batch: int) -> int:
-        """Delete the attempts' files that no restart can need; how many. Cost: one small read
-        per kept commit. What cannot be deleted now is left to the next time."""
-        files = [f for f in map(parse_attempt_file, os.listdir(self._directory)) if f is not None]
-        commits = [file for file in files if file.kind == "commit"]
-        kept = kept_batches({f.batch_id for f in commits}, current_batch, self._retained)
-        live: set[str] = set()
-        for commit in commits:
-            if commit.batch_id in kept:
-                live |= self._named_by(commit.name)
-        live |= {file.name for file in self.version.files}
-        unneeded = collectable(files, live, kept, current_batch)
-        for name in unneeded:
-            self._drop(name)
-        return len(unneeded)
-
-    def _named_by(self, name: str) -> set[str]:
-        """The files a commit needs; none if it was never sealed: no pointer can name it."""
-        try:
-            return named_files(self._tables, self._directory, name)
-        except CorruptionError:
-            return set()
 
     def discard_uncommitted(self) -> None:
         """Delete what this store wrote since its last commit: no pointer names it."""
