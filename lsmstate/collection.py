@@ -1,12 +1,14 @@
 """Deleting the attempts' files of one bucket that no restart can need, wherever they lie."""
 
 import os
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Protocol
 
 from lsmstate.errors import CorruptionError
 from lsmstate.file_names import parse_attempt_file
 from lsmstate.memory_budget import process_memory
-from lsmstate.recovery import named_files
+from lsmstate.recovery import Named, named_by
 from lsmstate.retention import collectable, kept_batches
 from lsmstate.table_cache import table_cache
 
@@ -18,8 +20,8 @@ class AttemptFiles(Protocol):
         """Of all files that are there, whoever wrote them."""
         ...
 
-    def named_by(self, commit: str) -> set[str]:
-        """The files a commit needs. CorruptionError if it was never sealed."""
+    def named_by(self, commit: str) -> Named:
+        """What a commit needs, and its parent. CorruptionError if it was never sealed."""
         ...
 
     def remove(self, name: str) -> None:
@@ -37,33 +39,60 @@ class LocalFiles:
     def names(self) -> list[str]:
         return os.listdir(self._directory)
 
-    def named_by(self, commit: str) -> set[str]:
-        return named_files(self._tables, self._directory, commit)
+    def named_by(self, commit: str) -> Named:
+        return named_by(self._tables, self._directory, commit)
 
     def remove(self, name: str) -> None:
         self._tables.delete(self._directory, name)
 
 
-def collect(files: AttemptFiles, live: set[str], current_batch: int, retained: int) -> int:
+def is_time_to_collect(current_batch: int, parent: str | None, retained: int) -> bool:
+    """Four times while as many micro-batches pass as are retained, by whichever attempt comes
+    first: a bucket may have no rows in any particular one. ``parent``: see ``collect``."""
+    before = None if parent is None else parse_attempt_file(parent)
+    period = max(1, retained // 4)
+    return before is not None and current_batch // period != before.batch_id // period
+
+
+def collect(
+    files: AttemptFiles, live: set[str], parent: str | None, current_batch: int, retained: int
+) -> int:
     """Delete what no restart can need (see ``retention``); how many files. ``live`` are files to
-    be kept besides. Cost: one listing, and one small read per kept commit. An error leaves the
-    rest to the next time; it deletes nothing that is needed, as reading comes first."""
+    be kept besides, ``parent`` is the commit that the current batch's went on from. Cost: one
+    listing, and one small read per kept commit. An error leaves the rest to the next time; it
+    deletes nothing that is needed, as reading comes first."""
+    read = cache(files.named_by)
     found = [f for f in map(parse_attempt_file, files.names()) if f is not None]
     commits = [file for file in found if file.kind == "commit"]
-    kept = kept_batches({file.batch_id for file in commits}, current_batch, retained)
+    batches = {file.batch_id for file in commits}
+    kept = kept_batches(batches, current_batch, retained, _ancestors(read, parent))
     needed = set(live)
     for commit in commits:
         if commit.batch_id in kept:
-            needed |= _named_by(files, commit.name)
+            needed |= _needed_by(read, commit.name)
     unneeded = collectable(found, needed, kept, current_batch)
     for name in unneeded:
         files.remove(name)
     return len(unneeded)
 
 
-def _named_by(files: AttemptFiles, commit: str) -> set[str]:
+def _ancestors(read: Callable[[str], Named], commit: str | None) -> Iterator[int]:
+    """The micro-batches of a commit, of its parent, and so on. Ends at the first of all, at one
+    that is there no more, or at one of a release that named no parents."""
+    while commit is not None:
+        file = parse_attempt_file(commit)
+        if file is None:
+            return
+        yield file.batch_id
+        try:
+            commit = read(commit).parent
+        except FileNotFoundError:
+            return  # collected when fewer micro-batches were retained
+
+
+def _needed_by(read: Callable[[str], Named], commit: str) -> frozenset[str]:
     """None if it was never sealed: no pointer can name it."""
     try:
-        return files.named_by(commit)
+        return read(commit).files
     except CorruptionError:
-        return set()
+        return frozenset()

@@ -20,7 +20,7 @@ from cython_ext.row_codec import RowCodec
 from lsmstate.changelog import APPEND, RETRACT, Write
 from lsmstate.checkpoints import Checkpoint, Checkpoints
 from lsmstate.collection import LocalFiles
-from lsmstate.errors import CorruptionError
+from lsmstate.errors import CorruptionError, FormatVersionError
 from lsmstate.key_range import key_range
 from lsmstate.lsm_reader import LsmReader, TierHolds, Tiers
 from lsmstate.memory_budget import process_memory
@@ -358,9 +358,10 @@ class LsmStore(StoreReads):
 
     def _collect(self) -> None:
         live = {file.name for file in self._runs.version.files}
+        opened_at = self._runs.opened_at
         try:
-            self._owner.collect(live, self._options.retained_batches)
-        except OSError as error:
+            self._owner.collect(live, opened_at, self._options.retained_batches)
+        except (OSError, CorruptionError, FormatVersionError) as error:
             # The commit is sealed; files that stay cost space only, and the next time comes.
             _log.warning("old files of %s were not deleted: %s", self._directory, error)
 

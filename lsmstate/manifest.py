@@ -73,6 +73,8 @@ class Edit:
     replay_from: tuple[int, int]
     """Changelog (standalone): the first sequence not in the runs, and the place in it."""
     merge: PartialMerge | None = None
+    parent: str | None = None
+    """The pointer of the commit that an attempt was opened at, as far as it is known."""
 
     @property
     def files(self) -> tuple[FileMeta, ...]:
@@ -108,6 +110,7 @@ def pack_edit(edit: Edit, base_runs: Mapping[int, Run], streams: int = 1 << 16) 
                 "schemas": edit.schemas,
                 "replay_from": list(edit.replay_from),
                 "merge": None if edit.merge is None else _pack_merge(edit.merge),
+                "parent": edit.parent,
             }
         )
     )
@@ -139,6 +142,7 @@ def unpack_edit(
             str(found["schemas"]),
             (int(replay_sequence), int(replay_place)),
             _unpack_merge(found.get("merge"), pointer),
+            found.get("parent"),
         )
     except (KeyError, TypeError, ValueError, msgpack.UnpackException) as error:
         raise CorruptionError(f"the manifest does not make sense: {error!r}", path, 0) from error

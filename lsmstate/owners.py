@@ -9,10 +9,11 @@ from typing import Protocol
 from cython_ext.file import AppendFile, ReadFile, remove, sync_directory, sync_file
 from lsmstate.changelog import Changelog, Write, changelog_files, replay
 from lsmstate.checkpoints import CheckpointPin, Checkpoints
-from lsmstate.collection import AttemptFiles, LocalFiles, collect
+from lsmstate.collection import AttemptFiles, LocalFiles, collect, is_time_to_collect
 from lsmstate.directory_lock import DirectoryLock
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.file_names import AttemptFile, check_attempt_id, numbered, parse_numbered
+from lsmstate.manifest import parse_pointer
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import Options
 from lsmstate.recovery import read_commit
@@ -53,9 +54,10 @@ class Owner(Protocol):
         files it needs, ``replay_from`` the first sequence not wholly in them."""
         ...
 
-    def collect(self, live: set[str], retained_batches: int) -> None:
-        """Attempts, after their commit, of which ``live`` are the files: delete what no restart
-        can need, now and then. Cost: then one listing, and one small read per kept commit."""
+    def collect(self, live: set[str], opened_at: str | None, retained_batches: int) -> None:
+        """Attempts, after their commit, of which ``live`` are the files, and which went on from
+        ``opened_at``: delete what no restart can need, now and then. Cost: then one listing, and
+        one small read per kept commit."""
         ...
 
     def release(self) -> None:
@@ -91,9 +93,10 @@ class AttemptOwner:
     def committed(self, pointer: str, live: set[str], replay_from: int) -> None:
         """Nothing: the pointer is all."""
 
-    def collect(self, live: set[str], retained_batches: int) -> None:
-        if self._batch_id % max(1, retained_batches // 4) == 0:
-            collect(self._attempt_files, live, self._batch_id, retained_batches)
+    def collect(self, live: set[str], opened_at: str | None, retained_batches: int) -> None:
+        parent = None if opened_at is None else parse_pointer(opened_at).name
+        if is_time_to_collect(self._batch_id, parent, retained_batches):
+            collect(self._attempt_files, live, parent, self._batch_id, retained_batches)
 
     def release(self) -> None:
         """Nothing is held."""
@@ -228,7 +231,7 @@ class ProcessOwner:
         self._begun -= live
         self._collect(live | {name} | {log for log, _ in kept})
 
-    def collect(self, live: set[str], retained_batches: int) -> None:
+    def collect(self, live: set[str], opened_at: str | None, retained_batches: int) -> None:
         """Nothing: each commit deletes what it made needless."""
 
     def _write_manifest(self, pointer: str) -> str:

@@ -77,15 +77,24 @@ def needed_files(tables: TableCache, directory: str, pointer_text: str) -> list[
     return sorted(files, key=lambda file: file.name)
 
 
-def named_files(tables: TableCache, directory: str, name: str) -> set[str]:
-    """All files a sealed commit needs: itself, those of its runs, and its base with the base's.
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What a sealed commit names."""
 
-    CorruptionError if the file was never sealed: then no pointer can name it."""
+    files: frozenset[str]
+    """All it needs: itself, those of its runs, and its base with the base's."""
+    parent: str | None
+    """The commit its attempt was opened at, as far as it is known."""
+
+
+def named_by(tables: TableCache, directory: str, name: str) -> Named:
+    """CorruptionError if the commit was never sealed: then no pointer can name it."""
     table = tables.peek(directory, name)
     path = os.path.join(directory, name)
     pointer = Pointer(name, table.size, table.checksum)
     edit = unpack_edit(table.section("edit"), pointer, None, path)
-    names = {name} | {file.name for file in edit.files}
+    files = {name} | {file.name for file in edit.files}
     if edit.base is not None:
-        names |= named_files(tables, directory, parse_pointer(edit.base).name)
-    return names
+        files |= named_by(tables, directory, parse_pointer(edit.base).name).files
+    parent = None if edit.parent is None else parse_pointer(edit.parent).name
+    return Named(frozenset(files), parent)

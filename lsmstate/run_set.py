@@ -49,6 +49,8 @@ class RunSet:
         memory = process_memory()
         self.version = Version()
         self.pointer: str | None = None
+        #: The pointer that was adopted as the store was opened.
+        self.opened_at: str | None = None
         self.spilled_bytes = 0
         self.counters = {"flushes": 0, "merges": 0, "merged_bytes": 0}
         self._directory = directory
@@ -79,7 +81,7 @@ class RunSet:
         found = recover(self._tables, self._directory, pointer, self._streams)
         self.version = self._committed = found.edit.version
         self._base, self._base_runs = found.base, found.base_runs
-        self.pointer = pointer
+        self.pointer = self.opened_at = pointer
         if found.edit.merge is not None:
             self._merge = self._continued(found.edit.merge)
         return found.edit
@@ -297,6 +299,7 @@ class RunSet:
             self._schemas if full else "",
             flush.replay_from,
             partial,
+            self.opened_at if self._owner.single_commit else None,
         )
         try:
             packed = pack_edit(edit, {} if full else self._base_runs, len(self._streams))

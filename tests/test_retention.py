@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lsmstate import manifest
 from lsmstate.file_names import AttemptFile, parse_attempt_file
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import Options
@@ -110,6 +111,51 @@ def test_a_file_that_was_never_sealed_does_not_stop_the_collection(tmp_path):
     pointers |= run_batches(tmp_path, 10, 30, pointers[9], retained=4)
     assert rows_at(tmp_path, pointers[29]) == 40 * 30
     assert not torn.exists()
+
+
+def test_a_commit_that_was_never_accepted_does_not_stand_in_for_the_one_that_was(tmp_path):
+    """Batch 6 failed after its commit and went without this bucket when it was repeated."""
+    first = run_batches(tmp_path, 0, 4, None, retained=4)[3]
+    run_batches(tmp_path, 6, 7, first, retained=4)
+    later = run_batches(tmp_path, 500, 503, first, retained=4)
+    assert rows_at(tmp_path, first) == 40 * 4
+    assert rows_at(tmp_path, later[502]) == 40 * 7
+
+
+def test_an_abandoned_future_neither_replaces_the_past_nor_stays_for_ever(tmp_path):
+    """The query was set back to batch 6 after batch 19 and went on another way."""
+    past = run_batches(tmp_path, 0, 7, None, retained=30)
+    future = run_batches(tmp_path, 7, 20, past[6], retained=30)
+    again = run_batches(tmp_path, 25, 30, past[6], retained=8)
+    assert rows_at(tmp_path, past[6]) == 40 * 7
+    assert rows_at(tmp_path, again[27]) == 40 * 10
+    run_batches(tmp_path, 50, 60, again[29], retained=8)
+    left = set(os.listdir(tmp_path))
+    assert not left & {pointer.split(":")[0] for pointer in future.values()}
+
+
+def test_a_bucket_without_rows_in_the_batches_of_the_collection_is_collected_too(tmp_path):
+    pointer = None
+    for batch in range(1, 80, 2):
+        pointer = run_batches(tmp_path, batch, batch + 1, pointer, retained=8)[batch]
+    assert min(parse_attempt_file(name).batch_id for name in os.listdir(tmp_path)) > 40
+
+
+def test_a_commit_of_a_later_release_stops_the_collection_and_not_the_query(
+    tmp_path, monkeypatch, caplog
+):
+    """A query that was set back to before an upgrade, and goes on with the release it had."""
+    pointers = run_batches(tmp_path, 0, 10, None, retained=4)
+    monkeypatch.setattr(manifest, "_format_of", lambda version, streams: 3)
+    run_batches(tmp_path, 11, 12, pointers[9], retained=400)
+    monkeypatch.undo()
+    before = set(os.listdir(tmp_path))
+    pointers |= run_batches(tmp_path, 10, 14, pointers[9], retained=4)
+    assert before < set(os.listdir(tmp_path))
+    assert "manifest format 3, this release reads up to 2" in caplog.text
+    assert rows_at(tmp_path, pointers[13]) == 40 * 14
+    pointers |= run_batches(tmp_path, 14, 40, pointers[13], retained=4)
+    assert not before & set(os.listdir(tmp_path)), "its commit is too old for any restart now"
 
 
 def test_options_refuse_to_retain_nothing():
