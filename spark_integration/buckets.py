@@ -5,14 +5,19 @@ tasks would get two buckets and some none. The ids are therefore chosen: bucket 
 smallest unused number that lands on partition ``b % partitions``.
 """
 
+from collections.abc import Collection
+
 from lsmstate.errors import InvalidArgumentError
 
 _MASK = 0xFFFFFFFF
 _SPARK_SEED = 42
 
 
-def bucket_ids(buckets: int, partitions: int) -> tuple[int, ...]:
-    """One id per bucket; bucket ``b`` lands on partition ``b % partitions``.
+def bucket_ids(
+    buckets: int, partitions: int, taken: Collection[int] = frozenset()
+) -> tuple[int, ...]:
+    """One id per bucket, none of them in ``taken``; bucket ``b`` lands on partition
+    ``b % partitions``.
 
     Cost: about ``buckets * partitions`` hashes, once per query.
     """
@@ -26,7 +31,8 @@ def bucket_ids(buckets: int, partitions: int) -> tuple[int, ...]:
     for bucket in range(buckets):
         wanted = bucket % partitions
         while not free.get(wanted):
-            free.setdefault(spark_hash_long(candidate) % partitions, []).append(candidate)
+            if candidate not in taken:
+                free.setdefault(spark_hash_long(candidate) % partitions, []).append(candidate)
             candidate += 1
         ids.append(free[wanted].pop(0))
     return tuple(ids)

@@ -3,21 +3,22 @@
 Written once, at the first start, beside the state: bucket count and ids, stream names and order,
 columns, key types, condition, backend. Never rewritten. A later start adopts the buckets and
 refuses any other difference, naming both values.
+
+Another number of buckets (``rescale.py``) is another file, ``query-0002.json`` and so on, of
+which the newest counts. It says from which micro-batch on, and where its buckets begin.
 """
 
-import hashlib
-import json
 import os
-import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
+from lsmstate.errors import InvalidArgumentError
 from spark_integration.buckets import bucket_ids
-from spark_integration.plan import FORMAT_VERSION, Wanted
+from spark_integration.plan import Wanted
+from spark_integration.records import create_record, read_record
 
 FILE_NAME: Final = "query.json"
-_LARGEST_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,43 @@ class Pinned:
     buckets: int
     partitions: int
     bucket_ids: tuple[int, ...]
+    version: int = 1
+    """Which file they are from: 1 as started, one more with each rescale."""
+    first_batch: int = 0
+    """The first micro-batch that has these buckets."""
+    pointers: Mapping[int, str] = field(default_factory=dict)
+    """By bucket id, where a bucket begins for which Spark keeps no pointer yet."""
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any], version: int) -> "Pinned":
+        origin = settings.get("rescaled", {"first batch": 0, "pointers": {}})
+        return cls(
+            settings["buckets"],
+            settings["partitions"],
+            tuple(settings["bucket_ids"]),
+            version,
+            origin["first batch"],
+            {int(bucket): pointer for bucket, pointer in origin["pointers"].items()},
+        )
+
+
+def file_name(version: int) -> str:
+    """The name of a version's file."""
+    return FILE_NAME if version == 1 else f"query-{version:04d}.json"
+
+
+def newest_settings(root: str) -> tuple[int, dict[str, Any] | None]:
+    """(version, settings) of the state in ``root``; (1, None) if it has none yet.
+
+    Cost: a small read a version, and one that finds nothing.
+    """
+    version, settings = 1, read_record(os.path.join(root, FILE_NAME))
+    while settings is not None:
+        later = read_record(os.path.join(root, file_name(version + 1)))
+        if later is None:
+            break
+        version, settings = version + 1, later
+    return version, settings
 
 
 def adopt_or_pin(
@@ -38,8 +76,8 @@ def adopt_or_pin(
     InvalidArgumentError if ``wanted`` differs from what is pinned, if nothing is although the
     query is not new, or if ``root`` is not writable. Cost: one small read.
     """
-    path = os.path.join(root, FILE_NAME)
-    settings = _read(path)
+    version, settings = newest_settings(root)
+    path = os.path.join(root, file_name(version))
     if settings is None and not is_new:
         # To begin with nothing here would miss rows in silence.
         raise InvalidArgumentError(
@@ -55,19 +93,18 @@ def adopt_or_pin(
             "bucket_ids": list(bucket_ids(buckets, partitions)),
             "query_id": query_id,
         }
-        _create(path, settings)
-        # Another task of the same micro-batch may have been first: what stands there counts.
-        settings = _read(path) or settings
+        if not create_record(path, settings):
+            # Another task of the same micro-batch was first: what stands there counts.
+            settings = read_record(path) or settings
     _compare(path, settings, wanted, query_id)
-    return Pinned(settings["buckets"], settings["partitions"], tuple(settings["bucket_ids"]))
+    return Pinned.of(settings, version)
 
 
 def check_settings(root: str, wanted: Wanted) -> None:
     """InvalidArgumentError if the state in ``root``, if any, was pinned by another join."""
-    path = os.path.join(root, FILE_NAME)
-    settings = _read(path)
+    version, settings = newest_settings(root)
     if settings is not None:
-        _compare_settings(path, settings, wanted)
+        _compare_settings(os.path.join(root, file_name(version)), settings, wanted)
 
 
 def _compare(path: str, settings: dict[str, Any], wanted: Wanted, query_id: str) -> None:
@@ -98,66 +135,3 @@ def _show(value: Any) -> str:
     if isinstance(value, list):
         return "(" + ", ".join(map(str, value)) + ")"
     return "nothing" if value is None else str(value)
-
-
-def _create(path: str, settings: dict[str, Any]) -> None:
-    """Write the file whole or not at all, and never over another's."""
-    content = json.dumps(
-        {
-            "format_version": FORMAT_VERSION,
-            "sha256": _checksum(settings),
-            "settings": settings,
-        },
-        indent=1,
-    )
-    root = os.path.dirname(path)
-    try:
-        os.makedirs(root, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=".query-", dir=root)
-        try:
-            with os.fdopen(handle, "w") as file:
-                file.write(content)
-            os.link(temporary, path)
-        except FileExistsError:
-            return
-        finally:
-            os.unlink(temporary)
-    except OSError as error:
-        raise InvalidArgumentError(
-            f"the state directory {root} cannot be written to ({error.strerror}); make it "
-            "writable for the user Spark runs as, or choose another with state_dir"
-        ) from error
-
-
-def _read(path: str) -> dict[str, Any] | None:
-    try:
-        with open(path, "rb") as file:
-            raw = file.read(_LARGEST_BYTES)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except PermissionError as error:
-        raise InvalidArgumentError(
-            f"{path} cannot be read ({error.strerror}); make the state directory readable and "
-            "writable for the user Spark runs as"
-        ) from error
-    try:
-        content = json.loads(raw)
-        version, settings = content["format_version"], content["settings"]
-        intact = version != FORMAT_VERSION or content["sha256"] == _checksum(settings)
-    except (ValueError, KeyError, TypeError):
-        intact = False
-    if not intact:
-        raise CorruptionError(
-            "the pinned settings are damaged; restore the file from a copy of the checkpoint", path
-        )
-    if version != FORMAT_VERSION:
-        raise FormatVersionError(
-            f"{path} has format version {version}, this release reads version {FORMAT_VERSION}; "
-            "run the query with the release that started it"
-        )
-    assert isinstance(settings, dict)
-    return settings
-
-
-def _checksum(settings: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()

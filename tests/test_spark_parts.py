@@ -20,8 +20,9 @@ pytest.importorskip("pyspark")
 
 from spark_integration.buckets import bucket_ids, spark_hash_long
 from spark_integration.frames import FRAME_BYTES, FramePacker, FrameSpool, cut
-from spark_integration.pinned import FILE_NAME, adopt_or_pin
+from spark_integration.pinned import FILE_NAME, adopt_or_pin, file_name, newest_settings
 from spark_integration.plan import Wanted
+from spark_integration.records import create_record
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
@@ -32,6 +33,11 @@ def test_bucket_ids_spread_evenly_over_the_partitions(buckets: int, partitions: 
     assert len(set(ids)) == buckets
     places = [spark_hash_long(i) % partitions for i in ids]
     assert places == [bucket % partitions for bucket in range(buckets)]
+    others = bucket_ids(buckets + 1, partitions, taken=ids)
+    assert not set(others) & set(ids)
+    assert [spark_hash_long(i) % partitions for i in others] == [
+        bucket % partitions for bucket in range(buckets + 1)
+    ]
 
 
 def test_the_hash_is_sparks() -> None:
@@ -178,6 +184,24 @@ def test_another_bucket_count_or_query_is_refused(tmp_path: Path) -> None:
         adopt_or_pin(str(tmp_path), replace(WANTED, buckets=8), 2, "q")
     with pytest.raises(InvalidArgumentError, match="belongs to query q, this is query r"):
         adopt_or_pin(str(tmp_path), WANTED, 2, "r")
+
+
+def test_the_newest_version_of_the_settings_counts(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    first = adopt_or_pin(root, WANTED, 2, "q")
+    _, settings = newest_settings(root)
+    assert settings is not None
+    ids = bucket_ids(3, 2, taken=first.bucket_ids)
+    rescaled = {"first batch": 7, "pointers": {str(ids[0]): "a pointer"}}
+    content = settings | {"buckets": 3, "bucket_ids": list(ids), "rescaled": rescaled}
+    assert create_record(os.path.join(root, file_name(2)), content)
+    assert not create_record(os.path.join(root, file_name(2)), settings), "written over"
+    found = adopt_or_pin(root, WANTED, 2, "q")
+    assert (found.buckets, found.bucket_ids, found.version) == (3, ids, 2)
+    assert (found.first_batch, found.pointers) == (7, {ids[0]: "a pointer"})
+    assert sorted(os.listdir(root)) == sorted([FILE_NAME, file_name(2)])
+    with pytest.raises(InvalidArgumentError, match=r"buckets = 3.*buckets = 4"):
+        adopt_or_pin(root, replace(WANTED, buckets=4), 2, "q")
 
 
 def test_damaged_and_newer_settings_are_told_apart(tmp_path: Path) -> None:

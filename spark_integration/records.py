@@ -1,0 +1,94 @@
+"""Small JSON files beside the state: written whole or not at all, and never over another's.
+
+What a restart depends on is kept in such files. They carry their own checksum, so damage is told
+from settings, and a format version, so a newer release's file is told from damage.
+"""
+
+import hashlib
+import json
+import os
+import uuid
+from contextlib import suppress
+from typing import Any, Final
+
+from cython_ext.file import AppendFile, link, remove, sync_directory
+from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
+
+FORMAT_VERSION: Final = 1
+_LARGEST_BYTES: Final = 16 << 20
+
+
+def create_record(path: str, content: dict[str, Any], *, sync: bool = False) -> bool:
+    """Write the file; False, and nothing is changed, if there is one already.
+
+    ``sync`` forces it to the disk first. InvalidArgumentError if the directory is not writable.
+    """
+    text = json.dumps(
+        {"format_version": FORMAT_VERSION, "sha256": _checksum(content), "settings": content},
+        indent=1,
+    )
+    root = os.path.dirname(path)
+    try:
+        os.makedirs(root, exist_ok=True)
+        temporary = os.path.join(root, f".record-{uuid.uuid4().hex}")
+        try:
+            _write(temporary, text.encode(), sync)
+            link(temporary, path)
+        except FileExistsError:
+            return False
+        finally:
+            with suppress(FileNotFoundError):
+                remove(temporary)
+        if sync:
+            sync_directory(root)
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"the state directory {root} cannot be written to ({error.strerror}); make it "
+            "writable for the user Spark runs as, or choose another with state_dir"
+        ) from error
+    return True
+
+
+def read_record(path: str) -> dict[str, Any] | None:
+    """The content, None if there is no such file. CorruptionError, FormatVersionError."""
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(_LARGEST_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError as error:
+        raise InvalidArgumentError(
+            f"{path} cannot be read ({error.strerror}); make the state directory readable and "
+            "writable for the user Spark runs as"
+        ) from error
+    try:
+        found = json.loads(raw)
+        version, content = found["format_version"], found["settings"]
+        intact = version != FORMAT_VERSION or found["sha256"] == _checksum(content)
+    except (ValueError, KeyError, TypeError):
+        intact = False
+    if not intact:
+        raise CorruptionError(
+            "the pinned settings are damaged; restore the file from a copy of the checkpoint", path
+        )
+    if version != FORMAT_VERSION:
+        raise FormatVersionError(
+            f"{path} has format version {version}, this release reads version {FORMAT_VERSION}; "
+            "run the query with the release that started it"
+        )
+    assert isinstance(content, dict)
+    return content
+
+
+def _write(path: str, data: bytes, sync: bool) -> None:
+    file = AppendFile(path)
+    try:
+        file.append(data)
+        if sync:
+            file.sync()
+    finally:
+        file.close()
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
