@@ -8,8 +8,10 @@ cdef enum:
 cdef uint64_t xxh3(const void* data, size_t size) noexcept nogil
 cdef size_t compress_bound(size_t size) noexcept nogil
 # Compressed size, or 0 if the result is not smaller than the source (store it plain).
+# `acceleration` is LZ4's: from 1 on, faster and a little larger.
 cdef size_t compress(
-    int codec, const uint8_t* source, size_t size, uint8_t* target, size_t capacity
+    int codec, int acceleration, const uint8_t* source, size_t size, uint8_t* target,
+    size_t capacity,
 ) noexcept nogil
 # 0 if exactly raw_size bytes came out, -1 if the source is damaged or the codec unknown.
 cdef int decompress(

@@ -60,7 +60,8 @@ cdef extern from *:
 
     /* The table is cleared once per thread and then kept usable by LZ4 itself: clearing 16 KiB for
        each block would cost a tenth of compressing it. */
-    static int lz4_compress(const char* source, char* target, int size, int capacity) {
+    static int lz4_compress(
+        const char* source, char* target, int size, int capacity, int acceleration) {
         CodecContexts* own = thread_contexts();
         if (!own->lz4_state) {
             void* state = malloc((size_t)LZ4_sizeofState());
@@ -69,7 +70,7 @@ cdef extern from *:
             if (!own->lz4_state) { free(state); return 0; }
         }
         return LZ4_compress_fast_extState_fastReset(
-            own->lz4_state, source, target, size, capacity, 1);
+            own->lz4_state, source, target, size, capacity, acceleration);
     }
     static size_t zstd_compress(void* target, size_t capacity, const void* source, size_t size) {
         CodecContexts* own = thread_contexts();
@@ -88,7 +89,7 @@ cdef extern from *:
     }
     """
     uint64_t XXH3_64bits(const void* data, size_t size) noexcept nogil
-    int lz4_compress(const char*, char*, int, int) noexcept nogil
+    int lz4_compress(const char*, char*, int, int, int) noexcept nogil
     int LZ4_decompress_safe(const char*, char*, int, int) noexcept nogil
     int blosc2_shuffle(int32_t, int32_t, const void*, void*) noexcept nogil
     int blosc2_unshuffle(int32_t, int32_t, const void*, void*) noexcept nogil
@@ -107,7 +108,8 @@ cdef size_t compress_bound(size_t size) noexcept nogil:
 
 
 cdef size_t compress(
-    int codec, const uint8_t* source, size_t size, uint8_t* target, size_t capacity
+    int codec, int acceleration, const uint8_t* source, size_t size, uint8_t* target,
+    size_t capacity,
 ) noexcept nogil:
     cdef size_t written = 0
     cdef int found
@@ -115,7 +117,8 @@ cdef size_t compress(
         return 0
     if codec == CODEC_LZ4:
         found = lz4_compress(
-            <const char*> source, <char*> target, <int> size, <int> min(capacity, LARGEST_BLOCK)
+            <const char*> source, <char*> target, <int> size, <int> min(capacity, LARGEST_BLOCK),
+            acceleration,
         )
         written = found if found > 0 else 0
     elif codec == CODEC_ZSTD:
@@ -172,7 +175,7 @@ def packed(bytes data not None, str codec not None) -> bytes | None:
     cdef bytearray target = bytearray(compress_bound(len(data)))
     cdef int number = _CODECS[codec]
     cdef size_t written = compress(
-        number, <const uint8_t*> data, len(data), <uint8_t*> target, len(target)
+        number, 1, <const uint8_t*> data, len(data), <uint8_t*> target, len(target)
     )
     return bytes(target[:written]) if written else None
 

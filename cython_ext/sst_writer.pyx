@@ -28,6 +28,7 @@ cdef enum:
     ROW_BLOCKS_PER_KEY_BLOCK = 1024
     STREAM_BYTES = 2  # of a stored key, in front
     KEPT_BUFFER_BYTES = 1 << 20
+    WRITE_BYTES = 64 << 10  # to the file at a time: writing single blocks costs the system 4 times
 
 cdef bytes MAGIC = b"LSMSTATE"
 
@@ -102,16 +103,24 @@ cdef class SstWriter:
             self.budget.release(MERGE, self.charged - held)
         self.charged = held
 
+    cdef inline uint64_t _place(self) noexcept nogil:
+        """Where in the file the next block begins."""
+        return <uint64_t> self.file.size + self.stored.size
+
     cdef int _write(self, int kind, int codec, uint64_t* offset, uint32_t* size) except -1 nogil:
-        """Seal self.raw and append it to the file."""
-        self.stored.size = 0
-        offset[0] = <uint64_t> self.file.size
+        """Seal self.raw; it goes to the file together with the blocks after it."""
+        offset[0] = self._place()
         seal_block(&self.stored, kind, codec, &self.raw, &self.scratch, offset[0])
-        size[0] = <uint32_t> self.stored.size
-        self.file.append_c(self.stored.data, self.stored.size)
-        self.stored.size = 0
+        size[0] = <uint32_t> (self._place() - offset[0])
         self.raw.size = 0
         self.scratch.size = 0
+        if self.stored.size >= WRITE_BYTES:
+            self._write_out()
+        return 0
+
+    cdef int _write_out(self) except -1 nogil:
+        self.file.append_c(self.stored.data, self.stored.size)
+        self.stored.size = 0
         return 0
 
     cdef int begin_key(self, const uint8_t* key, size_t size, uint8_t flags) except -1 nogil:
@@ -236,7 +245,7 @@ cdef class SstWriter:
         put_u32(&self.raw, data_size)
         put_u32(&self.raw, 0 if self.row_mixed else <uint32_t> self.row_width)
         self._write(BLOCK_ROWS, self.codec, &offset, &size)
-        put_u64(&self.block_ends, <uint64_t> self.file.size - self.row_base)
+        put_u64(&self.block_ends, self._place() - self.row_base)
         self.row_data.size = 0
         self.row_ends.size = 0
         self.row_sequences.size = 0
@@ -271,7 +280,7 @@ cdef class SstWriter:
         self.entry_count = 0
         self.since_restart = 0
         self.last_block = 0
-        self.row_base = <uint64_t> self.file.size
+        self.row_base = self._place()
         return 0
 
     cdef int _put_index(
@@ -307,7 +316,7 @@ cdef class SstWriter:
         self.index.size = 0
         self.index_offsets.size = 0
         self.hashes.size = 0
-        self.row_base = <uint64_t> self.file.size
+        self.row_base = self._place()
         self._account()
         return 0
 
@@ -328,7 +337,7 @@ cdef class SstWriter:
                 if done >= max_bytes:
                     result = 1
                     break
-                if self.file.size >= file_bytes:
+                if <int64_t> self._place() >= file_bytes:
                     result = 2
                     break
                 if standing:
@@ -336,7 +345,7 @@ cdef class SstWriter:
                 elif source.next_key() == 0:
                     break
                 elif (
-                    self.file.size >= file_bytes // 8 and self.keys
+                    <int64_t> self._place() >= file_bytes // 8 and self.keys
                     and memcmp(source.key, self.entry_key.data, STREAM_BYTES) != 0
                 ):
                     result = 3
@@ -369,7 +378,7 @@ cdef class SstWriter:
         """Write what is pending, the two sections and the footer; the checksum of the footer."""
         cdef uint64_t top_offset, properties_offset, edit_offset, checksum
         cdef uint32_t top_size, properties_size, edit_size
-        cdef Buffer* footer = &self.stored
+        cdef Buffer* footer = &self.raw
         if self.finished:
             raise ValueError(f"{self.file.path} is sealed already")
         with nogil:
@@ -382,7 +391,6 @@ cdef class SstWriter:
         self._write(BLOCK_PROPERTIES, CODEC_LZ4, &properties_offset, &properties_size)
         put_bytes(&self.raw, <const uint8_t*> edit, len(edit))
         self._write(BLOCK_EDIT, CODEC_LZ4, &edit_offset, &edit_size)
-        footer.size = 0
         put_u64(footer, top_offset)
         put_u64(footer, properties_offset)
         put_u64(footer, edit_offset)
@@ -392,12 +400,13 @@ cdef class SstWriter:
         put_u32(footer, FORMAT_VERSION)
         put_u64(footer, self.uid)
         put_u64(footer, self.base_sequence)
-        put_u64(footer, <uint64_t> self.file.size + FOOTER_BYTES)
+        put_u64(footer, self._place() + FOOTER_BYTES)
         checksum = xxh3(footer.data, footer.size)
         put_u64(footer, checksum)
         put_bytes(footer, <const uint8_t*> MAGIC, 8)
-        self.file.append_c(footer.data, footer.size)
+        put_bytes(&self.stored, footer.data, footer.size)
         footer.size = 0
+        self._write_out()
         if sync:
             self.file.sync()
         self.file.close()
@@ -406,8 +415,8 @@ cdef class SstWriter:
 
     @property
     def size(self) -> int:
-        """Bytes in the file so far."""
-        return self.file.size
+        """Bytes of the file so far, also of those that are still to be written out."""
+        return self._place()
 
     @property
     def path(self) -> str:

@@ -244,7 +244,7 @@ def test_attempts_that_fail_leave_the_last_pointer_and_no_file(tmp_path, tear):
     assert live | {parse_pointer(p).name for p, _ in good} <= set(os.listdir(tmp_path))
     count = Faults()
     chain(tmp_path, pointer, 4, count)
-    assert len(count.seen) > 20
+    assert len(count.seen) >= 10, count.seen
     for failing in range(0, len(count.seen), 2 if tear is None else 5):
         before = set(os.listdir(tmp_path))
         hook = Faults(failing, tear=tear)
