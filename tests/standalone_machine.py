@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from model import ModelStore
 from power_cut import Disk
-from store_contract import STREAMS, customers, keys_of, scanned
+from sample_streams import STREAMS, customers, keys_of, scanned
 from store_machine import BOUNDS, KEYS, OPTIONS, STREAM_NAMES, model_keys, rows_of
 
 import lsmstate

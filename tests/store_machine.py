@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     rule,
 )
 from model import ModelStore
-from store_contract import RETURNS, STREAMS, customers, fetched, iterated, keys_of, scanned
+from sample_streams import RETURNS, STREAMS, customers, fetched, iterated, keys_of, scanned
 
 from lsmstate.backends import open_attempt
 from lsmstate.options import KIB, MIB, Options

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 from faults import Faults, faults
-from store_contract import RETURNS, STREAMS, customers, fetched, ids, keys_of, scanned
+from sample_streams import RETURNS, STREAMS, customers, fetched, ids, keys_of, scanned
 
 from lsmstate.changelog import replay
 from lsmstate.errors import (

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 from faults import Faults, faults
 from power_cut import Disk
-from store_contract import STREAMS, customers, ids, keys_of, scanned
+from sample_streams import STREAMS, customers, ids, keys_of, scanned
 from test_changelog import in_child
 from test_crash import BATCHES, found
 from test_crash import OPTIONS as SMALL

@@ -9,7 +9,7 @@ import signal
 import pytest
 from faults import Faults, faults
 from model import ModelStore
-from store_contract import STREAMS, customers, ids, keys_of, scanned
+from sample_streams import STREAMS, customers, ids, keys_of, scanned
 
 from lsmstate.errors import StoreClosedError
 from lsmstate.lsm_store import LsmStore

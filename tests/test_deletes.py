@@ -6,7 +6,7 @@ from collections import Counter
 import msgpack
 import pyarrow as pa
 import pytest
-from store_contract import RETURNS, STREAMS, customers, ids, keys_of, scanned
+from sample_streams import RETURNS, STREAMS, customers, ids, keys_of, scanned
 
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import KIB, MIB, Options

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from store_contract import STREAMS, StateStoreTests
+from sample_streams import STREAMS
+from store_contract import StateStoreTests
 
 from lsmstate import backends
 from lsmstate.errors import InvalidArgumentError

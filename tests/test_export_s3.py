@@ -3,12 +3,12 @@
 import logging
 
 import pytest
+from export_cases import long_store, rows_of
 from moto.server import ThreadedMotoServer
 from pyarrow.fs import S3FileSystem
-from store_contract import STREAMS
+from sample_streams import STREAMS
 from test_checkpoints import opened
 from test_crash import BATCHES, found
-from test_export import long_store, rows_of
 
 import lsmstate
 from lsmstate.errors import CorruptionError

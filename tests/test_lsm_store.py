@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 from faults import Faults, faults
-from store_contract import STREAMS, customers, fetched, ids, keys_of, returns, scanned
+from sample_streams import STREAMS, customers, fetched, ids, keys_of, returns, scanned
 
 from lsmstate.errors import (
     CorruptionError,

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from store_contract import STREAMS
+from sample_streams import STREAMS
 
 from lsmstate import StoreMapping, StreamSchema, open_store
 from lsmstate.errors import InvalidArgumentError

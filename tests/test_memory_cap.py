@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from store_contract import CUSTOMERS, KEY, STREAMS, customers, keys_of, scanned
+from sample_streams import CUSTOMERS, KEY, STREAMS, customers, keys_of, scanned
 
 from lsmstate.errors import InvalidArgumentError, LsmStateError, MemoryLimitError
 from lsmstate.lsm_store import LsmStore
@@ -20,7 +20,7 @@ from lsmstate.options import KIB, MIB, Options
 RESIDENT_CHILD = """
 import sys
 import numpy as np, pyarrow as pa, psutil
-from store_contract import CUSTOMERS, KEY, STREAMS
+from sample_streams import CUSTOMERS, KEY, STREAMS
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import MIB, Options
 directory, cap = sys.argv[1], int(sys.argv[2])

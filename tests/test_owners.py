@@ -6,7 +6,7 @@ import signal
 import pyarrow as pa
 import pytest
 from faults import faults
-from store_contract import CUSTOMERS, RETURNS, customers, keys_of
+from sample_streams import CUSTOMERS, RETURNS, customers, keys_of
 from test_changelog import all_ids, in_child, manifests, opened
 
 from lsmstate.errors import (

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from faults import Faults, faults
 from power_cut import Disk
-from store_contract import customers, keys_of
+from sample_streams import customers, keys_of
 from test_crash import OPTIONS, SCRIPT, STATES, do, found, opened
 
 from lsmstate.errors import InvalidArgumentError

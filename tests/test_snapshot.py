@@ -5,7 +5,7 @@ import os
 import threading
 
 import pytest
-from store_contract import STREAMS, customers, ids, keys_of, scanned
+from sample_streams import STREAMS, customers, ids, keys_of, scanned
 
 from lsmstate.errors import MemoryLimitError
 from lsmstate.lsm_store import LsmStore

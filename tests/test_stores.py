@@ -5,16 +5,8 @@ import shutil
 
 import pyarrow as pa
 import pytest
-from store_contract import (
-    CUSTOMERS,
-    KEY,
-    STREAMS,
-    StateStoreTests,
-    customers,
-    ids,
-    keys_of,
-    scanned,
-)
+from sample_streams import CUSTOMERS, KEY, STREAMS, customers, ids, keys_of, scanned
+from store_contract import StateStoreTests
 from store_machine import store_machine
 
 from lsmstate import memory_store
