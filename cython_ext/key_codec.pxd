@@ -17,6 +17,7 @@ cdef class KeyBatch:
     cdef uint8_t* valid
     cdef uint64_t* hashes
     cdef uint32_t* order
+    cdef readonly tuple types      # of the key columns; None: keys that came as bytes
     cdef int set_stream(self, uint32_t stream) except -1 nogil
     cdef int take_rows(self, Py_ssize_t n) except -1 nogil
     cdef int take_data(self) except -1 nogil

@@ -53,9 +53,12 @@ cdef class KeyCodec:
     """Encodes batches of key columns. Types that cannot be keys: InvalidArgumentError."""
 
     cdef TypeTree tree
+    #: The plain types of the key columns, in order.
+    cdef readonly tuple types
 
     def __cinit__(self, schema):
         self.tree = TypeTree(schema, for_keys=True)
+        self.types = tuple(self.tree.schema.types)
         if len(self.tree.schema) == 0:
             raise InvalidArgumentError("the key has no columns; name at least one")
 
@@ -83,6 +86,7 @@ cdef class KeyCodec:
             raise InvalidArgumentError(
                 f"column {field.name!r}: a value does not fit {field.type}; cast it to more digits"
             )
+        keys.types = self.types
         return keys
 
 
@@ -167,6 +171,7 @@ cdef class KeyBatch:
         with nogil:
             found.take_rows(group_starts(self, first))
             copy_groups(self, found, first)
+        found.types = self.types
         return found, np.asarray(starts)[: found.n + 1].copy()
 
     def take(self, positions):
@@ -184,6 +189,7 @@ cdef class KeyBatch:
         with nogil:
             found.take_rows(n)
             copy_taken(self, found, &wanted[0] if n else NULL)
+        found.types = self.types
         return found
 
     def set_stream_number(self, uint32_t stream):

@@ -190,12 +190,21 @@ def encoded_keys(
 ) -> KeyBatch:
     """The keys of a stream, encoded unless they are. InvalidArgumentError on other key types."""
     if isinstance(keys, KeyBatch):
+        if keys.types is not None and keys.types != codec.types:
+            raise InvalidArgumentError(
+                f"keys of stream {stream.name!r} were encoded as {_listed(keys.types)}, expected "
+                f"{_listed(codec.types)}; encode them with KeyCodec(streams[{stream.name!r}].key)"
+            )
         return keys
     if keys.schema.types != stream.key.types:
         raise InvalidArgumentError(
             f"keys of stream {stream.name!r}: {_difference(stream.key, keys.schema)}"
         )
     return codec.encode(keys)
+
+
+def _listed(types: Iterable[pa.DataType]) -> str:
+    return f"({', '.join(map(str, types))})"
 
 
 def one_key(stream: StreamSchema, key: KeyValues) -> pa.RecordBatch:
