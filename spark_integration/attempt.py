@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from lsmstate.backends import open_attempt
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.options import Options
-from lsmstate.store import StateStore
-from spark_integration.plan import JoinPlan
+from lsmstate.store import MultimapStore
+from spark_integration.plan import StatefulPlan
 from spark_integration.run import TaskRun
 
 
@@ -32,12 +32,12 @@ def bucket_directory(run: TaskRun, bucket: int) -> str:
 
 @contextmanager
 def attempt_store(
-    plan: JoinPlan, run: TaskRun, directory: str, pointer: str | None
-) -> Iterator[StateStore]:
+    plan: StatefulPlan, run: TaskRun, directory: str, pointer: str | None
+) -> Iterator[MultimapStore]:
     """The bucket's store as the last accepted micro-batch left it. Cost: one manifest read."""
     store = open_attempt(
         directory,
-        plan.spec.stream_schemas,
+        plan.state,
         backend=plan.backend,
         pointer=pointer,
         batch_id=run.batch_id,

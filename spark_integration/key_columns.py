@@ -54,8 +54,8 @@ class Key:
         if collations:
             if not hasattr(spark, "_jsparkSession"):
                 raise InvalidArgumentError(
-                    f"join columns {where}: under Spark Connect strings under a collation cannot "
-                    "be keys; join on collate(column, 'UTF8_BINARY') instead, which compares bytes"
+                    f"key columns {where}: under Spark Connect strings under a collation cannot "
+                    "be keys; use collate(column, 'UTF8_BINARY') instead, which compares bytes"
                 )
             coded = collation_key_type(spark, compared)
             notes = collation_versions(spark, collations)

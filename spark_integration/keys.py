@@ -2,7 +2,7 @@
 
 For every two columns of a key Spark is asked to analyze ``a = b``; what it casts both sides to is
 the type they are compared in. A key of three or more columns is compared in one type for all,
-which is right only where no pair loses a difference by it; where one does, the join is refused.
+which is right only where no pair loses a difference by it; where one does, the key is refused.
 """
 
 import logging
@@ -97,14 +97,14 @@ def common_type(spark: SparkSession, columns: Sequence[KeyColumn]) -> T.DataType
     unfit = _unfit_part(common)
     if unfit is not None:
         raise InvalidArgumentError(
-            f"join columns {', '.join(map(str, columns))}: {unfit.simpleString()} cannot be "
-            "(part of) a join key, as Spark's = does not compare it; join on a map as "
-            "array_sort(map_entries(...)), on anything else as a cast to string, or on parts of it"
+            f"key columns {', '.join(map(str, columns))}: {unfit.simpleString()} cannot be "
+            "(part of) a key, as Spark's = does not compare it; use a map as "
+            "array_sort(map_entries(...)), anything else as a cast to string, or parts of it"
         )
     for (left, right), found in pairs.items():
         if not _keeps_differences(found, common):
             raise InvalidArgumentError(
-                f"join columns {left} and {right} are compared as {found.simpleString()}, but "
+                f"key columns {left} and {right} are compared as {found.simpleString()}, but "
                 f"the whole key {', '.join(map(str, columns))} only as {common.simpleString()}, "
                 "which would call different values equal; cast the columns to one type first"
             )
@@ -122,9 +122,9 @@ def padded_length(columns: Sequence[KeyColumn]) -> int:
         return 0
     if len(declared) < len(columns) or not all(column.is_char for column in columns):
         raise InvalidArgumentError(
-            f"join columns {', '.join(map(str, columns))}: CHAR columns of different lengths "
+            f"key columns {', '.join(map(str, columns))}: CHAR columns of different lengths "
             "make a key only with each other, and not as parts of a struct or array; cast all of "
-            "them to string, or rpad(..., n, ' ') the shorter ones, before the join"
+            "them to string, or rpad(..., n, ' ') the shorter ones first"
         )
     return max(column.char_lengths[0] for column in declared)
 
@@ -151,7 +151,7 @@ def _compared_in(spark: SparkSession, left: KeyColumn, right: KeyColumn) -> T.Da
         return left.data_type
     if not hasattr(spark, "_jsparkSession"):
         raise InvalidArgumentError(
-            f"join columns {left} and {right} differ in type, and under Spark Connect their "
+            f"key columns {left} and {right} differ in type, and under Spark Connect their "
             "common type is not known here; cast one of them to the other's type first"
         )
     probe = spark.range(0).select(
@@ -166,7 +166,7 @@ def _compared_in(spark: SparkSession, left: KeyColumn, right: KeyColumn) -> T.Da
         if collations[0] != collations[1]:
             remedy = "give both one collation first, as in collate(column, 'UTF8_LCASE')"
         raise InvalidArgumentError(
-            f"join columns {left} and {right} cannot be compared; {remedy}"
+            f"key columns {left} and {right} cannot be compared; {remedy}"
         ) from refusal
     condition = filtered._jdf.queryExecution().analyzed().condition()
     return T._parse_datatype_json_string(condition.left().dataType().json())

@@ -1,9 +1,9 @@
 """What a query needs at its start: where its state lies, its buckets, limits of its own.
 
-A listener runs on the query's own thread before its first batch. There it finds the join in the
-query's plan, adopts or pins the settings, changes limits in the query's own copy of the session,
-and leaves the workers what they must know in local properties of that thread. The user's session
-keeps its values, and two queries cannot meet: each has its own thread and its own copy.
+A listener runs on the query's own thread before its first batch. There it finds our operator in
+the query's plan, adopts or pins the settings, changes limits in the query's own copy of the
+session, and leaves the workers what they must know in local properties of that thread. The user's
+session keeps its values, and two queries cannot meet: each has its own thread and its own copy.
 """
 
 import atexit
@@ -38,7 +38,7 @@ from spark_integration.run import (
     SPARK_DEFAULTS,
 )
 
-#: Column metadata under which the join's settings stand in the plan.
+#: Column metadata under which an operator's settings stand in the plan.
 PLAN_METADATA: Final = "lsmstate.join"
 #: Name of the state's directory in the checkpoint location.
 STATE_NAME: Final = "lsmstate"
@@ -77,7 +77,7 @@ def local_path(location: str, what: str) -> str:
         return os.path.abspath(location)
     raise InvalidArgumentError(
         f"{what} {location!r} is not a local path; this version keeps its state on local paths "
-        "only: name a local directory with multiway_join(..., state_dir=...)"
+        "only: name a local directory with state_dir=..."
     )
 
 
@@ -87,7 +87,7 @@ def _is_local(location: str) -> bool:
 
 
 class QueryStarter(StreamingQueryListener):
-    """Prepares each query of its session that holds a join of ours."""
+    """Prepares each query of its session that holds an operator of ours."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._streams = spark._jsparkSession.streams()
@@ -100,12 +100,13 @@ class QueryStarter(StreamingQueryListener):
             return
         if hasattr(query, "streamingQuery"):
             query = query.streamingQuery()
-        joins = joins_in(query.analyzedPlan())
+        operators = operators_in(query.analyzedPlan())
         properties: dict[str, str | None] = dict.fromkeys((ROOT_PROPERTY, REFUSAL_PROPERTY))
-        if joins:
+        if operators:
             try:
-                _check_stands_once(joins)
-                properties[ROOT_PROPERTY] = _prepare(query, str(event.id), joins[0], self._context)
+                _check_stands_once(operators)
+                root = _prepare(query, str(event.id), operators[0], self._context)
+                properties[ROOT_PROPERTY] = root
             except (LsmStateError, Py4JError, OSError, ValueError) as refusal:
                 sentence = str(refusal)
                 is_over = refuse(query, self._jvm, sentence)
@@ -127,7 +128,7 @@ class QueryStarter(StreamingQueryListener):
 
 def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> str:
     """Check and set up one query; returns where its state lies."""
-    _check_mode(query)
+    _check_mode(query, wanted.operator)
     checkpoint = query.resolvedCheckpointRoot()
     root = wanted.state_dir
     if root is None:
@@ -159,31 +160,32 @@ def _check_state_is_there(checkpoint: str, root: str) -> None:
         )
 
 
-def _check_stands_once(joins: list[Wanted]) -> None:
+def _check_stands_once(operators: list[Wanted]) -> None:
     """Spark's own check looks at a ``WITH`` clause once, however often it is named."""
-    if len(joins) > 1:
+    if len(operators) > 1:
         raise InvalidArgumentError(
-            f"the result of multiway_join stands {len(joins)} times in this query, and may once; "
-            "read it twice in foreachBatch, or write it to a table that other queries read"
+            f"the result of {operators[0].operator} stands {len(operators)} times in this query, "
+            "and may once; read it twice in foreachBatch, or write it to a table that other "
+            "queries read"
         )
 
 
-def _check_mode(query: Any) -> None:
+def _check_mode(query: Any, operator: str) -> None:
     if "AsyncProgress" in query.getClass().getName():
         raise InvalidArgumentError(
-            "the join needs each batch's progress written before the next begins; start the "
+            f"{operator} needs each batch's progress written before the next begins; start the "
             "query without asyncProgressTrackingEnabled"
         )
     trigger = query.trigger().toString()
     if "RealTime" in trigger or "Continuous" in trigger:
         raise InvalidArgumentError(
-            f"the join runs in micro-batches, not under {trigger}; use trigger(processingTime=...) "
-            "or trigger(availableNow=True)"
+            f"{operator} runs in micro-batches, not under {trigger}; use "
+            "trigger(processingTime=...) or trigger(availableNow=True)"
         )
 
 
-def joins_in(plan: Any) -> list[Wanted]:
-    """The settings of every join in a plan, which stand in the metadata of its bucket column.
+def operators_in(plan: Any) -> list[Wanted]:
+    """The settings of our operators in a plan, which stand in the metadata of their bucket column.
 
     A ``WITH`` clause that is named twice counts twice, as Spark will run what it holds twice.
     """

@@ -10,28 +10,28 @@ import pyarrow as pa
 from cython_ext.key_codec import KeyCodec
 from joins.routing.hash import NO_BUCKET, bucket_of
 from spark_integration.frames import FramePacker
-from spark_integration.plan import JoinPlan
+from spark_integration.plan import StatefulPlan
 from spark_integration.run import current_run
 from spark_integration.schemas import as_schema
 
 RouteFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def route_function(plan: JoinPlan, number: int) -> RouteFunction:
-    """The function mapInArrow runs over input ``number`` of the join."""
-    stream = plan.streams[number]
-    routed = stream.routed
+def route_function(plan: StatefulPlan, number: int) -> RouteFunction:
+    """The function mapInArrow runs over input ``number`` of the operator."""
+    source = plan.inputs[number]
+    routed = source.routed
 
     def route(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         run = current_run(plan)
         ids = pa.array(run.pinned.bucket_ids, pa.int64()).to_numpy()
         packer = FramePacker(number, run.partition)
-        codec = KeyCodec(stream.key)
+        codec = KeyCodec(source.key)
         for batch in batches:
             if not batch.num_rows:
                 continue
             rows = as_schema(batch, routed)
-            buckets = bucket_of(codec.encode(stream.keys_of(rows)), run.pinned.buckets)
+            buckets = bucket_of(codec.encode(source.keys_of(rows)), run.pinned.buckets)
             has_bucket = buckets != NO_BUCKET
             buckets[has_bucket] = ids[buckets[has_bucket]]
             yield from packer.add(rows, buckets)

@@ -7,7 +7,7 @@ from pyspark import TaskContext
 
 from lsmstate.errors import InvalidArgumentError
 from spark_integration.pinned import Pinned, adopt_or_pin
-from spark_integration.plan import JoinPlan
+from spark_integration.plan import StatefulPlan
 
 #: Local properties; ``query.py`` sets them on the query's own thread before its first batch.
 ROOT_PROPERTY: Final = "lsmstate.root"
@@ -39,11 +39,11 @@ class TaskRun:
     task_attempt_id: int
 
 
-def current_run(plan: JoinPlan) -> TaskRun:
+def current_run(plan: StatefulPlan) -> TaskRun:
     """The run of the calling task. InvalidArgumentError says why the query cannot run."""
     context = TaskContext.get()
     if context is None:
-        raise InvalidArgumentError("the join runs inside a Spark task only")
+        raise InvalidArgumentError(f"{plan.operator} runs inside a Spark task only")
     refusal = context.getLocalProperty(REFUSAL_PROPERTY)
     if refusal:
         raise InvalidArgumentError(refusal)
@@ -51,13 +51,13 @@ def current_run(plan: JoinPlan) -> TaskRun:
     query = context.getLocalProperty(_QUERY_PROPERTY)
     if batch is None or query is None:
         raise InvalidArgumentError(
-            "the join runs in a streaming query only; start it with writeStream"
+            f"{plan.operator} runs in a streaming query only; start it with writeStream"
         )
     root = context.getLocalProperty(ROOT_PROPERTY) or plan.state_dir
     if root is None:
         raise InvalidArgumentError(
             "the workers were not told where the query's checkpoint lies; name a directory for "
-            "the state: multiway_join(..., state_dir=...)"
+            f"the state: {plan.operator}(..., state_dir=...)"
         )
     flush_rows = _setting(context, FLUSH_ROWS)
     if flush_rows <= 0:

@@ -1,7 +1,7 @@
-"""Spark's types <-> Arrow's, and the columns of the joined result.
+"""Spark's types <-> Arrow's, and the columns of results.
 
 The mapping is our own, because what crosses a checkpoint must not change with a release of
-PySpark; a type that is not listed is refused when the join is built, not in a worker.
+PySpark; a type that is not listed is refused when the query is built, not in a worker.
 """
 
 import pyarrow as pa
@@ -86,7 +86,7 @@ def _arrow(data_type: T.DataType, where: str) -> pa.DataType:
     if isinstance(data_type, T.UserDefinedType):
         return _arrow(data_type.sqlType(), where)
     raise InvalidArgumentError(
-        f"column {where} has type {data_type.simpleString()}, which the join cannot store; "
+        f"column {where} has type {data_type.simpleString()}, which cannot be stored; "
         "drop it, or cast it to a string, binary, number, date or time stamp first"
     )
 

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from spark_integration.frames import unpack_rows
-from spark_integration.plan import JoinPlan
+from spark_integration.plan import StatefulPlan
 
 UnpackFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def unpack_function(plan: JoinPlan) -> UnpackFunction:
+def unpack_function(plan: StatefulPlan) -> UnpackFunction:
     """The function mapInArrow runs over (rows, payload); one frame becomes one batch."""
-    schema = plan.spec.output_schema
+    schema = plan.output
 
     def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -1,6 +1,6 @@
-"""The body given to applyInPandasWithState: one call per bucket and micro-batch.
+"""The body given to applyInPandasWithState: called per bucket and micro-batch.
 
-    put the frames in order -> open the store at the pointer -> join frame by frame -> commit
+    put the frames in order -> open the store at the pointer -> the operator's function -> commit
 
 Invariant: the pointer is handed to Spark after the last frame of results; a call that fails or is
 closed early leaves the previous pointer in place.
@@ -15,15 +15,16 @@ import pandas as pd
 import pyarrow as pa
 from pyspark.sql.streaming.state import GroupState
 
-from joins.local.umjoin import UMJoin
 from lsmstate.options import MIB
 from lsmstate.stats import StoreStats
-from lsmstate.store import StateStore
 from spark_integration.attempt import attempt_store, bucket_directory
+from spark_integration.bucket import Bucket, BucketFunction, InputBatch
 from spark_integration.commit import read_pointer, write_pointer
 from spark_integration.frames import FrameSpool, cut
+from spark_integration.lent_store import lent
 from spark_integration.metrics import BucketMetrics
-from spark_integration.plan import JoinPlan
+from spark_integration.plan import StatefulPlan
+from spark_integration.results import checked_results
 from spark_integration.run import TaskRun, current_run
 from spark_integration.worker_memory import give_back, measure, settle
 
@@ -37,24 +38,30 @@ _PENDING_BYTES: Final = 4 * MIB
 StatefulFunction = Callable[[tuple[Any, ...], Iterator[pd.DataFrame], GroupState], Any]
 
 
-def stateful_function(plan: JoinPlan) -> StatefulFunction:
+def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulFunction:
     """The function Spark calls per bucket; yields frames of results and one row of metrics."""
     pacer = _Pacer()
 
-    def join(
+    def call(
         key: tuple[Any, ...], pieces: Iterator[pd.DataFrame], state: GroupState
     ) -> Iterator[pd.DataFrame]:
         settle()
         run = current_run(plan)
-        directory = bucket_directory(run, int(key[0]))
+        bucket = Bucket(int(key[0]), run.batch_id, plan.output)
+        directory = bucket_directory(run, bucket.number)
         with closing(FrameSpool(directory, min(plan.memory_bytes // 8, 8 * MIB))) as spool:
             for frames in pieces:
                 spool.add(frames)
             with attempt_store(plan, run, directory, read_pointer(state)) as store:
                 counter = _Counter()
-                for payload_rows, payload in _results(plan, store, spool, counter):
-                    yield _frame(payload_rows, payload, None)
-                    yield from pacer.passed(run, len(payload))
+                batches = _batches(plan, spool, counter)
+                with lent(store, bucket) as borrowed:
+                    for rows in checked_results(function, bucket, batches, borrowed):
+                        counter.rows_out += rows.num_rows
+                        for piece in cut(rows, _RESULT_BYTES):
+                            payload = _payload(piece)
+                            yield _frame(piece.num_rows, payload, None)
+                            yield from pacer.passed(run, len(payload))
                 before = store.stats()
                 started = time.perf_counter()
                 pointer = store.commit()
@@ -65,10 +72,10 @@ def stateful_function(plan: JoinPlan) -> StatefulFunction:
         write_pointer(state, pointer)
 
     # Spark quotes the name where it refuses a plan that holds the operator twice.
-    join.__name__ = (
-        "multiway_join_may_stand_once_in_a_query_use_foreachBatch_to_read_its_result_twice"
+    call.__name__ = (
+        f"{plan.operator}_may_stand_once_in_a_query_use_foreachBatch_to_read_its_result_twice"
     )
-    return join
+    return call
 
 
 class _Counter:
@@ -104,19 +111,12 @@ class _Pacer:
             yield self._nulls
 
 
-def _results(
-    plan: JoinPlan, store: StateStore, spool: FrameSpool, counter: _Counter
-) -> Iterator[tuple[int, bytes]]:
-    """(rows, payload) of every frame of results, in an order that does not change on a retry."""
-    joined = UMJoin(plan.spec, store)
-    for number, routed in spool.in_order([stream.routed for stream in plan.streams]):
-        stream = plan.streams[number]
+def _batches(plan: StatefulPlan, spool: FrameSpool, counter: _Counter) -> Iterator[InputBatch]:
+    """The bucket's batches, in an order that does not change on a retry."""
+    for number, routed in spool.in_order([source.routed for source in plan.inputs]):
+        source = plan.inputs[number]
         counter.rows_in += routed.num_rows
-        results = joined.process(stream.name, stream.rows_of(routed), stream.keys_of(routed))
-        for found in results:
-            counter.rows_out += found.num_rows
-            for piece in cut(found, _RESULT_BYTES):
-                yield piece.num_rows, _payload(piece)
+        yield InputBatch(source.name, source.rows_of(routed), source.keys_of(routed))
 
 
 def _payload(rows: pa.RecordBatch) -> bytes:

@@ -1,0 +1,38 @@
+"""What a stateful function is given: the bucket it is called for, and the bucket's batches."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from lsmstate.store import MultimapStore
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """One bucket in one micro-batch."""
+
+    number: int
+    """The same for a key in every micro-batch; numbers are not consecutive."""
+    batch_id: int
+    """The micro-batch: Spark's own number, the same when the batch is repeated."""
+    schema: pa.Schema
+    """The columns every batch of results must have."""
+
+
+class InputBatch(NamedTuple):
+    """Some rows of one input that belong to the bucket, with their keys; about 128 KiB."""
+
+    input: str
+    """The input's name."""
+    rows: pa.RecordBatch
+    """All columns of the input."""
+    keys: pa.RecordBatch
+    """The key of each row, in the types Spark's ``=`` compares it in: what the store takes."""
+
+
+#: Called once per bucket and micro-batch that has rows for it; gives the rows of the result.
+BucketFunction = Callable[
+    [Bucket, Iterator[InputBatch], MultimapStore], Iterable[pa.RecordBatch | pa.Table] | None
+]

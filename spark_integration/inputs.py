@@ -1,0 +1,114 @@
+"""Inputs of a stateful operator: streaming DataFrames, and the key they are routed by."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from lsmstate.errors import InvalidArgumentError
+from spark_integration.key_columns import Key
+from spark_integration.keys import KeyColumn
+from spark_integration.plan import InputPlan
+from spark_integration.schemas import arrow_schema, pinned_type
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Inputs of one operator, in their order, with their common key."""
+
+    frames: Mapping[str, DataFrame]
+    keys: tuple[Key, ...]
+    plans: tuple[InputPlan, ...]
+
+    @classmethod
+    def of(
+        cls,
+        spark: SparkSession,
+        frames: Mapping[str, DataFrame],
+        columns: Mapping[str, Sequence[str]],
+    ) -> "Inputs":
+        """``columns``: the key columns of each input, whose n-th ones are compared.
+        InvalidArgumentError if Spark does not compare them, or a column cannot be stored."""
+        schemas = {name: frame.schema for name, frame in frames.items()}
+        rows = {name: arrow_schema(name, schema) for name, schema in schemas.items()}
+        count = len(next(iter(columns.values())))
+        keys = tuple(
+            Key.of(spark, [KeyColumn.of(name, schemas[name][columns[name][k]]) for name in frames])
+            for k in range(count)
+        )
+        coerced = pa.schema([(f"k{k}", key.arrow) for k, key in enumerate(keys)])
+        plans = tuple(
+            _input_plan(name, schemas[name], rows[name], number, keys, coerced)
+            for number, name in enumerate(frames)
+        )
+        return cls(frames, keys, plans)
+
+    @property
+    def key_schema(self) -> pa.Schema:
+        """The types in which keys are compared, named k0, k1, ..."""
+        return self.plans[0].key
+
+    @property
+    def key_types(self) -> list[str]:
+        """The same, as the checkpoint has them."""
+        return [key.pinned for key in self.keys]
+
+    @property
+    def time_zone(self) -> str | None:
+        """The session's, where Spark casts a key to a time stamp by it."""
+        casts = [field.type for plan in self.plans for field in plan.cast_keys]
+        if not any(map(_holds_time, casts)):
+            return None
+        zone = next(iter(self.frames.values())).sparkSession.conf.get("spark.sql.session.timeZone")
+        return str(zone)
+
+    @property
+    def columns(self) -> dict[str, list[str]]:
+        """All columns of each input, as the checkpoint has them."""
+        return {plan.name: list(plan.pinned) for plan in self.plans}
+
+
+def session_of(frames: Mapping[str, DataFrame], word: str, remedy: str) -> SparkSession:
+    """The session of the inputs. InvalidArgumentError unless all are streaming DataFrames under
+    names; ``word`` is what the operator calls an input, ``remedy`` ends what is said of a static
+    one."""
+    for name, frame in frames.items():
+        if not isinstance(name, str) or not hasattr(frame, "isStreaming"):
+            raise InvalidArgumentError(
+                f"{word}s[{name!r}] is {type(frame).__name__}, not a streaming DataFrame under a "
+                "name that is text"
+            )
+        if not frame.isStreaming:
+            raise InvalidArgumentError(
+                f"{word} {name!r} is a static DataFrame; {remedy.format(name=name)}"
+            )
+    return next(iter(frames.values())).sparkSession
+
+
+def _input_plan(
+    name: str,
+    schema: T.StructType,
+    rows: pa.Schema,
+    number: int,
+    keys: Sequence[Key],
+    coerced: pa.Schema,
+) -> InputPlan:
+    positions: list[int] = []
+    casts: list[pa.Field] = []
+    for key, field in zip(keys, coerced, strict=True):
+        stored = rows.get_field_index(key.columns[number].column)
+        if key.is_stored(number, rows.field(stored).type):
+            positions.append(stored)
+        else:
+            positions.append(len(rows) + len(casts))
+            casts.append(field)
+    pinned = [f"{f.name} {pinned_type(f.dataType, f'{name}.{f.name}')}" for f in schema]
+    return InputPlan(name, rows, coerced, tuple(positions), pa.schema(casts), tuple(pinned))
+
+
+def _holds_time(kind: pa.DataType) -> bool:
+    """Whether the type is or contains a time stamp."""
+    parts = [kind.field(i).type for i in range(kind.num_fields)]
+    return bool(pa.types.is_timestamp(kind)) or any(map(_holds_time, parts))

@@ -1,0 +1,125 @@
+"""A stateful operator in Spark's plan: route -> the stateful node -> metrics -> unpack."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from lsmstate.errors import InvalidArgumentError
+from spark_integration import metrics
+from spark_integration.bucket import BucketFunction
+from spark_integration.carried import carried_type, restore
+from spark_integration.commit import STATE_DDL
+from spark_integration.frames import FRAME_DDL
+from spark_integration.inputs import Inputs
+from spark_integration.key_columns import travelling
+from spark_integration.pinned import check_settings
+from spark_integration.plan import StatefulPlan
+from spark_integration.query import PLAN_METADATA, listen, operators_in
+from spark_integration.route import route_function
+from spark_integration.stateful_body import OUTPUT_DDL, stateful_function
+from spark_integration.unpack import unpack_function
+from spark_integration.worker_memory import ENVIRONMENT
+
+#: Buckets per core, where the number of cores is known.
+_BUCKETS_PER_CORE: Final = 2
+_BUCKETS_OTHERWISE: Final = 8
+
+_environment_lock = threading.Lock()
+
+
+def default_buckets(spark: SparkSession) -> int:
+    """How many buckets a query has that does not say."""
+    if not hasattr(spark, "_jsparkSession"):
+        return _BUCKETS_OTHERWISE
+    return max(1, _BUCKETS_PER_CORE * spark.sparkContext.defaultParallelism)
+
+
+def stateful_operator(
+    plan: StatefulPlan, inputs: Inputs, function: BucketFunction, output: T.StructType
+) -> DataFrame:
+    """The result of ``function`` over all buckets, with the columns ``output``.
+
+    InvalidArgumentError if the plan's state directory holds another operator's state.
+    """
+    spark = next(iter(inputs.frames.values())).sparkSession
+    is_classic = hasattr(spark, "_jsparkSession")
+    if is_classic:
+        _check_not_nested(inputs, plan.operator)
+        listen(spark)
+    elif plan.state_dir is None:
+        raise InvalidArgumentError(
+            "under Spark Connect the workers cannot learn the query's checkpoint location; name "
+            f"a directory that they can write to: {plan.operator}(..., state_dir=...)"
+        )
+    if plan.state_dir is not None:
+        check_settings(plan.state_dir, plan.wanted())
+    grouped = _routed(plan, inputs).groupBy("bucket")
+    with _worker_environment(spark) if is_classic else nullcontext():
+        results = grouped.applyInPandasWithState(
+            stateful_function(plan, function), OUTPUT_DDL, STATE_DDL, "append", "NoTimeout"
+        )
+    payloads = metrics.observe(results).where("payload IS NOT NULL").select("rows", "payload")
+    return _unpacked(payloads, plan, output)
+
+
+def _check_not_nested(inputs: Inputs, operator: str) -> None:
+    """Spark allows one operator of this kind in a query; its own words would not say whose."""
+    for name, frame in inputs.frames.items():
+        for found in operators_in(frame._jdf.queryExecution().analyzed())[:1]:
+            other = "another" if found.operator == operator else "a"
+            raise InvalidArgumentError(
+                f"input {name!r} is the result of {other} {found.operator}, which may stand once "
+                "in a query; give all streams to one operator, or write the first result to a "
+                "table and read that as a stream"
+            )
+
+
+def _routed(plan: StatefulPlan, inputs: Inputs) -> DataFrame:
+    """All inputs as frames, in one DataFrame whose bucket column carries the plan's settings."""
+    routed: DataFrame | None = None
+    for number, source in enumerate(plan.inputs):
+        frame = inputs.frames[source.name]
+        rows = travelling(frame, number, inputs.keys, source.key_positions)
+        frames = rows.mapInArrow(route_function(plan, number), FRAME_DDL)
+        routed = frames if routed is None else routed.unionAll(frames)
+    assert routed is not None
+    bucket = F.col("bucket").alias("bucket", metadata={PLAN_METADATA: plan.wanted().to_json()})
+    return routed.select(bucket, "stream", "partition", "number", "rows", "payload")
+
+
+def _unpacked(payloads: DataFrame, plan: StatefulPlan, output: T.StructType) -> DataFrame:
+    """The rows in the frames, with the columns of the result."""
+    travelled = T.StructType(
+        [T.StructField(f.name, carried_type(f.dataType), f.nullable, f.metadata) for f in output]
+    )
+    rows = payloads.mapInArrow(unpack_function(plan), travelled)
+    restored = {
+        f.name: restore(F.col(_quoted(f.name)), f.dataType).alias(f.name, metadata=f.metadata)
+        for f in output
+        if travelled[f.name].dataType != f.dataType
+    }
+    return rows.withColumns(restored) if restored else rows
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+@contextmanager
+def _worker_environment(spark: SparkSession) -> Iterator[None]:
+    """Give the stateful node workers of its own: Spark keeps one pool of workers per environment,
+    so route and unpack do not make it start more of those that hold state."""
+    environment = spark.sparkContext.environment
+    with _environment_lock:
+        before = dict(environment)
+        environment.update(ENVIRONMENT)
+        try:
+            yield
+        finally:
+            environment.clear()
+            environment.update(before)
