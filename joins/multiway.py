@@ -6,22 +6,27 @@ from types import TracebackType
 
 import pyarrow as pa
 
-from joins.local.umjoin import Results, UMJoin
-from joins.spec import Condition, JoinSpec
+from joins.graph_spec import GraphSpec, create_spec
+from joins.local.graph_join import GraphJoin
+from joins.local.results import Results
+from joins.local.umjoin import UMJoin
+from joins.spec import Condition
 from lsmstate.backends import open_store
 from lsmstate.options import Options, parse_bytes
 from lsmstate.stats import StoreStats
 
 
 class MultiwayJoin:
-    """Several streams joined by a common key over everything that was ever fed to it.
+    """Several streams joined over everything that was ever fed to it.
 
         with MultiwayJoin({"cu": schema, "sr": schema2}, on="cu.id = sr.cu_id") as join:
             for result in join.process("cu", batch):
                 ...
 
-    ``memory`` caps what the state holds in memory. With ``path`` the state is kept there and found
-    again; without, it lies in a temporary directory that ``close`` removes.
+    ``on`` is SQL text of equalities, which may be by several keys (``a.x = b.x AND b.y = c.y``), or
+    the columns of one common key. ``memory`` caps what the state holds in memory. With ``path``
+    the state is kept there and found again; without, it lies in a temporary directory that
+    ``close`` removes.
     """
 
     def __init__(
@@ -34,7 +39,7 @@ class MultiwayJoin:
         path: str | None = None,
         piece_bytes: int = 1 << 20,
     ) -> None:
-        self.spec = JoinSpec.create(streams, on)
+        self.spec = create_spec(streams, on)
         options = Options(memory_bytes=parse_bytes(memory))
         self._temporary = None if path else tempfile.TemporaryDirectory(prefix="lsmstate-")
         directory = path or (self._temporary.name if self._temporary else "")
@@ -46,7 +51,11 @@ class MultiwayJoin:
             if self._temporary is not None:
                 self._temporary.cleanup()
             raise
-        self._join = UMJoin(self.spec, self._store, piece_bytes)
+        self._join: UMJoin | GraphJoin
+        if isinstance(self.spec, GraphSpec):
+            self._join = GraphJoin(self.spec, self._store, piece_bytes)
+        else:
+            self._join = UMJoin(self.spec, self._store, piece_bytes)
 
     @property
     def output_schema(self) -> pa.Schema:

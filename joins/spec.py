@@ -4,15 +4,15 @@ All streams of a spec share one composite key; a key class is one column of ever
 The names of the result's columns follow one rule, ``output_names``.
 """
 
-import difflib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow as pa
 
-from joins.condition import Column, parse_condition
+from joins.condition import Column
+from joins.key_classes import class_type, key_classes, resolved, unknown
 from joins.key_types import cast_key, common_key_type
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.store import StreamSchema
@@ -38,7 +38,7 @@ class JoinSpec:
     @classmethod
     def create(cls, streams: Mapping[str, pa.Schema], on: Condition) -> "JoinSpec":
         """Check the streams and the condition. InvalidArgumentError names what does not fit."""
-        _check_streams(streams)
+        check_streams(streams)
         if isinstance(on, str):
             keys = _keys_of_condition(streams, on)
         elif isinstance(on, Mapping):
@@ -60,25 +60,13 @@ class JoinSpec:
         fields = []
         for k in range(len(next(iter(self.keys.values())))):
             columns = {name: self.keys[name][k] for name in self.streams}
-            types = {name: self.streams[name].field(columns[name]).type for name in self.streams}
-            try:
-                fields.append(pa.field(f"k{k}", common_key_type(list(types.values()))))
-            except InvalidArgumentError as error:
-                listed = ", ".join(f"{name}.{columns[name]} ({types[name]})" for name in types)
-                raise InvalidArgumentError(
-                    f"join key {listed}: {error}; cast one of them before the join"
-                ) from None
+            fields.append(pa.field(f"k{k}", class_type(self.streams, columns)))
         return pa.schema(fields)
 
     @cached_property
     def output_schema(self) -> pa.Schema:
         """All columns of all streams, in the streams' order."""
-        names = output_names({name: schema.names for name, schema in self.streams.items()})
-        return pa.schema(
-            field.with_name(name)
-            for stream, schema in self.streams.items()
-            for field, name in zip(schema, names[stream], strict=True)
-        )
+        return joined_schema(self.streams)
 
     @cached_property
     def stream_schemas(self) -> tuple[StreamSchema, ...]:
@@ -98,7 +86,7 @@ class JoinSpec:
     def check_stream(self, stream: str) -> None:
         """InvalidArgumentError, with the nearest name, if there is no such stream."""
         if stream not in self.streams:
-            raise _unknown("stream", stream, self.streams)
+            raise unknown("stream", stream, self.streams)
 
 
 def output_names(streams: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -128,7 +116,17 @@ def output_names(streams: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     return names
 
 
-def _check_streams(streams: Mapping[str, pa.Schema]) -> None:
+def joined_schema(streams: Mapping[str, pa.Schema]) -> pa.Schema:
+    """All columns of all streams, in the streams' order, under their names in the result."""
+    names = output_names({name: schema.names for name, schema in streams.items()})
+    return pa.schema(
+        field.with_name(name)
+        for stream, schema in streams.items()
+        for field, name in zip(schema, names[stream], strict=True)
+    )
+
+
+def check_streams(streams: Mapping[str, pa.Schema]) -> None:
     if len(streams) < 2:
         raise InvalidArgumentError(
             f"a join needs at least two streams, given: {', '.join(streams) or 'none'}"
@@ -157,7 +155,7 @@ def _keys_of_lists(
             raise InvalidArgumentError(
                 f"on[{given!r}]={names!r} is text; write a list of columns, as in [{names!r}]"
             )
-        columns[_resolved("stream", given, streams)] = names
+        columns[resolved("stream", given, streams)] = names
     missing = [name for name in streams if name not in columns]
     if missing:
         raise InvalidArgumentError(
@@ -170,7 +168,7 @@ def _keys_of_lists(
             f"on: every stream needs the same number of key columns, at least one; {listed}"
         )
     keys = {
-        name: [_resolved("column", c, streams[name].names, name) for c in columns[name]]
+        name: [resolved("column", c, streams[name].names, name) for c in columns[name]]
         for name in streams
     }
     for name, found in keys.items():
@@ -184,63 +182,21 @@ def _keys_of_lists(
 
 
 def _keys_of_condition(streams: Mapping[str, pa.Schema], text: str) -> dict[str, list[str]]:
-    """Union-find over the equalities; each class must hold exactly one column of every stream."""
-    parent: dict[Column, Column] = {}
-
-    def root(column: Column) -> Column:
-        parent.setdefault(column, column)
-        while parent[column] != column:
-            parent[column] = parent[parent[column]]
-            column = parent[column]
-        return column
-
-    for pair in parse_condition(text):
-        left, right = (_resolved_column(streams, column) for column in pair)
-        # The earlier root wins, so that classes keep the order of the text.
-        parent[root(right)] = root(left)
-    classes: dict[Column, list[Column]] = {}
-    for column in list(parent):
-        classes.setdefault(root(column), []).append(column)
-    for members in classes.values():
-        _check_class(streams, members)
+    """Each class of equal columns must hold one of every stream."""
+    classes = key_classes(streams, text)
+    for members in classes:
+        _check_common(streams, members)
     return {
-        name: [c.name for members in classes.values() for c in members if c.stream == name]
+        name: [c.name for members in classes for c in members if c.stream == name]
         for name in streams
     }
 
 
-def _check_class(streams: Mapping[str, pa.Schema], members: Sequence[Column]) -> None:
+def _check_common(streams: Mapping[str, pa.Schema], members: Sequence[Column]) -> None:
     listed = " = ".join(f"{column.stream}.{column.name}" for column in members)
-    counts = Counter(column.stream for column in members)
     for name in streams:
-        if counts[name] > 1:
-            raise InvalidArgumentError(
-                f"join condition: {listed} equates several columns of stream {name!r}; filter "
-                f"{name!r} for their equality before the join and name one of them here"
-            )
-        if counts[name] == 0:
+        if all(column.stream != name for column in members):
             raise InvalidArgumentError(
                 f"join condition: stream {name!r} is not connected to {listed}; all streams "
                 f"share one common key: equate a column of {name!r} with these too"
             )
-
-
-def _resolved_column(streams: Mapping[str, pa.Schema], column: Column) -> Column:
-    stream = _resolved("stream", column.stream, streams)
-    return Column(stream, _resolved("column", column.name, streams[stream].names, stream))
-
-
-def _resolved(what: str, name: str, known: Iterable[str], stream: str = "") -> str:
-    """The known name that equals ``name``, without regard to case, as Spark resolves."""
-    for candidate in known:
-        if candidate.lower() == name.lower():
-            return candidate
-    raise _unknown(what, name, known, stream)
-
-
-def _unknown(what: str, name: str, known: Iterable[str], stream: str = "") -> InvalidArgumentError:
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)
-    owner = f" in stream {stream!r}" if stream else ""
-    return InvalidArgumentError(
-        f"there is no {what} {name!r}{owner}; did you mean {near[0]!r}? Known: {', '.join(known)}"
-    )

@@ -1,6 +1,7 @@
 """Joins without Spark: the public face of ``joins``."""
 
-from joins.local.umjoin import Results, UMJoin
+from joins.local.results import Results
+from joins.local.umjoin import UMJoin
 from joins.multiway import MultiwayJoin
 from joins.spec import JoinSpec, output_names
 

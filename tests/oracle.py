@@ -2,11 +2,12 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import duckdb
 import pyarrow as pa
 
+from joins.graph_spec import GraphSpec
 from joins.spec import JoinSpec
 
 #: DuckDB names of Arrow key types it would otherwise coerce in its own way.
@@ -20,19 +21,38 @@ def joined(spec: JoinSpec, tables: Mapping[str, pa.Table]) -> Counter:
     conversion by DuckDB cannot hide or invent a difference. NaN equals NaN, -0.0 equals 0.0 and
     null equals nothing there too.
     """
+    equal = [
+        [(name, columns[k]) for name, columns in spec.keys.items()]
+        for k in range(len(spec.key_schema))
+    ]
+    return _joined(tables, list(zip(equal, spec.key_schema.types, strict=True)))
+
+
+def joined_graph(spec: GraphSpec, tables: Mapping[str, pa.Table]) -> Counter:
+    """The same for a join by several key classes."""
+    return _joined(tables, [(list(c.columns.items()), c.type) for c in spec.classes])
+
+
+def _joined(
+    tables: Mapping[str, pa.Table], classes: Sequence[tuple[list[tuple[str, str]], pa.DataType]]
+) -> Counter:
     connection = duckdb.connect()
     names = list(tables)
     for name in names:
-        columns = {f"k{k}": tables[name].column(column) for k, column in enumerate(spec.keys[name])}
+        columns = {
+            f"k{k}": tables[name].column(column)
+            for k, (members, _) in enumerate(classes)
+            for holder, column in members
+            if holder == name
+        }
         columns["row"] = pa.array(range(tables[name].num_rows), pa.int64())
         connection.register("arrow", pa.table(columns))
         # A table of its own: filters that DuckDB pushes into an Arrow scan tell -0.0 from 0.0.
         connection.execute(f"CREATE TABLE t_{name} AS SELECT * FROM arrow")
-    first = names[0]
     clauses = " AND ".join(
-        f"{_key(spec, first, k)} = {_key(spec, name, k)}"
-        for name in names[1:]
-        for k in range(len(spec.key_schema))
+        f"{_key(kind, members[0][0], k)} = {_key(kind, name, k)}"
+        for k, (members, kind) in enumerate(classes)
+        for name, _ in members[1:]
     )
     columns = ", ".join(f"t_{name}.row" for name in names)
     sources = ", ".join(f"t_{name}" for name in names)
@@ -50,8 +70,7 @@ def counted(batches: Iterable[pa.RecordBatch]) -> Counter:
     return Counter(row for batch in batches for row in _rows(batch))
 
 
-def _key(spec: JoinSpec, name: str, k: int) -> str:
-    kind = spec.key_schema.field(k).type
+def _key(kind: pa.DataType, name: str, k: int) -> str:
     sql = f"DECIMAL({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else None
     sql = sql or _KEY_SQL.get(kind)
     return f"CAST(t_{name}.k{k} AS {sql})" if sql else f"t_{name}.k{k}"

@@ -6,13 +6,13 @@ holds have rows fetched. A combination is found once: when the last of its rows 
 """
 
 from collections.abc import Iterator, Mapping
-from types import TracebackType
 
 import numpy as np
 import pyarrow as pa
 
 from cython_ext.key_codec import KeyBatch, KeyCodec
 from joins.local.cross_product import Numbers, Side, cross_product
+from joins.local.results import Results, check_finished
 from joins.spec import JoinSpec
 from lsmstate.arrow_sizes import least_row_bytes, pieces_of, row_sizes
 from lsmstate.errors import InvalidArgumentError
@@ -49,7 +49,7 @@ class UMJoin:
         stream: str,
         batch: pa.RecordBatch,
         keys: pa.RecordBatch | KeyBatch | None = None,
-    ) -> "Results":
+    ) -> Results:
         """Store the batch now; return the new results, worked out as they are asked for.
 
         ``keys`` are the batch's keys if the caller has them. Results come in pieces of at most
@@ -59,11 +59,7 @@ class UMJoin:
         Memory: a piece and, per stream, about ``piece_bytes`` of fetched rows, whatever the data.
         """
         self._spec.check_stream(stream)
-        if self._unfinished is not None and not self._unfinished.is_finished:
-            raise InvalidArgumentError(
-                f"process({stream!r}): the results of the previous call were not consumed to the "
-                "end; iterate over them, or close() them to give up the rest"
-            )
+        check_finished(stream, self._unfinished)
         arrived = self._cut(stream, batch, keys)
         for part in arrived:
             self._store.append(stream, part.rows, part.keys)
@@ -190,45 +186,6 @@ class UMJoin:
     def _weights(self, stream: str, probe: Probe) -> Numbers:
         """Bytes that the rows of each key take when fetched: an estimate, never far too low."""
         return probe.row_bytes + probe.counts * self._least_bytes[stream]
-
-
-class Results(Iterator[pa.RecordBatch]):
-    """Pieces of a join's result. After an error it stays unfinished: the result is not whole."""
-
-    def __init__(self, pieces: Iterator[pa.RecordBatch]) -> None:
-        self._pieces = pieces
-        self._error: BaseException | None = None
-        self.is_finished = False
-
-    def __next__(self) -> pa.RecordBatch:
-        if self._error is not None:
-            raise self._error
-        if self.is_finished:
-            raise StopIteration
-        try:
-            return next(self._pieces)
-        except StopIteration:
-            self.is_finished = True
-            raise
-        except BaseException as error:
-            self._error = error
-            raise
-
-    def close(self) -> None:
-        """Give up the results that were not asked for yet."""
-        self.is_finished = True
-        self._pieces = iter(())
-
-    def __enter__(self) -> "Results":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class Arrived:

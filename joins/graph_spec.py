@@ -1,0 +1,154 @@
+"""What is joined when there is no common key: streams, key classes, and the indexes they need.
+
+The join graph has an edge between two streams that hold a key class in common; it may be a chain,
+a star, a tree or have cycles, but it is connected. A stream has one index per set of classes by
+which a neighbour can look it up: every index is a stream of the store that holds all its rows.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from joins.key_classes import class_type, key_classes, unknown
+from joins.key_types import cast_key
+from joins.spec import Condition, JoinSpec, check_streams, joined_schema
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.store import StreamSchema
+
+
+@dataclass(frozen=True)
+class KeyClass:
+    """Columns that are equal in every result, one per stream that holds the class."""
+
+    columns: Mapping[str, str]
+    type: pa.DataType
+    """In which they are compared."""
+
+    @property
+    def name(self) -> str:
+        """The class's first column, ``stream.column``."""
+        stream, column = next(iter(self.columns.items()))
+        return f"{stream}.{column}"
+
+
+@dataclass(frozen=True)
+class Index:
+    """A stream of the store: the rows of ``stream`` by their values of ``classes``."""
+
+    name: str
+    stream: str
+    classes: tuple[int, ...]
+    """Positions in ``GraphSpec.classes``, ascending."""
+
+
+@dataclass(frozen=True)
+class GraphSpec:
+    """Streams joined by key classes of which each holds some; made by ``GraphSpec.create``.
+
+    ``shown`` says how many of a stream's first columns are part of a result: keys that had to be
+    converted by somebody else may be stored beside the row.
+    """
+
+    streams: Mapping[str, pa.Schema]
+    classes: tuple[KeyClass, ...]
+    shown: Mapping[str, int]
+
+    @classmethod
+    def create(cls, streams: Mapping[str, pa.Schema], on: str) -> "GraphSpec":
+        """Check the streams and the condition. InvalidArgumentError names what does not fit."""
+        check_streams(streams)
+        classes = []
+        for members in key_classes(streams, on):
+            holders = {column.stream: column.name for column in members}
+            columns = {name: holders[name] for name in streams if name in holders}
+            classes.append(KeyClass(columns, class_type(streams, columns)))
+        spec = cls(dict(streams), tuple(classes), {name: len(streams[name]) for name in streams})
+        spec._check_connected()
+        assert len(spec.output_schema) == sum(spec.shown.values())
+        return spec
+
+    @cached_property
+    def output_schema(self) -> pa.Schema:
+        """The shown columns of all streams, in the streams' order."""
+        shown = {name: pa.schema(list(s)[: self.shown[name]]) for name, s in self.streams.items()}
+        return joined_schema(shown)
+
+    @cached_property
+    def indexes(self) -> tuple[Index, ...]:
+        """Of every stream the sets of classes it shares with another one, each once."""
+        found = []
+        for name in self.streams:
+            others = (other for other in self.streams if other != name)
+            shared = {self._shared(name, other) for other in others} - {()}
+            for classes in sorted(shared):
+                columns = ", ".join(self.classes[number].columns[name] for number in classes)
+                found.append(Index(f"{name}({columns})", name, classes))
+        return tuple(found)
+
+    @cached_property
+    def stream_schemas(self) -> tuple[StreamSchema, ...]:
+        """The indexes, as a store is opened with."""
+        return tuple(
+            StreamSchema(index.name, self.key_schema(index.classes), self.streams[index.stream])
+            for index in self.indexes
+        )
+
+    def key_schema(self, classes: Iterable[int]) -> pa.Schema:
+        """The common types of some classes, named after their numbers."""
+        return pa.schema([(f"k{number}", self.classes[number].type) for number in classes])
+
+    def key_batch(
+        self, stream: str, batch: pa.RecordBatch, classes: Iterable[int]
+    ) -> pa.RecordBatch:
+        """A stream's values of some classes that it holds, in the common types."""
+        wanted = list(classes)
+        columns = [
+            cast_key(batch.column(self.classes[n].columns[stream]), self.classes[n].type)
+            for n in wanted
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.key_schema(wanted))
+
+    def held_by(self, stream: str) -> tuple[int, ...]:
+        """The classes a stream holds."""
+        return tuple(n for n, found in enumerate(self.classes) if stream in found.columns)
+
+    def index_from(self, bound: Collection[str], stream: str) -> Index | None:
+        """By which index rows of ``stream`` are found once those of ``bound`` are known: the one
+        with the most classes; None if no bound stream is a neighbour."""
+        known = {number for name in bound for number in self.held_by(name)}
+        usable = [i for i in self.indexes if i.stream == stream and known.issuperset(i.classes)]
+        return max(usable, key=lambda index: len(index.classes), default=None)
+
+    def check_stream(self, stream: str) -> None:
+        """InvalidArgumentError, with the nearest name, if there is no such stream."""
+        if stream not in self.streams:
+            raise unknown("stream", stream, self.streams)
+
+    def _shared(self, stream: str, other: str) -> tuple[int, ...]:
+        return tuple(n for n in self.held_by(stream) if other in self.classes[n].columns)
+
+    def _check_connected(self) -> None:
+        reached = [next(iter(self.streams))]
+        for name in reached:
+            near = (o for o in self.streams if o not in reached and self._shared(name, o))
+            reached.extend(near)
+        apart = [name for name in self.streams if name not in reached]
+        if apart:
+            raise InvalidArgumentError(
+                f"join condition: stream {apart[0]!r} is not connected to "
+                f"{', '.join(repr(name) for name in reached)}; equate a column of theirs with one "
+                "of its own"
+            )
+
+
+def create_spec(streams: Mapping[str, pa.Schema], on: Condition) -> JoinSpec | GraphSpec:
+    """A JoinSpec where all streams share one common key, a GraphSpec otherwise.
+    InvalidArgumentError names what does not fit."""
+    if isinstance(on, str):
+        check_streams(streams)
+        classes = key_classes(streams, on)
+        if any(len(members) < len(streams) for members in classes):
+            return GraphSpec.create(streams, on)
+    return JoinSpec.create(streams, on)

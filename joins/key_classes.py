@@ -1,0 +1,84 @@
+"""Key classes: the columns that a join condition makes equal, and the names it calls them by."""
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import pyarrow as pa
+
+from joins.condition import Column, parse_condition
+from joins.key_types import common_key_type
+from lsmstate.errors import InvalidArgumentError
+
+
+def key_classes(streams: Mapping[str, pa.Schema], text: str) -> list[list[Column]]:
+    """Union-find over the equalities: each class holds at most one column of a stream.
+
+    Classes and their members stand in the order of the text. InvalidArgumentError names what
+    the streams do not have, and a class that equates two columns of one stream.
+    """
+    parent: dict[Column, Column] = {}
+
+    def root(column: Column) -> Column:
+        parent.setdefault(column, column)
+        while parent[column] != column:
+            parent[column] = parent[parent[column]]
+            column = parent[column]
+        return column
+
+    for pair in parse_condition(text):
+        left, right = (_resolved_column(streams, column) for column in pair)
+        # The earlier root wins, so that classes keep the order of the text.
+        parent[root(right)] = root(left)
+    classes: dict[Column, list[Column]] = {}
+    for column in list(parent):
+        classes.setdefault(root(column), []).append(column)
+    for members in classes.values():
+        _check_once(members)
+    return list(classes.values())
+
+
+def class_type(streams: Mapping[str, pa.Schema], columns: Mapping[str, str]) -> pa.DataType:
+    """The type in which the columns of a class, one per stream that holds it, are compared.
+    InvalidArgumentError if there is none."""
+    types = {name: streams[name].field(column).type for name, column in columns.items()}
+    try:
+        return common_key_type(list(types.values()))
+    except InvalidArgumentError as error:
+        listed = ", ".join(f"{name}.{columns[name]} ({types[name]})" for name in types)
+        raise InvalidArgumentError(
+            f"join key {listed}: {error}; cast one of them before the join"
+        ) from None
+
+
+def resolved(what: str, name: str, known: Iterable[str], stream: str = "") -> str:
+    """The known name that equals ``name``, without regard to case, as Spark resolves."""
+    for candidate in known:
+        if candidate.lower() == name.lower():
+            return candidate
+    raise unknown(what, name, known, stream)
+
+
+def unknown(what: str, name: str, known: Iterable[str], stream: str = "") -> InvalidArgumentError:
+    """The error for a name that is not there, with the nearest one that is."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)
+    owner = f" in stream {stream!r}" if stream else ""
+    return InvalidArgumentError(
+        f"there is no {what} {name!r}{owner}; did you mean {near[0]!r}? Known: {', '.join(known)}"
+    )
+
+
+def _resolved_column(streams: Mapping[str, pa.Schema], column: Column) -> Column:
+    stream = resolved("stream", column.stream, streams)
+    return Column(stream, resolved("column", column.name, streams[stream].names, stream))
+
+
+def _check_once(members: Sequence[Column]) -> None:
+    counts = Counter(column.stream for column in members)
+    name, count = counts.most_common(1)[0]
+    if count > 1:
+        listed = " = ".join(f"{column.stream}.{column.name}" for column in members)
+        raise InvalidArgumentError(
+            f"join condition: {listed} equates several columns of stream {name!r}; filter "
+            f"{name!r} for their equality before the join and name one of them here"
+        )

@@ -1,0 +1,320 @@
+"""Iterative probing over several join keys: join graphs that are chains, trees or have cycles.
+
+A batch is stored in every index of its stream first. Then combinations grow by one stream at a
+time. Before any row is fetched, the keys of all combinations are looked up in *every* stream that
+the bound ones can reach, and combinations that one of them lacks are dropped; the stream that
+multiplies them least is fetched next, its count being known exactly. A combination is found once:
+when the last of its rows arrives. (UMJoin, section 3.1: iterative probing; the paper has one key.)
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from cython_ext.key_codec import KeyBatch, KeyCodec
+from joins.graph_spec import GraphSpec, Index
+from joins.key_types import cast_key
+from joins.local.cross_product import Numbers
+from joins.local.results import Results, check_finished
+from lsmstate.arrow_sizes import least_row_bytes, pieces_of, row_sizes
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.store import MultimapStore, Mutation, Probe
+
+#: Combinations that are looked up together, at most: 8 bytes each for every stream.
+_BLOCK_ROWS = 1 << 14
+
+
+class GraphJoin:
+    """The operator over one store, whose streams are ``spec.stream_schemas``.
+
+    Not thread-safe. The store belongs to the caller, who commits and closes it.
+    """
+
+    def __init__(self, spec: GraphSpec, store: MultimapStore, piece_bytes: int = 1 << 20) -> None:
+        if piece_bytes < 1:
+            raise InvalidArgumentError(f"piece_bytes={piece_bytes!r}: must be at least 1")
+        wanted = [schema.name for schema in spec.stream_schemas]
+        if list(store.streams) != wanted:
+            raise InvalidArgumentError(
+                f"the store holds the streams {', '.join(store.streams)}, the join needs "
+                f"{', '.join(wanted)}; open the store with spec.stream_schemas"
+            )
+        self._spec = spec
+        self._store = store
+        self._piece_bytes = piece_bytes
+        self._codecs: dict[tuple[int, ...], KeyCodec] = {}
+        self._least_bytes = {name: least_row_bytes(schema) for name, schema in spec.streams.items()}
+        self._rates = _MatchRates()
+        self._unfinished: Results | None = None
+
+    def process(self, stream: str, batch: pa.RecordBatch) -> Results:
+        """Store the batch now; return the new results, worked out as they are asked for.
+
+        Rows with a null in a key are in no result and are not stored. Results come in pieces of
+        at most ``piece_bytes`` of Arrow data or one row, with the columns of
+        ``spec.output_schema``; consume or close them before the next call (InvalidArgumentError).
+        If storing fails midway, give the store up uncommitted. Memory: per stream a piece of
+        fetched rows and 16,384 combinations, whatever the data.
+        """
+        self._spec.check_stream(stream)
+        check_finished(stream, self._unfinished)
+        rows = self._joinable(stream, batch)
+        sizes = row_sizes(rows)
+        parts = [
+            rows.slice(s.start, s.stop - s.start)
+            for s in pieces_of(
+                np.maximum(sizes, -(-self._piece_bytes // _BLOCK_ROWS)), self._piece_bytes
+            )
+        ]
+        for part in parts:
+            self._append(stream, part)
+        combinations = (c for part in parts for c in self._combinations(stream, part))
+        pieces = (piece for found in combinations for piece in self._gathered(found))
+        self._unfinished = Results(_coalesced(pieces, self._piece_bytes))
+        return self._unfinished
+
+    def _joinable(self, stream: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows no key of which is null."""
+        classes = self._spec.held_by(stream)
+        valid = self._encode(classes, self._spec.key_batch(stream, batch, classes)).valid
+        return batch if valid.all() else batch.filter(pa.array(valid))
+
+    def _append(self, stream: str, rows: pa.RecordBatch) -> None:
+        indexes = [index for index in self._spec.indexes if index.stream == stream]
+        # As one: a row that only some indexes held would be found by some of its partners.
+        self._store.write(
+            [
+                Mutation(
+                    "append",
+                    index.name,
+                    self._encode(index.classes, self._spec.key_batch(stream, rows, index.classes)),
+                    rows,
+                )
+                for index in indexes
+            ]
+        )
+
+    def _combinations(self, stream: str, rows: pa.RecordBatch) -> Iterator["Combinations"]:
+        """All combinations of all streams that hold one of ``rows``, depth first."""
+        own = BoundRows(rows, row_sizes(rows), np.arange(rows.num_rows, dtype=np.int64))
+        stack = [iter([Combinations({stream: own}, {})])]
+        while stack:
+            found = next(stack[-1], None)
+            if found is None:
+                stack.pop()
+            elif len(found.bound) == len(self._spec.streams):
+                yield found
+            else:
+                stack.append(self._extended(found))
+
+    def _extended(self, found: "Combinations") -> Iterator["Combinations"]:
+        """The combinations with the rows of one more stream."""
+        found = self._looked_up(found)
+        if len(found) == 0:
+            return
+        # Ties go to the stream that is named first, so that a retry fetches in the same order.
+        name = min(
+            (stream for stream in self._spec.streams if stream in found.partners),
+            key=lambda stream: int(found.partners[stream].counts.sum()),
+        )
+        yield from self._fetched(found, name)
+
+    def _looked_up(self, found: "Combinations") -> "Combinations":
+        """Existence in every stream in reach, most selective first; reads no row."""
+        reach: dict[str, Index] = {}
+        for name in self._spec.streams:
+            if name not in found.bound and name not in found.partners:
+                index = self._spec.index_from(found.bound.keys(), name)
+                if index is not None:
+                    reach[name] = index
+        for name in self._rates.order(reach):
+            if len(found) == 0:
+                break
+            index = reach[name]
+            keys = self._encode(index.classes, self._keys(found, index.classes))
+            distinct, groups = _grouped(keys)
+            probe = self._store.probe(index.name, distinct)
+            self._rates.record(index, len(distinct), int(np.count_nonzero(probe.counts)))
+            found = found.with_partner(name, Partner(index, probe, groups))
+            found = found.take(np.flatnonzero(probe.counts[groups]))
+        return found
+
+    def _fetched(self, found: "Combinations", name: str) -> Iterator["Combinations"]:
+        """The combinations with each of their matching rows of ``name``, block by block."""
+        partner = found.partners[name]
+        found = found.without_partner(name)
+        by_key = np.argsort(partner.at, kind="stable")
+        sorted_at = partner.at[by_key]
+        wanted = np.unique(sorted_at)
+        for piece in partner.probe.fetch(wanted, self._fetch_bytes(name, partner.probe, wanted)):
+            keys, right, right_counts = np.unique(
+                piece.positions, return_index=True, return_counts=True
+            )
+            left = np.searchsorted(sorted_at, keys, side="left")
+            left_counts = np.searchsorted(sorted_at, keys, side="right") - left
+            sizes = row_sizes(piece.rows)
+            for lefts, rights in _pairs(left, left_counts, right, right_counts):
+                bound = BoundRows(piece.rows, sizes, rights)
+                grown = self._agreeing(found.take(by_key[lefts]), name, bound, partner.index)
+                if len(grown):
+                    yield grown
+
+    def _agreeing(
+        self, found: "Combinations", name: str, bound: "BoundRows", index: Index
+    ) -> "Combinations":
+        """The combinations with ``bound``, where the classes beside the index's are equal too:
+        those that close a cycle of the join graph."""
+        known = {number for other in found.bound for number in self._spec.held_by(other)}
+        rest = [n for n in self._spec.held_by(name) if n in known and n not in index.classes]
+        grown = found.with_bound(name, bound)
+        if not rest:
+            return grown
+        here = self._keys(found, rest)
+        there = self._keys(Combinations({name: bound}, {}), rest)
+        both = pa.Table.from_batches([here, there]).combine_chunks().to_batches()[0]
+        _, groups = _grouped(self._encode(tuple(rest), both))
+        return grown.take(np.flatnonzero(groups[: len(found)] == groups[len(found) :]))
+
+    def _keys(self, found: "Combinations", classes: Sequence[int]) -> pa.RecordBatch:
+        """Per combination its values of the classes, from whichever bound row holds them."""
+        columns = []
+        for number in classes:
+            key_class = self._spec.classes[number]
+            holder = next(name for name in found.bound if name in key_class.columns)
+            bound = found.bound[holder]
+            column = bound.rows.column(key_class.columns[holder]).take(pa.array(bound.at))
+            columns.append(cast_key(column, key_class.type))
+        return pa.RecordBatch.from_arrays(columns, schema=self._spec.key_schema(classes))
+
+    def _encode(self, classes: tuple[int, ...], keys: pa.RecordBatch) -> KeyBatch:
+        if classes not in self._codecs:
+            self._codecs[classes] = KeyCodec(self._spec.key_schema(classes))
+        return self._codecs[classes].encode(keys)
+
+    def _fetch_bytes(self, name: str, probe: Probe, wanted: Numbers) -> int:
+        """Encoded bytes to fetch at once: nulls take far fewer encoded than as Arrow data."""
+        encoded = probe.row_bytes[wanted]
+        arrow = encoded + probe.counts[wanted] * self._least_bytes[name]
+        return max(1, int(self._piece_bytes * np.min(encoded / np.maximum(1, arrow))))
+
+    def _gathered(self, found: "Combinations") -> Iterator[pa.RecordBatch]:
+        """Whole combinations as rows, in pieces."""
+        streams = [(found.bound[name], self._spec.shown[name]) for name in self._spec.streams]
+        sizes = sum((bound.sizes[bound.at] for bound, _ in streams), np.int64(0))
+        for piece in pieces_of(np.asarray(sizes), self._piece_bytes):
+            columns: list[pa.Array] = []
+            for bound, shown in streams:
+                at = pa.array(bound.at[piece])
+                columns.extend(column.take(at) for column in bound.rows.columns[:shown])
+            yield pa.RecordBatch.from_arrays(columns, schema=self._spec.output_schema)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundRows:
+    """Rows of one stream, and which of them each combination holds: row ``at[i]``."""
+
+    rows: pa.RecordBatch
+    sizes: Numbers
+    at: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Partner:
+    """What a stream that is not bound yet has for each combination: ``probe``'s key ``at[i]``."""
+
+    index: Index
+    probe: Probe
+    at: Numbers
+
+    @property
+    def counts(self) -> Numbers:
+        """Matching rows per combination."""
+        return self.probe.counts[self.at]
+
+
+@dataclass(frozen=True, slots=True)
+class Combinations:
+    """One row of each bound stream; a value."""
+
+    bound: Mapping[str, BoundRows]
+    partners: Mapping[str, Partner]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.bound.values())).at)
+
+    def take(self, places: Numbers) -> "Combinations":
+        bound = {name: replace(rows, at=rows.at[places]) for name, rows in self.bound.items()}
+        partners = {name: replace(p, at=p.at[places]) for name, p in self.partners.items()}
+        return Combinations(bound, partners)
+
+    def with_bound(self, name: str, rows: BoundRows) -> "Combinations":
+        return Combinations({**self.bound, name: rows}, self.partners)
+
+    def with_partner(self, name: str, partner: Partner) -> "Combinations":
+        return Combinations(self.bound, {**self.partners, name: partner})
+
+    def without_partner(self, name: str) -> "Combinations":
+        return Combinations(self.bound, {n: p for n, p in self.partners.items() if n != name})
+
+
+class _MatchRates:
+    """Which index to look into first: the one that let the smallest share of keys through so far.
+
+    Follows from what this operator has processed alone; the order never changes the result.
+    """
+
+    def __init__(self) -> None:
+        self._asked: dict[str, int] = {}
+        self._matched: dict[str, int] = {}
+
+    def order(self, reach: Mapping[str, Index]) -> list[str]:
+        """The streams of ``reach``, most selective first; ties in their own order."""
+        return sorted(reach, key=lambda name: self._rate(reach[name].name))
+
+    def record(self, index: Index, asked: int, matched: int) -> None:
+        """``asked`` keys were looked up, ``matched`` of them are there."""
+        self._asked[index.name] = self._asked.get(index.name, 0) + asked
+        self._matched[index.name] = self._matched.get(index.name, 0) + matched
+
+    def _rate(self, index: str) -> float:
+        return (self._matched.get(index, 0) + 1) / (self._asked.get(index, 0) + 2)
+
+
+def _grouped(keys: KeyBatch) -> tuple[KeyBatch, Numbers]:
+    """The distinct keys, and per key which of them it is. No key may hold a null."""
+    distinct, starts = keys.distinct()
+    groups = np.empty(len(keys), dtype=np.int64)
+    groups[keys.order] = np.repeat(np.arange(len(distinct), dtype=np.int64), np.diff(starts))
+    return distinct, groups
+
+
+def _pairs(
+    left: Numbers, left_counts: Numbers, right: Numbers, right_counts: Numbers
+) -> Iterator[tuple[Numbers, Numbers]]:
+    """Per group all pairs of its left and right places, which begin at ``left`` and ``right``."""
+    products = left_counts * right_counts
+    ends = np.cumsum(products)
+    total = int(ends[-1]) if len(ends) else 0
+    for first in range(0, total, _BLOCK_ROWS):
+        numbers = np.arange(first, min(total, first + _BLOCK_ROWS), dtype=np.int64)
+        group = np.searchsorted(ends, numbers, side="right")
+        within = numbers - (ends[group] - products[group])
+        in_left, in_right = np.divmod(within, right_counts[group])
+        yield left[group] + in_left, right[group] + in_right
+
+
+def _coalesced(pieces: Iterator[pa.RecordBatch], piece_bytes: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer pieces of at most ``piece_bytes``, or as large as they came."""
+    waiting: list[pa.RecordBatch] = []
+    waiting_bytes = 0
+    for piece in pieces:
+        size = int(row_sizes(piece).sum())
+        if waiting and waiting_bytes + size > piece_bytes:
+            yield pa.concat_batches(waiting)
+            waiting, waiting_bytes = [], 0
+        waiting.append(piece)
+        waiting_bytes += size
+    if waiting:
+        yield pa.concat_batches(waiting)

@@ -1,0 +1,56 @@
+"""What a local join hands out: pieces of result rows, worked out as they are asked for."""
+
+from collections.abc import Iterator
+from types import TracebackType
+
+import pyarrow as pa
+
+from lsmstate.errors import InvalidArgumentError
+
+
+class Results(Iterator[pa.RecordBatch]):
+    """Pieces of a join's result. After an error it stays unfinished: the result is not whole."""
+
+    def __init__(self, pieces: Iterator[pa.RecordBatch]) -> None:
+        self._pieces = pieces
+        self._error: BaseException | None = None
+        self.is_finished = False
+
+    def __next__(self) -> pa.RecordBatch:
+        if self._error is not None:
+            raise self._error
+        if self.is_finished:
+            raise StopIteration
+        try:
+            return next(self._pieces)
+        except StopIteration:
+            self.is_finished = True
+            raise
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def close(self) -> None:
+        """Give up the results that were not asked for yet."""
+        self.is_finished = True
+        self._pieces = iter(())
+
+    def __enter__(self) -> "Results":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def check_finished(stream: str, earlier: Results | None) -> None:
+    """InvalidArgumentError if the results of the previous call were not consumed or closed."""
+    if earlier is not None and not earlier.is_finished:
+        raise InvalidArgumentError(
+            f"process({stream!r}): the results of the previous call were not consumed to the "
+            "end; iterate over them, or close() them to give up the rest"
+        )

@@ -1,0 +1,236 @@
+"""GraphJoin against DuckDB: random join graphs, any arrival order, cut into batches and restart."""
+
+import itertools
+import random
+import tempfile
+from contextlib import closing
+
+import hypothesis.strategies as st
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from oracle import counted, joined_graph
+from test_umjoin import FAMILIES, MOST_ROWS, PAYLOADS, random_table
+
+from joins.graph_spec import GraphSpec, create_spec
+from joins.local.graph_join import GraphJoin
+from joins.spec import JoinSpec
+from lsmstate.arrow_sizes import row_sizes
+from lsmstate.backends import open_attempt
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.join import MultiwayJoin
+from lsmstate.options import Options
+
+MOST_ROWS = {**MOST_ROWS, 6: 4}
+
+
+def random_classes(rng, names):
+    """Per key class the streams that hold it: connected, with a cycle now and then."""
+    classes = []
+    for number in range(1, len(names)):
+        other = rng.choice(names[:number])
+        held = [members for members in classes if other in members]
+        if held and rng.random() < 0.3:
+            rng.choice(held).append(names[number])
+        else:
+            classes.append([other, names[number]])
+    for _ in range(rng.choice([0, 0, 1, 2])):
+        classes.append(rng.sample(names, rng.randint(2, min(3, len(names)))))
+    return classes
+
+
+@st.composite
+def graph_joins(draw):
+    """A spec, the tables of its streams, an arrival of (stream, first row, last row), restarts."""
+    rng = random.Random(draw(st.integers(0, 2**32)))
+    names = [f"s{number}" for number in range(rng.choice(list(MOST_ROWS)))]
+    classes = random_classes(rng, names)
+    fields = {name: [] for name in names}
+    pools = {name: [] for name in names}
+    for number, members in enumerate(classes):
+        kinds, values = rng.choice(FAMILIES)
+        few = rng.sample(values, 2)
+        pool = [few[0]] * rng.randint(1, 4) + few
+        for name in members:
+            fields[name].append(pa.field(f"k{number}", rng.choice(kinds)))
+            pools[name].append(pool)
+    for name in names:
+        for number, (kind, pool) in enumerate(rng.sample(PAYLOADS, rng.randint(0, 2))):
+            fields[name].append(pa.field(f"p{number}", kind))
+            pools[name].append(pool)
+    streams = {name: pa.schema(fields[name]) for name in names}
+    on = " AND ".join(
+        f"{a}.k{number} = {b}.k{number}"
+        for number, members in enumerate(classes)
+        for a, b in itertools.pairwise(members)
+    )
+    most = MOST_ROWS[len(names)]
+    tables = {n: random_table(rng, streams[n], pools[n]).slice(0, most) for n in names}
+    arrivals = []
+    for name, table in tables.items():
+        count = table.num_rows
+        cuts = sorted({0, count, *(rng.randint(0, count) for _ in range(rng.randint(0, 4)))})
+        arrivals += [(name, a, b) for a, b in itertools.pairwise(cuts)]
+    rng.shuffle(arrivals)
+    restarts = {rng.randrange(len(arrivals) + 1) for _ in range(rng.randint(0, 2))}
+    return GraphSpec.create(streams, on), tables, arrivals, restarts
+
+
+def attempt(directory, spec, backend, batch_id=1, pointer=None):
+    return open_attempt(
+        str(directory),
+        spec.stream_schemas,
+        backend=backend,
+        pointer=pointer,
+        batch_id=batch_id,
+        attempt_id="a",
+        options=Options(),
+    )
+
+
+def run(spec, tables, order, restarts, backend, piece_bytes):
+    """The results of one arrival, through an attempt's store that is committed at ``restarts``."""
+    found = []
+    with tempfile.TemporaryDirectory() as directory:
+        pointer = store = None
+        for at, (name, first, last) in enumerate(order):
+            if store is None or at in restarts:
+                if store is not None:
+                    pointer = store.commit()
+                    store.close()
+                store = attempt(directory, spec, backend, at, pointer)
+                join = GraphJoin(spec, store, piece_bytes)
+            batch = tables[name].slice(first, last - first).combine_chunks().to_batches()
+            batch = batch or [pa.RecordBatch.from_pylist([], schema=tables[name].schema)]
+            found += list(join.process(name, batch[0]))
+        if store is not None:
+            store.close()
+    return found
+
+
+def check(case, backend, piece_bytes):
+    spec, tables, order, restarts = case
+    found = run(spec, tables, order, restarts, backend, piece_bytes)
+    assert all(batch.schema == spec.output_schema for batch in found)
+    assert all(batch.num_rows > 0 for batch in found)
+    assert counted(found) == joined_graph(spec, tables)
+
+
+QUICK = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+PIECES = st.sampled_from([1, 60, 400, 1 << 20])
+
+
+@settings(QUICK, max_examples=70)
+@given(graph_joins(), PIECES)
+def test_the_result_equals_duckdb(case, piece_bytes):
+    check(case, "memory", piece_bytes)
+
+
+@settings(QUICK, max_examples=25)
+@given(graph_joins(), PIECES)
+def test_the_result_equals_duckdb_on_lsm(case, piece_bytes):
+    check(case, "lsm", piece_bytes)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("backend", ["memory", "lsm", "rocksdb"])
+@settings(QUICK, derandomize=False, max_examples=1500)
+@given(graph_joins(), PIECES)
+def test_many_random_results_equal_duckdb(backend, case, piece_bytes):
+    check(case, backend, piece_bytes)
+
+
+INTS = {
+    "c": pa.schema([("ck", pa.int64()), ("seg", pa.string())]),
+    "o": pa.schema([("ok", pa.int64()), ("ck", pa.int64()), ("day", pa.int32())]),
+    "l": pa.schema([("ok", pa.int64()), ("price", pa.float64())]),
+}
+CHAIN = "c.ck = o.ck AND o.ok = l.ok"
+
+
+def rows(stream, *columns):
+    schema = INTS[stream]
+    arrays = [pa.array(c, field.type) for c, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def test_a_stream_has_an_index_per_set_of_keys_it_is_looked_up_by():
+    spec = create_spec(INTS, CHAIN)
+    assert [index.name for index in spec.indexes] == ["c(ck)", "o(ck)", "o(ok)", "l(ok)"]
+    assert [c.name for c in spec.classes] == ["c.ck", "o.ok"]
+    two = pa.schema([("x", pa.int8()), ("y", pa.int8())])
+    triangle = create_spec(dict.fromkeys("abc", two), "a.x = b.x AND b.y = c.y AND a.y = c.x")
+    assert [i.name for i in triangle.indexes] == ["a(x)", "a(y)", "b(x)", "b(y)", "c(y)", "c(x)"]
+    parallel = create_spec(dict.fromkeys("abc", two), "a.x = b.x AND a.y = b.y AND b.y = c.y")
+    assert [i.name for i in parallel.indexes] == ["a(x, y)", "a(y)", "b(x, y)", "b(y)", "c(y)"]
+
+
+def test_a_common_key_stays_a_common_key():
+    spec = create_spec({"a": INTS["c"], "b": INTS["o"]}, "a.ck = b.ck")
+    assert isinstance(spec, JoinSpec)
+
+
+def test_a_chain_is_found_from_either_end_and_from_the_middle():
+    batches = {
+        "c": rows("c", [1, 2, None], ["x", "y", "z"]),
+        "o": rows("o", [10, 11, 12], [1, 1, 2], [5, 6, 7]),
+        "l": rows("l", [10, 10, 12, None], [0.5, 1.5, 2.5, 3.5]),
+    }
+    for order in itertools.permutations("col"):
+        with MultiwayJoin(INTS, CHAIN, memory="8m") as join:
+            found = [piece for name in order for piece in join.process(name, batches[name])]
+        got = sorted((r["seg"], r["day"], r["price"]) for b in found for r in b.to_pylist())
+        assert got == [("x", 5, 0.5), ("x", 5, 1.5), ("y", 7, 2.5)], order
+
+
+def test_no_row_is_fetched_where_a_neighbour_has_no_partner(tmp_path):
+    spec = create_spec(INTS, CHAIN)
+    with closing(attempt(tmp_path, spec, "memory")) as store:
+        join = GraphJoin(spec, store)
+        many = list(range(1000))
+        list(join.process("c", rows("c", many, ["s"] * 1000)))
+        fetched = store.stats().counters.get("fetched_rows", 0)
+        assert list(join.process("o", rows("o", many, many, many))) == []
+        assert store.stats().counters.get("fetched_rows", 0) == fetched
+
+
+def test_a_hot_key_comes_in_bounded_pieces(tmp_path):
+    spec = create_spec(INTS, CHAIN)
+    with closing(attempt(tmp_path, spec, "memory")) as store:
+        join = GraphJoin(spec, store, 20_000)
+        list(join.process("c", rows("c", [1] * 300, ["x" * 40] * 300)))
+        list(join.process("l", rows("l", [7] * 200, [float(n) for n in range(200)])))
+        seen = np.zeros(200, dtype=np.int64)
+        for piece in join.process("o", rows("o", [7, 7], [1, 1], [0, 1])):
+            assert row_sizes(piece).sum() <= 20_000
+            np.add.at(seen, piece.column("price").to_numpy().astype(int), 1)
+        assert seen.tolist() == [600] * 200
+
+
+def test_streams_that_nothing_connects_are_refused():
+    streams = {**INTS, "d": INTS["c"], "e": INTS["c"]}
+    with pytest.raises(InvalidArgumentError, match="'d' is not connected to 'c', 'o', 'l'"):
+        create_spec(streams, CHAIN + " AND d.ck = e.ck")
+
+
+def test_a_store_with_other_streams_is_refused(tmp_path):
+    spec = create_spec(INTS, CHAIN)
+    other = create_spec({"a": INTS["c"], "b": INTS["o"]}, "a.ck = b.ck")
+    with (
+        closing(attempt(tmp_path, other, "memory")) as store,
+        pytest.raises(InvalidArgumentError, match=r"the join needs c\(ck\), o\(ck\)"),
+    ):
+        GraphJoin(spec, store)
+
+
+def test_results_must_be_consumed_before_the_next_call(tmp_path):
+    spec = create_spec(INTS, CHAIN)
+    with closing(attempt(tmp_path, spec, "memory")) as store:
+        join = GraphJoin(spec, store)
+        unread = join.process("c", rows("c", [1], ["x"]))
+        with pytest.raises(InvalidArgumentError, match="not consumed"):
+            join.process("c", rows("c", [1], ["x"]))
+        unread.close()
+        assert list(join.process("l", rows("l", [1], [0.0]))) == []
