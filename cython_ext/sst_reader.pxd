@@ -29,9 +29,18 @@ cdef class Sst:
     cdef uint64_t _sections[3]
     cdef uint32_t _section_sizes[3]
     cdef bint _verifying                # blocks come from the file, cached or not
+    cdef object _renew                  # of a copy: brings it anew, says where from; or None
+    cdef str _original                  # where from, once it was brought anew
+    cdef ReadFile _first_file           # the damaged one
     cdef uint64_t filter_checks, filter_negatives, blocks_read, bytes_read
     # A pinned, decoded block.
     cdef CachedBlock* load(
+        self, uint64_t offset, uint32_t size, int kind, Use use
+    ) except NULL nogil
+    cdef CachedBlock* _read_or_renew(
+        self, uint64_t offset, uint32_t size, int kind, Use use
+    ) except NULL
+    cdef CachedBlock* _read(
         self, uint64_t offset, uint32_t size, int kind, Use use
     ) except NULL nogil
     cdef int damaged(self, uint64_t offset, int kind) except -1 nogil

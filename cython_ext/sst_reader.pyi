@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import final
 
 from typing_extensions import disjoint_base
@@ -17,7 +18,13 @@ class Sst:
     def path(self) -> str: ...
     @property
     def size(self) -> int: ...
-    def __init__(self, path: str, cache: BlockCache, expected_size: int = ...) -> None: ...
+    def __init__(
+        self,
+        path: str,
+        cache: BlockCache,
+        expected_size: int = ...,
+        renew: Callable[[int], str] | None = ...,
+    ) -> None: ...
     def section(self, name: str) -> bytes: ...
     def source(self, scanning: bool = ...) -> SstSource: ...
     @property

@@ -37,7 +37,13 @@ cdef tuple KINDS = ("", "row", "key", "index", "filter", "top index", "propertie
 cdef class Sst:
     """One immutable file. Shared by stores and threads; closed when it is garbage."""
 
-    def __init__(self, str path not None, BlockCache cache not None, int64_t expected_size=-1):
+    def __init__(
+        self,
+        str path not None,
+        BlockCache cache not None,
+        int64_t expected_size=-1,
+        renew=None,
+    ):
         cdef bytes footer
         cdef const uint8_t* data
         cdef CachedBlock* block
@@ -45,6 +51,7 @@ cdef class Sst:
         self.file = ReadFile(path)
         self.cache = cache
         self.budget = cache.budget
+        self._renew = renew
         if expected_size >= 0 and self.file.size != expected_size:
             raise CorruptionError(
                 f"the file has {self.file.size} bytes, the manifest says {expected_size}; "
@@ -103,12 +110,46 @@ cdef class Sst:
         self, uint64_t offset, uint32_t size, int kind, Use use
     ) except NULL nogil:
         cdef CachedBlock* block = NULL
-        cdef uint8_t* stored
-        cdef long raw_size
         if not self._verifying:
             block = self.cache.get(self.uid, offset, use == USE_PROBE)
         if block != NULL:
             return block
+        if self._renew is None:
+            return self._read(offset, size, kind, use)
+        with gil:
+            return self._read_or_renew(offset, size, kind, use)
+
+    cdef CachedBlock* _read_or_renew(
+        self, uint64_t offset, uint32_t size, int kind, Use use
+    ) except NULL:
+        """As _read. The file is a copy: if it is damaged it is brought once more."""
+        cdef CachedBlock* block = NULL
+        try:
+            with nogil:
+                block = self._read(offset, size, kind, use)
+            return block
+        except CorruptionError:
+            if self._original is None:
+                # Another thread may be reading the damaged file: it stays open.
+                self._first_file = self.file
+                self._original = self._renew(self.file.size)
+                self.file = ReadFile(self.file.path)
+        try:
+            with nogil:
+                block = self._read(offset, size, kind, use)
+            return block
+        except CorruptionError as error:
+            raise CorruptionError(
+                f"the {KINDS[kind]} block is damaged, not only in its copy {self.file.path}; "
+                "restore the file from a copy of the checkpoint", self._original, offset,
+            ) from error
+
+    cdef CachedBlock* _read(
+        self, uint64_t offset, uint32_t size, int kind, Use use
+    ) except NULL nogil:
+        cdef CachedBlock* block
+        cdef uint8_t* stored
+        cdef long raw_size
         if size < TRAILER_BYTES or offset + size > <uint64_t> self.file.size:
             self.damaged(offset, kind)
         stored = <uint8_t*> malloc(size)
@@ -196,7 +237,14 @@ cdef class Sst:
     def verify(self) -> dict[str, int]:
         """Read and check every block; counts of keys and rows. Cost: the whole file is read."""
         # Opened anew: who shares this table goes on reading it through the cache.
-        cdef Sst own = Sst(self.file.path, self.cache, self.file.size)
+        cdef Sst own
+        try:
+            own = Sst(self.file.path, self.cache, self.file.size, self._renew)
+        except FileNotFoundError:
+            if self._renew is None:
+                raise
+            self._renew(self.file.size)  # a copy, which was evicted
+            own = Sst(self.file.path, self.cache, self.file.size, self._renew)
         own._verifying = True
         own._check_filters()
         own.section("properties")

@@ -10,6 +10,7 @@ from lsmstate.store_checks import nearest
 
 if TYPE_CHECKING:
     from lsmstate.checkpoints import Checkpoint, Checkpoints
+    from lsmstate.durable_bucket import DurableBucket
 
 #: ``lsm``: ours, spills to disk under a memory cap. ``rocksdb``: the same on RocksDB.
 #: ``memory``: hash tables, no spilling.
@@ -30,7 +31,7 @@ class StandaloneStore(MultimapStore, Protocol):
 
 
 def open_attempt(
-    directory: str,
+    directory: "str | DurableBucket",
     streams: Sequence[StreamSchema],
     *,
     backend: str = "lsm",
@@ -44,9 +45,13 @@ def open_attempt(
     ``commit`` writes new files with unique names below ``directory`` and returns the new pointer.
     Nothing is renamed over or rewritten: attempts may run from one pointer at the same time, and
     any pointer whose files are kept opens later, in any process. Closed without a commit, the
-    attempt leaves nothing that matters.
+    attempt leaves nothing that matters. ``directory`` is a local one, or, for the backend ``lsm``,
+    that of a ``StatePlace`` elsewhere; there a commit sends its files first (OSError: nothing was
+    committed).
     """
     backend_class = _store_class(backend)
+    if not isinstance(directory, str):
+        check_place(backend, directory.where)
 
     def opened(streams: Sequence[StreamSchema]) -> MultimapStore:
         store: MultimapStore = backend_class.open_attempt(
@@ -60,6 +65,27 @@ def open_attempt(
         return store
 
     return _with_expiry(streams, options, opened)
+
+
+def check_place(backend: str, where: str) -> None:
+    """InvalidArgumentError unless a backend's attempts can keep their state away from the machine's
+    own directories: only ``lsm`` commits single files that never change."""
+    if backend != "lsm":
+        raise InvalidArgumentError(
+            f"backend={backend!r} keeps its state in local directories only, not in {where}; "
+            "choose backend='lsm', or a local directory"
+        )
+
+
+def open_commit(
+    directory: "str | DurableBucket", pointer: str, *, options: Options
+) -> MultimapStore:
+    """What an attempt of the backend ``lsm`` committed, to be read only, whoever works on from
+    there. Its streams are those it was written with. It can be read as long as retention keeps
+    the commit. CorruptionError if its files are not what the pointer says."""
+    from lsmstate.lsm_store import LsmStore
+
+    return LsmStore.open_commit(directory, pointer, options=options)
 
 
 @overload

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Protocol
 
 from lsmstate.errors import CorruptionError
@@ -40,7 +40,7 @@ class LocalFiles:
         return os.listdir(self._directory)
 
     def named_by(self, commit: str) -> Named:
-        return named_by(self._tables, self._directory, commit)
+        return named_by(partial(self._tables.peek, self._directory), commit)
 
     def remove(self, name: str) -> None:
         self._tables.delete(self._directory, name)

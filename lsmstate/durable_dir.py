@@ -15,7 +15,7 @@ from pyarrow import NativeFile
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 
 from cython_ext.file import AppendFile, ReadFile, link, remove, sync_directory, sync_file
-from lsmstate.errors import InvalidArgumentError
+from lsmstate.filesystems import is_url, resolve
 from lsmstate.memory_budget import process_memory
 
 #: Files are read, sent and checked in pieces of so many bytes; the last one is shorter.
@@ -37,6 +37,10 @@ class DurableDir(Protocol):
 
     def sizes(self) -> dict[str, int]:
         """Files directly in the directory, with their sizes in bytes; none if it is not there."""
+        ...
+
+    def size(self, name: str) -> int | None:
+        """The size of one file in bytes, None if it is not there."""
         ...
 
     def read(self, name: str, offset: int, size: int) -> bytes:
@@ -70,17 +74,10 @@ class DurableDir(Protocol):
 
 def durable_dir(place: str | os.PathLike[str], filesystem: FileSystem | None) -> DurableDir:
     """``place`` is a path in the file system if one is given, else a URI (``s3://bucket/path``) or
-    a local path. InvalidArgumentError if the URI means nothing to pyarrow."""
+    a local path. InvalidArgumentError if there is no such file system here."""
     path = os.fspath(place)
-    if filesystem is None and "://" in path:
-        try:
-            filesystem, path = FileSystem.from_uri(path)
-        except (ValueError, TypeError) as error:
-            scheme = path.partition("://")[0]
-            raise InvalidArgumentError(
-                f"a {scheme}:// address that pyarrow.fs cannot use ({error}); give a FileSystem "
-                "and a path in it"
-            ) from error
+    if filesystem is None and is_url(path):
+        filesystem, path = resolve(path)
     if filesystem is None or isinstance(filesystem, LocalFileSystem):
         return LocalDir(path)
     return RemoteDir(filesystem, path)
@@ -111,6 +108,12 @@ class LocalDir:
             return {}
         with os.scandir(self.where) as entries:
             return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+
+    def size(self, name: str) -> int | None:
+        try:
+            return os.stat(self._path(name)).st_size
+        except FileNotFoundError:
+            return None
 
     def read(self, name: str, offset: int, size: int) -> bytes:
         file = ReadFile(self._path(name))
@@ -146,7 +149,7 @@ class RemoteDir:
     def __init__(self, filesystem: FileSystem, path: str) -> None:
         self._filesystem = filesystem
         self._directory = path.rstrip("/")
-        self.where = f"{filesystem.type_name}:{self._directory}"
+        self.where = f"{filesystem.type_name.removeprefix('py::')}:{self._directory}"
 
     def _path(self, name: str) -> str:
         return f"{self._directory}/{name}"
@@ -154,6 +157,10 @@ class RemoteDir:
     def sizes(self) -> dict[str, int]:
         found = self._filesystem.get_file_info(FileSelector(self._directory, allow_not_found=True))
         return {info.base_name: info.size for info in found if info.type == FileType.File}
+
+    def size(self, name: str) -> int | None:
+        info = self._filesystem.get_file_info(self._path(name))
+        return int(info.size) if info.type == FileType.File else None
 
     def read(self, name: str, offset: int, size: int) -> bytes:
         with self._filesystem.open_input_file(self._path(name)) as file:
@@ -166,15 +173,22 @@ class RemoteDir:
                 yield piece
 
     def write(self, name: str, pieces: Iterable[bytes]) -> None:
-        self._filesystem.create_dir(self._directory, recursive=True)
         try:
-            with self._filesystem.open_output_stream(self._path(name)) as file:
+            with self._opened(name) as file:
                 for piece in pieces:
                     file.write(piece)
         except BaseException:
             # Closing may have made a whole object of the half that was sent.
             self._remove_torn(name)
             raise
+
+    def _opened(self, name: str) -> NativeFile:
+        """A new file. Object stores need no directory, so it is made only where one is missing."""
+        try:
+            return self._filesystem.open_output_stream(self._path(name))
+        except FileNotFoundError:
+            self._filesystem.create_dir(self._directory, recursive=True)
+            return self._filesystem.open_output_stream(self._path(name))
 
     def _remove_torn(self, name: str) -> None:
         try:

@@ -20,6 +20,7 @@ from cython_ext.row_codec import RowCodec
 from lsmstate.changelog import APPEND, RETRACT, Write
 from lsmstate.checkpoints import Checkpoint, Checkpoints
 from lsmstate.collection import LocalFiles
+from lsmstate.durable_bucket import CommitReader, DurableBucket, DurableOwner
 from lsmstate.errors import CorruptionError, FormatVersionError
 from lsmstate.key_range import key_range
 from lsmstate.lsm_reader import LsmReader, TierHolds, Tiers
@@ -92,7 +93,7 @@ class LsmStore(StoreReads):
     @classmethod
     def open_attempt(
         cls,
-        directory: str,
+        directory: str | DurableBucket,
         streams: Sequence[StreamSchema],
         *,
         pointer: str | None = None,
@@ -101,7 +102,12 @@ class LsmStore(StoreReads):
         options: Options,
     ) -> Self:
         """See backends.open_attempt. Cost: one or two small reads, whatever the state's size."""
-        owner = AttemptOwner(LocalFiles(directory), batch_id, attempt_id)
+        owner: AttemptOwner
+        if isinstance(directory, DurableBucket):
+            owner = DurableOwner(directory, batch_id, attempt_id)
+            directory = directory.directory
+        else:
+            owner = AttemptOwner(LocalFiles(directory), batch_id, attempt_id)
         store = cls(directory, streams, options, owner)
         store._start_at(pointer)
         return store
@@ -132,6 +138,15 @@ class LsmStore(StoreReads):
         except BaseException:
             store.close()
             raise
+        return store
+
+    @classmethod
+    def open_commit(cls, directory: str | DurableBucket, pointer: str, *, options: Options) -> Self:
+        """See backends.open_commit. Cost: as open_attempt."""
+        owner = CommitReader(directory, pointer)
+        store = cls(owner.directory, list(owner.streams.values()), options, owner)
+        store._start_at(pointer)
+        store._guard.seal(f"is open for reading, at commit {pointer}")
         return store
 
     @classmethod

@@ -2,9 +2,10 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from cython_ext.sst_reader import Sst
 from lsmstate.errors import CorruptionError
 from lsmstate.manifest import Edit, Pointer, parse_pointer, schema_digest, unpack_edit
 from lsmstate.store import StreamSchema
@@ -87,14 +88,14 @@ class Named:
     """The commit its attempt was opened at, as far as it is known."""
 
 
-def named_by(tables: TableCache, directory: str, name: str) -> Named:
-    """CorruptionError if the commit was never sealed: then no pointer can name it."""
-    table = tables.peek(directory, name)
-    path = os.path.join(directory, name)
-    pointer = Pointer(name, table.size, table.checksum)
-    edit = unpack_edit(table.section("edit"), pointer, None, path)
-    files = {name} | {file.name for file in edit.files}
+def named_by(open_table: Callable[[str], Sst], commit: str) -> Named:
+    """``open_table`` opens a file of its directory by name. CorruptionError if the commit was
+    never sealed: then no pointer can name it."""
+    table = open_table(commit)
+    pointer = Pointer(commit, table.size, table.checksum)
+    edit = unpack_edit(table.section("edit"), pointer, None, table.path)
+    files = {commit} | {file.name for file in edit.files}
     if edit.base is not None:
-        files |= named_by(tables, directory, parse_pointer(edit.base).name).files
+        files |= named_by(open_table, parse_pointer(edit.base).name).files
     parent = None if edit.parent is None else parse_pointer(edit.parent).name
     return Named(frozenset(files), parent)

@@ -7,13 +7,15 @@ to the budget, and a file descriptor. Threads share it: the lock is held only to
 change the table, never while a file is read.
 """
 
+import errno
 import logging
 import os
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 from cython_ext.backward_iter import BackwardSstSource
@@ -30,6 +32,27 @@ _log = logging.getLogger(__name__)
 
 #: Most tables kept open while nobody uses them.
 MOST_OPEN = 256
+#: A copy may be evicted before it is opened; the newest ones are evicted last.
+_MOST_TRIES = 10
+
+
+class Origin(Protocol):
+    """Where the files of a directory come from, if it holds copies that may vanish."""
+
+    @property
+    def directory(self) -> str: ...
+
+    def bring(self, name: str, size: int) -> None:
+        """Make a copy of a file of so many bytes, if it is not there. CorruptionError, OSError."""
+        ...
+
+    def bring_again(self, name: str, size: int) -> str:
+        """Replace a copy that is damaged; where the file came from, for messages."""
+        ...
+
+    def note_use(self, name: str) -> None:
+        """A copy was asked for: it should not be the next to go. Cost: next to none."""
+        ...
 
 
 class TableCache:
@@ -41,6 +64,19 @@ class TableCache:
         # Reentrant: the garbage collector may close a snapshot, which forgets tables, at any point.
         self._lock = threading.RLock()
         self._pins: WeakValueDictionary[str, FilePin] = WeakValueDictionary()
+        self._origins: dict[str, Origin] = {}
+
+    def bring_from(self, origin: Origin) -> None:
+        """From now on files that are missing or damaged in its directory are brought by it; of
+        tables in it that are open the files that are gone are let go."""
+        self._origins[origin.directory] = origin
+        inside = origin.directory + os.sep
+        with self._lock:
+            paths = [path for path in self._tables if path.startswith(inside)]
+        gone = [path for path in paths if not os.path.exists(path)]
+        with self._lock:
+            closed = [self._tables.pop(path, None) for path in gone]
+        del closed
 
     def open(self, directory: str, file: FileMeta) -> Sst:
         """The table, checked against the manifest. CorruptionError if it is not that file."""
@@ -49,12 +85,18 @@ class TableCache:
     def open_commit(self, directory: str, name: str, size: int, footer: int) -> Sst:
         """The same by what a commit pointer says: name, size and checksum of the footer."""
         path = os.path.join(directory, name)
+        origin = self._origins.get(directory)
+        if origin is not None:
+            origin.note_use(name)
         with self._lock:
             table = self._tables.get(path)
             if table is not None and (table.checksum, table.size) == (footer, size):
                 self._tables.move_to_end(path)
                 return table
-        table = self._opened(path, size, footer)
+        if origin is None:
+            table = self._opened(path, size, footer)
+        else:
+            table = self._brought(origin, name, size, footer)
         with self._lock:
             self._tables[path] = table
             self._tables.move_to_end(path)
@@ -82,9 +124,28 @@ class TableCache:
         ordered: Iterable[FileMeta] = reversed(files) if reverse else files
         return ChainSource([partial(opened, file) for file in ordered], deleted)
 
+    def _brought(self, origin: Origin, name: str, size: int, footer: int) -> Sst:
+        """A table whose file may have to be brought first, or once more if it is damaged."""
+        path = os.path.join(origin.directory, name)
+        renew = partial(origin.bring_again, name)
+        where = ""
+        for _ in range(_MOST_TRIES):
+            try:
+                origin.bring(name, size)
+                return self._checked(path, size, footer, renew)
+            except FileNotFoundError:
+                continue  # evicted in between
+            except CorruptionError as error:
+                if where or error.path != path:
+                    raise CorruptionError(
+                        f"damaged, not only in its copy: {error}", where or error.path, error.offset
+                    ) from error
+                where = renew(size)
+        raise OSError(errno.EBUSY, "other workers evict this copy again and again", path)
+
     def _opened(self, path: str, size: int, footer: int) -> Sst:
         try:
-            table = Sst(path, self._memory.cache, size)
+            return self._checked(path, size, footer)
         except FileNotFoundError as error:
             raise CorruptionError(
                 "this file is named by a manifest or pointer and is not there; restore it from a "
@@ -92,6 +153,11 @@ class TableCache:
                 path,
                 0,
             ) from error
+
+    def _checked(
+        self, path: str, size: int, footer: int, renew: Callable[[int], str] | None = None
+    ) -> Sst:
+        table = Sst(path, self._memory.cache, size, renew)
         if table.checksum != footer:
             raise CorruptionError(
                 f"this is not the file that is named (footer checksum {table.checksum:016x}, "

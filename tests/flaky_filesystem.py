@@ -1,6 +1,7 @@
 """A pyarrow file system below a local directory that fails, tears or dawdles when told to."""
 
 import errno
+import random
 import time
 from pathlib import Path
 
@@ -9,15 +10,27 @@ from pyarrow.fs import FileSelector, FileSystemHandler, LocalFileSystem, PyFileS
 
 
 class FlakyHandler(FileSystemHandler):
-    """Operation number ``fail_at`` (from 0) fails. A write that fails leaves the half that was
-    sent; ``torn`` bytes of each written file are lost without a word. ``calls`` names them all."""
+    """Operation number ``fail_at`` (from 0) fails, and so does a ``share`` of all, drawn by
+    ``seed``. A write that fails leaves the half that was sent; ``torn`` bytes of each written file
+    are lost without a word. ``calls`` names them all; the first three may change at any time."""
 
-    def __init__(self, root: Path, *, fail_at: int = -1, torn: int = 0, wait_seconds: float = 0):
+    def __init__(
+        self,
+        root: Path,
+        *,
+        fail_at: int = -1,
+        share: float = 0,
+        torn: int = 0,
+        wait_seconds: float = 0,
+        seed: int = 0,
+    ):
         self.calls: list[tuple[str, str]] = []
+        self.share = share
+        self._random = random.Random(seed)
         self._root = root
         self._local = LocalFileSystem()
-        self._fail_at = fail_at
-        self._torn = torn
+        self.fail_at = fail_at
+        self.torn = torn
         self._wait_seconds = wait_seconds
 
     def _place(self, path: str) -> str:
@@ -26,7 +39,7 @@ class FlakyHandler(FileSystemHandler):
     def step(self, operation: str, path: str) -> None:
         time.sleep(self._wait_seconds)
         self.calls.append((operation, path))
-        if len(self.calls) - 1 == self._fail_at:
+        if len(self.calls) - 1 == self.fail_at or self._random.random() < self.share:
             raise OSError(errno.EIO, f"injected: {operation}", path)
 
     def get_type_name(self):
@@ -36,6 +49,7 @@ class FlakyHandler(FileSystemHandler):
         return path
 
     def get_file_info(self, paths):
+        self.step("info", paths[0])
         return self._local.get_file_info([self._place(path) for path in paths])
 
     def get_file_info_selector(self, selector):
@@ -63,7 +77,9 @@ class FlakyHandler(FileSystemHandler):
 
     def open_output_stream(self, path, metadata):
         self.step("open", path)
-        return pa.PythonFile(_Output(self, path, self._place(path), self._torn), mode="w")
+        if not Path(self._place(path)).parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "no such directory", path)
+        return pa.PythonFile(_Output(self, path, self._place(path), self.torn), mode="w")
 
     def _not_used(self, *_):
         raise NotImplementedError

@@ -1,0 +1,33 @@
+"""Doing a request again that failed for a reason that may pass."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+_log = logging.getLogger(__name__)
+
+#: Seconds between one try and the next; there is one try more than there are pauses.
+PAUSES = (0.1, 0.4, 1.6, 6.4)
+
+#: Answers that another try would only get again.
+_LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+
+_Result = TypeVar("_Result")
+
+
+def retried(action: Callable[[], _Result], what: str) -> _Result:
+    """What ``action`` returns, after as many tries as it takes. OSError, which says ``what``
+    failed and why, if all of them do; lasting errors pass through at once."""
+    for pause in (*PAUSES, None):
+        try:
+            return action()
+        except _LASTING:
+            raise
+        except OSError as error:
+            if pause is None:
+                tries = len(PAUSES) + 1
+                raise OSError(error.errno, f"{what} failed {tries} times: {error}") from error
+            _log.warning("%s failed and is tried again in %.1f s: %s", what, pause, error)
+            time.sleep(pause)
+    raise AssertionError("the last try returns or raises")
