@@ -15,6 +15,7 @@ import json
 import os
 import re
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -152,27 +153,28 @@ class Checkpoints:
 
 class CheckpointPin:
     """A reader's hold on a checkpoint: until ``release``, or the end of the process and of its
-    forked children, nobody can delete it. By ``flock``, which readers in one process share."""
+    forked children, nobody can delete it. By ``flock``, which readers in one process share. One
+    that nobody holds any more is given up."""
 
     def __init__(self, directory: str, name: str) -> None:
         """InvalidArgumentError if there is no such checkpoint."""
         found = _chosen(list_checkpoints(directory), name, directory)
-        self._file = os.open(found.path, os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(found.path, os.O_RDONLY | os.O_CLOEXEC)
+        self._close = weakref.finalize(self, os.close, file)
+        self._close.atexit = False
         try:
-            fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            gone = os.fstat(self._file).st_nlink == 0
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            gone = os.fstat(file).st_nlink == 0
         except BlockingIOError:
             gone = True
         if gone:
-            os.close(self._file)
+            self._close()
             raise InvalidArgumentError(f"checkpoint {name!r} of {directory} is being deleted")
         self.checkpoint = found
 
     def release(self) -> None:
         """A second call does nothing."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._close()
 
 
 @contextmanager

@@ -6,6 +6,9 @@ Such locks do not exclude two owners within one process, so this module keeps it
 
 import fcntl
 import os
+import sys
+import warnings
+import weakref
 from pathlib import Path
 
 from lsmstate.errors import StoreLockedError
@@ -38,20 +41,25 @@ def check_unowned(directory: str) -> None:
 
 
 class DirectoryLock:
-    """Held from construction to ``release``. StoreLockedError names the process that holds it."""
+    """Held from construction to ``release``. StoreLockedError names the process that holds it.
+
+    One that nobody released and nobody holds any more is given up with a ResourceWarning."""
 
     def __init__(self, directory: str) -> None:
-        self._claim = (os.path.realpath(directory), os.getpid())
-        if _owned.setdefault(self._claim, self) is not self:
+        claim = (os.path.realpath(directory), os.getpid())
+        own = object()  # the table must not keep the lock itself alive
+        if _owned.setdefault(claim, own) is not own:
             # Opening and closing the file once more would drop the lock that is held.
             raise StoreLockedError(
                 f"{directory} is already open in this process ({os.getpid()}); close it first"
             )
         try:
-            self._file = self._locked_file(directory)
+            file = self._locked_file(directory)
         except BaseException:
-            del _owned[self._claim]
+            del _owned[claim]
             raise
+        self._unheld = weakref.finalize(self, _give_up_unheld, claim, file)
+        self._unheld.atexit = False
 
     def _locked_file(self, directory: str) -> int:
         file = os.open(Path(directory) / _NAME, os.O_RDWR | os.O_CREAT, 0o644)
@@ -73,7 +81,21 @@ class DirectoryLock:
 
     def release(self) -> None:
         """Give the directory up. A second call, or one in a forked child, does nothing."""
-        if self._claim[1] == os.getpid() and self._file >= 0:
-            os.close(self._file)
-            self._file = -1
-            _owned.pop(self._claim, None)
+        held = self._unheld.detach()
+        if held is not None:
+            _, _, (claim, file), _ = held
+            _give_up(claim, file)
+
+
+def _give_up(claim: tuple[str, int], file: int) -> None:
+    if claim[1] == os.getpid():
+        os.close(file)
+        _owned.pop(claim, None)
+
+
+def _give_up_unheld(claim: tuple[str, int], file: int) -> None:
+    if claim[1] == os.getpid() and not sys.is_finalizing():
+        _give_up(claim, file)
+        warnings.warn(
+            f"the store in {claim[0]} was never closed; use it by with", ResourceWarning, 2
+        )

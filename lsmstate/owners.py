@@ -44,6 +44,10 @@ class Owner(Protocol):
         thread asks."""
         ...
 
+    def forget(self, name: str) -> None:
+        """The file of that name was deleted, or never made. Any thread says so."""
+        ...
+
     def log(self, writes: Sequence[Write]) -> None:
         """Make writes durable, as one, before they are applied, as far as this owner promises
         it."""
@@ -86,6 +90,9 @@ class AttemptOwner:
 
     def new_name(self, kind: str) -> str:
         return AttemptFile(kind, self._batch_id, self._attempt_id, next(self._given)).name
+
+    def forget(self, name: str) -> None:
+        """Nothing: names are kept nowhere."""
 
     def log(self, writes: Sequence[Write]) -> None:
         """Nothing: what an attempt did not commit is done again by another attempt."""
@@ -167,6 +174,9 @@ class ProcessOwner:
         name = self._next("run")
         self._begun.add(name)
         return name
+
+    def forget(self, name: str) -> None:
+        self._begun.discard(name)
 
     def _newest_pointer(self, last_number: int) -> str | None:
         """What the newest whole MANIFEST says, None for a new store. Torn ones are deleted: the

@@ -106,7 +106,7 @@ class _Repair:
         self._target = target
         self._owner = owner
         self._cache = process_memory().cache
-        self._files = TableWriter(target, options, process_memory().budget, owner.new_name)
+        self._files = TableWriter(target, options, process_memory().budget, owner)
         self._losses = [Loss(name, "nothing of it can be read", None) for name in state.unreadable]
         self._problems = list(state.problems)
         self._copied = self._rebuilt = 0

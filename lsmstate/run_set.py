@@ -59,7 +59,7 @@ class RunSet:
         self._options = options
         self._owner = owner
         self._tables = table_cache(memory)
-        self._files = TableWriter(directory, options, memory.budget, owner.new_name)
+        self._files = TableWriter(directory, options, memory.budget, owner)
         self._base: Pointer | None = None
         self._base_runs: Mapping[int, Run] = {}
         self._own_files: set[str] = set()
@@ -357,3 +357,4 @@ class RunSet:
     def _drop(self, name: str) -> None:
         self._own_files.discard(name)
         self._tables.delete(self._directory, name)
+        self._owner.forget(name)

@@ -1,9 +1,10 @@
 """Writing runs: from any source of entries to sealed files with their description."""
 
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgpack
 
@@ -37,14 +38,26 @@ class UnsealedTable:
         return FileMeta(name=self.name, size=size, checksum=footer, **self.writer.facts())
 
 
+class FileNames(Protocol):
+    """Who names the files, and keeps them from being taken for left behind."""
+
+    def new_name(self, kind: str) -> str:
+        """A name never given before."""
+        ...
+
+    def forget(self, name: str) -> None:
+        """There is no file of that name, and will be none."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class TableWriter:
-    """Makes files in one directory under names that ``new_name(kind)`` gives once each."""
+    """Makes files in one directory."""
 
     directory: str
     options: Options
     budget: Budget
-    new_name: Callable[[str], str]
+    names: FileNames
 
     def write_slices(
         self,
@@ -75,7 +88,7 @@ class TableWriter:
                     yield SLICE_BYTES
                     state = consume(source, SLICE_BYTES, limit, bottom)
                 if table.described().keys == 0:
-                    remove(table.file.path)
+                    self.remove([table.name])
                     break
                 file = self.seal(table, b"")
                 files.append(file)
@@ -103,7 +116,7 @@ class TableWriter:
     ) -> UnsealedTable:
         """A new file without entries. Its name goes to ``names`` before the file exists, so that
         who looks there knows of every file."""
-        name = self.new_name(kind)
+        name = self.names.new_name(kind)
         if names is not None:
             names.append(name)
         file = AppendFile(os.path.join(self.directory, name))
@@ -123,6 +136,7 @@ class TableWriter:
         """Delete files; absent ones are no error."""
         for name in names:
             remove(os.path.join(self.directory, name))
+            self.names.forget(name)
 
     @contextmanager
     def _removing(self, names: list[str]) -> Iterator[None]:

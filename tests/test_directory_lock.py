@@ -1,6 +1,7 @@
 """One process owns a directory: within the process, across processes, and over a fork."""
 
 import fcntl
+import gc
 import os
 import subprocess
 import sys
@@ -44,6 +45,15 @@ def test_of_two_threads_one_gets_the_directory(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "lockf", slow)
     DirectoryLock(str(tmp_path)).release()
     assert len(others) == 1
+
+
+def test_a_lock_nobody_holds_any_more_is_given_up_with_a_warning(tmp_path):
+    lock = [DirectoryLock(str(tmp_path))]
+    lock.append(lock)
+    del lock
+    with pytest.warns(ResourceWarning, match=f"{tmp_path.name} was never closed"):
+        gc.collect()
+    DirectoryLock(str(tmp_path)).release()
 
 
 def test_an_opening_that_fails_claims_nothing(tmp_path, monkeypatch):

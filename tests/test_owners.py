@@ -1,5 +1,7 @@
 """Who owns a standalone store: its lock, and the MANIFEST that says what counts."""
 
+import dataclasses
+import gc
 import os
 import signal
 
@@ -7,7 +9,7 @@ import pyarrow as pa
 import pytest
 from faults import faults
 from sample_streams import CUSTOMERS, RETURNS, customers, keys_of
-from test_changelog import all_ids, in_child, manifests, opened
+from test_changelog import SMALL, all_ids, in_child, manifests, opened
 
 from lsmstate.errors import (
     CorruptionError,
@@ -136,3 +138,31 @@ def test_a_forked_child_neither_uses_nor_unlocks_the_store(tmp_path):
     in_child(child)
     store.close()
     assert all_ids(tmp_path) == [1, 3]
+
+
+@pytest.mark.parametrize("background", [False, True], ids=["", "background"])
+def test_a_store_that_nobody_closed_and_nobody_holds_can_be_opened_again(tmp_path, background):
+    store = opened(tmp_path, dataclasses.replace(SMALL, background=background))
+    store.append("customers", customers(1), keys_of(1))
+    store.flush()
+    store.append("customers", customers(2), keys_of(2))
+    del store
+    with pytest.warns(ResourceWarning, match="never closed"):
+        gc.collect()
+    assert all_ids(tmp_path) == [1, 2]
+
+
+def test_names_of_files_that_are_gone_are_forgotten(tmp_path):
+    """The owner keeps in mind what is being written, and nothing for ever."""
+    options = dataclasses.replace(SMALL, fanout=2, max_runs=2, background=False)
+    with opened(tmp_path, options) as store:
+        most = 0
+        for start in range(0, 3000, 100):
+            numbers = range(start, start + 100)
+            store.append("customers", customers(*numbers, name="w" * 500), keys_of(*numbers))
+            store.delete_range("customers", low=(start - 300,), high=(start,))
+            store.flush()
+            store.compact()
+            most = max(most, len(store._owner._begun))
+        store.commit()
+        assert most <= 2
