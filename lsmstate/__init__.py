@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lsmstate.stats import StoreStats
     from lsmstate.store import (
         Entries,
+        KeyBounds,
         Matches,
         MultimapStore,
         Mutation,
@@ -46,6 +47,7 @@ __all__ = [
     "Expiry",
     "FormatVersionError",
     "InvalidArgumentError",
+    "KeyBounds",
     "LsmStateError",
     "LsmStateWarning",
     "Matches",
@@ -77,6 +79,7 @@ _MODULES = {
     "encode_documents": "lsmstate.documents",
     "Entries": "lsmstate.store",
     "Expiry": "lsmstate.expiry",
+    "KeyBounds": "lsmstate.store",
     "Matches": "lsmstate.store",
     "Mutation": "lsmstate.store",
     "MultimapStore": "lsmstate.store",

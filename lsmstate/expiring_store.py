@@ -20,6 +20,7 @@ from lsmstate.checkpoints import Checkpoint, Checkpoints
 from lsmstate.combined_probe import CombinedProbe, FilteredProbe
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.expiring_lane import LANES, NOWHERE, OUT_SLOTS, SLOTS, Lane, LaneState, with_slots
+from lsmstate.key_range import key_range
 from lsmstate.lsm_store import LsmStore
 from lsmstate.merged_entries import merged_entries
 from lsmstate.options import Options
@@ -27,6 +28,7 @@ from lsmstate.row_parts import check_row_sizes, parts_of
 from lsmstate.stats import StoreStats
 from lsmstate.store import (
     Entries,
+    KeyBounds,
     KeyValues,
     MultimapStore,
     Mutation,
@@ -205,15 +207,9 @@ class ExpiringStore(LaneReads):
     def retract(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
         """See store.MultimapStore.retract. With expiry it is refused: a pending retraction would
         have to follow its row from slot to slot."""
-        lane = self._lane(stream)
-        if lane is None:
+        if self._lane(stream) is None:
             return self._inner.retract(stream, rows, keys)
-        # Deletes nothing: a store that takes no writes at all says so first.
-        self._inner.delete(lane.names[0], pa.RecordBatch.from_pylist([], schema=lane.schema.key))
-        raise InvalidArgumentError(
-            f"stream {stream!r} has an expiry and takes no retractions; delete the key and append "
-            "what is left of it, or use a stream without an expiry"
-        )
+        return self.write([Mutation("retract", stream, keys, rows)])
 
     def put(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
         """See store.MultimapStore.put."""
@@ -246,7 +242,16 @@ class ExpiringStore(LaneReads):
         lane = self._lane(mutation.stream)
         if lane is None:
             return [mutation]
-        kind, _, keys, rows = mutation
+        kind, stream, keys, rows = mutation
+        if kind == "retract":
+            self._inner.write([])  # a store that takes no writes at all says so first
+            raise InvalidArgumentError(
+                f"stream {stream!r} has an expiry and takes no retractions; delete the key and "
+                "append what is left of it, or use a stream without an expiry"
+            )
+        if isinstance(keys, KeyBounds):
+            key_range(lane.schema, *keys)  # refused under the stream's own name
+            return [mutation._replace(stream=name) for name, _ in lane.readable()]
         if rows is not None:
             check_rows(lane.schema, rows, keys)
         encoded = encoded_keys(lane.schema, lane.codec, keys)
@@ -269,10 +274,7 @@ class ExpiringStore(LaneReads):
         prefix: KeyValues | None = None,
     ) -> None:
         """See store.MultimapStore.delete_range."""
-        lane = self._lane(stream)
-        names = [stream] if lane is None else [name for name, _ in lane.readable()]
-        for name in names:
-            self._inner.delete_range(name, low=low, high=high, prefix=prefix)
+        self.write([Mutation("delete_range", stream, KeyBounds(low, high, prefix))])
 
     # Expiring -----------------------------------------------------------------------------
 

@@ -22,7 +22,6 @@ from lsmstate.checkpoints import Checkpoint, Checkpoints
 from lsmstate.collection import LocalFiles
 from lsmstate.durable_bucket import CommitReader, DurableBucket, DurableOwner
 from lsmstate.errors import CorruptionError, FormatVersionError
-from lsmstate.key_range import key_range
 from lsmstate.lsm_reader import LsmReader, TierHolds, Tiers
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import Options
@@ -36,7 +35,7 @@ from lsmstate.row_parts import (
 from lsmstate.run_set import RunSet
 from lsmstate.snapshot import Snapshot, Snapshots
 from lsmstate.stats import CacheStats, PauseRecorder, StoreStats, WriteStats
-from lsmstate.store import KeyValues, Mutation, StreamSchema
+from lsmstate.store import KeyBounds, KeyValues, Mutation, StreamSchema
 from lsmstate.store_checks import (
     StoreGuard,
     check_rows,
@@ -248,10 +247,7 @@ class LsmStore(StoreReads):
         prefix: KeyValues | None = None,
     ) -> None:
         """See store.MultimapStore.delete_range."""
-        wanted = key_range(stream_of(self._streams, stream), low, high, prefix)
-        self._guard.check_writable()
-        sequence = self._sequence + 1
-        self._make(self._planner.deleted_range(stream, wanted, sequence, self._tiers()))
+        self.write([Mutation("delete_range", stream, KeyBounds(low, high, prefix))])
 
     def _apply(self, write: Write) -> None:
         """Redo a logged write, as far as it is not in the runs."""

@@ -26,7 +26,7 @@ from lsmstate.options import Options
 from lsmstate.row_parts import check_mutations
 from lsmstate.snapshot import Snapshot, Snapshots
 from lsmstate.stats import StoreStats, WriteStats
-from lsmstate.store import KeyValues, Mutation, StreamSchema
+from lsmstate.store import KeyBounds, KeyValues, Mutation, StreamSchema
 from lsmstate.store_checks import (
     StoreGuard,
     check_rows,
@@ -152,6 +152,9 @@ class MemoryStore(StoreReads):
         """What a mutation does, its rows grouped by key."""
         kind, stream, keys, rows = mutation
         schema = self._streams[stream]
+        if isinstance(keys, KeyBounds):
+            bounds = [*key_range(schema, *keys)]
+            return Change(kind, stream, bounds, np.zeros(2, dtype=np.int64), None)
         encoded = encoded_keys(schema, self._codecs[stream], keys)
         distinct, starts = encoded.distinct()
         if rows is None:
@@ -189,10 +192,7 @@ class MemoryStore(StoreReads):
         high: KeyValues | None = None,
         prefix: KeyValues | None = None,
     ) -> None:
-        wanted = key_range(stream_of(self._streams, stream), low, high, prefix)
-        self._guard.check_writable()
-        counts = np.zeros(2, dtype=np.int64)
-        self._make([Change("delete_range", stream, list(wanted), counts, None)])
+        self.write([Mutation("delete_range", stream, KeyBounds(low, high, prefix))])
 
     def snapshot(self) -> Snapshot:
         """See store.MultimapStore.snapshot. Cost: the index is copied, the rows are shared."""

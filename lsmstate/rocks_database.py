@@ -1,7 +1,8 @@
 """How the RocksDB backend sets a database up, and what its errors become."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import rocksdict
 
@@ -10,17 +11,36 @@ from lsmstate.options import MIB, Options
 
 
 class PendingWrite:
-    """Writes to be made as one, and the entries that they have changed so far."""
+    """Writes to be made as one, and what they have changed so far."""
 
     def __init__(self) -> None:
         self.writes = rocksdict.WriteBatch(raw_mode=True)
+        #: Entries by key, chunks by name.
         self.changed: dict[bytes, bytes | None] = {}
-        #: Retractions that wait for a row, of the keys whose have changed.
-        self.pending: dict[bytes, list[bytes]] = {}
+        self.chunks: dict[bytes, list[bytes]] = {}
+        self._deleted: list[tuple[bytes, bytes]] = []
 
     def entries(self, names: Sequence[bytes], stored: Sequence[bytes | None]) -> list[bytes | None]:
         """The keys' entries, as stored or as changed since."""
-        return [self.changed.get(name, entry) for name, entry in zip(names, stored, strict=True)]
+        return [
+            self.changed[name] if name in self.changed else self._left(name, entry)
+            for name, entry in zip(names, stored, strict=True)
+        ]
+
+    def _left(self, name: bytes, entry: bytes | None) -> bytes | None:
+        return None if any(low <= name < high for low, high in self._deleted) else entry
+
+    def delete_range(self, low: bytes, high: bytes, families: Iterable[Any]) -> None:
+        """Delete the keys from ``low`` on and below ``high``, which ``families`` tell apart."""
+        if low >= high:
+            return
+        for family in families:
+            # A chunk's name begins with its key, and a bound is no longer than a key.
+            self.writes.delete_range(low, high, family)
+        self._deleted.append((low, high))
+        for name in self.changed:
+            if low <= name < high:
+                self.changed[name] = None
 
 
 def database_options(

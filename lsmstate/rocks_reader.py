@@ -12,7 +12,7 @@ from cython_ext.key_decode import KeyDecoder
 from cython_ext.row_codec import RowCodec
 from lsmstate.errors import CorruptionError
 from lsmstate.key_range import KeyRange
-from lsmstate.rocks_chunks import Chunk, chunk_name, chunks_of, unpack_chunk
+from lsmstate.rocks_chunks import Chunk, chunks_of, unpack_chunk
 from lsmstate.rocks_database import rocks_errors
 from lsmstate.rocks_probe import RocksProbe
 from lsmstate.stats import ProbeStats, StoreStats
@@ -144,9 +144,9 @@ class RocksReader:
         self.counters["fetched_rows"] += len(rows)
         return Matches(np.array(owners, dtype=np.int64), self._row_codecs[stream].decode(rows))
 
-    def chunk(self, name: bytes, number: int) -> list[bytes]:
-        """The encoded rows of one chunk of a key."""
-        ((_, chunk),) = self._get_chunks([(0, chunk_name(name, number))])
+    def chunk(self, name: bytes) -> list[bytes]:
+        """The encoded rows of one chunk."""
+        ((_, chunk),) = self._get_chunks([(0, name)])
         return unpack_chunk(chunk, self._path)
 
     def _chunks(self, chunks: Iterator[Chunk], max_bytes: int) -> Iterator[tuple[int, bytes]]:

@@ -43,7 +43,7 @@ from lsmstate.rocks_reader import RocksReader
 from lsmstate.row_parts import check_mutations
 from lsmstate.snapshot import Snapshot, Snapshots
 from lsmstate.stats import ProbeStats, StoreStats, WriteStats
-from lsmstate.store import KeyValues, Mutation, StreamSchema
+from lsmstate.store import KeyBounds, KeyValues, Mutation, StreamSchema
 from lsmstate.store_checks import (
     StoreGuard,
     check_rows,
@@ -190,6 +190,13 @@ class RocksStore(StoreReads):
     def _stage(self, batch: PendingWrite, mutation: Mutation) -> int:
         """Put one mutation into a write that others may be in already; the rows it stores."""
         kind, stream, keys, rows = mutation
+        if isinstance(keys, KeyBounds):
+            number = list(self._streams).index(stream)
+            wanted = key_range(self._streams[stream], *keys).in_stream(number)
+            assert wanted.high is not None, "stream numbers end below the last one"
+            families = (self._counts_family, self._rows_family)
+            batch.delete_range(wanted.low, wanted.high, families)
+            return 0
         encoded = self._reader.encoded(stream, keys)
         distinct, starts = encoded.distinct()
         names = self._reader.names(stream, distinct)
@@ -220,18 +227,7 @@ class RocksStore(StoreReads):
         high: KeyValues | None = None,
         prefix: KeyValues | None = None,
     ) -> None:
-        number = list(self._streams).index(stream_of(self._streams, stream).name)
-        wanted = key_range(self._streams[stream], low, high, prefix).in_stream(number)
-        self._guard.check_writable()
-        assert wanted.high is not None, "stream numbers end below the last one"
-        if wanted.low >= wanted.high:
-            return
-        batch = rocksdict.WriteBatch(raw_mode=True)
-        with rocks_errors(self._path):
-            # A chunk's name begins with its key, and a bound is no longer than a key.
-            for family in (self._counts_family, self._rows_family):
-                batch.delete_range(wanted.low, wanted.high, family)
-            self._write(batch)
+        self.write([Mutation("delete_range", stream, KeyBounds(low, high, prefix))])
 
     def snapshot(self) -> Snapshot:
         """See store.MultimapStore.snapshot. A RocksDB checkpoint that is read in place (rocksdict's
@@ -324,33 +320,36 @@ class RocksStore(StoreReads):
         missing = list(wanted)
         rows, size = entry.rows, entry.row_bytes
         for number in range(entry.chunks):
-            found = self._reader.chunk(name, number) if missing else []
+            found = self._chunk(batch, chunk_name(name, number)) if missing else []
             kept = [row for row in found if not _remove(missing, row)]
             rows -= len(found) - len(kept)
             size -= sum(map(len, found)) - sum(map(len, kept))
             if len(kept) < len(found):
-                batch.writes.put(chunk_name(name, number), pack_chunk(kept), self._rows_family)
+                self._put_chunk(batch, chunk_name(name, number), kept)
         pending = self._pending(batch, name, entry) + missing
         self._put_pending(batch, name, entry, pending)
         self._put_entry(batch, name, Entry(rows, size, entry.chunks, len(pending)))
 
     def _pending(self, batch: PendingWrite, name: bytes, entry: Entry) -> list[bytes]:
         """A key's retractions that wait for a row."""
-        if name in batch.pending:
-            return batch.pending[name]
-        return self._reader.chunk(name, PENDING_CHUNK) if entry.pending else []
+        return self._chunk(batch, chunk_name(name, PENDING_CHUNK)) if entry.pending else []
+
+    def _chunk(self, batch: PendingWrite, name: bytes) -> list[bytes]:
+        """The rows of a chunk, as stored or as changed since."""
+        found = batch.chunks.get(name)
+        return self._reader.chunk(name) if found is None else found
+
+    def _put_chunk(self, batch: PendingWrite, name: bytes, rows: list[bytes]) -> None:
+        batch.chunks[name] = rows
+        batch.writes.put(name, pack_chunk(rows), self._rows_family)
 
     def _put_pending(
         self, batch: PendingWrite, name: bytes, entry: Entry, pending: list[bytes]
     ) -> None:
         if pending:
-            batch.writes.put(
-                chunk_name(name, PENDING_CHUNK), pack_chunk(pending), self._rows_family
-            )
+            self._put_chunk(batch, chunk_name(name, PENDING_CHUNK), pending)
         elif entry.pending:
             batch.writes.delete(chunk_name(name, PENDING_CHUNK), self._rows_family)
-        if pending or entry.pending:
-            batch.pending[name] = pending
 
     def _put_entry(self, batch: PendingWrite, name: bytes, entry: Entry) -> None:
         batch.changed[name] = entry.pack()
@@ -365,7 +364,7 @@ class RocksStore(StoreReads):
             self._put_pending(batch, name, entry, pending)
         chunks = entry.chunks
         for part in cut(rows) if rows else ():
-            batch.writes.put(chunk_name(name, chunks), pack_chunk(part), self._rows_family)
+            self._put_chunk(batch, chunk_name(name, chunks), part)
             chunks += 1
         size = entry.row_bytes + sum(map(len, rows))
         self._put_entry(batch, name, Entry(entry.rows + len(rows), size, chunks, len(pending)))

@@ -9,9 +9,12 @@ from cython_ext.budget import Budget
 from cython_ext.key_codec import KeyBatch
 from lsmstate.arrow_sizes import pieces_of, row_sizes
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
+from lsmstate.key_range import key_range
 from lsmstate.options import KIB, Options
-from lsmstate.store import Mutation, StreamSchema
+from lsmstate.store import KeyBounds, Mutation, StreamSchema
 from lsmstate.store_checks import check_rows, stream_of
+
+_KINDS = ("append", "put", "delete", "retract", "delete_range")
 
 
 def check_row_sizes(rows: pa.RecordBatch, options: Options) -> None:
@@ -69,17 +72,22 @@ def check_mutations(
     """Refuse several writes as one, before any is made; see store.MultimapStore.write."""
     for kind, name, keys, rows in mutations:
         stream = stream_of(streams, name)
-        if kind == "retract":
-            raise InvalidArgumentError(f"'retract' in stream {name!r}: it is a write of its own")
-        if kind not in ("append", "put", "delete"):
+        if kind not in _KINDS:
             raise InvalidArgumentError(
-                f"{kind!r} in stream {name!r} is no kind of write; give 'append', 'put' or 'delete'"
+                f"{kind!r} in stream {name!r} is no kind of write; give {', '.join(_KINDS)}"
             )
-        if (rows is None) != (kind == "delete"):
+        if (rows is None) != (kind in ("delete", "delete_range")):
             raise InvalidArgumentError(
-                f"{kind!r} in stream {name!r}: give rows to 'append' and 'put', none to 'delete'"
+                f"{kind!r} in stream {name!r}: give rows to 'append', 'put' and 'retract', none to "
+                "'delete' and 'delete_range'"
             )
-        if rows is not None:
+        if isinstance(keys, KeyBounds) != (kind == "delete_range"):
+            raise InvalidArgumentError(
+                f"{kind!r} in stream {name!r}: give KeyBounds to 'delete_range', keys to all others"
+            )
+        if isinstance(keys, KeyBounds):
+            key_range(stream, *keys)
+        elif rows is not None:
             check_rows(stream, rows, keys)
             check_row_sizes(rows, options)
     batches = [mutation.rows for mutation in mutations if mutation.rows is not None]

@@ -52,13 +52,22 @@ class Entries(NamedTuple):
     rows: pa.RecordBatch
 
 
-class Mutation(NamedTuple):
-    """One write of several that ``MultimapStore.write`` makes at once (not ``retract``); ``rows``
-    is None for ``delete``. See the store's method of that name."""
+class KeyBounds(NamedTuple):
+    """Which keys a ``delete_range`` is of; see the store's method of that name."""
 
-    kind: Literal["append", "put", "delete", "retract"]
+    low: KeyValues | None = None
+    high: KeyValues | None = None
+    prefix: KeyValues | None = None
+
+
+class Mutation(NamedTuple):
+    """One write of several that ``MultimapStore.write`` makes at once. ``rows`` is None for
+    ``delete`` and ``delete_range``, of which the latter takes KeyBounds for keys. See the store's
+    method of that name."""
+
+    kind: Literal["append", "put", "delete", "retract", "delete_range"]
     stream: str
-    keys: pa.RecordBatch | KeyBatch
+    keys: pa.RecordBatch | KeyBatch | KeyBounds
     rows: pa.RecordBatch | None = None
 
 
@@ -220,7 +229,8 @@ class MultimapStore(StateStore, StoreReader, Protocol):
     def write(self, mutations: Sequence[Mutation]) -> int:
         """Make several writes, of any streams, one after the other but as one: all or none of
         them is refused, and after a crash all or none of them is there. Returns the number of
-        rows stored. MemoryLimitError if they take more than an eighth of the memory cap."""
+        rows stored and retracted. MemoryLimitError if they take more than an eighth of the memory
+        cap."""
         ...
 
     def delete_range(

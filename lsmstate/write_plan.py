@@ -8,11 +8,11 @@ import pyarrow as pa
 from cython_ext.key_codec import KeyBatch, KeyCodec
 from cython_ext.row_codec import RowBatch, RowCodec
 from lsmstate.changelog import DELETE, DELETE_RANGE, RETRACT, Write
-from lsmstate.key_range import KeyRange
+from lsmstate.key_range import key_range
 from lsmstate.lsm_reader import Tiers, hidden_number
 from lsmstate.options import Options
 from lsmstate.row_parts import parts_of
-from lsmstate.store import Mutation, StreamSchema
+from lsmstate.store import KeyBounds, Mutation, StreamSchema
 from lsmstate.store_checks import encoded_keys
 from lsmstate.write_steps import KINDS
 
@@ -45,28 +45,28 @@ class WritePlanner:
     def mutations(self, mutations: Sequence[Mutation], sequence: int, tiers: Tiers) -> list[Write]:
         """Several writes that are made as one."""
         writes: list[Write] = []
-        for kind, name, keys, rows in mutations:
-            encoded = encoded_keys(self.streams[name], self.key_codecs[name], keys)
-            encoded_rows = None if rows is None else self.row_codecs[name].encode(rows)
-            number = list(self.streams).index(name)
-            if kind != "append":
-                writes += self._forgetting(DELETE, number, encoded, sequence + len(writes), tiers)
-            write = Write(KINDS[kind], number, sequence + len(writes), encoded, encoded_rows)
-            writes.append(write)
+        for mutation in mutations:
+            writes += self._planned(mutation, sequence + len(writes), tiers, writes)
         return writes
 
-    def deleted_range(
-        self, stream: str, wanted: KeyRange, sequence: int, tiers: Tiers
+    def _planned(
+        self, mutation: Mutation, sequence: int, tiers: Tiers, before: Sequence[Write]
     ) -> list[Write]:
-        """The deletion of a range of keys."""
-        bounds = KeyBatch.from_bytes(list(wanted))
-        number = list(self.streams).index(stream)
-        writes = self._forgetting(DELETE_RANGE, number, bounds, sequence, tiers)
-        return [*writes, Write(DELETE_RANGE, number, sequence + len(writes), bounds, None)]
-
-    def _forgetting(
-        self, kind: int, number: int, keys: KeyBatch, sequence: int, tiers: Tiers
-    ) -> list[Write]:
-        """Where rows are deleted, their retractions go too, if there ever were any."""
+        """One of them, after those ``before`` it."""
+        kind, name, keys, rows = mutation
+        if isinstance(keys, KeyBounds):
+            encoded = KeyBatch.from_bytes([*key_range(self.streams[name], *keys)])
+        else:
+            encoded = encoded_keys(self.streams[name], self.key_codecs[name], keys)
+        encoded_rows = None if rows is None else self.row_codecs[name].encode(rows)
+        if encoded_rows is not None and kind != "put":
+            return [self.stored(KINDS[kind], name, sequence, encoded, encoded_rows)]
+        number = list(self.streams).index(name)
         hidden = hidden_number(number, self.streams)
-        return [Write(kind, hidden, sequence, keys, None)] if tiers.may_hold(hidden) else []
+        writes: list[Write] = []
+        if tiers.may_hold(hidden) or any(write.stream == hidden for write in before):
+            # Where rows are deleted, their retractions go too, if there ever were any.
+            forgetting = DELETE_RANGE if kind == "delete_range" else DELETE
+            writes.append(Write(forgetting, hidden, sequence, encoded, None))
+        at = sequence + len(writes)
+        return [*writes, Write(KINDS[kind], number, at, encoded, encoded_rows)]

@@ -44,4 +44,10 @@ STEPS: Mapping[int, tuple[Step, ...]] = {
 }
 
 #: As users name them.
-KINDS: Mapping[str, int] = {"append": APPEND, "delete": DELETE, "put": PUT}
+KINDS: Mapping[str, int] = {
+    "append": APPEND,
+    "delete": DELETE,
+    "put": PUT,
+    "retract": RETRACT,
+    "delete_range": DELETE_RANGE,
+}

@@ -9,6 +9,7 @@ from sample_streams import (
     customers,
     fetched,
     ids,
+    iterated,
     keys_of,
     returns,
     scanned,
@@ -20,7 +21,7 @@ from lsmstate.errors import (
     MemoryLimitError,
     StoreClosedError,
 )
-from lsmstate.store import Mutation
+from lsmstate.store import KeyBounds, Mutation
 
 
 class WriteTests(BackendTests):
@@ -61,7 +62,10 @@ class WriteTests(BackendTests):
             (Mutation("append", "customer", keys_of(1), customers(1)), "did you mean 'customers'"),
             (Mutation("append", "customers", keys_of(1, 2), customers(1)), "one key per row"),
             (Mutation("delete", "customers", keys_of(1), customers(1)), "none to 'delete'"),
-            (Mutation("put", "customers", keys_of(1)), "give rows to 'append' and 'put'"),
+            (Mutation("put", "customers", keys_of(1)), "give rows to 'append', 'put'"),
+            (Mutation("delete_range", "customers", keys_of(1)), "give KeyBounds"),
+            (Mutation("delete", "customers", KeyBounds((1,))), "KeyBounds .* 'delete_range'"),
+            (Mutation("delete_range", "customers", KeyBounds(("x",))), "not of the type"),
             (Mutation("upsert", "customers", keys_of(1), customers(1)), "'upsert' .* is no kind"),
             (Mutation("append", "customers", keys_of(1), returns(1)), "columns"),
             (Mutation("append", "customers", returns(1), customers(1)), "keys of stream"),
@@ -73,6 +77,30 @@ class WriteTests(BackendTests):
             store.write([good, bad])
         assert store.append("customers", customers(2), keys_of(1)) == 1
         assert ids(scanned(store, "customers")) == [2]
+
+    def test_one_write_may_retract_and_delete_ranges(self, store):
+        store.append("customers", customers(1, 2), keys_of(1, 2))
+        store.retract("customers", customers(9), keys_of(1))  # waits for its row
+        assert (
+            store.write(
+                [
+                    Mutation("append", "customers", keys_of(1, 1, 3, 4), customers(3, 4, 5, 6)),
+                    Mutation("retract", "customers", keys_of(1, 1, 3), customers(1, 4, 7)),
+                    Mutation("append", "customers", keys_of(3, 1), customers(7, 9)),
+                    Mutation("delete_range", "customers", KeyBounds(low=(2,), high=(4,))),
+                    Mutation("append", "customers", keys_of(3, 2), customers(7, 8)),
+                    Mutation("retract", "customers", keys_of(4, 5), customers(6, 10)),
+                    Mutation("delete", "customers", keys_of(5)),
+                    Mutation("append", "customers", keys_of(5), customers(10)),
+                ]
+            )
+            == 4 + 3 + 2 + 2 + 2 + 1
+        )
+        found = {key[0]: [] for key, _ in iterated(store, "customers")}
+        for key, row in iterated(store, "customers"):
+            found[key[0]].append(row["id"])
+        assert found == {1: [3], 2: [8], 3: [7], 5: [10]}
+        assert store.probe("customers", keys_of(1, 2, 3, 4, 5)).counts.tolist() == [1, 1, 1, 0, 1]
 
     def test_one_write_is_bounded_by_the_memory_cap(self, store):
         wide = customers(*range(8), name="w" * (self.memory_bytes // 60))

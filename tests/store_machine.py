@@ -19,7 +19,7 @@ from sample_streams import RETURNS, STREAMS, customers, fetched, iterated, keys_
 
 from lsmstate.backends import open_attempt
 from lsmstate.options import KIB, MIB, Options
-from lsmstate.store import Mutation, StateStore
+from lsmstate.store import KeyBounds, Mutation, StateStore
 
 KEYS = st.lists(
     st.one_of(
@@ -109,7 +109,11 @@ def store_machine(backend: str, examples: int, steps: int = 40) -> type:
         @precondition(lambda self: not self.is_committed)
         @rule(
             parts=st.lists(
-                st.tuples(st.sampled_from(["append", "put", "delete"]), STREAM_NAMES, KEYS),
+                st.tuples(
+                    st.sampled_from(["append", "put", "delete", "retract", "delete_range"]),
+                    STREAM_NAMES,
+                    KEYS,
+                ),
                 max_size=4,
             )
         )
@@ -120,8 +124,16 @@ def store_machine(backend: str, examples: int, steps: int = 40) -> type:
                 if kind == "delete":
                     mutations.append(Mutation(kind, stream, batch))
                     self.model.delete(stream, model_keys(batch))
+                elif kind == "delete_range":
+                    low = lowest_of(keys)
+                    mutations.append(Mutation(kind, stream, KeyBounds(low)))
+                    self.model.delete_range(stream, low)
                 else:
-                    rows = self.new_rows(stream, len(keys))
+                    if kind == "retract":  # rows that may be there
+                        numbers = [max(0, self.row_id - 4 + i % 4) for i in range(len(keys))]
+                        rows = rows_of(stream, numbers)
+                    else:
+                        rows = self.new_rows(stream, len(keys))
                     mutations.append(Mutation(kind, stream, batch, rows))
                     write = getattr(self.model, kind)
                     expected += write(stream, rows.to_pylist(), model_keys(batch))
@@ -269,6 +281,12 @@ def store_machine(backend: str, examples: int, steps: int = 40) -> type:
         suppress_health_check=list(HealthCheck),
     )
     return Machine.TestCase
+
+
+def lowest_of(keys):
+    """A bound that some of the keys are below; all of them if there is none to choose."""
+    first = next((key for key in keys if key is not None), 8)
+    return first if isinstance(first, tuple) else (first,)
 
 
 def rows_of(stream, numbers):

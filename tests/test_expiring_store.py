@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from faults import Faults, faults
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sample_streams import STREAMS
@@ -75,6 +76,7 @@ class TestContract(StateStoreTests):
     test_a_commit_in_another_process = None
     # Retractions are refused where there is an expiry.
     test_retract_takes_the_oldest_equal_row = None
+    test_one_write_may_retract_and_delete_ranges = None
     test_deleting_a_key_forgets_its_retractions = None
     test_rows_and_retractions_may_come_in_any_order = None
 
@@ -284,6 +286,22 @@ def test_put_delete_and_ranges_reach_every_slot(tmp_path, backend):
         assert ids(store.get("timed", (0,))) == [7]
 
 
+@pytest.mark.parametrize("failing", range(6))
+def test_a_range_is_deleted_from_all_slots_or_from_none(tmp_path, failing):
+    with opened(tmp_path) as store:
+        store.append("timed", *batch(*[(k, k, 30 * k) for k in range(9)]))
+    store = opened(tmp_path)
+    hook = Faults(failing, operations=("append",))
+    with faults(hook):
+        try:
+            store.delete_range("timed", low=(2,))
+        except OSError:
+            assert hook.failed == 1
+    store.close()
+    with opened(tmp_path) as store:
+        assert all_ids(store) == ([*range(9)] if hook.failed else [0, 1])
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 def test_iteration_is_in_key_order_over_all_slots(tmp_path, backend, reverse):
     rng = random.Random(3)
@@ -467,6 +485,10 @@ def test_retractions_are_refused_where_there_is_an_expiry(tmp_path, backend):
             store.append(stream, rows, keys)
         with pytest.raises(InvalidArgumentError, match="delete the key"):
             store.retract("timed", rows, keys)
+        with pytest.raises(InvalidArgumentError, match="delete the key"):
+            store.write(
+                [Mutation("delete", "plain", keys), Mutation("retract", "timed", keys, rows)]
+            )
         assert store.retract("plain", rows.slice(1), keys.slice(1)) == 1
         assert all_ids(store, "plain") == [1]
         assert all_ids(store) == [1, 2]
