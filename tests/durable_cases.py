@@ -21,10 +21,16 @@ CACHE_BYTES = 8 << 20
 
 
 def bucket_at(
-    filesystem: FileSystem, cache: Path, limit: int = CACHE_BYTES, path: str = "q/bucket-000000"
+    filesystem: FileSystem,
+    cache: Path,
+    limit: int = CACHE_BYTES,
+    *,
+    path: str = "q/bucket-000000",
+    state: str = "state",
+    number: int = 0,
 ) -> DurableBucket:
     place = RemoteDir(filesystem, path)
-    return DurableBucket(place, FileCache(str(cache), limit), "state", "bucket-000000")
+    return DurableBucket(place, FileCache(str(cache), limit), state, f"bucket-{number:06d}")
 
 
 def rows_of(batch: int, count: int = 200) -> list[tuple[int, str]]:
