@@ -10,12 +10,14 @@ from rich.console import Console
 
 from lsmstate import __version__
 from lsmstate.cli_backup import app as backup_commands
+from lsmstate.cli_query import app as query_commands
 from lsmstate.cli_state import app as state_commands
 from lsmstate.cli_upkeep import app as upkeep_commands
 from lsmstate.errors import LsmStateError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(state_commands)
+app.add_typer(query_commands)
 app.add_typer(upkeep_commands)
 app.add_typer(backup_commands)
 

@@ -2,15 +2,13 @@
 
 import json as json_text
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import pyarrow as pa
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from lsmstate.documents import decode_documents, is_schema_free
+from lsmstate.cli_rows import print_rows
 from lsmstate.inspection import describe, find_states, rows_of, verify
 
 app = typer.Typer()
@@ -102,21 +100,7 @@ def dump_rows(
     json: Annotated[bool, typer.Option("--json/--table", help="One JSON object a row.")] = True,
 ) -> None:
     """Print rows of a stream as JSON, one a line; values JSON lacks are written as text."""
-    console = Console(highlight=False)
     for state in find_states(str(directory), pointer):
         for piece in rows_of(state, stream, limit):
-            rows = _values(piece)
-            if json:
-                for row in rows:
-                    typer.echo(json_text.dumps(row, default=str))
-            else:
-                columns = list(dict.fromkeys(name for row in rows for name in row))
-                table = Table(*columns)
-                for row in rows:
-                    table.add_row(*(escape(str(row.get(name, ""))) for name in columns))
-                console.print(table)
+            print_rows([piece], as_json=json)
             limit -= piece.num_rows
-
-
-def _values(rows: pa.RecordBatch) -> list[dict[str, Any]]:
-    return decode_documents(rows) if is_schema_free(rows.schema) else rows.to_pylist()

@@ -181,7 +181,17 @@ def verify(state: State) -> Iterator[tuple[str, dict[str, int] | str]]:
 
 def rows_of(state: State, stream: str, limit: int) -> Iterator[pa.RecordBatch]:
     """The first ``limit`` rows of a stream, grouped by key."""
-    store = LsmStore.open_attempt(
+    with open_state(state) as store:
+        for piece in store.scan(stream):
+            if limit <= 0:
+                return
+            yield piece.slice(0, limit)
+            limit -= piece.num_rows
+
+
+def open_state(state: State) -> LsmStore:
+    """A store to be read; nothing in the directory changes."""
+    return LsmStore.open_attempt(
         state.directory,
         list(state.found.streams.values()),
         pointer=state.pointer,
@@ -189,11 +199,3 @@ def rows_of(state: State, stream: str, limit: int) -> Iterator[pa.RecordBatch]:
         attempt_id="inspection",
         options=Options(),
     )
-    try:
-        for piece in store.scan(stream):
-            if limit <= 0:
-                return
-            yield piece.slice(0, limit)
-            limit -= piece.num_rows
-    finally:
-        store.close()

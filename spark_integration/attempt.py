@@ -13,13 +13,14 @@ from lsmstate.backends import open_attempt
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.options import Options
 from lsmstate.store import MultimapStore
+from spark_integration.buckets import bucket_directory_name
 from spark_integration.plan import StatefulPlan
 from spark_integration.run import TaskRun
 
 
 def bucket_directory(run: TaskRun, bucket: int) -> str:
     """Where the files of a bucket lie; made if it is not there."""
-    path = os.path.join(run.root, f"bucket-{bucket:06d}")
+    path = os.path.join(run.root, bucket_directory_name(bucket))
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:

@@ -18,6 +18,8 @@ from spark_integration.buckets import bucket_ids
 from spark_integration.plan import Wanted
 from spark_integration.records import create_record, read_record
 
+#: Name of the state's directory in the checkpoint location.
+STATE_NAME: Final = "lsmstate"
 FILE_NAME: Final = "query.json"
 
 
@@ -51,6 +53,18 @@ class Pinned:
 def file_name(version: int) -> str:
     """The name of a version's file."""
     return FILE_NAME if version == 1 else f"query-{version:04d}.json"
+
+
+def settings_as_of(root: str, batch: int) -> tuple[Pinned, dict[str, Any]] | None:
+    """Those that held in a micro-batch; None if there is no state in ``root``."""
+    version, settings = newest_settings(root)
+    while settings is not None:
+        pinned = Pinned.of(settings, version)
+        if pinned.first_batch <= batch:
+            return pinned, settings
+        version -= 1
+        settings = read_record(os.path.join(root, file_name(version)))
+    return None
 
 
 def newest_settings(root: str) -> tuple[int, dict[str, Any] | None]:

@@ -27,7 +27,7 @@ from pyspark.sql.streaming.query import StreamingQueryManager
 
 from lsmstate.errors import InvalidArgumentError, LsmStateError
 from lsmstate.options import MIB
-from spark_integration.pinned import FILE_NAME, adopt_or_pin
+from spark_integration.pinned import FILE_NAME, STATE_NAME, adopt_or_pin
 from spark_integration.plan import Wanted
 from spark_integration.refusal import refuse
 from spark_integration.run import (
@@ -40,8 +40,6 @@ from spark_integration.run import (
 
 #: Column metadata under which an operator's settings stand in the plan.
 PLAN_METADATA: Final = "lsmstate.join"
-#: Name of the state's directory in the checkpoint location.
-STATE_NAME: Final = "lsmstate"
 
 _MAX_BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 #: Spark hands rows to Python in pieces of at most this.

@@ -100,6 +100,7 @@ def test_the_wheel_holds_what_is_used_and_no_more(wheel: Path) -> None:
         "lsmstate",
         "joins",
         "spark_integration",
+        "pyspark_lsmstate.py",
     }
     assert {Path(name).suffix for name in kept} == {
         ".so",

@@ -1,0 +1,98 @@
+"""The command that looks into the state of a Spark query, without Spark: state."""
+
+import json as json_text
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pyarrow as pa
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from lsmstate.cli_rows import first_rows, print_rows
+from lsmstate.inspection import describe
+
+if TYPE_CHECKING:
+    from lsmstate.spark import QueryState
+
+app = typer.Typer()
+
+
+@app.command("state")
+def show_state(
+    checkpoint: Annotated[str, typer.Argument(help="The query's checkpoint location.")],
+    stream: Annotated[str | None, typer.Option(help="Print the rows of this stream.")] = None,
+    batch: Annotated[
+        int | None, typer.Option(help="As of this micro-batch; default: the newest committed.")
+    ] = None,
+    bucket: Annotated[int | None, typer.Option(help="Only this bucket.")] = None,
+    limit: Annotated[int, typer.Option(help="At most this many rows.")] = 100,
+    keys: Annotated[bool, typer.Option("--keys", help="Show bucket and key of each row.")] = False,
+    state_dir: Annotated[
+        str | None, typer.Option(help="The query's state_dir, if it was started with one.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="JSON: one object, or one a row.")] = False,
+) -> None:
+    """Show the state of a Spark query as of a micro-batch: settings, batches, buckets, or rows.
+
+    Which commit of a bucket counts is read from Spark's own state store in the checkpoint.
+    """
+    from lsmstate.spark import QueryState
+
+    state = QueryState.open(checkpoint, batch, state_dir)
+    buckets = list(state.pointers) if bucket is None else [bucket]
+    if stream is not None:
+        print_rows(first_rows(_rows(state, buckets, stream, keys), limit), as_json=json)
+    elif json:
+        typer.echo(json_text.dumps(_described(state, buckets)))
+    else:
+        _show_state(_described(state, buckets))
+
+
+def _described(state: "QueryState", buckets: list[int]) -> dict[str, Any]:
+    """The state as JSON values; sizes in bytes."""
+    found = {bucket: describe(state.bucket(bucket)) for bucket in buckets}
+    return {
+        "checkpoint": state.checkpoint.location,
+        "batch": state.batch,
+        "batches": state.checkpoint.committed(),
+        "settings": dict(state.settings),
+        "streams": next((each["streams"] for each in found.values()), []),
+        "buckets": [
+            {
+                "bucket": bucket,
+                "pointer": each["pointer"],
+                "rows": each["rows"],
+                "bytes": each["bytes"],
+                "runs": len(each["runs"]),
+            }
+            for bucket, each in found.items()
+        ],
+    }
+
+
+def _show_state(described: dict[str, Any]) -> None:
+    console = Console(highlight=False)
+    batches = described["batches"]
+    console.print(
+        f"[bold]{escape(described['checkpoint'])}[/bold]  as of batch {described['batch']}; "
+        f"retained: {batches[0]} to {batches[-1]}",
+        soft_wrap=True,
+    )
+    for name, value in described["settings"].items():
+        shown = ", ".join(map(str, value)) if isinstance(value, list) else value
+        console.print(f"{name}: {shown}", markup=False, soft_wrap=True)
+    table = Table("bucket", "rows", "bytes", "runs", "commit")
+    for bucket in described["buckets"]:
+        numbers = (f"{bucket[name]:,}" for name in ("rows", "bytes", "runs"))
+        table.add_row(str(bucket["bucket"]), *numbers, bucket["pointer"].partition(":")[0])
+    console.print(table)
+
+
+def _rows(
+    state: "QueryState", buckets: list[int], name: str, with_keys: bool
+) -> Iterator[pa.RecordBatch]:
+    stream = state.stream(name)
+    for bucket in buckets:
+        yield from state.rows(bucket, stream, with_keys)

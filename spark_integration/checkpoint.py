@@ -1,0 +1,108 @@
+"""A query's checkpoint location, as Spark wrote it, read without Spark.
+
+What it answers: which micro-batches are committed, and which commit pointer Spark keeps of each
+bucket as of one of them. Spark keeps the pointers of a state partition as changes, one file per
+micro-batch, and complete now and then; the state after batch ``n`` has version ``n + 1``. With
+``checkpointFormatVersion=2`` files carry unique ids, which the commit of the batch names.
+
+Nothing is guessed: where a file is missing or damaged there is no answer.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lsmstate.durable_dir import DurableDir, durable_dir
+from lsmstate.errors import CorruptionError, InvalidArgumentError
+from spark_integration.state_codecs import REMEDY
+from spark_integration.state_partition import StatePartition, small_file
+
+#: How Spark names the operator that holds our buckets; a query has one at most.
+_OPERATOR: Final = "applyInPandasWithState"
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Where in the checkpoint our operator keeps its state."""
+
+    number: int
+    partitions: int
+
+
+class SparkCheckpoint:
+    """Read only. Cost: a listing and a few small files per state partition and question."""
+
+    def __init__(self, location: str) -> None:
+        """InvalidArgumentError if no query has its checkpoint there."""
+        self.location = location.rstrip("/")
+        if not self._dir("offsets").sizes():
+            raise InvalidArgumentError(
+                f"{location} is no checkpoint location of a query: it has no offsets; name the "
+                "directory that was given as checkpointLocation"
+            )
+
+    def committed(self) -> list[int]:
+        """The micro-batches that are committed and still on record, ascending."""
+        return sorted(int(name) for name in self._dir("commits").sizes() if name.isdigit())
+
+    def check_batch(self, batch: int | None) -> int:
+        """The batch itself, or the newest for None. InvalidArgumentError names the range."""
+        known = self.committed()
+        if not known:
+            raise InvalidArgumentError(f"no batch of the query in {self.location} is committed yet")
+        if batch is None:
+            return known[-1]
+        if batch not in known:
+            raise InvalidArgumentError(
+                f"batch {batch} is not retained: {self.location} has the batches {known[0]} to "
+                f"{known[-1]}"
+            )
+        return batch
+
+    def pointers(self, batch: int) -> dict[int, str]:
+        """Bucket -> commit pointer, as Spark kept them when ``batch`` was committed."""
+        self.check_batch(batch)
+        operator = self._operator()
+        ids = self._unique_ids(batch, operator)
+        found: dict[int, str] = {}
+        for partition, unique_id in enumerate(ids):
+            place = self._dir("state", str(operator.number), str(partition))
+            found |= StatePartition(place).pointers(batch, unique_id)
+        return dict(sorted(found.items()))
+
+    def _operator(self) -> Operator:
+        number = 0
+        while (text := self._text("state", str(number), "_metadata", name="metadata")) is not None:
+            try:
+                described = json.loads(text.partition("\n")[2])
+                if described["operatorInfo"]["operatorName"] == _OPERATOR:
+                    return Operator(number, int(described["stateStoreInfo"][0]["numPartitions"]))
+            except (ValueError, KeyError, TypeError, IndexError) as error:
+                where = f"{self.location}/state/{number}/_metadata/metadata"
+                raise CorruptionError(f"makes no sense ({error!r}); {REMEDY}", where, 0) from error
+            number += 1
+        raise InvalidArgumentError(
+            f"the query in {self.location} has no state of lsmstate: none of its {number} stateful "
+            f"operators is {_OPERATOR}"
+        )
+
+    def _unique_ids(self, batch: int, operator: Operator) -> list[str | None]:
+        """Of each partition's file; None where files go by their version alone."""
+        text = self._text("commits", name=str(batch)) or ""
+        try:
+            commit: dict[str, Any] = json.loads(text.partition("\n")[2])
+            ids = (commit.get("stateUniqueIds") or {}).get(str(operator.number))
+            if ids is None:
+                return [None] * operator.partitions
+            return [str(stores[0]) for stores in ids]
+        except (ValueError, AttributeError, TypeError, IndexError) as error:
+            where = f"{self.location}/commits/{batch}"
+            raise CorruptionError(f"makes no sense ({error!r}); {REMEDY}", where, 0) from error
+
+    def _dir(self, *parts: str) -> DurableDir:
+        return durable_dir("/".join((self.location, *parts)), None)
+
+    def _text(self, *parts: str, name: str) -> str | None:
+        place = self._dir(*parts)
+        size = place.sizes().get(name)
+        return None if size is None else small_file(place, name, size).decode(errors="replace")

@@ -1,0 +1,140 @@
+"""The state of a query as of one committed micro-batch, read with or without Spark.
+
+Which files make up the state, Spark's checkpoint says; what is in them, the store. A query that
+runs meanwhile is not disturbed.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from lsmstate.errors import CorruptionError, InvalidArgumentError
+from lsmstate.inspection import State, find_states, open_state
+from lsmstate.store import StreamSchema
+from lsmstate.store_checks import nearest
+from spark_integration.buckets import bucket_directory_name
+from spark_integration.checkpoint import SparkCheckpoint
+from spark_integration.pinned import STATE_NAME, settings_as_of
+
+#: Columns that may be asked for beside a stream's own.
+BUCKET_COLUMN = "_bucket"
+KEY_PREFIX = "_key_"
+
+
+@dataclass(frozen=True)
+class QueryState:
+    """What a query's checkpoint holds as of ``batch``."""
+
+    checkpoint: SparkCheckpoint
+    root: str
+    """The directory of the state: ``lsmstate`` in the checkpoint location, or the state_dir."""
+    settings: Mapping[str, Any]
+    """As the first start of the query pinned them."""
+    batch: int
+    pointers: Mapping[int, str]
+    """Of each bucket that had rows by then."""
+
+    @classmethod
+    def open(
+        cls, location: str, batch: int | None = None, state_dir: str | None = None
+    ) -> "QueryState":
+        """The state as of a committed batch, the newest for None.
+
+        InvalidArgumentError if there is no such batch (it names those there are), no state, or no
+        such checkpoint; CorruptionError if one of Spark's files is damaged. Cost: a few small
+        files per state partition; no row is read.
+        """
+        location = "/" + location[5:].lstrip("/") if location.startswith("file:/") else location
+        checkpoint = SparkCheckpoint(location)
+        batch = checkpoint.check_batch(batch)
+        root = state_dir or os.path.join(location, STATE_NAME)
+        found = settings_as_of(root, batch)
+        if found is None:
+            raise InvalidArgumentError(
+                f"there is no state in {root}; name the state_dir that the query was started with"
+            )
+        pinned, settings = found
+        kept = checkpoint.pointers(batch)
+        pointers = {
+            bucket: pointer
+            for bucket in sorted(pinned.bucket_ids)
+            if (pointer := kept.get(bucket, pinned.pointers.get(bucket))) is not None
+        }
+        if kept and not pointers:
+            raise InvalidArgumentError(
+                f"the checkpoint {location} has buckets {', '.join(map(str, kept))}, which {root} "
+                "does not know; name the state_dir that belongs to it"
+            )
+        return cls(checkpoint, root, settings, batch, pointers)
+
+    @property
+    def streams(self) -> dict[str, StreamSchema]:
+        """By name, as they were written."""
+        for bucket in self.pointers:
+            return self.bucket(bucket).found.streams
+        return {}
+
+    def bucket(self, bucket: int) -> State:
+        """One bucket's committed state. InvalidArgumentError if it has none, or its files are
+        gone. Cost: two small reads."""
+        if bucket not in self.pointers:
+            known = ", ".join(map(str, self.pointers)) or "none"
+            raise InvalidArgumentError(
+                f"bucket {bucket} has no state as of batch {self.batch}; buckets: {known}"
+            )
+        backend = self.settings["backend"]
+        if backend != "lsm":
+            raise InvalidArgumentError(
+                f"the state of backend {backend!r} cannot be read outside its query; that of "
+                "'lsm' can"
+            )
+        directory = os.path.join(self.root, bucket_directory_name(bucket))
+        try:
+            return find_states(directory, self.pointers[bucket])[0]
+        except CorruptionError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            batches = self.checkpoint.committed()
+            raise InvalidArgumentError(
+                f"bucket {bucket} as of batch {self.batch}: {error.__cause__.filename} is gone; "
+                f"the checkpoint has the batches {batches[0]} to {batches[-1]}, read a newer one"
+            ) from error
+
+    def stream(self, name: str | None) -> StreamSchema:
+        """The stream of that name; None: the only one. InvalidArgumentError names them all."""
+        streams = self.streams
+        if not streams:
+            raise InvalidArgumentError(f"there are no rows as of batch {self.batch}")
+        if name is None and len(streams) == 1:
+            return next(iter(streams.values()))
+        if name is None:
+            raise InvalidArgumentError(
+                f"name one of the streams: {', '.join(streams)} (option 'stream')"
+            )
+        if name not in streams:
+            raise InvalidArgumentError(f"there is no stream {name!r}{nearest(name, streams)}")
+        return streams[name]
+
+    def schema(self, stream: StreamSchema, with_keys: bool = False) -> pa.Schema:
+        """Of what ``rows`` yields."""
+        if not with_keys:
+            return stream.rows
+        keys = [field.with_name(KEY_PREFIX + field.name) for field in stream.key]
+        return pa.schema([pa.field(BUCKET_COLUMN, pa.int64()), *keys, *stream.rows])
+
+    def rows(
+        self, bucket: int, stream: StreamSchema, with_keys: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a stream in one bucket, grouped by key, in pieces of about a MiB; with
+        bucket and key columns in front where they are asked for."""
+        with open_state(self.bucket(bucket)) as store:
+            if not with_keys:
+                yield from store.scan(stream.name)
+                return
+            schema = self.schema(stream, with_keys)
+            for keys, rows in store.iterate(stream.name):
+                buckets = pa.repeat(pa.scalar(bucket, pa.int64()), rows.num_rows)
+                yield pa.record_batch([buckets, *keys.columns, *rows.columns], schema=schema)
