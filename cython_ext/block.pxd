@@ -14,6 +14,7 @@ cdef enum:
     ROW_TAIL_BYTES = 12
     KEY_TAIL_BYTES = 24
     RESTART_ENTRIES = 8   # of a key block from one restart to the next, at most
+    STACK_BYTES = 16384   # of scratch for a block that is read; larger ones take theirs from malloc
 
 # Append `raw` to `target` as a stored block: payload and trailer.
 cdef int seal_block(
@@ -38,6 +39,10 @@ cdef struct RowBlock:      # a decoded row block, read in place
 
 # -1: the lengths in the block contradict each other.
 cdef int parse_row_block(const uint8_t* raw, size_t size, RowBlock* block) noexcept nogil
+# Where `count` rows from `first` on lie in block.data; -1: they do not lie in the block.
+cdef int row_span(
+    const RowBlock* block, uint32_t first, uint32_t count, size_t* start, size_t* end
+) noexcept nogil
 # -1: row `index` does not lie in the block.
 cdef int row_of(
     const RowBlock* block, uint32_t index, const uint8_t** data, size_t* size

@@ -123,12 +123,14 @@ cdef int unseal_block(
     cdef size_t payload = size - TRAILER_BYTES
     cdef int codec = stored[payload + 1], result = -1
     cdef RowBlock rows
-    cdef uint8_t* shuffled
+    cdef uint8_t room[STACK_BYTES]
+    cdef uint8_t* shuffled = room
     if not stored[payload + 2]:
         return decompress(codec, stored, payload, raw, raw_size)
-    shuffled = <uint8_t*> malloc(raw_size)
-    if shuffled == NULL:
-        return -1
+    if raw_size > STACK_BYTES:
+        shuffled = <uint8_t*> malloc(raw_size)
+        if shuffled == NULL:
+            return -1
     # The tail is never shuffled, so the shape of the block can be read before the rest.
     if (
         decompress(codec, stored, payload, shuffled, raw_size) == 0
@@ -136,7 +138,8 @@ cdef int unseal_block(
     ):
         _row_shuffle(&rows, shuffled, raw_size, raw, False)
         result = 0
-    free(shuffled)
+    if shuffled != room:
+        free(shuffled)
     return result
 
 
@@ -163,19 +166,26 @@ cdef int parse_row_block(const uint8_t* raw, size_t size, RowBlock* block) noexc
     return 0
 
 
+cdef int row_span(
+    const RowBlock* block, uint32_t first, uint32_t count, size_t* start, size_t* end
+) noexcept nogil:
+    cdef uint64_t behind = <uint64_t> first + count
+    if behind > block.rows:
+        return -1
+    if block.ends == NULL:
+        start[0] = <size_t> first * block.width
+        end[0] = <size_t> behind * block.width
+        return 0
+    start[0] = load_u32(block.ends + 4 * (<size_t> first - 1)) if first else 0
+    end[0] = load_u32(block.ends + 4 * (<size_t> behind - 1)) if behind else 0
+    return -1 if start[0] > end[0] or end[0] > block.data_size else 0
+
+
 cdef int row_of(
     const RowBlock* block, uint32_t index, const uint8_t** data, size_t* size
 ) noexcept nogil:
-    cdef uint32_t start, end
-    if index >= block.rows:
-        return -1
-    if block.ends == NULL:
-        data[0] = block.data + <size_t> index * block.width
-        size[0] = block.width
-        return 0
-    start = load_u32(block.ends + 4 * (<size_t> index - 1)) if index else 0
-    end = load_u32(block.ends + 4 * <size_t> index)
-    if start > end or end > block.data_size:
+    cdef size_t start = 0, end = 0
+    if row_span(block, index, 1, &start, &end):
         return -1
     data[0] = block.data + start
     size[0] = end - start

@@ -5,8 +5,8 @@ from cython_ext.budget cimport Budget
 cdef struct CachedBlock:
     uint64_t file
     uint64_t offset
-    uint8_t* data
-    size_t size            # bytes in use of `data`
+    uint8_t* data          # right behind this record
+    size_t size            # of the data
     size_t capacity        # bytes charged
     uint32_t pins
     uint8_t transient      # not in the table: freed at the last unpin

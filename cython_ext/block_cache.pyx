@@ -34,7 +34,7 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_mutex_unlock(pthread_mutex_t*)
     int pthread_mutex_destroy(pthread_mutex_t*)
 
-cdef size_t OVERHEAD = sizeof(CachedBlock) + 32  # the record, and what malloc adds
+cdef size_t OVERHEAD = sizeof(CachedBlock) + 16  # the record, and what malloc adds
 
 
 #: One new block in so many is taken for one that will be asked for again.
@@ -105,13 +105,10 @@ cdef class BlockCache:
         return block
 
     cdef CachedBlock* allocate(self, uint64_t file, uint64_t offset, size_t size) noexcept nogil:
-        cdef CachedBlock* block = <CachedBlock*> malloc(sizeof(CachedBlock))
+        cdef CachedBlock* block = <CachedBlock*> malloc(sizeof(CachedBlock) + size)
         if block == NULL:
             return NULL
-        block.data = <uint8_t*> malloc(size if size else 1)
-        if block.data == NULL:
-            free(block)
-            return NULL
+        block.data = <uint8_t*> block + sizeof(CachedBlock)
         block.file = file
         block.offset = offset
         block.size = size
@@ -179,7 +176,6 @@ cdef class BlockCache:
 
     cdef void _destroy(self, CachedBlock* block, int component) noexcept nogil:
         self.budget.release(component, <int64_t> block.capacity)
-        free(block.data)
         free(block)
 
     cdef void _link(self, CachedBlock* block) noexcept nogil:

@@ -12,12 +12,12 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
 from cython_ext.block cimport (
-    BLOCK_KEYS, BLOCK_ROWS, KeyBlock, RowBlock, parse_key_block, parse_row_block, row_block_place,
-    row_of,
+    BLOCK_KEYS, BLOCK_ROWS, KeyBlock, RowBlock, parse_key_block, parse_row_block,
+    row_block_place, row_span,
 )
 from cython_ext.block_cache cimport CachedBlock
 from cython_ext.budget cimport PROBE
-from cython_ext.coding cimport Buffer, put_bytes, put_u64, release
+from cython_ext.coding cimport Buffer, put_bytes, put_u64, release, reserve
 from cython_ext.lookup cimport Lookup, RunHits
 from cython_ext.memtable cimport Chunk, RowHead
 from cython_ext.sst_probe cimport Hit
@@ -122,9 +122,9 @@ cdef class Cursor:
             target[i] = (<int64_t*> self.found.data)[i]
         return positions, batch
 
-    cdef int _put(self, const uint8_t* data, size_t size) except -1 nogil:
-        put_bytes(&self.staging, data, size)
-        put_u64(&self.offsets, self.staging.size)
+    cdef int _note(self, size_t end) except -1 nogil:
+        """A row of the present key ends there in the staging buffer."""
+        put_u64(&self.offsets, end)
         put_u64(&self.found, <uint64_t> self.positions[self.place])
         return 0
 
@@ -184,7 +184,8 @@ cdef class Cursor:
                 head = <RowHead*> (<uint8_t*> self.chunk + sizeof(Chunk) + self.chunk_place)
                 if self._full(max_bytes, head.size):
                     return 1
-                self._put(<uint8_t*> head + sizeof(RowHead), head.size)
+                put_bytes(&self.staging, <uint8_t*> head + sizeof(RowHead), head.size)
+                self._note(self.staging.size)
                 self.chunk_place += <uint32_t> (
                     (sizeof(RowHead) + head.size + 7) & ~(<size_t> 7)
                 )
@@ -196,8 +197,7 @@ cdef class Cursor:
         cdef Hit* hit = &run.hits.items[self.hit]
         cdef RunCursor* cursor = &self.cursors[self.tier]
         cdef void* file = run.files[self.hit]
-        cdef const uint8_t* data = NULL
-        cdef size_t size = 0
+        cdef uint32_t taken
         if self.left == 0:
             if hit.rows == 0:
                 return 0
@@ -216,13 +216,11 @@ cdef class Cursor:
                     cursor, file, hit, self.block_index, &self.block_offset, &self.block_size
                 )
                 continue
-            if row_of(&cursor.view, self.row_index, &data, &size):
-                (<Sst> file).damaged(self.block_offset, BLOCK_ROWS)
-            if self._full(max_bytes, size):
+            taken = self._take_rows(<Sst> file, &cursor.view, max_bytes)
+            if taken == 0:
                 return 1
-            self._put(data, size)
-            self.row_index += 1
-            self.left -= 1
+            self.row_index += taken
+            self.left -= taken
             if self.row_index >= cursor.view.rows:
                 # Done with: huge rows of many runs are not all to be held at a time.
                 (<Sst> file).cache.unpin(cursor.block)
@@ -234,6 +232,27 @@ cdef class Cursor:
                         cursor, file, hit, self.block_index, &self.block_offset, &self.block_size
                     )
         return 0
+
+    cdef int64_t _take_rows(
+        self, Sst file, const RowBlock* view, int64_t max_bytes
+    ) except -1 nogil:
+        """Copy those of the hit's rows that lie in this block, as many as the piece has room for;
+        how many."""
+        cdef uint32_t taken = 0, wanted = min(<uint64_t> view.rows - self.row_index, self.left)
+        cdef size_t first = 0, start = 0, end = 0, copied
+        if row_span(view, self.row_index, wanted, &first, &end):
+            file.damaged(self.block_offset, BLOCK_ROWS)
+        copied = first
+        while taken < wanted:
+            if row_span(view, self.row_index + taken, 1, &start, &end) or start != copied:
+                file.damaged(self.block_offset, BLOCK_ROWS)
+            if self._full(max_bytes, end - first):
+                break
+            copied = end
+            self._note(self.staging.size + copied - first)
+            taken += 1
+        put_bytes(&self.staging, view.data + first, copied - first)
+        return taken
 
 
 cdef int _pin_rows(

@@ -15,7 +15,7 @@ from cython_ext.errors import CorruptionError, FormatVersionError
 from cython_ext.atomic cimport atomic_count, atomic_seen
 from cython_ext.block cimport (
     BLOCK_EDIT, BLOCK_FILTER, BLOCK_INDEX, BLOCK_KEYS, BLOCK_PROPERTIES, BLOCK_ROWS, BLOCK_TOP,
-    TRAILER_BYTES, KeyEntry, check_block, index_entry, index_search, next_entry,
+    STACK_BYTES, TRAILER_BYTES, KeyEntry, check_block, index_entry, index_search, next_entry,
     parse_index_block, parse_key_block, parse_row_block, restart_before, restart_place,
     row_block_place, row_of, unseal_block,
 )
@@ -148,14 +148,16 @@ cdef class Sst:
         self, uint64_t offset, uint32_t size, int kind, Use use
     ) except NULL nogil:
         cdef CachedBlock* block
-        cdef uint8_t* stored
+        cdef uint8_t room[STACK_BYTES]
+        cdef uint8_t* stored = room
         cdef long raw_size
         if size < TRAILER_BYTES or offset + size > <uint64_t> self.file.size:
             self.damaged(offset, kind)
-        stored = <uint8_t*> malloc(size)
-        if stored == NULL:
-            with gil:
-                raise MemoryError(f"cannot allocate {size} bytes")
+        if size > STACK_BYTES:
+            stored = <uint8_t*> malloc(size)
+            if stored == NULL:
+                with gil:
+                    raise MemoryError(f"cannot allocate {size} bytes")
         try:
             self.file.read_at(offset, stored, size)
             raw_size = check_block(stored, size, offset, kind)
@@ -169,7 +171,8 @@ cdef class Sst:
                 self.cache.unpin(block)
                 self.damaged(offset, kind)
         finally:
-            free(stored)
+            if stored != room:
+                free(stored)
         atomic_count(&self.blocks_read, 1)
         atomic_count(&self.bytes_read, size)
         if use != USE_ONCE:

@@ -26,6 +26,7 @@ from cython_ext.file cimport AppendFile
 cdef enum:
     KEYS_PER_PARTITION = 8192
     ROW_BLOCKS_PER_KEY_BLOCK = 1024
+    SHUFFLED_ROWS = 32  # at a time; what is over goes byte by byte, so a full block has none over
     STREAM_BYTES = 2  # of a stored key, in front
     KEPT_BUFFER_BYTES = 1 << 20
     WRITE_BYTES = 64 << 10  # to the file at a time: writing single blocks costs the system 4 times
@@ -144,6 +145,10 @@ cdef class SstWriter:
         if self.row_count and (
             self.row_data.size + row.size > self.block_bytes
             or self.row_count >= self.block_bytes // 4
+            or (
+                self.row_count % SHUFFLED_ROWS == 0 and not self.row_mixed
+                and self.row_data.size + SHUFFLED_ROWS * self.row_width > self.block_bytes
+            )
         ):
             self._close_row_block()
             if self.block_ends.size >= ROW_BLOCKS_PER_KEY_BLOCK * 8:
