@@ -28,7 +28,7 @@ from lsmstate.manifest import parse_pointer
 from lsmstate.memory_budget import process_memory
 from lsmstate.owners import AttemptOwner
 from lsmstate.recovery import Named, named_by, read_commit
-from lsmstate.retries import retried
+from lsmstate.retries import os_error, retried
 from lsmstate.table_cache import table_cache
 
 FOOTER_BYTES = 80
@@ -213,8 +213,8 @@ class DurableOwner(AttemptOwner):
         except BaseException as error:
             remove(os.path.join(self._bucket.directory, last))
             if isinstance(error, OSError):
-                raise OSError(
-                    error.errno, f"nothing was committed, the previous commit counts: {error}"
+                raise os_error(
+                    error, f"nothing was committed, the previous commit counts: {error}"
                 ) from error
             raise
 

@@ -27,7 +27,12 @@ def retried(action: Callable[[], _Result], what: str) -> _Result:
         except OSError as error:
             if pause is None:
                 tries = len(PAUSES) + 1
-                raise OSError(error.errno, f"{what} failed {tries} times: {error}") from error
+                raise os_error(error, f"{what} failed {tries} times: {error}") from error
             _log.warning("%s failed and is tried again in %.1f s: %s", what, pause, error)
             time.sleep(pause)
     raise AssertionError("the last try returns or raises")
+
+
+def os_error(cause: OSError, message: str) -> OSError:
+    """An error of the same kind; object stores know no numbers."""
+    return OSError(message) if cause.errno is None else OSError(cause.errno, message)

@@ -1,11 +1,9 @@
 """Exports to S3, through pyarrow's own client and a server in this process (moto)."""
 
-import logging
-
 import pytest
 from export_cases import long_store, rows_of
-from moto.server import ThreadedMotoServer
 from pyarrow.fs import S3FileSystem
+from s3_server import SECRET, s3_server
 from sample_streams import STREAMS
 from test_checkpoints import opened
 from test_crash import BATCHES, found
@@ -14,20 +12,12 @@ import lsmstate
 from lsmstate.errors import CorruptionError
 from lsmstate.lsm_store import LsmStore
 
-SECRET = "s3cret"
-
 
 @pytest.fixture(scope="module")
 def server():
     """host:port of the server."""
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    running = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    try:
-        host, port = running.get_host_and_port()
-        yield f"{host}:{port}"
-    finally:
-        running.stop()
+    with s3_server() as where:
+        yield where
 
 
 @pytest.fixture
