@@ -54,11 +54,6 @@ class FileCache:
     """One directory, which may be on any local file system with POSIX locks."""
 
     def __init__(self, directory: str, limit_bytes: int) -> None:
-        if limit_bytes < LEAST_BYTES:
-            raise InvalidArgumentError(
-                f"a cache of {limit_bytes} bytes is too small to work with; give at least "
-                f"{LEAST_BYTES} ('1m')"
-            )
         self.limit_bytes = limit_bytes
         try:
             os.makedirs(os.path.join(directory, "workers"), mode=0o700, exist_ok=True)

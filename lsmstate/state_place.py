@@ -11,7 +11,6 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,10 +18,9 @@ from lsmstate.backends import open_commit
 from lsmstate.durable_bucket import DurableBucket
 from lsmstate.durable_dir import DurableDir, LocalDir, RemoteDir
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.file_cache import FileCache
+from lsmstate.file_cache import LEAST_BYTES, FileCache
 from lsmstate.filesystems import is_url, resolve
 from lsmstate.options import Options, parse_bytes
-from lsmstate.retries import retried
 from lsmstate.store import MultimapStore
 
 #: How much of a machine's disk the copies may take.
@@ -44,26 +42,25 @@ class StatePlace:
         (see ``filesystems``), to which ``storage_options`` go. ``cache_dir`` is a local directory
         for copies (default: the system's for temporary files), ``cache`` their most bytes; both
         matter elsewhere only. InvalidArgumentError. Cost: no request is made."""
-        cache_bytes = parse_bytes(cache, "cache")
-        self.url = url
-        path = local_path(url)
-        self.local_directory = path
+        self._cache_bytes = check_cache_bytes(cache)
+        self._cache_dir = cache_dir or tempfile.gettempdir()
         self._buckets: dict[int, DurableBucket] = {}
-        if path is not None:
-            self._dir: DurableDir = LocalDir(path)
-            return
-        self._filesystem, self._path = resolve(url, storage_options)
-        self._path = self._path.rstrip("/")
-        self._dir = RemoteDir(self._filesystem, self._path)
-        # Several users of a machine may share a directory for temporary files.
-        home = os.path.join(cache_dir or tempfile.gettempdir(), f"lsmstate-cache-{os.getuid()}")
-        self._cache = FileCache(home, cache_bytes)
-        self._state = hashlib.sha256(self._dir.where.encode()).hexdigest()[:16]
+        self.url = url
+        #: None: on another file system.
+        self.local_directory = local_path(url)
+        #: The small files.
+        self.files: DurableDir
+        if self.local_directory is not None:
+            self.files = LocalDir(self.local_directory)
+        else:
+            self._filesystem, path = resolve(url, storage_options)
+            self._path = path.rstrip("/")
+            self.files = RemoteDir(self._filesystem, self._path)
 
     @property
     def where(self) -> str:
         """For messages; holds no credentials."""
-        return self._dir.where
+        return self.files.where
 
     def bucket(self, number: int) -> str | DurableBucket:
         """Where the attempts of a bucket are opened (``backends.open_attempt``); a local directory
@@ -75,29 +72,24 @@ class StatePlace:
             return path
         if number not in self._buckets:
             place = RemoteDir(self._filesystem, f"{self._path}/{name}")
-            self._buckets[number] = DurableBucket(place, self._cache, self._state, name)
+            state = hashlib.sha256(self.where.encode()).hexdigest()[:16]
+            self._buckets[number] = DurableBucket(place, self._file_cache(), state, name)
         return self._buckets[number]
 
-    def read(self, name: str, most_bytes: int) -> bytes | None:
-        """A small file of the place, None if it is not there. Cost: two requests."""
-        try:
-            return retried(
-                lambda: self._dir.read(name, 0, most_bytes), f"reading {self.where}/{name}"
-            )
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+    def _file_cache(self) -> FileCache:
+        # Several users of a machine may share a directory for temporary files.
+        home = os.path.join(self._cache_dir, f"lsmstate-cache-{os.getuid()}")
+        return FileCache(home, self._cache_bytes)
 
-    def create(self, name: str, content: bytes) -> None:
-        """Write a small file, whole, unless it is there already.
 
-        In a local directory that is one step. Elsewhere it is a look and then a write, since file
-        systems have nothing better in common: of two that begin within the same instant the later
-        one's content stays, which both see when they read it afterwards.
-        """
-        if self.local_directory is not None:
-            _create_local(os.path.join(self.local_directory, name), content)
-        elif retried(lambda: self._dir.size(name), f"looking for {self.where}/{name}") is None:
-            retried(lambda: self._dir.write(name, [content]), f"writing {self.where}/{name}")
+def check_cache_bytes(cache: int | str) -> int:
+    """``"10g"`` -> bytes. InvalidArgumentError if that is no size, or too small to work with."""
+    cache_bytes = parse_bytes(cache, "cache")
+    if cache_bytes < LEAST_BYTES:
+        raise InvalidArgumentError(
+            f"cache={cache!r}: too small to work with; give at least {LEAST_BYTES} bytes ('1m')"
+        )
+    return cache_bytes
 
 
 def local_path(url: str) -> str | None:
@@ -120,16 +112,3 @@ def open_bucket(
     """The store of one bucket as a commit pointer of the backend ``lsm`` has it, to be read only,
     wherever the state lies; see ``backends.open_commit``. Nothing is written to the place."""
     return open_commit(place.bucket(bucket), pointer, options=options or Options())
-
-
-def _create_local(path: str, content: bytes) -> None:
-    directory = os.path.dirname(path)
-    os.makedirs(directory, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(path)}-", dir=directory)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        with suppress(FileExistsError):
-            os.link(temporary, path)
-    finally:
-        os.unlink(temporary)

@@ -9,10 +9,13 @@ import json
 import os
 import uuid
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from cython_ext.file import AppendFile, link, remove, sync_directory
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
+from lsmstate.retries import retried
+from lsmstate.state_place import StatePlace
 
 FORMAT_VERSION: Final = 1
 _LARGEST_BYTES: Final = 16 << 20
@@ -23,16 +26,12 @@ def create_record(path: str, content: dict[str, Any], *, sync: bool = False) -> 
 
     ``sync`` forces it to the disk first. InvalidArgumentError if the directory is not writable.
     """
-    text = json.dumps(
-        {"format_version": FORMAT_VERSION, "sha256": _checksum(content), "settings": content},
-        indent=1,
-    )
     root = os.path.dirname(path)
     try:
         os.makedirs(root, exist_ok=True)
         temporary = os.path.join(root, f".record-{uuid.uuid4().hex}")
         try:
-            _write(temporary, text.encode(), sync)
+            _write(temporary, _packed(content), sync)
             link(temporary, path)
         except FileExistsError:
             return False
@@ -61,6 +60,42 @@ def read_record(path: str) -> dict[str, Any] | None:
             f"{path} cannot be read ({error.strerror}); make the state directory readable and "
             "writable for the user Spark runs as"
         ) from error
+    return _unpacked(raw, path)
+
+
+def create_record_in(place: StatePlace, name: str, content: dict[str, Any]) -> bool:
+    """As create_record, in a place that may be on another file system. OSError.
+
+    There it is a look and then a write, since file systems have nothing better in common: of two
+    that begin within the same instant the later one's file stays, which both read from then on.
+    """
+    if place.local_directory is not None:
+        return create_record(os.path.join(place.local_directory, name), content)
+    path = f"{place.where}/{name}"
+    if retried(partial(place.files.size, name), f"looking for {path}") is not None:
+        return False
+    retried(partial(place.files.write, name, [_packed(content)]), f"writing {path}")
+    return True
+
+
+def read_record_in(place: StatePlace, name: str) -> dict[str, Any] | None:
+    """As read_record, in a place that may be on another file system. OSError."""
+    if place.local_directory is not None:
+        return read_record(os.path.join(place.local_directory, name))
+    path = f"{place.where}/{name}"
+    try:
+        raw = retried(partial(place.files.read, name, 0, _LARGEST_BYTES), f"reading {path}")
+    except FileNotFoundError:
+        return None
+    return _unpacked(raw, path)
+
+
+def _packed(content: dict[str, Any]) -> bytes:
+    record = {"format_version": FORMAT_VERSION, "sha256": _checksum(content), "settings": content}
+    return json.dumps(record, indent=1).encode()
+
+
+def _unpacked(raw: bytes, path: str) -> dict[str, Any]:
     try:
         found = json.loads(raw)
         version, content = found["format_version"], found["settings"]

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 from durable_cases import expected, held, run_batch
-from pyarrow.fs import S3FileSystem
+from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
 from s3_server import SECRET, s3_server, storage_options
 
 from lsmstate import retries
 from lsmstate.errors import CorruptionError
 from lsmstate.options import Options
 from lsmstate.state_place import StatePlace, open_bucket
+from spark_integration.records import create_record_in, read_record_in
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +112,7 @@ def test_errors_name_the_object_and_show_no_secret(tmp_path, server, monkeypatch
             **storage_options("127.0.0.1:9"),
             "connect_timeout": 1,
             "request_timeout": 1,
+            "retry_strategy": AwsStandardS3RetryStrategy(max_attempts=1),
         },
         cache_dir=str(tmp_path / "cache"),
     )
@@ -119,9 +121,12 @@ def test_errors_name_the_object_and_show_no_secret(tmp_path, server, monkeypatch
     assert SECRET not in str(one.value) + str(two.value)
 
 
-def test_small_files_are_made_once(tmp_path, server):
+def test_records_are_made_once(tmp_path, server):
     place = place_at(server, tmp_path / "cache", "small")
-    assert place.read("query.json", 1000) is None
-    place.create("query.json", b"first")
-    place.create("query.json", b"second")
-    assert place.read("query.json", 1000) == b"first"
+    assert read_record_in(place, "query.json") is None
+    assert create_record_in(place, "query.json", {"buckets": 4})
+    assert not create_record_in(place, "query.json", {"buckets": 5})
+    assert read_record_in(place, "query.json") == {"buckets": 4}
+    place.files.write("query.json", [b"{}"])
+    with pytest.raises(CorruptionError, match="s3:state/small/query"):
+        read_record_in(place, "query.json")

@@ -68,6 +68,11 @@ def test_a_scheme_that_nobody_knows():
         resolve("nowhere://x/y")
 
 
+def test_a_cache_that_is_too_small(tmp_path):
+    with pytest.raises(InvalidArgumentError, match="cache='1k': too small"):
+        StatePlace("s3://bucket/a", storage_options=KEYS, cache="1k")
+
+
 def test_local_state_is_worked_on_in_place(tmp_path):
     place = StatePlace(f"file:{tmp_path}/state")
     directory = place.bucket(3)
