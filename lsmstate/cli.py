@@ -11,6 +11,7 @@ from rich.console import Console
 from lsmstate import __version__
 from lsmstate.cli_backup import app as backup_commands
 from lsmstate.cli_query import app as query_commands
+from lsmstate.cli_rescale import app as rescale_command
 from lsmstate.cli_state import app as state_commands
 from lsmstate.cli_upkeep import app as upkeep_commands
 from lsmstate.errors import LsmStateError
@@ -20,6 +21,7 @@ app.add_typer(state_commands)
 app.add_typer(query_commands)
 app.add_typer(upkeep_commands)
 app.add_typer(backup_commands)
+app.add_typer(rescale_command)
 
 #: Exit status when the result of the demo is not DuckDB's.
 UNEQUAL = 1

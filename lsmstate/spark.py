@@ -11,15 +11,28 @@ if TYPE_CHECKING:
     from spark_integration.data_source import register
     from spark_integration.demo import DemoSettings, run_demo
     from spark_integration.query_state import QueryState
+    from spark_integration.rescale import drop_original, rescale, undo_rescale
 
-__all__ = ["DemoSettings", "QueryState", "multiway_join", "register", "run_demo"]
+__all__ = [
+    "DemoSettings",
+    "QueryState",
+    "drop_original",
+    "multiway_join",
+    "register",
+    "rescale",
+    "run_demo",
+    "undo_rescale",
+]
 
 _MODULES = {
     "DemoSettings": "spark_integration.demo",
     "QueryState": "spark_integration.query_state",
+    "drop_original": "spark_integration.rescale",
     "multiway_join": "spark_integration.api",
     "register": "spark_integration.data_source",
+    "rescale": "spark_integration.rescale",
     "run_demo": "spark_integration.demo",
+    "undo_rescale": "spark_integration.rescale",
 }
 
 

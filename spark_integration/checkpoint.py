@@ -41,6 +41,19 @@ class SparkCheckpoint:
                 "directory that was given as checkpointLocation"
             )
 
+    def query_id(self) -> str:
+        """Of the query whose checkpoint this is."""
+        try:
+            return str(json.loads(self._text(name="metadata") or "")["id"])
+        except (ValueError, KeyError, TypeError) as error:
+            where = f"{self.location}/metadata"
+            raise CorruptionError(f"names no query ({error!r}); {REMEDY}", where, 0) from error
+
+    def begun(self) -> list[int]:
+        """The micro-batches that were begun and are still on record, ascending: all that are
+        committed, and perhaps one more."""
+        return sorted(int(name) for name in self._dir("offsets").sizes() if name.isdigit())
+
     def committed(self) -> list[int]:
         """The micro-batches that are committed and still on record, ascending."""
         return sorted(int(name) for name in self._dir("commits").sizes() if name.isdigit())

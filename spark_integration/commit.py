@@ -15,11 +15,11 @@ STATE_DDL: Final = "version INT, pointer STRING"
 _VERSION: Final = 1
 
 
-def read_pointer(state: "GroupState") -> str | None:
-    """The pointer the previous micro-batch of this bucket left, or None at its first."""
+def read_pointer(state: "GroupState", initial: str | None = None) -> str | None:
+    """The pointer the previous micro-batch of this bucket left; at its first, ``initial``."""
     kept = state.getOption
     if kept is None:
-        return None
+        return initial
     version, pointer = kept
     check_version(version)
     return str(pointer)

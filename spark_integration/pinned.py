@@ -138,9 +138,10 @@ def _compare_settings(path: str, settings: dict[str, Any], wanted: Wanted) -> No
     for name, now in expected.items():
         was = settings.get(name)
         if was != now:
+            change = f", change it by lsmstate rescale --buckets {now}" if name == "buckets" else ""
             raise InvalidArgumentError(
                 f"this checkpoint was started with {name} = {_show(was)}, the query now has "
-                f"{name} = {_show(now)} ({path}); start with what it had, or with a new "
+                f"{name} = {_show(now)} ({path}); start with what it had{change}, or with a new "
                 "checkpoint location"
             )
 

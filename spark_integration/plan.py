@@ -4,13 +4,11 @@ functions."""
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
 from lsmstate.store import StreamSchema
-
-FORMAT_VERSION: Final = 1
 
 
 @dataclass(frozen=True)

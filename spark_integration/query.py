@@ -36,6 +36,7 @@ from spark_integration.run import (
     REFUSAL_PROPERTY,
     ROOT_PROPERTY,
     SPARK_DEFAULTS,
+    VERSION_PROPERTY,
 )
 
 #: Column metadata under which an operator's settings stand in the plan.
@@ -99,12 +100,13 @@ class QueryStarter(StreamingQueryListener):
         if hasattr(query, "streamingQuery"):
             query = query.streamingQuery()
         operators = operators_in(query.analyzedPlan())
-        properties: dict[str, str | None] = dict.fromkeys((ROOT_PROPERTY, REFUSAL_PROPERTY))
+        properties: dict[str, str | None] = dict.fromkeys(
+            (ROOT_PROPERTY, VERSION_PROPERTY, REFUSAL_PROPERTY)
+        )
         if operators:
             try:
                 _check_stands_once(operators)
-                root = _prepare(query, str(event.id), operators[0], self._context)
-                properties[ROOT_PROPERTY] = root
+                properties |= _prepare(query, str(event.id), operators[0], self._context)
             except (LsmStateError, Py4JError, OSError, ValueError) as refusal:
                 sentence = str(refusal)
                 is_over = refuse(query, self._jvm, sentence)
@@ -124,8 +126,8 @@ class QueryStarter(StreamingQueryListener):
         """Nothing to do."""
 
 
-def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> str:
-    """Check and set up one query; returns where its state lies."""
+def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> dict[str, str]:
+    """Check and set up one query; returns the properties that tell its tasks of its state."""
     _check_mode(query, wanted.operator)
     checkpoint = query.resolvedCheckpointRoot()
     root = wanted.state_dir
@@ -142,7 +144,7 @@ def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> str:
     if int(conf.get(FLUSH_ROWS)) <= 0:
         conf.set(FLUSH_ROWS, str(SPARK_DEFAULTS[FLUSH_ROWS]))
     conf.set(_MAX_BYTES, str(_PIECE_BYTES))
-    return root
+    return {ROOT_PROPERTY: root, VERSION_PROPERTY: str(pinned.version)}
 
 
 def _check_state_is_there(checkpoint: str, root: str) -> None:

@@ -11,6 +11,7 @@ from spark_integration.plan import StatefulPlan
 
 #: Local properties; ``query.py`` sets them on the query's own thread before its first batch.
 ROOT_PROPERTY: Final = "lsmstate.root"
+VERSION_PROPERTY: Final = "lsmstate.version"
 REFUSAL_PROPERTY: Final = "lsmstate.refusal"
 #: Set by Spark, which also hands every setting of the query's session to its tasks this way.
 _BATCH_PROPERTY: Final = "streaming.sql.batchId"
@@ -59,6 +60,10 @@ def current_run(plan: StatefulPlan) -> TaskRun:
             "the workers were not told where the query's checkpoint lies; name a directory for "
             f"the state: {plan.operator}(..., state_dir=...)"
         )
+    pinned = adopt_or_pin(
+        root, plan.wanted(), _setting(context, PARTITIONS), query, is_new=int(batch) == 0
+    )
+    _check_version(pinned, context.getLocalProperty(VERSION_PROPERTY), int(batch))
     flush_rows = _setting(context, FLUSH_ROWS)
     if flush_rows <= 0:
         raise InvalidArgumentError(
@@ -67,9 +72,7 @@ def current_run(plan: StatefulPlan) -> TaskRun:
         )
     return TaskRun(
         root=root,
-        pinned=adopt_or_pin(
-            root, plan.wanted(), _setting(context, PARTITIONS), query, is_new=int(batch) == 0
-        ),
+        pinned=pinned,
         flush_rows=flush_rows,
         retained_batches=max(1, _setting(context, RETAINED_BATCHES)),
         batch_id=int(batch),
@@ -77,6 +80,21 @@ def current_run(plan: StatefulPlan) -> TaskRun:
         attempt=f"{context.attemptNumber()}.{context.taskAttemptId()}",
         task_attempt_id=context.taskAttemptId(),
     )
+
+
+def _check_version(pinned: Pinned, started_with: str | None, batch_id: int) -> None:
+    """Buckets change between two runs of a query, and only forward."""
+    if started_with is not None and int(started_with) != pinned.version:
+        raise InvalidArgumentError(
+            f"the state was rescaled to {pinned.buckets} buckets while the query ran; start the "
+            "query again"
+        )
+    if batch_id < pinned.first_batch:
+        raise InvalidArgumentError(
+            f"micro-batch {batch_id} lies before the state was rescaled to {pinned.buckets} "
+            f"buckets, which it has from micro-batch {pinned.first_batch} on; run lsmstate rescale "
+            "CHECKPOINT --undo before you go back to it"
+        )
 
 
 def _setting(context: TaskContext, name: str) -> int:

@@ -52,7 +52,8 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
         with closing(FrameSpool(directory, min(plan.memory_bytes // 8, 8 * MIB))) as spool:
             for frames in pieces:
                 spool.add(frames)
-            with attempt_store(plan, run, directory, read_pointer(state)) as store:
+            pointer = read_pointer(state, run.pinned.pointers.get(bucket.number))
+            with attempt_store(plan, run, directory, pointer) as store:
                 counter = _Counter()
                 batches = _batches(plan, spool, counter)
                 with lent(store, bucket) as borrowed:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cython_ext.key_codec import KeyCodec
 from joins.key_types import common_key_type
-from joins.routing.hash import NO_BUCKET, bucket_of, bucket_of_hashes
+from joins.routing.hash import NO_BUCKET, bucket_of, bucket_of_hashes, overlapping
 from joins.spec import JoinSpec, output_names
 from lsmstate.errors import InvalidArgumentError
 
@@ -242,6 +242,21 @@ def test_buckets_are_pinned_by_the_checkpoint_format():
     assert bucket_of_hashes(hashes, valid, 1000).tolist() == [0, 338, 858, 147, -1]
     with pytest.raises(InvalidArgumentError, match="buckets=0"):
         bucket_of_hashes(hashes, valid, 0)
+
+
+def test_buckets_of_another_number_that_overlap():
+    hashes = np.array(
+        [(i * 0x9E3779B97F4A7C15) & (2**64 - 1) for i in range(20_000)], dtype=np.uint64
+    )
+    valid = np.ones(len(hashes), bool)
+    for buckets, others in ((2, 3), (3, 2), (1, 5), (5, 1), (7, 7), (4, 16)):
+        pairs = zip(
+            bucket_of_hashes(hashes, valid, buckets).tolist(),
+            bucket_of_hashes(hashes, valid, others).tolist(),
+            strict=True,
+        )
+        found = {(a, b) for a in range(buckets) for b in overlapping(a, buckets, others)}
+        assert set(pairs) == found
 
 
 def test_a_bucket_keeps_all_bits_of_the_hash():

@@ -43,3 +43,11 @@ def bucket_of_hashes(
     mixed ^= mixed >> np.uint64(31)
     found = (((mixed >> _HALF) * np.uint64(buckets)) >> _HALF).astype(np.int64)
     return np.where(valid, found, NO_BUCKET)
+
+
+def overlapping(bucket: int, buckets: int, others: int) -> range:
+    """Of ``others`` buckets those that may hold a key which is in ``bucket`` of ``buckets``: each
+    is a range of the mixed hash's upper half."""
+    first = -(-(bucket << 32) // buckets)
+    last = -(-((bucket + 1) << 32) // buckets) - 1
+    return range(first * others >> 32, (last * others >> 32) + 1)

@@ -15,10 +15,10 @@ from spark_integration.demo.check import compare
 from spark_integration.demo.progress import BatchReport, Display, WorkerMemory, report_of
 from spark_integration.demo.query import CONDITION, batch_sql, read_streams, written_files
 from spark_integration.demo.report import Summary, draw_plot, print_summary, summarize
-from spark_integration.demo.session import LOG_NAME, start_session
 from spark_integration.demo.settings import DemoSettings
 from spark_integration.demo.tpcds import StreamFiles, stream_files
 from spark_integration.demo.workdir import fresh_directory
+from spark_integration.local_session import LOG_NAME, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,4 +1,4 @@
-"""A quiet local Spark session for the demo."""
+"""A quiet local Spark session for the commands."""
 
 import os
 import shutil
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 LOG_NAME = "spark.log"
 
 
-def start_session(directory: Path, cores: int, batches: int) -> "SparkSession":
+def start_session(directory: Path, cores: int, batches: int = 0) -> "SparkSession":
     """A session whose files lie in ``directory`` and whose workers use this Python.
 
-    All progress reports of the query are kept: the report at the end needs every micro-batch.
+    All progress reports of a query of so many micro-batches are kept, for a report at its end.
     """
     require_java()
     from pyspark.sql import SparkSession
@@ -32,7 +32,7 @@ def start_session(directory: Path, cores: int, batches: int) -> "SparkSession":
     )
     builder = (
         SparkSession.builder.master(f"local[{cores}]")
-        .appName("lsmstate demo")
+        .appName("lsmstate")
         .config("spark.driver.extraJavaOptions", java_options)
         .config("spark.driver.memory", "2g")
         .config("spark.driver.bindAddress", "127.0.0.1")

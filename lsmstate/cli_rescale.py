@@ -1,0 +1,62 @@
+"""The command that changes a query's number of buckets: rescale."""
+
+import json as json_text
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lsmstate.errors import InvalidArgumentError
+
+app = typer.Typer()
+
+
+@app.command("rescale")
+def rescale_state(
+    checkpoint: Annotated[Path, typer.Argument(help="The stopped query's checkpoint location.")],
+    buckets: Annotated[int | None, typer.Option(help="The new number of buckets.")] = None,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Give up a rescale that was broken off, or take it back.")
+    ] = False,
+    drop_original: Annotated[
+        bool, typer.Option("--drop-original", help="Delete the buckets a rescale has replaced.")
+    ] = False,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="The query's state_dir, if it has one.")
+    ] = None,
+    memory: Annotated[str, typer.Option(help="Cap of the stores while writing.")] = "64m",
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Change the number of buckets of a stopped query, which then goes on exactly where it was.
+
+    Killed, the same command goes on. The original stays until --drop-original; until the query
+    has committed a micro-batch, --undo takes the rescale back.
+    """
+    if [buckets is not None, undo, drop_original].count(True) != 1:
+        raise InvalidArgumentError("say one of --buckets N, --undo and --drop-original")
+    place, root = str(checkpoint), None if state_dir is None else str(state_dir)
+    try:
+        from lsmstate.spark import drop_original as drop
+        from lsmstate.spark import rescale, undo_rescale
+    except ModuleNotFoundError as error:
+        raise InvalidArgumentError(
+            f"rescale needs {error.name}; run: pip install 'lsmstate[spark]'"
+        ) from error
+    if undo:
+        now = undo_rescale(place, state_dir=root)
+        found, words = {"buckets": now}, f"the query has {now} buckets"
+    elif drop_original:
+        freed = drop(place, state_dir=root)
+        found, words = {"freed_bytes": freed}, f"{freed:,} bytes are free"
+    else:
+        assert buckets is not None
+        done = rescale(
+            place,
+            buckets,
+            state_dir=root,
+            memory=memory,
+            report=lambda text: typer.echo(text, err=True),
+        )
+        found = {"before": done.buckets_before, "buckets": done.buckets, "rows": done.rows}
+        words = f"{done.buckets_before} -> {done.buckets} buckets, {done.rows:,} rows written"
+    typer.echo(json_text.dumps(found) if json else words)
