@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from lsmstate.expiry import Expiry
     from lsmstate.exporting import delete_export, export, list_exports
+    from lsmstate.key_groups import KeyGroups
     from lsmstate.mapping import StoreMapping
     from lsmstate.options import Options
     from lsmstate.restoring import restore
@@ -48,6 +49,7 @@ __all__ = [
     "FormatVersionError",
     "InvalidArgumentError",
     "KeyBounds",
+    "KeyGroups",
     "LsmStateError",
     "LsmStateWarning",
     "Matches",
@@ -80,6 +82,7 @@ _MODULES = {
     "Entries": "lsmstate.store",
     "Expiry": "lsmstate.expiry",
     "KeyBounds": "lsmstate.store",
+    "KeyGroups": "lsmstate.key_groups",
     "Matches": "lsmstate.store",
     "Mutation": "lsmstate.store",
     "MultimapStore": "lsmstate.store",

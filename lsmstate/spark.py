@@ -1,4 +1,4 @@
-"""Joins on Spark, and looking into them; a name is imported when it is first used.
+"""Stateful operators on Spark, and looking into them; a name is imported when it is first used.
 
 ``QueryState`` needs no PySpark.
 """
@@ -8,30 +8,38 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spark_integration.api import multiway_join
+    from spark_integration.bucket import Bucket, InputBatch
     from spark_integration.data_source import register
     from spark_integration.demo import DemoSettings, run_demo
     from spark_integration.query_state import QueryState
     from spark_integration.rescale import drop_original, rescale, undo_rescale
+    from spark_integration.stateful_batches import stateful_batches
 
 __all__ = [
+    "Bucket",
     "DemoSettings",
+    "InputBatch",
     "QueryState",
     "drop_original",
     "multiway_join",
     "register",
     "rescale",
     "run_demo",
+    "stateful_batches",
     "undo_rescale",
 ]
 
 _MODULES = {
+    "Bucket": "spark_integration.bucket",
     "DemoSettings": "spark_integration.demo",
+    "InputBatch": "spark_integration.bucket",
     "QueryState": "spark_integration.query_state",
     "drop_original": "spark_integration.rescale",
     "multiway_join": "spark_integration.api",
     "register": "spark_integration.data_source",
     "rescale": "spark_integration.rescale",
     "run_demo": "spark_integration.demo",
+    "stateful_batches": "spark_integration.stateful_batches",
     "undo_rescale": "spark_integration.rescale",
 }
 

@@ -196,11 +196,16 @@ def encoded_keys(
                 f"{_listed(codec.types)}; encode them with KeyCodec(streams[{stream.name!r}].key)"
             )
         return keys
+    check_key_types(stream, keys)
+    return codec.encode(keys)
+
+
+def check_key_types(stream: StreamSchema, keys: pa.RecordBatch) -> None:
+    """InvalidArgumentError unless the keys have the types of the stream's key columns."""
     if keys.schema.types != stream.key.types:
         raise InvalidArgumentError(
             f"keys of stream {stream.name!r}: {_difference(stream.key, keys.schema)}"
         )
-    return codec.encode(keys)
 
 
 def _listed(types: Iterable[pa.DataType]) -> str:

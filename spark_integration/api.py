@@ -71,6 +71,8 @@ def multiway_join(
         state=spec.stream_schemas,
         output=spec.output_schema,
         settings=_pinned(inputs, spec, options),
+        keeps_null_keys=False,
+        output_mode="append",
         memory_bytes=options.memory_bytes,
         backend=options.backend,
         buckets=options.buckets,

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from lsmstate.backends import open_attempt
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.null_safe_store import NullSafeStore, null_safe_streams
 from lsmstate.options import Options
 from lsmstate.store import MultimapStore
 from spark_integration.buckets import bucket_directory_name
@@ -38,7 +39,7 @@ def attempt_store(
     """The bucket's store as the last accepted micro-batch left it. Cost: one manifest read."""
     store = open_attempt(
         directory,
-        plan.state,
+        null_safe_streams(plan.state) if plan.keeps_null_keys else plan.state,
         backend=plan.backend,
         pointer=pointer,
         batch_id=run.batch_id,
@@ -47,6 +48,6 @@ def attempt_store(
         options=Options(memory_bytes=plan.memory_bytes, retained_batches=run.retained_batches),
     )
     try:
-        yield store
+        yield NullSafeStore(plan.state, store) if plan.keeps_null_keys else store
     finally:
         store.close()

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from lsmstate.key_groups import KeyGroups
 from lsmstate.store import MultimapStore
 
 
@@ -30,6 +31,10 @@ class InputBatch(NamedTuple):
     """All columns of the input."""
     keys: pa.RecordBatch
     """The key of each row, in the types Spark's ``=`` compares it in: what the store takes."""
+
+    def groups(self) -> KeyGroups:
+        """Which of the rows have the same key."""
+        return KeyGroups.of(self.keys)
 
 
 #: Called once per bucket and micro-batch that has rows for it; gives the rows of the result.

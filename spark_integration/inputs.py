@@ -28,9 +28,11 @@ class Inputs:
         spark: SparkSession,
         frames: Mapping[str, DataFrame],
         columns: Mapping[str, Sequence[str]],
+        key_names: Sequence[str] | None = None,
     ) -> "Inputs":
-        """``columns``: the key columns of each input, whose n-th ones are compared.
-        InvalidArgumentError if Spark does not compare them, or a column cannot be stored."""
+        """``columns``: the key columns of each input, whose n-th ones are compared; ``key_names``
+        what they are called in the state, by default k0, k1, ... InvalidArgumentError if Spark
+        does not compare them, or a column cannot be stored."""
         schemas = {name: frame.schema for name, frame in frames.items()}
         rows = {name: arrow_schema(name, schema) for name, schema in schemas.items()}
         count = len(next(iter(columns.values())))
@@ -38,7 +40,8 @@ class Inputs:
             Key.of(spark, [KeyColumn.of(name, schemas[name][columns[name][k]]) for name in frames])
             for k in range(count)
         )
-        coerced = pa.schema([(f"k{k}", key.arrow) for k, key in enumerate(keys)])
+        names = key_names or [f"k{k}" for k in range(count)]
+        coerced = pa.schema([(n, key.arrow) for n, key in zip(names, keys, strict=True)])
         plans = tuple(
             _input_plan(name, schemas[name], rows[name], number, keys, coerced)
             for number, name in enumerate(frames)
@@ -47,7 +50,7 @@ class Inputs:
 
     @property
     def key_schema(self) -> pa.Schema:
-        """The types in which keys are compared, named k0, k1, ..."""
+        """The types in which keys are compared, under their names in the state."""
         return self.plans[0].key
 
     @property

@@ -4,11 +4,15 @@ functions."""
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
 from lsmstate.store import StreamSchema
+
+#: A pinned setting, and its value where rows with null keys are kept.
+NULL_KEYS: Final = "null keys"
+KEEP: Final = "keep"
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,10 @@ class StatefulPlan:
     """The columns of the result, as they travel from the stateful node to unpack."""
     settings: Mapping[str, Any]
     """What the checkpoint pins, in the operator's own words, beside the buckets."""
+    keeps_null_keys: bool
+    """Whether rows with a null in their key are routed and stored like others, or left out."""
+    output_mode: str
+    """Spark's: ``append`` or ``update``."""
     memory_bytes: int
     backend: str
     buckets: int | None

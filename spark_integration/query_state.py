@@ -6,18 +6,20 @@ runs meanwhile is not disturbed.
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.inspection import State, find_states, open_state
-from lsmstate.store import StreamSchema
+from lsmstate.null_safe_store import NullSafeReads, plain_schema
+from lsmstate.store import StoreReader, StreamSchema
 from lsmstate.store_checks import nearest
 from spark_integration.buckets import bucket_directory_name
 from spark_integration.checkpoint import SparkCheckpoint
 from spark_integration.pinned import STATE_NAME, settings_as_of
+from spark_integration.plan import KEEP, NULL_KEYS
 
 #: Columns that may be asked for beside a stream's own.
 BUCKET_COLUMN = "_bucket"
@@ -74,8 +76,15 @@ class QueryState:
     def streams(self) -> dict[str, StreamSchema]:
         """By name, as they were written."""
         for bucket in self.pointers:
-            return self.bucket(bucket).found.streams
+            written = self.bucket(bucket).found.streams
+            if self._keeps_null_keys:
+                return {n: replace(s, key=plain_schema(s.key)) for n, s in written.items()}
+            return written
         return {}
+
+    @property
+    def _keeps_null_keys(self) -> bool:
+        return bool(self.settings.get(NULL_KEYS) == KEEP)
 
     def bucket(self, bucket: int) -> State:
         """One bucket's committed state. InvalidArgumentError if it has none, or its files are
@@ -130,7 +139,10 @@ class QueryState:
     ) -> Iterator[pa.RecordBatch]:
         """The rows of a stream in one bucket, grouped by key, in pieces of about a MiB; with
         bucket and key columns in front where they are asked for."""
-        with open_state(self.bucket(bucket)) as store:
+        with open_state(self.bucket(bucket)) as opened:
+            store: StoreReader = opened
+            if self._keeps_null_keys:
+                store = NullSafeReads({stream.name: stream}, opened)
             if not with_keys:
                 yield from store.scan(stream.name)
                 return

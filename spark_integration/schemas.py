@@ -4,11 +4,19 @@ The mapping is our own, because what crosses a checkpoint must not change with a
 PySpark; a type that is not listed is refused when the query is built, not in a worker.
 """
 
+from collections import Counter
+from typing import TypeAlias
+
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import types as T
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from lsmstate.errors import InvalidArgumentError
 from spark_integration.carried import carried_type
+
+#: Columns: DDL, or as PySpark or Arrow have them.
+Schema: TypeAlias = str | T.StructType | pa.Schema
 
 #: Metadata that would declare a watermark the joined rows do not keep.
 _WATERMARK_METADATA = "spark.watermarkDelayMs"
@@ -31,6 +39,28 @@ _PLAIN: dict[type[T.DataType], pa.DataType] = {
 #: Types that PySpark 4.0 does not have, by name.
 _TIME = "time"
 _SPATIAL = ("geometry", "geography")
+
+
+def struct_type(schema: Schema, what: str) -> T.StructType:
+    """Columns as Spark's type. InvalidArgumentError, about ``what``, for anything else, for no
+    columns and for two of a name."""
+    found: object = schema
+    try:
+        if isinstance(schema, str):
+            found = T.StructType.fromDDL(schema)
+        elif isinstance(schema, pa.Schema):
+            found = from_arrow_schema(schema)
+    except (PySparkException, pa.ArrowException) as error:
+        raise InvalidArgumentError(f"{what}={schema!r} is no list of columns: {error}") from error
+    if not isinstance(found, T.StructType) or not found.names:
+        raise InvalidArgumentError(
+            f"{what}={schema!r}: give columns as DDL ('id BIGINT, at TIMESTAMP'), a StructType or "
+            "a pyarrow.Schema"
+        )
+    twice = [name for name, n in Counter(n.lower() for n in found.names).items() if n > 1]
+    if twice:
+        raise InvalidArgumentError(f"{what} has several columns called {twice[0]!r}; rename one")
+    return found
 
 
 def arrow_schema(stream: str, schema: T.StructType) -> pa.Schema:

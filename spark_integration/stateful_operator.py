@@ -61,7 +61,7 @@ def stateful_operator(
     grouped = _routed(plan, inputs).groupBy("bucket")
     with _worker_environment(spark) if is_classic else nullcontext():
         results = grouped.applyInPandasWithState(
-            stateful_function(plan, function), OUTPUT_DDL, STATE_DDL, "append", "NoTimeout"
+            stateful_function(plan, function), OUTPUT_DDL, STATE_DDL, plan.output_mode, "NoTimeout"
         )
     payloads = metrics.observe(results).where("payload IS NOT NULL").select("rows", "payload")
     return _unpacked(payloads, plan, output)

@@ -1,0 +1,86 @@
+"""A running aggregation by key that keeps more groups than memory holds.
+
+    python examples/aggregate.py ORDERS CHECKPOINT    # ORDERS: Parquet with customer and amount
+
+Per customer: number, sum, least and greatest of the amounts, as Spark's ``groupBy`` in update mode
+gives them: a micro-batch gives one row for each customer that it changes.
+"""
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from lsmstate import MultimapStore
+from lsmstate.spark import Bucket, InputBatch, stateful_batches
+
+TOTALS = "orders BIGINT, total DECIMAL(18,2), least DECIMAL(9,2), greatest DECIMAL(9,2)"
+_MERGED = [("orders", "sum"), ("total", "sum"), ("least", "min"), ("greatest", "max")]
+
+
+def totals(orders: DataFrame, **options: Any) -> DataFrame:
+    """The new totals of every customer whom a micro-batch names."""
+    return stateful_batches(
+        orders,
+        key="customer",
+        function=updated_totals,
+        state={"totals": TOTALS, "changed": "batch BIGINT"},
+        schema=f"customer BIGINT, {TOTALS}",
+        output_mode="update",
+        **options,
+    )
+
+
+def updated_totals(
+    bucket: Bucket, batches: Iterator[InputBatch], store: MultimapStore
+) -> Iterator[pa.RecordBatch]:
+    """Merges each batch into the totals in the store, then gives those that have changed."""
+    for batch in batches:
+        groups = batch.groups()
+        keys = batch.keys.take(pa.array(groups.first))
+        store.put("totals", _merged(groups.numbers, batch.rows, store, keys), keys)
+        when = pa.array(np.full(keys.num_rows, bucket.batch_id))
+        store.put("changed", pa.record_batch({"batch": when}), keys)
+    for changed in store.iterate("changed"):
+        found = store.get_many("totals", changed.keys)
+        yield pa.record_batch([*changed.keys.columns, *found.rows.columns], schema=bucket.schema)
+    store.delete_range("changed")
+
+
+def _merged(
+    numbers: np.ndarray, rows: pa.RecordBatch, store: MultimapStore, keys: pa.RecordBatch
+) -> pa.RecordBatch:
+    """New totals, one row a key: the rows of each group, and what the store has for its key."""
+    schema = store.streams["totals"].rows
+    amount = rows["amount"]
+    arrived = [pa.array(numbers), pa.array(np.ones(len(numbers), np.int64)), amount, amount, amount]
+    stored = store.get_many("totals", keys)
+    before = [pa.array(stored.positions), *stored.rows.columns]
+    names = ["group", *schema.names]
+    types = pa.schema([("group", pa.int64()), *schema])
+    parts = [pa.table(columns, names=names).cast(types) for columns in (arrived, before)]
+    merged = pa.concat_tables(parts).group_by("group", use_threads=False).aggregate(_MERGED)
+    in_key_order = merged.sort_by("group").drop_columns("group").rename_columns(schema.names)
+    return in_key_order.cast(schema).combine_chunks().to_batches()[0]
+
+
+def main(orders: str, checkpoint: str) -> None:
+    spark = SparkSession.builder.master("local[2]").getOrCreate()
+    schema = spark.read.parquet(orders).schema
+    stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(orders)
+    query = (
+        totals(stream, memory="16m")
+        .writeStream.outputMode("update")
+        .format("console")
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,60 @@
+"""Exact deduplication over the full history: of all rows with a key, the first to arrive stays.
+
+    python examples/deduplicate.py EVENTS CHECKPOINT OUT   # EVENTS: Parquet with a column id
+
+Spark's ``dropDuplicates`` does the same. Here the keys seen so far lie in a store that spills to
+disk: a worker's memory stays under the cap however many they are, and no watermark is needed.
+"""
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from lsmstate import MultimapStore
+from lsmstate.spark import Bucket, InputBatch, stateful_batches
+
+
+def deduplicate(events: DataFrame, key: str | list[str], **options: Any) -> DataFrame:
+    """The first row of each key; of several in one micro-batch, the source's order decides."""
+    return stateful_batches(
+        events,
+        key=key,
+        function=first_rows,
+        state={"seen": "batch BIGINT"},
+        schema=events.schema,
+        **options,
+    )
+
+
+def first_rows(
+    bucket: Bucket, batches: Iterator[InputBatch], store: MultimapStore
+) -> Iterator[pa.RecordBatch]:
+    """Of each key the first row, unless the store has seen the key."""
+    for batch in batches:
+        first = np.sort(batch.groups().first)
+        is_new = ~store.exists("seen", batch.keys.take(pa.array(first)))
+        new = pa.array(first[is_new])
+        when = pa.array(np.full(len(new), bucket.batch_id))
+        store.append("seen", pa.record_batch({"batch": when}), batch.keys.take(new))
+        yield batch.rows.take(new)
+
+
+def main(events: str, checkpoint: str, out: str) -> None:
+    spark = SparkSession.builder.master("local[2]").getOrCreate()
+    schema = spark.read.parquet(events).schema
+    stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(events)
+    query = (
+        deduplicate(stream, "id", memory="64m")
+        .writeStream.option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start(out)
+    )
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,210 @@
+"""stateful_batches: any function over the batches of a bucket and a store, as a DataFrame."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.store import StreamSchema
+from lsmstate.store_checks import nearest
+from spark_integration.bucket import BucketFunction
+from spark_integration.inputs import Inputs, session_of
+from spark_integration.operator_options import OperatorOptions
+from spark_integration.plan import KEEP, NULL_KEYS, StatefulPlan
+from spark_integration.schemas import Schema, arrow_schema, struct_type
+from spark_integration.stateful_operator import default_buckets, stateful_operator
+
+_OPERATOR: Final = "stateful_batches"
+#: The name of the input where there is only one and it was given none.
+_ONLY_INPUT: Final = "input"
+_NULL_KEYS: Final = (KEEP, "drop")
+_OUTPUT_MODES: Final = ("append", "update")
+
+#: Columns that all inputs have, or the columns of each input.
+KeyColumns = str | Sequence[str] | Mapping[str, str | Sequence[str]]
+
+
+def stateful_batches(
+    df: DataFrame | Mapping[str, DataFrame],
+    *,
+    key: KeyColumns,
+    function: BucketFunction,
+    state: Mapping[str, Schema] | Sequence[StreamSchema],
+    schema: Schema,
+    null_keys: str = KEEP,
+    output_mode: str = "append",
+    memory: int | str = "64m",
+    backend: str = "lsm",
+    buckets: int | None = None,
+    state_dir: str | None = None,
+) -> DataFrame:
+    """Run a function of your own over streaming DataFrames, with a state that spills to disk.
+
+        def first_of_each(bucket, batches, store):
+            for batch in batches:
+                ...  # batch.rows, batch.keys: pyarrow.RecordBatch
+                store.append("seen", rows, keys)
+                yield new_rows
+
+        stateful_batches(
+            events, key="id", function=first_of_each, state={"seen": "at TIMESTAMP"},
+            schema=events.schema,
+        ).writeStream...
+
+    ``function(bucket, batches, store)`` is called once per micro-batch for every *bucket* that has
+    rows in it, and gives batches of the result (RecordBatch or Table) in any number; they travel
+    on in pieces of 1 MiB, so a generator needs no more memory than one of its batches. All rows of
+    a key, of whichever input, are in the same bucket, always. ``batches`` are InputBatch(input,
+    rows, keys), input after input, within an input in the order of its partitions and rows:
+    an order that does not change when Spark repeats a micro-batch. They must be read to the end.
+
+    ``store`` is a MultimapStore with the streams of ``state``, as the last micro-batch left it.
+    What the function writes is committed with the micro-batch: if the function raises, or a worker
+    is killed, nothing of it remains and the micro-batch is repeated. So the function must give the
+    same rows for the same input and state: no clock, no unseeded random, nothing kept in variables
+    from call to call. It runs in Spark's workers; the store ends with the call.
+
+    ``df`` is one streaming DataFrame (``batch.input`` is "input") or several by name. ``key``
+    names columns that all inputs have ("id", ["user", "day"]) or each input's own
+    ({"a": "id", "b": "a_id"}); they are compared as Spark's ``=`` does. ``null_keys="keep"``: a
+    null is a value of a key like any other, when routed and in the store, as in GROUP BY;
+    "drop" leaves rows out whose key holds one.
+
+    ``state`` names the streams of the store: {"seen": columns}, kept under the key; or
+    StreamSchemas, where one needs a key of its own (say, the key and a time, to be read in order)
+    or an expiry. ``schema`` is that of the result. Columns are DDL, a StructType or a pa.Schema.
+    ``output_mode`` is the query's: "append" or "update". A bucket without rows is not called;
+    there are no timers.
+
+    ``memory``, ``backend``, ``buckets``, ``state_dir``, the metrics, and where the result may
+    stand: as in ``multiway_join``. Inputs, key, state, backend and buckets are fixed by the first
+    start of a query, function and schema are not.
+
+    InvalidArgumentError: the message names the value and what to write instead.
+    """
+    frames = df if isinstance(df, Mapping) else {_ONLY_INPUT: df}
+    if not frames:
+        raise InvalidArgumentError("df names no input; give a streaming DataFrame, or some by name")
+    spark = session_of(frames, "input", "give a stream (spark.readStream), or use mapInArrow")
+    _check_choice("null_keys", null_keys, _NULL_KEYS)
+    _check_choice("output_mode", output_mode, _OUTPUT_MODES)
+    if not callable(function):
+        raise InvalidArgumentError(
+            f"function is {type(function).__name__}; give a function of (bucket, batches, store)"
+        )
+    options = OperatorOptions.of(memory, backend, buckets, state_dir)
+    columns = _key_columns(frames, key)
+    first = next(iter(frames))
+    inputs = Inputs.of(spark, frames, columns, key_names=columns[first])
+    streams = _streams(state, inputs.key_schema)
+    output = struct_type(schema, "schema")
+    plan = StatefulPlan(
+        operator=_OPERATOR,
+        inputs=inputs.plans,
+        state=streams,
+        output=arrow_schema("schema", output),
+        settings=_pinned(inputs, streams, columns, options, null_keys),
+        keeps_null_keys=null_keys == KEEP,
+        output_mode=output_mode,
+        memory_bytes=options.memory_bytes,
+        backend=options.backend,
+        buckets=options.buckets,
+        default_buckets=default_buckets(spark),
+        state_dir=options.state_dir,
+    )
+    return stateful_operator(plan, inputs, function, output)
+
+
+def _check_choice(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise InvalidArgumentError(f"{name}={value!r} is unknown{nearest(str(value), known)}")
+
+
+def _key_columns(frames: Mapping[str, DataFrame], key: KeyColumns) -> dict[str, list[str]]:
+    """The key columns of each input, as its schema spells them."""
+    given = key if isinstance(key, Mapping) else dict.fromkeys(frames, key)
+    for name in given:
+        if name not in frames:
+            raise InvalidArgumentError(f"key: there is no input {name!r}{nearest(name, frames)}")
+    found: dict[str, list[str]] = {}
+    for name, frame in frames.items():
+        if name not in given:
+            raise InvalidArgumentError(f"key: input {name!r} has no key columns; name some for it")
+        columns = given[name]
+        wanted = [columns] if isinstance(columns, str) else list(columns)
+        found[name] = [_resolved(name, column, frame.schema.names) for column in wanted]
+        twice = [column for column, n in Counter(found[name]).items() if n > 1]
+        if twice:
+            raise InvalidArgumentError(f"key: column {name}.{twice[0]} stands twice; name it once")
+    counts = {name: len(columns) for name, columns in found.items()}
+    if 0 in counts.values() or len(set(counts.values())) > 1:
+        listed = ", ".join(f"{name} has {count}" for name, count in counts.items())
+        raise InvalidArgumentError(
+            f"key: every input needs the same number of key columns, at least one; {listed}"
+        )
+    return found
+
+
+def _resolved(owner: str, column: str, known: Iterable[str]) -> str:
+    """The column as the schema spells it: case does not count, as in Spark."""
+    alike = [name for name in known if name.lower() == str(column).lower()]
+    if not alike:
+        raise InvalidArgumentError(
+            f"key: input {owner!r} has no column {column!r}{nearest(str(column), known)}"
+        )
+    if len(alike) > 1:
+        raise InvalidArgumentError(
+            f"key: input {owner!r} has several columns called {column!r}; rename all but one"
+        )
+    return alike[0]
+
+
+def _streams(
+    state: Mapping[str, Schema] | Sequence[StreamSchema], key: pa.Schema
+) -> tuple[StreamSchema, ...]:
+    """The streams of the store. InvalidArgumentError if there are none, or two of a name."""
+    if isinstance(state, Mapping):
+        streams = [
+            StreamSchema(name, key, arrow_schema(name, struct_type(columns, f"state[{name!r}]")))
+            for name, columns in state.items()
+        ]
+    else:
+        streams = list(state)
+    if not streams or not all(isinstance(stream, StreamSchema) for stream in streams):
+        raise InvalidArgumentError(
+            'state must name at least one stream of the store: {"seen": "at TIMESTAMP"}, or '
+            "StreamSchemas"
+        )
+    twice = [name for name, n in Counter(stream.name for stream in streams).items() if n > 1]
+    if twice:
+        raise InvalidArgumentError(f"state: several streams are called {twice[0]!r}; rename one")
+    return tuple(streams)
+
+
+def _pinned(
+    inputs: Inputs,
+    streams: Sequence[StreamSchema],
+    columns: Mapping[str, Sequence[str]],
+    options: OperatorOptions,
+    null_keys: str,
+) -> dict[str, Any]:
+    """What the checkpoint has to agree with."""
+    return {
+        "inputs": list(columns),
+        "key": [f"{name}.{column}" for name, names in columns.items() for column in names],
+        NULL_KEYS: null_keys,
+        "backend": options.backend,
+        "key types": inputs.key_types,
+        "time zone of the keys": inputs.time_zone,
+        **{f"columns of {name}": pinned for name, pinned in inputs.columns.items()},
+        "state": [stream.name for stream in streams],
+        **{f"state {stream.name}": _described(stream) for stream in streams},
+    }
+
+
+def _described(stream: StreamSchema) -> list[str]:
+    key = ", ".join(f"{field.name} {field.type}" for field in stream.key)
+    return [f"key ({key})", *(f"{field.name} {field.type}" for field in stream.rows)]
