@@ -2,7 +2,8 @@
 
 ``python tests/test_format.py 1`` writes the golden state of format version 1, once; what is in
 the repository is never written anew. ``python tests/test_format.py 1 copies`` adds a store with a
-checkpoint, and exports, to one that has none.
+checkpoint, and exports, to one that has none; ``... 1 deleted`` states whose edits are of format 2:
+deleted ranges and retractions, in runs and in the changelog.
 """
 
 import datetime
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from model import ModelStore
 
 DATA = Path(__file__).parent / "data"
 VERSIONS = sorted(path.name for path in DATA.glob("format-*"))
@@ -136,10 +138,77 @@ def fill(store, number, left, right):
     store.append("right", *right)
 
 
+def deleting(number, left):
+    """Writes of each kind, made as one. Some of the rows that are taken back come later."""
+    from lsmstate.store import KeyBounds, Mutation
+
+    rows, keys = left
+    later, later_keys = [*batches(0)][(number + 1) % 5]
+    return [
+        Mutation("append", "left", keys, rows),
+        Mutation("retract", "left", keys.slice(3, 30), rows.slice(3, 30)),
+        Mutation("retract", "left", later_keys.slice(50, 9), later.slice(50, 9)),
+        Mutation("delete_range", "left", KeyBounds((number - 20,), (number - 15, "name-1"))),
+        Mutation("put", "right", keys.slice(0, 40), rows.slice(0, 40)),
+        Mutation("delete_range", "right", KeyBounds(prefix=(number,))),
+        Mutation("delete", "right", keys.slice(60)),
+    ]
+
+
+def write_deleted(directory):
+    """As ``write``, with writes of every kind."""
+    from lsmstate.lsm_store import LsmStore
+    from lsmstate.options import Options
+
+    options = Options(memory_bytes=8 << 20, block_bytes=1024, compression="zstd")
+    (directory / "deleted" / "attempts").mkdir(parents=True)
+    pointer = None
+    for number, left in enumerate(batches(0)):
+        with LsmStore.open_attempt(
+            str(directory / "deleted" / "attempts"),
+            streams(),
+            pointer=pointer,
+            batch_id=number,
+            attempt_id="golden",
+            options=options,
+        ) as store:
+            store.write(deleting(number, left))
+            pointer = store.commit()
+    (directory / "deleted" / "pointer.json").write_text(json.dumps({"attempts": pointer}) + "\n")
+    with LsmStore.open(str(directory / "deleted" / "store"), streams(), options=options) as store:
+        for number, left in enumerate(batches(0)):
+            store.write(deleting(number, left))
+            if number == 2:
+                store.commit()
+    (directory / "deleted" / "store" / "LOCK").unlink()
+
+
+def expected_deleted():
+    """By stream and key, what those writes left."""
+    model = ModelStore(["left", "right"])
+    for number, left in enumerate(batches(0)):
+        for kind, stream, keys, rows in deleting(number, left):
+            if kind == "delete_range":
+                model.delete_range(stream, *keys)
+                continue
+            key_values = [tuple(one.values()) for one in keys.to_pylist()]
+            if kind == "delete":
+                model.delete(stream, key_values)
+            else:
+                getattr(model, kind)(stream, rows.to_pylist(), key_values)
+    return {
+        name: {key: rows for key, rows in found.items() if rows}
+        for name, found in model.streams.items()
+    }
+
+
 def check(store, rows=ROWS):
+    check_holds(store, {"left": expected(0, rows), "right": expected(1000, rows)})
+
+
+def check_holds(store, wanted):
     store.check()
-    for name, offset in (("left", 0), ("right", 1000)):
-        want = expected(offset, rows)
+    for name, want in wanted.items():
         keys = [{"id": k[0], "name": k[1]} for k in want]
         probe = store.probe(name, pa.RecordBatch.from_pylist(keys, schema=KEY))
         assert probe.counts.tolist() == [len(rows) for rows in want.values()]
@@ -228,6 +297,32 @@ def test_exports_of_every_version_are_restored(version, tmp_path):
         check(store)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_deleted_ranges_and_retractions_of_every_version(version, tmp_path):
+    from lsmstate.lsm_store import LsmStore
+    from lsmstate.options import Options
+
+    source = DATA / version / "deleted"
+    wanted = expected_deleted()
+    assert all(len(found) > 30 for found in wanted.values())
+    with LsmStore.open_attempt(
+        str(source / "attempts"),
+        streams(),
+        pointer=json.loads((source / "pointer.json").read_text())["attempts"],
+        batch_id=99,
+        attempt_id="reader",
+        options=Options(),
+    ) as store:
+        assert any(len(run.deleted) for run in store._runs.version.runs)
+        check_holds(store, wanted)
+    shutil.copytree(source / "store", tmp_path / "store")
+    for merged in range(2):
+        with LsmStore.open(str(tmp_path / "store"), streams(), options=Options(fanout=2)) as store:
+            check_holds(store, wanted)
+            store.compact()
+            assert merged == 0 or len(store._runs.version.runs) == 1
+
+
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent.parent))
     target = DATA / f"format-{sys.argv[1]}"
@@ -236,7 +331,13 @@ if __name__ == "__main__":
             sys.exit(f"{target} has copies; they are never written anew")
         write_copies(target)
         sys.exit()
+    if sys.argv[2:] == ["deleted"]:
+        if (target / "deleted").exists():
+            sys.exit(f"{target} has deletions; they are never written anew")
+        write_deleted(target)
+        sys.exit()
     if target.exists():
         sys.exit(f"{target} exists; a golden state is never written anew")
     write(target)
     write_copies(target)
+    write_deleted(target)
