@@ -125,13 +125,35 @@ def open_store(
     return _with_expiry(streams, options, opened)
 
 
-def open_checkpoint(directory: str, name: str, *, options: Options) -> MultimapStore:
+def open_checkpoint(
+    directory: str,
+    name: str,
+    *,
+    streams: Sequence[StreamSchema] | None = None,
+    options: Options,
+) -> MultimapStore:
     """A named checkpoint of a standalone store of the backend ``lsm``, to be read only, whoever
-    has the store itself open. Its streams are those it was written with. It cannot be deleted
-    until this is closed. InvalidArgumentError if there is no checkpoint of that name."""
+    has the store itself open. It cannot be deleted until this is closed.
+
+    ``streams`` are those it was written with; they are known without being given, unless one has
+    an expiry, of which a state does not hold the rule that keeps rows. InvalidArgumentError if
+    they are other ones, or there is no checkpoint of that name."""
+    from lsmstate.expiring_lane import LANES
     from lsmstate.lsm_store import LsmStore
 
-    return LsmStore.open_checkpoint(directory, name, options=options)
+    def opened(asked: Sequence[StreamSchema]) -> MultimapStore:
+        return LsmStore.open_checkpoint(directory, name, asked, options=options)
+
+    if streams is not None:
+        return _with_expiry(streams, options, opened, is_reader=True)
+    store = LsmStore.open_checkpoint(directory, name, options=options)
+    if LANES.name not in store.streams:
+        return store
+    store.close()
+    raise InvalidArgumentError(
+        f"checkpoint {name!r} of {directory} is of a store with an expiry; give the streams that "
+        "the store was made with"
+    )
 
 
 def check_backend(backend: str) -> None:
@@ -144,13 +166,15 @@ def _with_expiry(
     streams: Sequence[StreamSchema],
     options: Options,
     opened: Callable[[Sequence[StreamSchema]], MultimapStore],
+    *,
+    is_reader: bool = False,
 ) -> MultimapStore:
     """The store itself where no stream has an expiry: then it costs nothing."""
     if all(stream.expiry is None for stream in streams):
         return opened(streams)
     from lsmstate.expiring_store import ExpiringStore
 
-    return ExpiringStore(streams, options, opened)
+    return ExpiringStore(streams, options, opened, is_reader=is_reader)
 
 
 def _store_class(backend: str) -> Any:

@@ -162,7 +162,10 @@ class ExpiringStore(LaneReads):
         streams: Sequence[StreamSchema],
         options: Options,
         open_inner: Callable[[Sequence[StreamSchema]], MultimapStore],
+        *,
+        is_reader: bool = False,
     ) -> None:
+        """``is_reader``: the store below takes no writes, so nothing is reclaimed."""
         lanes = {s.name: Lane(s, s.expiry) for s in streams if s.expiry is not None}
         inner = open_inner(with_slots(streams))
         super().__init__({stream.name: stream for stream in streams}, lanes, inner)
@@ -170,16 +173,16 @@ class ExpiringStore(LaneReads):
         self._options = options
         try:
             for lane in lanes.values():
-                self._adopt(lane)
+                self._adopt(lane, is_reader=is_reader)
         except BaseException:
             inner.close()
             raise
 
-    def _adopt(self, lane: Lane) -> None:
+    def _adopt(self, lane: Lane, *, is_reader: bool) -> None:
         """Go on where the store was left, also in the middle of moving rows."""
         lane.adopt(self._inner.get(LANES.name, (lane.schema.name,)))
         self._extra_keys += 1
-        if lane.state.moving is not None or lane.state.ring.passed():
+        if not is_reader and (lane.state.moving is not None or lane.state.ring.passed()):
             self._reclaim(lane)
 
     def _lane(self, stream: str) -> Lane | None:
@@ -352,7 +355,9 @@ class ExpiringStore(LaneReads):
         return self._inner.commit()
 
     def checkpoint(self, name: str) -> Checkpoint:
-        """See LsmStore.checkpoint. Opened, it has the slots for streams."""
+        """See LsmStore.checkpoint."""
+        for stream in self._lanes:
+            self._lane(stream)  # its readers could not end a move
         return self._standalone.checkpoint(name)
 
     @property

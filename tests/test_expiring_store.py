@@ -15,7 +15,7 @@ from sample_streams import STREAMS
 from store_contract import StateStoreTests
 
 from lsmstate import backends
-from lsmstate.errors import InvalidArgumentError
+from lsmstate.errors import InvalidArgumentError, StoreClosedError
 from lsmstate.expiry import Expiry
 from lsmstate.options import KIB, MIB, Options
 from lsmstate.store import Mutation, StreamSchema
@@ -360,9 +360,44 @@ def test_checkpoints_of_a_store_with_expiry(tmp_path):
         store.compact()
         assert [checkpoint.name for checkpoint in store.checkpoints] == ["before"]
         assert all_ids(store) == [2]
+    with pytest.raises(InvalidArgumentError, match="an expiry; give the streams"):
+        backends.open_checkpoint(str(tmp_path), "before", options=OPTIONS)
+    plain = [dataclasses.replace(stream, expiry=None) for stream in schemas()]
+    for streams, said in ((plain, "holds the streams"), (schemas(after=7), "after 100")):
+        with pytest.raises(InvalidArgumentError, match=said):
+            backends.open_checkpoint(str(tmp_path), "before", streams=streams, options=OPTIONS)
+    with backends.open_checkpoint(
+        str(tmp_path), "before", streams=schemas(), options=OPTIONS
+    ) as reader:
+        assert list(reader.streams) == ["plain", "timed"]
+        assert all_ids(reader) == [1, 2]
+        assert ids(reader.get("timed", (1,))) == [1, 2]
+        for write in (
+            lambda: reader.append("timed", *batch((1, 3, 3))),
+            lambda: reader.retract("timed", *batch((1, 3, 3))),
+            lambda: reader.delete_range("timed"),
+            lambda: reader.advance("timed", 9000),
+        ):
+            with pytest.raises(StoreClosedError, match="is open for reading, at checkpoint"):
+                write()
+        assert all_ids(reader) == [1, 2]
     refused = pytest.raises(InvalidArgumentError, match="MemoryStore has no checkpoints")
     with opened(tmp_path / "other", "memory") as store, refused:
         store.compact()
+
+
+def test_a_checkpoint_that_was_made_while_a_bucket_was_due(tmp_path):
+    """What is due and kept by the rule is read as it was, though it was never moved."""
+    with opened(tmp_path, keep=even) as store:
+        store.append("timed", *batch(*[(1, n, n) for n in range(100)]))
+        store.advance("timed", 112)
+        store.checkpoint("partly-due")
+        store.delete_range("timed")
+    streams = schemas(even)
+    with backends.open_checkpoint(
+        str(tmp_path), "partly-due", streams=streams, options=OPTIONS
+    ) as reader:
+        assert all_ids(reader) == [*range(0, 13, 2), *range(13, 100)]
 
 
 def test_another_expiry_than_before_is_refused(tmp_path):
