@@ -80,6 +80,11 @@ cdef class Budget:
         else:
             self.release(number, -size)
 
+    def try_hold(self, str component not None, int64_t size) -> bool:
+        """As hold, for `size` bytes that are not there yet: False if they do not fit, although the
+        cache was asked for room."""
+        return self.try_charge(COMPONENT_NAMES.index(component), size) == 0
+
     def usage(self) -> dict[str, int]:
         """Bytes in use by component."""
         return {

@@ -107,6 +107,21 @@ cdef int _check_offsets(
     return 0
 
 
+def largest_entry(KeyBatch keys not None, RowBatch rows) -> int:
+    """Bytes of the largest key together with its row, if there are rows."""
+    cdef Py_ssize_t i
+    cdef uint64_t size, largest = 0
+    if rows is not None and rows.n != keys.n:
+        raise ValueError(f"{keys.n} keys for {rows.n} rows")
+    for i in range(keys.n):
+        size = keys.offsets[i + 1] - keys.offsets[i]
+        if rows is not None:
+            size += rows.offsets[i + 1] - rows.offsets[i]
+        if size > largest:
+            largest = size
+    return largest
+
+
 def largest_row(RowBatch rows not None) -> int:
     """Bytes of the largest row; 0 if there is none."""
     cdef Py_ssize_t i

@@ -129,6 +129,11 @@ cdef class Memtable:
         """Bytes of slabs held."""
         return self.arena.held_bytes
 
+    @property
+    def slab_bytes(self) -> int:
+        """Bytes of a slab; what is larger than what is left of one gets a slab of its own."""
+        return self.arena.slab_bytes
+
     def append(
         self, KeyBatch keys not None, RowBatch rows not None, uint64_t sequence, Py_ssize_t start
     ) -> int:

@@ -13,7 +13,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from cython_ext.changelog_record import largest_row
+from cython_ext.changelog_record import largest_entry, largest_row
 from cython_ext.key_codec import KeyBatch, KeyCodec
 from cython_ext.memtable import Memtable
 from cython_ext.row_codec import RowCodec
@@ -39,6 +39,7 @@ from lsmstate.store import KeyBounds, KeyValues, Mutation, StreamSchema
 from lsmstate.store_checks import (
     StoreGuard,
     check_rows,
+    check_same_streams,
     refuse_advance,
     stream_of,
     streams_by_name,
@@ -149,10 +150,19 @@ class LsmStore(StoreReads):
         return store
 
     @classmethod
-    def open_checkpoint(cls, directory: str, name: str, *, options: Options) -> Self:
+    def open_checkpoint(
+        cls,
+        directory: str,
+        name: str,
+        streams: Sequence[StreamSchema] | None = None,
+        *,
+        options: Options,
+    ) -> Self:
         """See backends.open_checkpoint. Cost: as open_attempt."""
         owner = CheckpointReader(directory, name)
         try:
+            if streams is not None:
+                check_same_streams(directory, owner.streams, streams_by_name(streams))
             store = cls(directory, list(owner.streams.values()), options, owner)
         except BaseException:
             owner.release()
@@ -187,14 +197,17 @@ class LsmStore(StoreReads):
         self._guard.check_writable()
         check_rows(schema, rows, keys)
         check_row_sizes(rows, self._options)
+        largest = 0
         if rows.nbytes > part_bytes(self._options):
             # All or nothing: what a later part is refused for is found before the first is stored.
-            for _, encoded_rows in self._planner.encoded(stream, rows, keys, self._options):
-                check_largest_row(largest_row(encoded_rows), self._options)
-        return sum(
-            self._make([self._planner.stored(kind, stream, self._sequence + 1, *part)])
-            for part in self._planner.encoded(stream, rows, keys, self._options)
-        )
+            for part in self._planner.encoded(stream, rows, keys, self._options):
+                check_largest_row(largest_row(part[1]), self._options)
+                largest = max(largest, largest_entry(*part))
+        with self._guard.lock, self._writes.reserving(largest):
+            return sum(
+                self._make([self._planner.stored(kind, stream, self._sequence + 1, *part)])
+                for part in self._planner.encoded(stream, rows, keys, self._options)
+            )
 
     def put(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
         """See store.MultimapStore.put."""
@@ -215,9 +228,10 @@ class LsmStore(StoreReads):
                 check_largest_row(largest_row(write.rows), self._options)
         held = sum(w.keys.nbytes + (w.rows.nbytes if w.rows else 0) for w in writes)
         appended = sum(w.keys.n_valid for w in writes if w.rows is not None)
+        largest = max(largest_entry(write.keys, write.rows) for write in writes)
         self._memory.budget.hold("frames", held)
         try:
-            with self._guard.whole_or_nothing():
+            with self._guard.lock, self._writes.reserving(largest), self._guard.whole_or_nothing():
                 self._writes.catch_up()
                 self._owner.log(writes)
                 for write in writes:
@@ -289,7 +303,7 @@ class LsmStore(StoreReads):
         if not self._guard.lock.acquire(blocking=False):
             return False
         try:
-            if not self._guard.is_usable:
+            if not self._guard.is_usable or self._guard.is_being_read:
                 return False
             self.flush()
         finally:

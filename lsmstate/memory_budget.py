@@ -24,7 +24,8 @@ class Flushable(Protocol):
     def memtable_bytes(self) -> int: ...
 
     def try_flush(self) -> bool:
-        """Flush, unless another thread uses the store or it failed: whether it was done."""
+        """Flush, unless another thread uses the store, it is being read, or it failed: whether it
+        was done."""
         ...
 
 
@@ -68,12 +69,19 @@ class ProcessMemory:
 
     def relieve(self, asking: Flushable) -> bool:
         """Flush the largest memtables of another store; False if there are none to flush. A store
-        that another thread is using is passed over: waiting for it could be waiting in a circle."""
+        that another thread is using is passed over: waiting for it could be waiting in a circle.
+        So is one with unfinished reads, which would keep its memory."""
         with self._lock:
             others = [store for store in self._stores if store is not asking]
         sizes = {id(store): store.memtable_bytes for store in others}
         others.sort(key=lambda store: sizes[id(store)], reverse=True)
         return any(sizes[id(store)] > 0 and store.try_flush() for store in others)
+
+    def bytes_beside(self, asking: Flushable) -> int:
+        """Bytes of the memtables of all other stores."""
+        with self._lock:
+            others = [store for store in self._stores if store is not asking]
+        return sum(store.memtable_bytes for store in others)
 
     def _set_limit(self, limit: int) -> None:
         self.budget.limit = limit

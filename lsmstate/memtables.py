@@ -18,6 +18,8 @@ from lsmstate.options import KIB
 MOST_SEALED = 8
 #: The least room a memtable is given, whatever the others take.
 LEAST_MEMTABLE_BYTES = 256 * KIB
+#: More than what a key's node and a row's chunk and head take beside key and row.
+_HEADS_BYTES = 4 * KIB
 
 
 class Memtables:
@@ -58,6 +60,14 @@ class Memtables:
     def limit_bytes(self) -> int:
         """The most the active one may hold, at the present number of stores."""
         return self._memory.memtable_limit(self._share_bytes)
+
+    def lacking_bytes(self, entry_bytes: int) -> int:
+        """What an empty memtable takes for an entry of so many bytes, as far as the active one
+        does not give it back when it is flushed."""
+        slab = self.active.slab_bytes
+        alone = entry_bytes + _HEADS_BYTES
+        wanted = slab if 2 * alone <= slab else slab + alone
+        return max(0, wanted - self.active.nbytes)
 
     @property
     def sealed_count(self) -> int:

@@ -35,11 +35,18 @@ def check_largest_row(size: int, options: Options) -> None:
         )
 
 
-def no_room(budget: Budget, kept: str) -> MemoryLimitError:
-    """What to raise where a row finds no memory and none can be made; ``kept`` names snapshots."""
+def no_room(budget: Budget, kept: str, elsewhere: int) -> MemoryLimitError:
+    """What to raise where a row finds no memory and none can be made; ``kept`` names snapshots,
+    ``elsewhere`` bytes are in memtables of other stores."""
+    others = (
+        f"; memtables of other stores hold {elsewhere} bytes, which their probes, iterators or "
+        "writes are using: finish these"
+        if elsewhere
+        else ""
+    )
     return MemoryLimitError(
         f"no room for one more row: {budget.usage()} of the cap of {budget.limit} bytes are in "
-        f"use; raise memory_bytes{kept}"
+        f"use; raise memory_bytes{kept}{others}"
     )
 
 

@@ -3,9 +3,9 @@
 import difflib
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -34,6 +34,9 @@ class StoreGuard:
     when memory is short (``memory_budget.relieve``). ``lock`` is held while a store changes and
     while its memtables are read; it comes first in the order of locks (ARCHITECTURE.md).
     """
+
+    #: The reads that began since the last write, as long as there are any.
+    _reads: "weakref.ref[ReadsUntilWrite] | None" = None
 
     def __init__(self, where: str, what: str = "store") -> None:
         """``where`` and ``what`` (a store, or a snapshot of one) are for messages."""
@@ -101,12 +104,23 @@ class StoreGuard:
         self.check_readable()
         if writes != self.writes:
             raise InvalidArgumentError(
-                "this probe is older than the last write to the store; probe again after writing"
+                f"the {self._name} was written to or flushed since this probe or iterator began; "
+                "probe or iterate again"
             )
 
     def until_next_write(self) -> Access:
         """How a read that begins now gets at the store, as long as nothing is written."""
-        return partial(self.reading, self.writes)
+        reads = self._reads() if self._reads is not None else None
+        if reads is None or reads.writes != self.writes:
+            reads = ReadsUntilWrite(self)
+            self._reads = weakref.ref(reads)
+        return reads
+
+    @property
+    def is_being_read(self) -> bool:
+        """Whether someone holds a probe or an iterator that is still valid."""
+        reads = self._reads() if self._reads is not None else None
+        return reads is not None and reads.writes == self.writes
 
     def seal(self, why: str = _COMMITTED) -> None:
         """No more writes: the attempt has been committed, or the store is only read."""
@@ -118,6 +132,17 @@ class StoreGuard:
         first = self.is_open_here
         self.is_closed = True
         return first
+
+
+class ReadsUntilWrite:
+    """The access of all reads that began between two writes; there as long as one of them is."""
+
+    def __init__(self, guard: StoreGuard) -> None:
+        self.writes = guard.writes
+        self._guard = guard
+
+    def __call__(self) -> AbstractContextManager[None]:
+        return self._guard.reading(self.writes)
 
 
 def read_stepwise(access: Access, pieces: Iterator[T]) -> Iterator[T]:

@@ -4,11 +4,13 @@ Full memtables are written out in place, or by the background worker while the n
 writes. What was written is installed here, by the store's own thread.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from lsmstate.background import worker
 from lsmstate.changelog import Write
 from lsmstate.compactor import Flush
+from lsmstate.errors import MemoryLimitError
 from lsmstate.memory_budget import Flushable, ProcessMemory
 from lsmstate.memtables import MOST_SEALED, Memtables
 from lsmstate.options import Options
@@ -54,6 +56,8 @@ class WritePath:
         self._committed = (1, 0)
         #: Of sealed memtables, begun and not installed yet.
         self._flush: Flush | None = None
+        #: Bytes held for the write that is being made.
+        self._reserved = 0
 
     def start_at(self, replay_from: tuple[int, int]) -> None:
         """Go on from a commit."""
@@ -69,6 +73,30 @@ class WritePath:
         if self._flush is not None and self._flush.is_over:
             with self.pauses.measured():
                 self.end_flush()
+
+    @contextmanager
+    def reserving(self, entry_bytes: int) -> Iterator[None]:
+        """Around a write, before it is logged: holds the memory that its largest entry of a key
+        and a row may need, so that no write is refused once it is in the log. MemoryLimitError:
+        nothing changed, but that memtables may have been flushed."""
+        before = self._reserved
+        while missing := max(0, self.memtables.lacking_bytes(entry_bytes) - self._reserved):
+            if self._memory.budget.try_hold("memtable", missing):
+                self._reserved += missing
+                break
+            if self.memtables:
+                with self._guard.whole_or_nothing():
+                    self.flush()
+            elif not self._memory.relieve(self._store):
+                raise self._no_room()
+        try:
+            yield
+        finally:
+            self._give_back(max(0, self._reserved - before))
+
+    def _give_back(self, reserved: int) -> None:
+        self._reserved -= reserved
+        self._memory.budget.hold("memtable", -reserved)
 
     def insert(self, write: Write, start: int = 0) -> None:
         """Drive one write into the active memtable, flushing whenever it is full. Places count
@@ -98,12 +126,18 @@ class WritePath:
         self.replay_from = (write.sequence + 1, 0)
 
     def _find_memory(self) -> None:
-        """For one more row: from own memtables, or those of another store. MemoryLimitError if
-        there is none."""
-        if self.memtables:
+        """For one more row: what was reserved, from own memtables, or those of another store.
+        MemoryLimitError if there is none: another thread was quicker."""
+        if self._reserved:
+            self._give_back(self._reserved)
+        elif self.memtables:
             self.flush()
         elif not self._memory.relieve(self._store):
-            raise no_room(self._memory.budget, self._kept())
+            raise self._no_room()
+
+    def _no_room(self) -> MemoryLimitError:
+        elsewhere = self._memory.bytes_beside(self._store)
+        return no_room(self._memory.budget, self._kept(), elsewhere)
 
     def pace(self, written_bytes: int) -> None:
         """After a write of so many bytes: pay for the merge under way, if it is behind."""

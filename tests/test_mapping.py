@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_refused(store):
 def test_an_iteration_ends_where_the_store_is_written_to(store):
     words = StoreMapping(store, "words", unique=True)
     words.update({"a": {"count": 1}, "b": {"count": 2}})
-    with pytest.raises(InvalidArgumentError, match="older than the last write"):  # noqa: PT012
+    with pytest.raises(InvalidArgumentError, match="written to or flushed"):  # noqa: PT012
         for key in words:
             del words[key]
 

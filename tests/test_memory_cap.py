@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from sample_streams import CUSTOMERS, KEY, STREAMS, customers, keys_of, scanned
+from sample_streams import CUSTOMERS, KEY, STREAMS, customers, fetched, keys_of, scanned
 
 from lsmstate.errors import InvalidArgumentError, LsmStateError, MemoryLimitError
 from lsmstate.lsm_store import LsmStore
@@ -275,19 +275,45 @@ def test_no_room_for_a_row_is_an_error_and_ends(tmp_path):
         store.close()
 
 
-def test_a_probe_of_a_store_whose_memtable_another_store_had_flushed_is_refused(tmp_path):
-    with opened(tmp_path, 0, memory_bytes=8 * MIB) as one:
-        one.append("customers", customers(*range(100)), keys_of(*range(100)))
-        probe = one.probe("customers", keys_of(*range(100)))
+def test_a_store_that_is_being_read_is_not_flushed_for_another_one(tmp_path):
+    """What a read has begun with stays, until the store itself is written to."""
+    numbers = [*range(100)]
+    with opened(tmp_path, 0, memory_bytes=8 * MIB) as one, opened(tmp_path, 1) as two:
+        one.append("customers", customers(*numbers), keys_of(*numbers))
+        probe = one.probe("customers", keys_of(*numbers))
         scan = one.scan("customers", 100)
         next(scan)
-        with opened(tmp_path, 1, memory_bytes=8 * MIB) as two:
-            assert process_memory().relieve(two)
-        with pytest.raises(LsmStateError, match="again"):
+        assert not process_memory().relieve(two)
+        assert len(fetched(probe, np.arange(100))) == 100
+        del probe
+        assert not process_memory().relieve(two)
+        assert sum(piece.num_rows for piece in scan) < 100
+        assert process_memory().relieve(two)
+        probe = one.probe("customers", keys_of(*numbers))
+        one.append("customers", customers(100), keys_of(100))
+        with pytest.raises(LsmStateError, match="written to or flushed"):
             list(probe.fetch(np.arange(100), MIB))
-        with pytest.raises(LsmStateError, match="again"):
-            next(scan)
-        assert sum(one.probe("customers", keys_of(*range(100))).counts.tolist()) == 100
+        assert process_memory().relieve(two)  # that probe is of no use any more
+
+
+def test_what_other_stores_read_is_named_where_there_is_no_room(tmp_path):
+    with opened(tmp_path, 0, memory_bytes=8 * MIB) as one, opened(tmp_path, 1) as two:
+        numbers = [*range(100)]
+        one.append("customers", customers(*numbers), keys_of(*numbers))
+        probe = one.probe("customers", keys_of(*numbers))
+        budget = process_memory().budget
+        taken = budget.limit - budget.total_bytes - 100 * KIB
+        budget.hold("frames", taken)
+        try:
+            with pytest.raises(MemoryLimitError, match=r"memtables of other stores hold \d+ bytes"):
+                two.append("customers", *batch([1], [1], 300 * KIB))
+            del probe
+            budget.hold("frames", -700 * KIB)
+            taken -= 700 * KIB
+            two.append("customers", *batch([1], [1], 300 * KIB))
+        finally:
+            budget.hold("frames", -taken)
+        assert len(scanned(two, "customers")) == 1
 
 
 def test_resident_memory_of_a_process_stays_near_the_cap(tmp_path):

@@ -4,6 +4,7 @@ import gc
 import os
 import threading
 
+import pyarrow as pa
 import pytest
 from sample_streams import STREAMS, customers, ids, keys_of, scanned
 
@@ -133,8 +134,9 @@ def test_many_snapshots_retain_no_more_than_one_share_of_memtables(tmp_path):
         assert store.stats().peak_memory_bytes <= 8 * MIB
 
 
-def test_a_write_that_finds_no_memory_names_the_snapshots(tmp_path):
-    store = opened(tmp_path, memory_bytes=8 * MIB)
+@pytest.mark.parametrize("background", [False, True], ids=["", "background"])
+def test_a_write_that_finds_no_memory_names_the_snapshots(tmp_path, background):
+    store = opened(tmp_path, memory_bytes=8 * MIB, background=background)
     fill(store, 0)
     snapshot = store.snapshot()
     store.flush()
@@ -144,12 +146,25 @@ def test_a_write_that_finds_no_memory_names_the_snapshots(tmp_path):
     budget.hold("frames", taken)
     try:
         with pytest.raises(MemoryLimitError, match=r"snapshots hold \d+ bytes.*as of write 1"):
-            store.append("customers", customers(1, name="w" * 300 * KIB), keys_of(1))
+            store.append("customers", customers(9_999, name="w" * 300 * KIB), keys_of(1))
+        with pytest.raises(MemoryLimitError, match="one more row"):
+            store.append("customers", *many_parts_and_a_huge_row())
     finally:
         budget.hold("frames", -taken)
     assert len(scanned(snapshot, "customers")) == 2000
     snapshot.close()
+    assert len(scanned(store, "customers")) == 2000  # it was refused, and nothing else
+    fill(store, 2000)
     store.close()
+    with opened(tmp_path, memory_bytes=8 * MIB) as store:
+        assert sorted(ids(scanned(store, "customers"))) == list(range(4000))
+
+
+def many_parts_and_a_huge_row():
+    """A batch that is encoded in several parts, of which only the last takes much memory."""
+    small = customers(*range(10_000, 11_000), name="w" * 1000)
+    huge = customers(20_000, name="w" * 300 * KIB)
+    return pa.concat_batches([small, huge]), keys_of(*range(1001))
 
 
 def test_reading_a_snapshot_in_another_thread_while_the_store_is_written_to(tmp_path):
