@@ -45,10 +45,13 @@ class Options:
     """Bits per key of the Bloom filters; 10 let one absent key in a hundred through. 0: none."""
 
     compression: str = "lz4"
-    """``lz4``, ``zstd`` or ``none``, for the upper levels."""
+    """``lz4``, ``zstd`` or ``none``, for all runs but the bottom one. There are two choices and not
+    one a level: of ten bytes nine lie in the bottom run (``fanout`` 4, lazy or leveled), and what
+    lies above is rewritten before a denser codec has paid for itself."""
 
     bottom_compression: str = "lz4"
-    """The same for the bottom run, which holds most of the data and is written least often."""
+    """The same for what is merged into the bottom run, which holds most of the data and is written
+    least often. Runs keep the codec they were written with until they are merged."""
 
     fanout: int = 4
     """Runs of one level that are merged into one run of the next."""
