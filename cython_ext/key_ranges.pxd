@@ -11,7 +11,9 @@ cdef class KeyRanges:
     cdef readonly tuple items      # of (low, high), ascending, apart from one another
     cdef Bound* bounds             # the same, borrowed: low, high, low, high ...
     cdef Py_ssize_t count
+    cdef readonly int64_t nbytes   # bytes of memory held, roughly
     cdef Budget budget             # charged with nbytes, or None
-    cdef int64_t charged
+    cdef int component
+    cdef void _charge(self, Budget budget, int component) noexcept
     # Whether the key lies in one of the ranges.
     cdef bint covers(self, const uint8_t* key, size_t size) noexcept nogil

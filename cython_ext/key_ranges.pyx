@@ -8,7 +8,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 
-from cython_ext.budget cimport MEMTABLE, Budget
+from cython_ext.budget cimport MEMTABLE, TABLES, Budget
 from cython_ext.coding cimport compare
 
 
@@ -21,6 +21,7 @@ cdef class KeyRanges:
         self.count = 0
 
     def __init__(self, items=(), Budget budget=None):
+        """`budget`: charged for them as part of a memtable."""
         cdef Py_ssize_t i
         cdef bytes bound
         self.items = _in_order(items)
@@ -32,15 +33,14 @@ cdef class KeyRanges:
             bound = self.items[i // 2][i % 2]
             self.bounds[i].data = <const uint8_t*> <const char*> bound
             self.bounds[i].size = len(bound)
+        self.nbytes = sum([len(low) + len(high) + 128 for low, high in self.items])
         if budget is not None:
-            self.charged = self.nbytes
-            budget.charge(MEMTABLE, self.charged)
-            self.budget = budget
+            self._charge(budget, MEMTABLE)
 
     def __dealloc__(self):
         free(self.bounds)
         if self.budget is not None:
-            self.budget.release(MEMTABLE, self.charged)
+            self.budget.release(self.component, self.nbytes)
 
     def __len__(self) -> int:
         return self.count
@@ -51,10 +51,16 @@ cdef class KeyRanges:
     def __hash__(self) -> int:
         return hash(self.items)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory held, roughly."""
-        return sum(len(low) + len(high) + 128 for low, high in self.items)
+    cdef void _charge(self, Budget budget, int component) noexcept:
+        budget.charge(component, self.nbytes)
+        self.budget = budget
+        self.component = component
+
+    def of_a_run(self, Budget budget not None) -> KeyRanges:
+        """The same ranges, charged beside the indexes of open tables."""
+        cdef KeyRanges found = KeyRanges(self.items)
+        found._charge(budget, TABLES)
+        return found
 
     def joined(self, KeyRanges other not None) -> KeyRanges:
         """What lies in the one or in the other."""

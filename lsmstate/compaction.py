@@ -34,6 +34,10 @@ def pick(runs: Sequence[Run], options: Options, busy: int = 0) -> Task | None:
     if task is not None:
         return task
     free = runs[busy:]
+    if not busy and sum(run.deleted.nbytes for run in runs) > options.memory_bytes // 32:
+        # Only the bottom forgets deleted ranges: those of the run with most of them go there.
+        most = max(range(len(runs)), key=lambda place: runs[place].deleted.nbytes)
+        return Task(0, most + 1, max(1, runs[0].level))
     surplus = len(free) + (busy > 0) - options.max_runs
     if surplus > 0 and len(free) > 1:
         least = min(surplus + 1, len(free))

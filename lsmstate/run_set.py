@@ -79,7 +79,7 @@ class RunSet:
     def recover(self, pointer: str) -> Edit:
         """Adopt the state a pointer names. CorruptionError, InvalidArgumentError."""
         found = recover(self._tables, self._directory, pointer, self._streams)
-        self.version = self._committed = found.edit.version
+        self.version = self._committed = found.edit.version.with_ranges(self._charged)
         self._base, self._base_runs = found.base, found.base_runs
         self.pointer = self.opened_at = pointer
         if found.edit.merge is not None:
@@ -265,12 +265,16 @@ class RunSet:
         deleted: KeyRanges,
     ) -> None:
         before = self.version
-        self.version = self._without_deleted(before.replaced(start, end, files, level, deleted))
+        made = before.replaced(start, end, files, level, self._charged(deleted))
+        self.version = self._without_deleted(made)
         if self._owner.single_commit:
             kept = {file.name for file in self.version.files}
             for file in before.files:
                 if file.name in self._own_files and file.name not in kept:
                     self._drop(file.name)
+
+    def _charged(self, deleted: KeyRanges) -> KeyRanges:
+        return deleted.of_a_run(self._files.budget) if len(deleted) else deleted
 
     def _without_deleted(self, version: Version) -> Version:
         """Leave out files of which every key was deleted. A merge under way knows the runs by
@@ -285,9 +289,8 @@ class RunSet:
         table = flush.finish()
         own, name = table.described(), table.name
         place = len(self.version.runs)
-        version = self.version.replaced(
-            place, place, (own,) if own.keys else (), 0, deleted_by(flush.memtables)
-        )
+        deleted = self._charged(deleted_by(flush.memtables))
+        version = self.version.replaced(place, place, (own,) if own.keys else (), 0, deleted)
         sequence, reached = flush.replay_from
         version = self._without_deleted(version).at_sequence(sequence + (reached > 0))
         partial = self._leave_merge() if self._owner.single_commit else None

@@ -1,5 +1,6 @@
 """The set of runs that make up a store at one instant: values, never changed in place."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from cython_ext.key_ranges import KeyRanges
@@ -112,6 +113,11 @@ class Version:
             if not kept[-1].files:
                 kept.pop()
         return replace(self, runs=tuple(reversed(kept)))
+
+    def with_ranges(self, change: Callable[[KeyRanges], KeyRanges]) -> "Version":
+        """The same version, each run's deleted ranges as ``change`` gives them back."""
+        runs = (replace(run, deleted=change(run.deleted)) for run in self.runs)
+        return replace(self, runs=tuple(runs))
 
     def with_file(self, before: FileMeta, after: FileMeta) -> "Version":
         """The same version with a file's description completed."""

@@ -6,9 +6,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from cython_ext.key_ranges import KeyRanges
 from lsmstate.compaction import pick
 from lsmstate.options import Options
-from lsmstate.version import FileMeta, Run, Version
+from lsmstate.version import NOTHING, FileMeta, Run, Version
 
 MERGING = ("lazy", "leveled", "tiered")
 OPTIONS = st.builds(
@@ -52,9 +53,11 @@ def settled(version, options, shrink=1.0):
         assert task.bottom == (task.start == 0)
         size = int(sum(r.size for r in version.runs[task.start : task.end]) * shrink)
         written += size
-        version = version.replaced(
-            task.start, task.end, (meta(f"m{version.next_run}", size),) if size else (), task.level
-        )
+        files = (meta(f"m{version.next_run}", size),) if size else ()
+        deleted = NOTHING
+        for each in version.runs[task.start : task.end]:
+            deleted = deleted.joined(each.deleted)
+        version = version.replaced(task.start, task.end, files, task.level, deleted)
         version.check()
     raise AssertionError("the merging never ends")
 
@@ -137,6 +140,23 @@ def test_runs_of_a_merge_under_way_are_left_alone(merging):
     assert (task.start, task.end) == (3, 7)
     assert 1 <= task.level <= runs[2].level
     assert pick(runs[:3], options, busy=3) is None
+
+
+def test_deleted_ranges_take_no_more_than_a_small_part_of_the_memory():
+    """They vanish in the bottom run only, so a run with too many is merged into it."""
+    options = Options(memory_bytes=8 << 20)
+    version = Version((run(0, 8, 10**9),), 1, 1)
+    most = 0
+    for flush in range(200):
+        place = len(version.runs)
+        low = flush.to_bytes(4, "big")
+        ranges = KeyRanges([(low + bytes([i]), low + bytes([i, 0])) for i in range(250)])
+        assert ranges.nbytes > 30_000
+        version = version.replaced(place, place, (meta(f"f{flush}", 10**5),), 0, ranges)
+        version, _ = settled(version, options)
+        version.check()
+        most = max(most, sum(each.deleted.nbytes for each in version.runs))
+    assert most <= 8 << 15
 
 
 def test_tiny_flushes_do_not_rewrite_a_large_bottom(record_property):
