@@ -4,7 +4,6 @@ A read does not care whose they are: the store's present ones, until the next wr
 snapshot, until it is closed.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sized
 from functools import partial
 from typing import NamedTuple
@@ -154,16 +153,16 @@ class LsmReader:
         if not tiers.may_hold(hidden_number(self._numbers[stream], self._streams)):
             return LsmProbe(lookup, access)
         retracted = self._retracted(tiers, stream, encoded, asked_for)
-        return RetractedProbe(lookup, Retractions(retracted), self._row_codecs[stream], access)
+        return RetractedProbe(lookup, retracted, self._row_codecs[stream], access)
 
     def _retracted(
         self, tiers: Tiers, stream: str, keys: KeyBatch, positions: Positions | None
-    ) -> dict[int, Counter[bytes]]:
+    ) -> Retractions:
         """What was retracted under these keys, by position."""
         lookup = self._lookup(
             tiers, stream, hidden_number(self._numbers[stream], self._streams), keys, positions
         )
-        return retracted_rows(lookup, self._row_codecs[stream])
+        return retracted_rows(lookup, self._row_codecs[stream], self._budget)
 
     def _lookup(
         self,
@@ -219,7 +218,7 @@ class LsmReader:
             names = self._key_codecs[stream].encode(keys).to_pylist()
             new = sorted({name for name in names if name is not None and name != last})
             found = self._retracted(self._tiers(), stream, KeyBatch.from_bytes([*new]), None)
-            left = left.carried(last, {new[place]: rows for place, rows in found.items()})
+            left = left.carried(last, found, new)
             last = names[-1]
             live = left.live(names, rows, self._row_codecs[stream])
             if live.any():

@@ -15,20 +15,44 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cython_ext.budget import Budget
 from cython_ext.lookup import Lookup
 from cython_ext.probe import Cursor
 from cython_ext.row_codec import RowCodec
+from lsmstate.errors import MemoryLimitError
 from lsmstate.store import Matches, Positions
 from lsmstate.store_checks import Access, checked_positions, read_stepwise
 
 _PIECE_BYTES = 1 << 20
+#: What a row takes as a Python object that is counted in a dict, beside its own bytes.
+_HEAD_BYTES = 160
+
+
+class Charge:
+    """Bytes of the budget, given back when nobody holds this any more."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.nbytes = 0
+        self._budget = budget
+
+    def grow(self, size: int) -> bool:
+        """Whether so many bytes more fit."""
+        fits = self._budget.try_hold("probe", size)
+        self.nbytes += size if fits else 0
+        return fits
+
+    def __del__(self) -> None:
+        self._budget.hold("probe", -self.nbytes)
 
 
 class Retractions:
-    """How often each encoded row of some keys is still to be taken."""
+    """How often each encoded row of some keys is still to be taken. ``charges`` are for them."""
 
-    def __init__(self, left: Mapping[Any, Mapping[bytes, int]]) -> None:
+    def __init__(
+        self, left: Mapping[Any, Mapping[bytes, int]], charges: Sequence[Charge] = ()
+    ) -> None:
         self._left = {key: dict(rows) for key, rows in left.items()}
+        self._charges = tuple(charges)
 
     def __bool__(self) -> bool:
         return bool(self._left)
@@ -38,11 +62,15 @@ class Retractions:
         return list(self._left)
 
     def copy(self) -> "Retractions":
-        return Retractions(self._left)
+        return Retractions(self._left, self._charges)
 
-    def carried(self, key: Hashable, more: Mapping[Any, Mapping[bytes, int]]) -> "Retractions":
-        """What is left of one key, and the retractions of further keys."""
-        return Retractions({**{k: rows for k, rows in self._left.items() if k == key}, **more})
+    def carried(self, key: Hashable, more: "Retractions", names: Sequence[Any]) -> "Retractions":
+        """What is left of one key, and the retractions of further keys, by their names."""
+        further = {names[place]: rows for place, rows in more._left.items()}
+        if key not in self._left:
+            return Retractions(further, more._charges)
+        charges = self._charges + (more._charges if further else ())
+        return Retractions({key: self._left[key], **further}, charges)
 
     def live(
         self, keys: Sequence[Hashable], rows: pa.RecordBatch, codec: RowCodec
@@ -60,14 +88,24 @@ class Retractions:
         return live
 
 
-def retracted_rows(lookup: Lookup, codec: RowCodec) -> dict[int, Counter[bytes]]:
-    """What the hidden stream holds of the keys of a lookup, by position. Memory: all of it."""
+def retracted_rows(lookup: Lookup, codec: RowCodec, budget: Budget) -> Retractions:
+    """What the hidden stream holds of the keys of a lookup, by position. Memory: all of it, charged
+    to the budget; MemoryLimitError if it does not fit."""
     counts, _ = lookup.count()
     found: dict[int, Counter[bytes]] = {}
+    charge = Charge(budget)
     for positions, rows in _pieces(lookup, np.flatnonzero(counts), _PIECE_BYTES):
-        for position, row in zip(positions.tolist(), codec.encode(rows).to_pylist(), strict=True):
+        encoded = codec.encode(rows).to_pylist()
+        if not charge.grow(sum(map(len, encoded)) + _HEAD_BYTES * len(encoded)):
+            raise MemoryLimitError(
+                f"the retractions of {len(counts)} keys that are read take more than "
+                f"{charge.nbytes} bytes, and the memory cap leaves no more; read fewer keys at a "
+                "time, compact() the store so that rows and their retractions go, or raise "
+                "memory_bytes"
+            )
+        for position, row in zip(positions.tolist(), encoded, strict=True):
             found.setdefault(position, Counter())[row] += 1
-    return found
+    return Retractions(found, [charge])
 
 
 class RetractedProbe:

@@ -1,6 +1,7 @@
 """What deleting leaves in the runs of our own store: ranges hide older runs, files go unread."""
 
 import dataclasses
+import gc
 from collections import Counter
 
 import msgpack
@@ -8,7 +9,9 @@ import pyarrow as pa
 import pytest
 from sample_streams import RETURNS, STREAMS, customers, ids, keys_of, scanned
 
+from lsmstate.errors import MemoryLimitError
 from lsmstate.lsm_store import LsmStore
+from lsmstate.memory_budget import process_memory
 from lsmstate.options import KIB, MIB, Options
 
 #: Without the worker, so that what is in which run does not depend on its speed.
@@ -84,6 +87,55 @@ def test_ranges_in_the_bottom_run_are_forgotten(tmp_path):
         expected = sorted([*range(10), *range(50), *range(180, 200)])
         assert ids(scanned(store, "customers")) == expected
         assert run.rows == len(expected)
+
+
+def test_the_ranges_of_runs_count_against_the_cap(tmp_path):
+    used = process_memory().budget.usage
+    before = used()["tables"]
+    with LsmStore.open(str(tmp_path), STREAMS, options=TINY) as store:
+        fill(store, range(10))
+        store.flush()
+        for number in range(0, 600, 2):
+            store.delete_range("customers", low=(number,), high=(number + 1,))
+        store.flush()
+        (ranges,) = [run.deleted for run in store._runs.version.runs if len(run.deleted)]
+        assert used()["tables"] - before >= ranges.nbytes > 30_000
+    del store, ranges
+    with LsmStore.open(str(tmp_path), STREAMS, options=TINY) as store:
+        assert used()["tables"] - before > 30_000
+    del store
+    gc.collect()
+    assert used()["tables"] - before < 30_000
+
+
+def test_retractions_of_probed_keys_count_against_the_cap(tmp_path):
+    """They are held as long as the probe is, and refused where they do not fit."""
+    budget = process_memory().budget
+    with LsmStore.open(str(tmp_path), STREAMS, options=TINY) as store:
+        fill(store, range(400))
+        store.retract("customers", customers(*range(300), name="w" * 900), keys_of(*range(300)))
+        before = budget.usage()["probe"]
+        probe = store.probe("customers", keys_of(*range(400)))
+        assert probe.counts.sum() == 100
+        assert budget.usage()["probe"] - before > 300 * 900
+        del probe
+        assert budget.usage()["probe"] == before
+        assert len(scanned(store, "customers")) == 100
+        assert budget.usage()["probe"] == before
+        process_memory().cache.clear()
+        taken = budget.limit - budget.total_bytes - 128 * KIB
+        budget.hold("frames", taken)
+        try:
+            for read in (
+                lambda: store.probe("customers", keys_of(*range(400))),
+                lambda: store.get_many("customers", keys_of(*range(400))),
+            ):
+                with pytest.raises(MemoryLimitError, match=r"retractions of 400 keys .* compact"):
+                    read()
+            assert store.probe("customers", keys_of(3, 350)).counts.tolist() == [0, 1]
+        finally:
+            budget.hold("frames", -taken)
+        assert budget.usage()["probe"] == before
 
 
 def test_many_ranges_make_the_memtable_full(tmp_path):
