@@ -25,12 +25,17 @@ class KeyClass:
     columns: Mapping[str, str]
     type: pa.DataType
     """In which they are compared."""
+    written: Mapping[str, str]
+    """The same columns as the condition names them: others where somebody converted them."""
 
     @property
     def name(self) -> str:
         """The class's first column, ``stream.column``."""
-        stream, column = next(iter(self.columns.items()))
+        stream, column = next(iter(self.written.items()))
         return f"{stream}.{column}"
+
+    def __str__(self) -> str:
+        return " = ".join(f"{stream}.{column}" for stream, column in self.written.items())
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,11 @@ class GraphSpec:
         for members in key_classes(streams, on):
             holders = {column.stream: column.name for column in members}
             columns = {name: holders[name] for name in streams if name in holders}
-            classes.append(KeyClass(columns, class_type(streams, columns)))
+            classes.append(KeyClass(columns, class_type(streams, columns), columns))
+        # So that two ways of writing one condition give one spec.
+        places = {(s, c): place for s in streams for place, c in enumerate(streams[s].names)}
+        names = list(streams)
+        classes.sort(key=lambda c: [(names.index(s), places[s, n]) for s, n in c.columns.items()])
         spec = cls(dict(streams), tuple(classes), {name: len(streams[name]) for name in streams})
         spec._check_connected()
         assert len(spec.output_schema) == sum(spec.shown.values())
@@ -83,7 +92,7 @@ class GraphSpec:
             others = (other for other in self.streams if other != name)
             shared = {self._shared(name, other) for other in others} - {()}
             for classes in sorted(shared):
-                columns = ", ".join(self.classes[number].columns[name] for number in classes)
+                columns = ", ".join(self.classes[number].written[name] for number in classes)
                 found.append(Index(f"{name}({columns})", name, classes))
         return tuple(found)
 

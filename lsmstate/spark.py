@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from spark_integration.demo import DemoSettings, run_demo
     from spark_integration.query_state import QueryState
     from spark_integration.rescale import drop_original, rescale, undo_rescale
+    from spark_integration.shares_choice import explain_join
     from spark_integration.stateful_batches import stateful_batches
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "InputBatch",
     "QueryState",
     "drop_original",
+    "explain_join",
     "multiway_join",
     "register",
     "rescale",
@@ -35,6 +37,7 @@ _MODULES = {
     "InputBatch": "spark_integration.bucket",
     "QueryState": "spark_integration.query_state",
     "drop_original": "spark_integration.rescale",
+    "explain_join": "spark_integration.shares_choice",
     "multiway_join": "spark_integration.api",
     "register": "spark_integration.data_source",
     "rescale": "spark_integration.rescale",

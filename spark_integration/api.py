@@ -1,19 +1,29 @@
 """multiway_join: named streaming DataFrames and a condition -> one streaming DataFrame."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from joins.spec import Condition, JoinSpec, output_names
+from joins.graph_spec import GraphSpec, create_spec
+from joins.spec import Condition, output_names
+from joins.split_condition import SplitCondition, split_condition
 from lsmstate.errors import InvalidArgumentError
 from spark_integration.inputs import Inputs, session_of
-from spark_integration.join_function import CoercedSpec, join_function
+from spark_integration.join_function import (
+    CoercedSpec,
+    coerced_graph,
+    condition_of,
+    graph_join_function,
+    join_function,
+)
 from spark_integration.operator_options import OPTION_NAMES, OperatorOptions, nearest
 from spark_integration.plan import StatefulPlan
+from spark_integration.residual import filtered
 from spark_integration.schemas import output_fields
+from spark_integration.shares_choice import with_shares
 from spark_integration.stateful_operator import default_buckets, stateful_operator
 
 _OPERATOR: Final = "multiway_join"
@@ -29,6 +39,8 @@ def multiway_join(
     backend: str = "lsm",
     buckets: int | None = None,
     state_dir: str | None = None,
+    rows: Mapping[str, int] | None = None,
+    shares: Mapping[str, int] | None = None,
     **reserved: Any,
 ) -> DataFrame:
     """Join streaming DataFrames over their full history, in one operator.
@@ -36,9 +48,16 @@ def multiway_join(
         joined = multiway_join({"o": orders, "p": payments}, on="o.id = p.order_id")
         joined.select("amount", "o_day").writeStream...
 
-    ``on`` is SQL text of equalities joined by AND, or the key columns of each stream
+    ``on`` is SQL text of conditions joined by AND, or the key columns of each stream
     (``{"o": ["id"], "p": ["order_id"]}``), or the columns all streams share by name (``["id"]``).
-    Keys are compared as Spark's ``=`` compares them; a null key matches nothing.
+    Equalities of two streams' columns are keys, compared as Spark's ``=`` compares them; a null
+    key matches nothing. Other conditions (``o.day < p.day``) filter what the keys match.
+
+    **Several keys.** Streams need not share one key: ``c.id = o.c_id AND o.id = l.o_id`` joins all
+    three in one operator. Rows then go to the cells of a grid of buckets and are copied along
+    the dimensions they have no key for (shares). ``rows`` says how many rows each stream has in
+    proportion, which makes the copies few; ``shares`` sets the buckets per key instead, as in
+    ``{"c.id": 2, "o.id": 4}``. The first start's choice is kept; ``explain_join`` shows it.
 
     **Columns of the result.** All columns of all inputs, in the order of ``streams``. A name that
     occurs in one input only stays; one that occurs in several becomes ``<stream>_<column>``
@@ -63,14 +82,18 @@ def multiway_join(
     remedy = f"join it afterwards: {_OPERATOR}(...).join({{name}}, ...)"
     spark = session_of(streams, "stream", remedy)
     options = OperatorOptions.of(memory, backend, buckets, state_dir)
-    inputs = Inputs.of(spark, streams, _key_columns(streams, on))
-    spec = _spec(inputs)
+    condition = split_condition(on) if isinstance(on, str) else SplitCondition("", ())
+    keys = _keys(streams, condition.keys or on)
+    inputs = Inputs.of(spark, streams, keys)
+    is_graph = any(None in columns for columns in keys.values())
+    _check_graph_options(is_graph, rows, shares)
+    spec = coerced_graph(inputs) if is_graph else CoercedSpec.of(inputs)
     plan = StatefulPlan(
         operator=_OPERATOR,
         inputs=inputs.plans,
         state=spec.stream_schemas,
         output=spec.output_schema,
-        settings=_pinned(inputs, spec, options),
+        settings=_pinned(inputs, options),
         keeps_null_keys=False,
         output_mode="append",
         memory_bytes=options.memory_bytes,
@@ -78,8 +101,15 @@ def multiway_join(
         buckets=options.buckets,
         default_buckets=default_buckets(spark),
         state_dir=options.state_dir,
+        explanation=f"one key: {condition_of(inputs)}\neach row goes to the bucket of its key",
     )
-    return stateful_operator(plan, inputs, join_function(spec), _output(streams))
+    if isinstance(spec, GraphSpec):
+        plan = with_shares(plan, spec, rows or {}, shares)
+        function = graph_join_function(spec, inputs)
+    else:
+        function = join_function(spec)
+    joined = stateful_operator(plan, inputs, function, _output(streams))
+    return filtered(joined, streams, condition.rest)
 
 
 def _check_reserved(reserved: Mapping[str, Any]) -> None:
@@ -105,31 +135,36 @@ def _check_streams(streams: Mapping[str, DataFrame]) -> None:
         )
 
 
-def _key_columns(streams: Mapping[str, DataFrame], on: Condition) -> Mapping[str, Sequence[str]]:
-    """The key columns of each stream, whose n-th ones are equal in a result."""
-    # Which columns make up the key is JoinSpec's business, the types they are compared in are
+def _keys(streams: Mapping[str, DataFrame], on: Condition) -> dict[str, list[str | None]]:
+    """The key columns of each stream, whose n-th ones are equal in a result; None for no such."""
+    # Which columns make up a key is the spec's business, the types they are compared in are
     # Spark's: names are resolved on columns of one type.
     alike = {
         name: pa.schema([(column, pa.int64()) for column in frame.schema.names])
         for name, frame in streams.items()
     }
-    return JoinSpec.create(alike, on).keys
+    spec = create_spec(alike, on)
+    if isinstance(spec, GraphSpec):
+        return {name: [c.columns.get(name) for c in spec.classes] for name in streams}
+    return {name: list(columns) for name, columns in spec.keys.items()}
 
 
-def _spec(inputs: Inputs) -> CoercedSpec:
-    rows = {plan.name: plan.rows for plan in inputs.plans}
-    keys = {
-        name: tuple(key.columns[number].column for key in inputs.keys)
-        for number, name in enumerate(rows)
-    }
-    return CoercedSpec(rows, keys, inputs.key_schema)
+def _check_graph_options(
+    is_graph: bool, rows: Mapping[str, int] | None, shares: Mapping[str, int] | None
+) -> None:
+    for name, value in {"rows": rows, "shares": shares}.items():
+        if value is not None and not is_graph:
+            raise InvalidArgumentError(
+                f"{name}={value!r}: all streams share one key, so every row goes to one bucket; "
+                f"leave {name} out"
+            )
 
 
-def _pinned(inputs: Inputs, spec: CoercedSpec, options: OperatorOptions) -> dict[str, Any]:
+def _pinned(inputs: Inputs, options: OperatorOptions) -> dict[str, Any]:
     """What the checkpoint has to agree with."""
     return {
-        "streams": list(spec.streams),
-        "condition": spec.condition,
+        "streams": list(inputs.frames),
+        "condition": condition_of(inputs),
         "backend": options.backend,
         "key types": inputs.key_types,
         "time zone of the keys": inputs.time_zone,

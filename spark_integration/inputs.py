@@ -16,10 +16,11 @@ from spark_integration.schemas import arrow_schema, pinned_type
 
 @dataclass(frozen=True)
 class Inputs:
-    """Inputs of one operator, in their order, with their common key."""
+    """Inputs of one operator, in their order, with the keys they have in common."""
 
     frames: Mapping[str, DataFrame]
     keys: tuple[Key, ...]
+    key_names: tuple[str, ...]
     plans: tuple[InputPlan, ...]
 
     @classmethod
@@ -27,31 +28,42 @@ class Inputs:
         cls,
         spark: SparkSession,
         frames: Mapping[str, DataFrame],
-        columns: Mapping[str, Sequence[str]],
+        columns: Mapping[str, Sequence[str | None]],
         key_names: Sequence[str] | None = None,
     ) -> "Inputs":
-        """``columns``: the key columns of each input, whose n-th ones are compared; ``key_names``
-        what they are called in the state, by default k0, k1, ... InvalidArgumentError if Spark
-        does not compare them, or a column cannot be stored."""
+        """``columns``: the key columns of each input, whose n-th ones are compared; None where an
+        input has no such key, which at least one has. ``key_names``: what they are called in the
+        state, by default k0, k1, ... InvalidArgumentError if Spark does not compare them, or a
+        column cannot be stored."""
         schemas = {name: frame.schema for name, frame in frames.items()}
         rows = {name: arrow_schema(name, schema) for name, schema in schemas.items()}
         count = len(next(iter(columns.values())))
         keys = tuple(
-            Key.of(spark, [KeyColumn.of(name, schemas[name][columns[name][k]]) for name in frames])
+            Key.of(
+                spark,
+                [
+                    KeyColumn.of(name, schemas[name][column])
+                    for name in frames
+                    if (column := columns[name][k]) is not None
+                ],
+            )
             for k in range(count)
         )
-        names = key_names or [f"k{k}" for k in range(count)]
-        coerced = pa.schema([(n, key.arrow) for n, key in zip(names, keys, strict=True)])
+        names = tuple(key_names or (f"k{k}" for k in range(count)))
+        coerced = _key_schema(names, keys)
         plans = tuple(
-            _input_plan(name, schemas[name], rows[name], number, keys, coerced)
-            for number, name in enumerate(frames)
+            _input_plan(name, schemas[name], rows[name], keys, coerced) for name in frames
         )
-        return cls(frames, keys, plans)
+        return cls(frames, keys, names, plans)
 
     @property
     def key_schema(self) -> pa.Schema:
         """The types in which keys are compared, under their names in the state."""
-        return self.plans[0].key
+        return _key_schema(self.key_names, self.keys)
+
+    def keys_of(self, name: str) -> tuple[Key, ...]:
+        """The keys that an input has."""
+        return tuple(key for key in self.keys if name in key.columns)
 
     @property
     def key_types(self) -> list[str]:
@@ -94,21 +106,28 @@ def _input_plan(
     name: str,
     schema: T.StructType,
     rows: pa.Schema,
-    number: int,
     keys: Sequence[Key],
     coerced: pa.Schema,
 ) -> InputPlan:
+    own = []
     positions: list[int] = []
     casts: list[pa.Field] = []
     for key, field in zip(keys, coerced, strict=True):
-        stored = rows.get_field_index(key.columns[number].column)
-        if key.is_stored(number, rows.field(stored).type):
+        if name not in key.columns:
+            continue
+        own.append(field)
+        stored = rows.get_field_index(key.columns[name].column)
+        if key.is_stored(name, rows.field(stored).type):
             positions.append(stored)
         else:
             positions.append(len(rows) + len(casts))
             casts.append(field)
     pinned = [f"{f.name} {pinned_type(f.dataType, f'{name}.{f.name}')}" for f in schema]
-    return InputPlan(name, rows, coerced, tuple(positions), pa.schema(casts), tuple(pinned))
+    return InputPlan(name, rows, pa.schema(own), tuple(positions), pa.schema(casts), tuple(pinned))
+
+
+def _key_schema(names: Sequence[str], keys: Sequence[Key]) -> pa.Schema:
+    return pa.schema([(name, key.arrow) for name, key in zip(names, keys, strict=True)])
 
 
 def _holds_time(kind: pa.DataType) -> bool:

@@ -1,15 +1,19 @@
-"""The join as a stateful function: UMJoin over the bucket's store."""
+"""Joins as stateful functions: UMJoin or GraphJoin over the bucket's store."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow as pa
 
+from joins.graph_spec import GraphSpec, KeyClass
+from joins.local.graph_join import GraphJoin
 from joins.local.umjoin import UMJoin
 from joins.spec import JoinSpec
 from lsmstate.store import MultimapStore
 from spark_integration.bucket import Bucket, BucketFunction, InputBatch
+from spark_integration.inputs import Inputs
+from spark_integration.plan import InputPlan
 
 
 @dataclass(frozen=True)
@@ -18,17 +22,38 @@ class CoercedSpec(JoinSpec):
 
     coerced: pa.Schema
 
+    @classmethod
+    def of(cls, inputs: Inputs) -> "CoercedSpec":
+        rows = {plan.name: plan.rows for plan in inputs.plans}
+        keys = {name: tuple(key.columns[name].column for key in inputs.keys) for name in rows}
+        return cls(rows, keys, inputs.key_schema)
+
     @cached_property
     def key_schema(self) -> pa.Schema:
         return self.coerced
 
-    @property
-    def condition(self) -> str:
-        """The condition in one form, however it was written."""
-        return " AND ".join(
-            " = ".join(f"{name}.{columns[k]}" for name, columns in self.keys.items())
-            for k in range(len(self.key_schema))
-        )
+
+def coerced_graph(inputs: Inputs) -> GraphSpec:
+    """A GraphSpec whose keys Spark casts: those that it had to cast are stored beside the row."""
+    classes = []
+    for number, key in enumerate(inputs.keys):
+        columns = {}
+        for plan in inputs.plans:
+            if plan.name in key.columns:
+                position = plan.key_positions[plan.key.get_field_index(f"k{number}")]
+                columns[plan.name] = _stored(plan).names[position]
+        written = {name: column.column for name, column in key.columns.items()}
+        classes.append(KeyClass(columns, key.arrow, written))
+    streams = {plan.name: _stored(plan) for plan in inputs.plans}
+    return GraphSpec(streams, tuple(classes), {p.name: len(p.rows) for p in inputs.plans})
+
+
+def condition_of(inputs: Inputs) -> str:
+    """The equalities in one form, however they were written."""
+    return " AND ".join(
+        " = ".join(f"{name}.{column.column}" for name, column in key.columns.items())
+        for key in inputs.keys
+    )
 
 
 def join_function(spec: JoinSpec) -> BucketFunction:
@@ -42,3 +67,34 @@ def join_function(spec: JoinSpec) -> BucketFunction:
             yield from joined.process(batch.input, batch.rows, batch.keys)
 
     return join
+
+
+def graph_join_function(spec: GraphSpec, inputs: Inputs) -> BucketFunction:
+    """The same for inputs that are joined by several keys."""
+    plans: Mapping[str, InputPlan] = {plan.name: plan for plan in inputs.plans}
+
+    def join(
+        _bucket: Bucket, batches: Iterator[InputBatch], store: MultimapStore
+    ) -> Iterator[pa.RecordBatch]:
+        joined = GraphJoin(spec, store)
+        for batch in batches:
+            plan = plans[batch.input]
+            places = [k for k, p in enumerate(plan.key_positions) if p >= len(plan.rows)]
+            columns = [*batch.rows.columns, *(batch.keys.column(k) for k in places)]
+            stored = pa.RecordBatch.from_arrays(columns, schema=spec.streams[batch.input])
+            yield from joined.process(batch.input, stored)
+
+    return join
+
+
+def _stored(plan: InputPlan) -> pa.Schema:
+    """The columns of a routed row; keys that were cast get names the row does not have."""
+    taken = set(plan.rows.names)
+    fields = list(plan.rows)
+    for field in plan.cast_keys:
+        name = field.name
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        fields.append(field.with_name(name))
+    return pa.schema(fields)

@@ -3,7 +3,7 @@
 Two values are equal under Spark's ``=`` exactly if what travels of them is equal.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -31,10 +31,10 @@ _PADDED_WHEN_READ: Final = "spark.sql.readSideCharPadding"
 
 @dataclass(frozen=True)
 class Key:
-    """One column of the key: a column of every stream, and how all of them are compared."""
+    """One column of the key: a column of each input that has it, and how they are compared."""
 
-    columns: tuple[KeyColumn, ...]
-    """One per stream, in the streams' order."""
+    columns: Mapping[str, KeyColumn]
+    """By input, in the inputs' order."""
     compared: T.DataType
     """The type Spark's ``=`` casts all of them to."""
     coded: T.DataType
@@ -65,25 +65,25 @@ class Key:
         if length:
             notes.append(f"char({length})")
         pinned = ", ".join([pinned_type(coded, where), *notes])
-        return cls(tuple(columns), compared, coded, length, pinned)
+        return cls({column.stream: column for column in columns}, compared, coded, length, pinned)
 
     @cached_property
     def arrow(self) -> pa.DataType:
         """The type of what travels, by which the state orders its rows."""
-        return arrow_type(self.coded, ", ".join(map(str, self.columns)))
+        return arrow_type(self.coded, ", ".join(map(str, self.columns.values())))
 
-    def is_stored(self, number: int, stored: pa.DataType) -> bool:
-        """Whether the column of stream ``number``, as it is stored, serves as the key itself."""
-        return bool(stored.equals(self.arrow)) and not self._is_padded(number)
+    def is_stored(self, name: str, stored: pa.DataType) -> bool:
+        """Whether the column of input ``name``, as it is stored, serves as the key itself."""
+        return bool(stored.equals(self.arrow)) and not self._is_padded(name)
 
-    def cast(self, number: int, values: Column) -> Column:
-        """The values of stream ``number`` as they are compared."""
-        if self._is_padded(number):
+    def cast(self, name: str, values: Column) -> Column:
+        """The values of input ``name`` as they are compared."""
+        if self._is_padded(name):
             values = F.rpad(values, self.char_length, " ")
         return values.cast(self.compared)
 
-    def _is_padded(self, number: int) -> bool:
-        return any(length < self.char_length for length in self.columns[number].char_lengths)
+    def _is_padded(self, name: str) -> bool:
+        return any(length < self.char_length for length in self.columns[name].char_lengths)
 
 
 def _pads_chars(spark: SparkSession) -> bool:
@@ -91,10 +91,10 @@ def _pads_chars(spark: SparkSession) -> bool:
 
 
 def travelling(
-    frame: DataFrame, number: int, keys: Sequence[Key], positions: Sequence[int]
+    frame: DataFrame, name: str, keys: Sequence[Key], positions: Sequence[int]
 ) -> DataFrame:
-    """The rows of stream ``number`` as route takes them, by position: its own columns, and behind
-    them the key columns whose ``positions`` are not among those."""
+    """The rows of input ``name`` as route takes them, by position: its own columns, and behind
+    them those of its ``keys`` whose ``positions`` are not among those."""
     # PySpark asks for each column by its bare name, which fails where that holds a dot or a quote,
     # or occurs twice; and renaming one by one takes a call each.
     types = {f"c{i}": field.dataType for i, field in enumerate(frame.schema)}
@@ -102,15 +102,15 @@ def travelling(
     frame = frame.toDF(*types)
     beside = {f"c{p}": key for p, key in zip(positions, keys, strict=True) if p >= len(types)}
     casts = {}
-    for name, key in beside.items():
-        source = f"c{sources.index(key.columns[number].column)}"
-        casts[name] = key.cast(number, F.col(source))
-        types[name] = key.coded
+    for place, key in beside.items():
+        source = f"c{sources.index(key.columns[name].column)}"
+        casts[place] = key.cast(name, F.col(source))
+        types[place] = key.coded
     frame = _with(frame, casts)
-    collated = [name for name, key in beside.items() if key.coded != key.compared]
+    collated = [place for place, key in beside.items() if key.coded != key.compared]
     if collated:
         frame = with_collation_keys(frame, collated)
-    carried = {name: carry(F.col(name), t) for name, t in types.items() if carried_type(t) != t}
+    carried = {place: carry(F.col(place), t) for place, t in types.items() if carried_type(t) != t}
     return _with(frame, carried)
 
 

@@ -158,7 +158,7 @@ def _compared_in(spark: SparkSession, left: KeyColumn, right: KeyColumn) -> T.Da
         F.lit(None).cast(left.data_type).alias("l"), F.lit(None).cast(right.data_type).alias("r")
     )
     try:
-        with _quiet_query_log():
+        with quiet_query_log():
             filtered = probe.filter("l = r")
     except AnalysisException as refusal:
         collations = [set(collations_in(column.data_type)) for column in (left, right)]
@@ -173,7 +173,7 @@ def _compared_in(spark: SparkSession, left: KeyColumn, right: KeyColumn) -> T.Da
 
 
 @contextmanager
-def _quiet_query_log() -> Iterator[None]:
+def quiet_query_log() -> Iterator[None]:
     """PySpark logs an analysis error with its Java stack before it raises it; ours says enough."""
     logger = logging.getLogger("SQLQueryContextLogger")
     was_disabled, logger.disabled = logger.disabled, True

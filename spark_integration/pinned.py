@@ -36,6 +36,8 @@ class Pinned:
     """The first micro-batch that has these buckets."""
     pointers: Mapping[int, str] = field(default_factory=dict)
     """By bucket id, where a bucket begins for which Spark keeps no pointer yet."""
+    adopted: Mapping[str, Any] = field(default_factory=dict)
+    """What the first start chose for itself, such as the shares of a join by several keys."""
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], version: int) -> "Pinned":
@@ -47,6 +49,7 @@ class Pinned:
             version,
             origin["first batch"],
             {int(bucket): pointer for bucket, pointer in origin["pointers"].items()},
+            settings.get("adopted", {}),
         )
 
 
@@ -106,6 +109,7 @@ def adopt_or_pin(
             "partitions": partitions,
             "bucket_ids": list(bucket_ids(buckets, partitions)),
             "query_id": query_id,
+            **({"adopted": wanted.adopted} if wanted.adopted else {}),
         }
         if not create_record(path, settings):
             # Another task of the same micro-batch was first: what stands there counts.

@@ -3,11 +3,12 @@ functions."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
 
+from joins.routing.shares import JoinGraph
 from lsmstate.store import StreamSchema
 
 #: A pinned setting, and its value where rows with null keys are kept.
@@ -23,7 +24,8 @@ class InputPlan:
     rows: pa.Schema
     key: pa.Schema
     key_positions: tuple[int, ...]
-    """Per key column its position in ``routed``: a column of the rows, or one that was cast."""
+    """Per key column its position in ``routed``: a column of the rows, or one that was cast.
+    An input of a join by several keys has those it holds."""
     cast_keys: pa.Schema
     """Key columns that travel beside the row, because the row's own column has another type."""
     pinned: tuple[str, ...]
@@ -66,11 +68,23 @@ class StatefulPlan:
     """As asked for; None adopts what the checkpoint pins, or takes the default."""
     default_buckets: int
     state_dir: str | None
+    graph: JoinGraph | None = None
+    """Who holds which key, where the inputs have none in common; then rows go by shares."""
+    adopted: Mapping[str, Any] = field(default_factory=dict)
+    """What the first start pins and later ones take over, whatever they would choose now."""
+    explanation: str = ""
+    """For people: how the operator will work."""
 
     def wanted(self) -> "Wanted":
         """What the checkpoint has to agree with."""
         return Wanted(
-            dict(self.settings), self.buckets, self.default_buckets, self.state_dir, self.operator
+            dict(self.settings),
+            self.buckets,
+            self.default_buckets,
+            self.state_dir,
+            self.operator,
+            dict(self.adopted),
+            self.explanation,
         )
 
 
@@ -83,6 +97,8 @@ class Wanted:
     default_buckets: int
     state_dir: str | None
     operator: str = "multiway_join"
+    adopted: dict[str, Any] = field(default_factory=dict)
+    explanation: str = ""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

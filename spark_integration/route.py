@@ -5,13 +5,12 @@ Runs once per input, before the shuffle. Where null keys match nothing, rows wit
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pyarrow as pa
 
-from cython_ext.key_codec import KeyCodec
-from joins.routing.hash import NO_BUCKET, bucket_of
-from lsmstate.null_safe_store import null_safe_keys, null_safe_schema
 from spark_integration.frames import FramePacker
 from spark_integration.plan import StatefulPlan
+from spark_integration.routers import router_of
 from spark_integration.run import current_run
 from spark_integration.schemas import as_schema
 
@@ -27,17 +26,15 @@ def route_function(plan: StatefulPlan, number: int) -> RouteFunction:
         run = current_run(plan)
         ids = pa.array(run.pinned.bucket_ids, pa.int64()).to_numpy()
         packer = FramePacker(number, run.partition)
-        codec = KeyCodec(null_safe_schema(source.key) if plan.keeps_null_keys else source.key)
+        router = router_of(plan, source, run.pinned)
         for batch in batches:
             if not batch.num_rows:
                 continue
             rows = as_schema(batch, routed)
-            keys = source.keys_of(rows)
-            encoded = codec.encode(null_safe_keys(keys) if plan.keeps_null_keys else keys)
-            buckets = bucket_of(encoded, run.pinned.buckets)
-            has_bucket = buckets != NO_BUCKET
-            buckets[has_bucket] = ids[buckets[has_bucket]]
-            yield from packer.add(rows, buckets)
+            positions, buckets = router.route(source.keys_of(rows))
+            if not np.array_equal(positions, np.arange(rows.num_rows)):
+                rows = rows.take(pa.array(positions))
+            yield from packer.add(rows, ids[buckets])
         yield from packer.finish()
 
     return route

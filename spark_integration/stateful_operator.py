@@ -20,6 +20,7 @@ from spark_integration.key_columns import travelling
 from spark_integration.pinned import check_settings
 from spark_integration.plan import StatefulPlan
 from spark_integration.query import PLAN_METADATA, listen, operators_in
+from spark_integration.residual import quoted
 from spark_integration.route import route_function
 from spark_integration.stateful_body import OUTPUT_DDL, stateful_function
 from spark_integration.unpack import unpack_function
@@ -84,7 +85,8 @@ def _routed(plan: StatefulPlan, inputs: Inputs) -> DataFrame:
     routed: DataFrame | None = None
     for number, source in enumerate(plan.inputs):
         frame = inputs.frames[source.name]
-        rows = travelling(frame, number, inputs.keys, source.key_positions)
+        keys = inputs.keys_of(source.name)
+        rows = travelling(frame, source.name, keys, source.key_positions)
         frames = rows.mapInArrow(route_function(plan, number), FRAME_DDL)
         routed = frames if routed is None else routed.unionAll(frames)
     assert routed is not None
@@ -99,15 +101,11 @@ def _unpacked(payloads: DataFrame, plan: StatefulPlan, output: T.StructType) -> 
     )
     rows = payloads.mapInArrow(unpack_function(plan), travelled)
     restored = {
-        f.name: restore(F.col(_quoted(f.name)), f.dataType).alias(f.name, metadata=f.metadata)
+        f.name: restore(F.col(quoted(f.name)), f.dataType).alias(f.name, metadata=f.metadata)
         for f in output
         if travelled[f.name].dataType != f.dataType
     }
     return rows.withColumns(restored) if restored else rows
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 @contextmanager

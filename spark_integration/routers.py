@@ -1,0 +1,73 @@
+"""Where a row goes: by its one key, or by shares of the keys it holds."""
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cython_ext.key_codec import KeyCodec
+from joins.routing.hash import NO_BUCKET, bucket_of
+from joins.routing.shares import JoinGraph, Shares
+from lsmstate.null_safe_store import null_safe_keys, null_safe_schema
+from spark_integration.pinned import Pinned
+from spark_integration.plan import InputPlan, StatefulPlan
+
+#: Under which the shares stand among what a checkpoint's later starts adopt.
+SHARES: str = "shares"
+
+Numbers = npt.NDArray[np.int64]
+
+
+class Router(Protocol):
+    """Pure: a row's buckets depend on its keys and on what the checkpoint pins, nothing else."""
+
+    def route(self, keys: pa.RecordBatch) -> tuple[Numbers, Numbers]:
+        """Positions of rows, ascending, and beside each the bucket of a copy: 0 to buckets - 1.
+        Rows that match nothing because a key is null are not among them."""
+        ...
+
+
+def router_of(plan: StatefulPlan, source: InputPlan, pinned: Pinned) -> Router:
+    """The router of one input."""
+    if plan.graph is None:
+        return HashRouter(source.key, pinned.buckets, plan.keeps_null_keys)
+    shares = Shares.from_json(pinned.adopted[SHARES], plan.graph)
+    return SharesRouter(source, plan.graph, shares)
+
+
+class HashRouter:
+    """Each row to the bucket of its key's hash; with ``keeps_null_keys`` a null is a value."""
+
+    def __init__(self, key: pa.Schema, buckets: int, keeps_null_keys: bool) -> None:
+        self._codec = KeyCodec(null_safe_schema(key) if keeps_null_keys else key)
+        self._keeps_null_keys = keeps_null_keys
+        self._buckets = buckets
+
+    def route(self, keys: pa.RecordBatch) -> tuple[Numbers, Numbers]:
+        encoded = self._codec.encode(null_safe_keys(keys) if self._keeps_null_keys else keys)
+        buckets = bucket_of(encoded, self._buckets)
+        positions = np.flatnonzero(buckets != NO_BUCKET)
+        return positions, buckets[positions]
+
+
+class SharesRouter:
+    """Each row to a cell of the grid of shares, copied along the dimensions it has no key for."""
+
+    def __init__(self, source: InputPlan, graph: JoinGraph, shares: Shares) -> None:
+        self._stream = source.name
+        self._shares = shares
+        self._codec = KeyCodec(source.key)
+        held = [name for name in graph.classes if graph.holds(source.name, name)]
+        self._split = {
+            name: (place, KeyCodec(pa.schema([source.key.field(place)])))
+            for place, name in enumerate(held)
+            if shares.shares[name] > 1
+        }
+
+    def route(self, keys: pa.RecordBatch) -> tuple[Numbers, Numbers]:
+        hashes = {
+            name: codec.encode(keys.select([place])).hashes
+            for name, (place, codec) in self._split.items()
+        }
+        return self._shares.route(self._stream, hashes, self._codec.encode(keys).valid)

@@ -1,0 +1,62 @@
+"""Shares of a join by several keys: chosen when it is built, pinned by its first start."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pyspark.sql import DataFrame
+
+from joins.graph_spec import GraphSpec
+from joins.routing.shares import JoinGraph, Shares, choose
+from lsmstate.errors import InvalidArgumentError
+from spark_integration.plan import StatefulPlan
+from spark_integration.query import operators_in
+from spark_integration.routers import SHARES
+
+
+def with_shares(
+    plan: StatefulPlan,
+    spec: GraphSpec,
+    rows: Mapping[str, int],
+    forced: Mapping[str, int] | None,
+) -> StatefulPlan:
+    """The plan with its join graph, the shares for its buckets, and their explanation.
+
+    ``rows``: rows per stream, in proportion; streams that are not named count as the largest.
+    InvalidArgumentError names what does not fit.
+    """
+    for name in rows:
+        spec.check_stream(name)
+    largest = max(rows.values(), default=1)
+    graph = JoinGraph(
+        rows={name: rows.get(name, largest) for name in spec.streams},
+        classes={c.name: tuple(c.columns) for c in spec.classes},
+    )
+    shares = choose(graph, plan.buckets or plan.default_buckets, forced)
+    settings = {**plan.settings, "forced shares": dict(forced) if forced is not None else None}
+    return replace(
+        plan,
+        settings=settings,
+        graph=graph,
+        adopted={SHARES: shares.to_json()},
+        explanation=_explained(spec, shares),
+    )
+
+
+def explain_join(joined: DataFrame) -> str:
+    """How the multiway_join in a streaming DataFrame will work: keys, indexes, shares.
+
+    A query whose checkpoint has other shares keeps those. InvalidArgumentError if the DataFrame
+    holds no join of ours, or comes from Spark Connect, where plans cannot be read.
+    """
+    if not hasattr(joined, "_jdf"):
+        raise InvalidArgumentError("explain_join needs a plan, which Spark Connect does not show")
+    found = operators_in(joined._jdf.queryExecution().analyzed())
+    if not found or found[0].operator != "multiway_join":
+        raise InvalidArgumentError("the DataFrame holds no multiway_join")
+    return found[0].explanation
+
+
+def _explained(spec: GraphSpec, shares: Shares) -> str:
+    keys = "; ".join(map(str, spec.classes))
+    indexes = ", ".join(index.name for index in spec.indexes)
+    return f"keys: {keys}\nindexes: {indexes}\n{shares.explain()}"
