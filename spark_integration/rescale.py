@@ -30,6 +30,7 @@ from spark_integration.pinned import STATE_NAME, Pinned, file_name, newest_setti
 from spark_integration.query_state import QueryState
 from spark_integration.records import create_record, read_record
 from spark_integration.rescale_fill import fill
+from spark_integration.routers import SHARES
 
 _MOST_BUCKETS: Final = 4096
 _PLAN: Final = "plan.json"
@@ -162,7 +163,14 @@ class _State:
                 f"{root} is not the state of a multiway_join on the backend 'lsm'; others cannot "
                 "be rescaled: start the query anew with another number of buckets"
             )
-        return cls(spark, root, settings, Pinned.of(settings, version))
+        pinned = Pinned.of(settings, version)
+        if SHARES in pinned.adopted:
+            # Rows are copied over the buckets there: which copy is the row, no bucket can tell.
+            raise InvalidArgumentError(
+                f"{root} is the state of a join by several keys, which cannot be rescaled; start "
+                "the query anew with another number of buckets"
+            )
+        return cls(spark, root, settings, pinned)
 
     def bucket(self, bucket: int) -> str:
         return os.path.join(self.root, bucket_directory_name(bucket))

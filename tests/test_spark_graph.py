@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 from spark_streams import BACKEND, FileStream, assert_same_rows, committed, pieces, run_to_end
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.spark import explain_join, multiway_join
+from lsmstate.spark import explain_join, multiway_join, rescale
 
 pytestmark = pytest.mark.spark
 
@@ -77,6 +77,7 @@ def test_a_chain_with_a_restart_and_conditions_beside_the_keys(
     assert_same_rows(expected, committed(tmp_path / "out"), at_least=50)
 
 
+@pytest.mark.skipif(BACKEND != "lsm", reason="rescale is for the backend lsm")
 @pytest.mark.parametrize("shares", [{"c.ck": 3}, {"c.ck": 2, "o.ok": 2}])
 def test_forced_shares_give_the_same_rows_and_are_pinned(
     spark: Any, streams: dict[str, FileStream], tmp_path: Path, shares: dict[str, int]
@@ -93,6 +94,8 @@ def test_forced_shares_give_the_same_rows_and_are_pinned(
     )
     with pytest.raises(Exception, match="forced shares"):
         query.start().awaitTermination()
+    with pytest.raises(InvalidArgumentError, match="several keys, which cannot be rescaled"):
+        rescale(str(tmp_path / "checkpoint"), 2)
 
 
 def test_a_triangle(spark: Any, tmp_path: Path) -> None:
