@@ -150,3 +150,20 @@ def test_shares_need_several_keys(spark: Any, streams: dict[str, FileStream]) ->
     two = frames(spark, {name: streams[name] for name in "co"})
     with pytest.raises(InvalidArgumentError, match="leave rows out"):
         multiway_join(two, "c.ck = o.ck", rows={"c": 1})
+
+
+def test_as_many_copies_as_rows_are_not_the_rows(spark: Any, tmp_path: Path) -> None:
+    """One of two rows has no key, the other goes to two buckets."""
+    streams = {
+        "c": FileStream(tmp_path / "c", "ck BIGINT").add(pa.table({"ck": [None, 1]})),
+        "o": FileStream(tmp_path / "o", "ok BIGINT, ck BIGINT").add(
+            pa.table({"ok": list(range(8)), "ck": [1] * 8})
+        ),
+        "l": FileStream(tmp_path / "l", "ok BIGINT").add(pa.table({"ok": list(range(8))})),
+    }
+    joined = multiway_join(
+        frames(spark, streams), CHAIN, backend=BACKEND, buckets=2, shares={"o.ok": 2}
+    )
+    run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
+    expected = "SELECT 1 AS c_ck, i AS o_ok, 1 AS o_ck, i AS l_ok FROM range(8) t(i)"
+    assert assert_same_rows(expected, committed(tmp_path / "out")) == 8
