@@ -1,6 +1,6 @@
 """Stateful operators on Spark, and looking into them; a name is imported when it is first used.
 
-``QueryState`` needs no PySpark.
+``QueryState`` needs no PySpark, ``metrics_of`` none beside a progress.
 """
 
 from importlib import import_module
@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from spark_integration.bucket import Bucket, InputBatch
     from spark_integration.data_source import register
     from spark_integration.demo import DemoSettings, run_demo
+    from spark_integration.metrics_listener import MetricsListener
+    from spark_integration.prometheus import PrometheusListener
+    from spark_integration.query_metrics import QueryMetrics, metrics_of
     from spark_integration.query_state import QueryState
     from spark_integration.rescale import drop_original, rescale, undo_rescale
     from spark_integration.shares_choice import explain_join
@@ -20,9 +23,13 @@ __all__ = [
     "Bucket",
     "DemoSettings",
     "InputBatch",
+    "MetricsListener",
+    "PrometheusListener",
+    "QueryMetrics",
     "QueryState",
     "drop_original",
     "explain_join",
+    "metrics_of",
     "multiway_join",
     "register",
     "rescale",
@@ -35,9 +42,13 @@ _MODULES = {
     "Bucket": "spark_integration.bucket",
     "DemoSettings": "spark_integration.demo",
     "InputBatch": "spark_integration.bucket",
+    "MetricsListener": "spark_integration.metrics_listener",
+    "PrometheusListener": "spark_integration.prometheus",
+    "QueryMetrics": "spark_integration.query_metrics",
     "QueryState": "spark_integration.query_state",
     "drop_original": "spark_integration.rescale",
     "explain_join": "spark_integration.shares_choice",
+    "metrics_of": "spark_integration.query_metrics",
     "multiway_join": "spark_integration.api",
     "register": "spark_integration.data_source",
     "rescale": "spark_integration.rescale",

@@ -4,18 +4,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, cast
 
+import pyarrow as pa
+
+from cython_ext.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError, StoreClosedError
-from lsmstate.store import MultimapStore
+from lsmstate.store import MultimapStore, Positions, Probe
 from spark_integration.bucket import Bucket
+from spark_integration.fan_out import FanOut
 
 #: What belongs to whoever opened the store.
 _OWNERS: Final = ("commit", "close")
 
 
 @contextmanager
-def lent(store: MultimapStore, bucket: Bucket) -> Iterator[MultimapStore]:
-    """The store without what belongs to its owner; StoreClosedError when used after the block."""
-    loan = _LentStore(store, bucket)
+def lent(store: MultimapStore, bucket: Bucket, fan_out: FanOut) -> Iterator[MultimapStore]:
+    """The store without what belongs to its owner; StoreClosedError when used after the block.
+    What its probes find is counted."""
+    loan = _LentStore(store, bucket, fan_out)
     try:
         yield cast("MultimapStore", loan)
     finally:
@@ -25,9 +30,17 @@ def lent(store: MultimapStore, bucket: Bucket) -> Iterator[MultimapStore]:
 class _LentStore:
     """All of MultimapStore but ``commit`` and ``close``."""
 
-    def __init__(self, store: MultimapStore, bucket: Bucket) -> None:
+    def __init__(self, store: MultimapStore, bucket: Bucket, fan_out: FanOut) -> None:
         self._store: MultimapStore | None = store
+        self._fan_out = fan_out
         self._where = f"the store of bucket {bucket.number} in micro-batch {bucket.batch_id}"
+
+    def probe(
+        self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
+    ) -> Probe:
+        found: Probe = self.__getattr__("probe")(stream, keys, positions)
+        self._fan_out.add(found.counts if positions is None else found.counts[positions])
+        return found
 
     def __getattr__(self, name: str) -> Any:
         if self._store is None:

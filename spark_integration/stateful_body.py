@@ -6,7 +6,6 @@ Invariant: the pointer is handed to Spark after the last frame of results; a cal
 closed early leaves the previous pointer in place.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any, Final
@@ -16,17 +15,16 @@ import pyarrow as pa
 from pyspark.sql.streaming.state import GroupState
 
 from lsmstate.options import MIB
-from lsmstate.stats import StoreStats
 from spark_integration.attempt import attempt_store, bucket_directory
 from spark_integration.bucket import Bucket, BucketFunction, InputBatch
+from spark_integration.call_metrics import CallMetrics
 from spark_integration.commit import read_pointer, write_pointer
 from spark_integration.frames import FrameSpool, cut
 from spark_integration.lent_store import lent
-from spark_integration.metrics import BucketMetrics
 from spark_integration.plan import StatefulPlan
 from spark_integration.results import checked_results
 from spark_integration.run import TaskRun, current_run
-from spark_integration.worker_memory import give_back, measure, settle
+from spark_integration.worker_memory import give_back, settle
 
 OUTPUT_DDL: Final = "rows INT, payload BINARY, metrics ARRAY<BIGINT>"
 _COLUMNS: Final = ("rows", "payload", "metrics")
@@ -52,23 +50,20 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
         with closing(FrameSpool(directory, min(plan.memory_bytes // 8, 8 * MIB))) as spool:
             for frames in pieces:
                 spool.add(frames)
-            pointer = read_pointer(state, run.pinned.pointers.get(bucket.number))
-            with attempt_store(plan, run, directory, pointer) as store:
-                counter = _Counter()
-                batches = _batches(plan, spool, counter)
-                with lent(store, bucket) as borrowed:
+            previous = read_pointer(state, run.pinned.pointers.get(bucket.number))
+            measured = CallMetrics(directory, previous)
+            with attempt_store(plan, run, directory, previous) as store:
+                measured.opened(store)
+                batches = _batches(plan, spool, measured)
+                with lent(store, bucket, measured.fan_out) as borrowed:
                     for rows in checked_results(function, bucket, batches, borrowed):
-                        counter.rows_out += rows.num_rows
+                        measured.rows_out += rows.num_rows
                         for piece in cut(rows, _RESULT_BYTES):
                             payload = _payload(piece)
                             yield _frame(piece.num_rows, payload, None)
                             yield from pacer.passed(run, len(payload))
-                before = store.stats()
-                started = time.perf_counter()
-                pointer = store.commit()
-                commit_seconds = time.perf_counter() - started
-                metrics = _metrics(before, store.stats(), counter, commit_seconds)
-                yield _frame(None, None, metrics.values())
+                pointer = measured.commit(store)
+                yield _frame(None, None, measured.result(store).values())
         give_back()
         write_pointer(state, pointer)
 
@@ -77,14 +72,6 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
         f"{plan.operator}_may_stand_once_in_a_query_use_foreachBatch_to_read_its_result_twice"
     )
     return call
-
-
-class _Counter:
-    """Rows of one call, in and out."""
-
-    def __init__(self) -> None:
-        self.rows_in = 0
-        self.rows_out = 0
 
 
 class _Pacer:
@@ -112,11 +99,11 @@ class _Pacer:
             yield self._nulls
 
 
-def _batches(plan: StatefulPlan, spool: FrameSpool, counter: _Counter) -> Iterator[InputBatch]:
+def _batches(plan: StatefulPlan, spool: FrameSpool, measured: CallMetrics) -> Iterator[InputBatch]:
     """The bucket's batches, in an order that does not change on a retry."""
     for number, routed in spool.in_order([source.routed for source in plan.inputs]):
         source = plan.inputs[number]
-        counter.rows_in += routed.num_rows
+        measured.rows_in += routed.num_rows
         yield InputBatch(source.name, source.rows_of(routed), source.keys_of(routed))
 
 
@@ -127,22 +114,3 @@ def _payload(rows: pa.RecordBatch) -> bytes:
 def _frame(rows: int | None, payload: bytes | None, metrics: list[int] | None) -> pd.DataFrame:
     columns = {"rows": [rows], "payload": [payload], "metrics": [metrics]}
     return pd.DataFrame(columns, dtype=object)
-
-
-def _metrics(
-    before: StoreStats, after: StoreStats, counter: _Counter, commit_seconds: float
-) -> BucketMetrics:
-    memory = measure()
-    return BucketMetrics(
-        rows_in=counter.rows_in,
-        rows_out=counter.rows_out,
-        state_memory_bytes=before.memory_bytes,
-        peak_state_bytes=after.peak_memory_bytes,
-        state_disk_bytes=after.disk_bytes,
-        spilled_bytes=after.spilled_bytes,
-        worker_rss_bytes=memory.now,
-        worker_peak_rss_bytes=memory.peak,
-        worker_idle_rss_bytes=memory.idle,
-        worker_growth_bytes=memory.growth,
-        commit_ms=round(commit_seconds * 1000),
-    )

@@ -12,6 +12,7 @@ pytest.importorskip("pyspark")
 from lsmstate import InvalidArgumentError, Options, StoreClosedError, StreamSchema
 from lsmstate.backends import open_attempt
 from spark_integration.bucket import Bucket, InputBatch
+from spark_integration.fan_out import FanOut
 from spark_integration.lent_store import lent
 from spark_integration.results import checked_results
 
@@ -80,7 +81,7 @@ def test_a_function_that_is_not_read_to_its_end_ends_before_its_store(tmp_path: 
         finally:
             ended.append(store.contains("s", (1,)))
 
-    with opened(tmp_path) as store, lent(store, BUCKET) as borrowed:
+    with opened(tmp_path) as store, lent(store, BUCKET, FanOut()) as borrowed:
         found = checked_results(endless, BUCKET, batches(), borrowed)
         assert next(found) == GOOD
         found.close()
@@ -99,7 +100,7 @@ def opened(directory: Path) -> Any:
 
 def test_the_store_is_lent_not_given(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        with lent(store, BUCKET) as borrowed:
+        with lent(store, BUCKET, FanOut()) as borrowed:
             rows = pa.record_batch({"k": [1]}, schema=KEY)
             assert borrowed.append("s", rows, rows) == 1
             for name in ("commit", "close"):
