@@ -46,8 +46,8 @@ class Options:
 
     compression: str = "lz4"
     """``lz4``, ``zstd`` or ``none``, for all runs but the bottom one. There are two choices and not
-    one a level: of ten bytes nine lie in the bottom run (``fanout`` 4, lazy or leveled), and what
-    lies above is rewritten before a denser codec has paid for itself."""
+    one a level: most of the data lies in the bottom run, and what lies above it is rewritten before
+    a denser codec has paid for itself."""
 
     bottom_compression: str = "lz4"
     """The same for what is merged into the bottom run, which holds most of the data and is written
