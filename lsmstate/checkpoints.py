@@ -256,6 +256,10 @@ def _read(path: str) -> Checkpoint | None:
                 f"{CHECKPOINT_VERSION}; open it with the release that wrote it or a later one"
             )
         pointer = str(parse_pointer(found["pointer"]))
-        return Checkpoint(str(found["name"]), pointer, frozenset(map(str, found["files"])), path)
+        files = frozenset(map(str, found["files"]))
+        for name in files:
+            if parse_numbered(name) is None:  # they are deleted one day
+                raise ValueError(f"file name {name!r}")
+        return Checkpoint(str(found["name"]), pointer, files, path)
     except (CorruptionError, KeyError, TypeError, ValueError) as error:
         raise CorruptionError(f"it does not make sense ({error!r}); {_REMEDY}", path, 0) from error

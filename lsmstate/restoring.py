@@ -61,7 +61,8 @@ def restore(
 
     InvalidArgumentError if ``directory`` exists and is not empty; CorruptionError, with file and
     offset, where length, checksum or format are not what the catalog says, or a file is missing;
-    FormatVersionError; OSError. After an error nothing is there. Cost: everything is read once.
+    FormatVersionError; OSError. After an error nothing is there, or all of it, if it was the last
+    step that failed: making the new name durable. Cost: everything is read once.
     """
     directory = os.path.abspath(directory)
     if os.path.exists(directory) and (not os.path.isdir(directory) or os.listdir(directory)):

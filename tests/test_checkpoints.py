@@ -30,6 +30,7 @@ from lsmstate.file_names import parse_numbered
 from lsmstate.lsm_store import LsmStore
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import MIB, Options
+from lsmstate.sealed_text import seal_text, unseal_text
 from lsmstate.table_cache import table_cache
 
 #: Room for several stores at once.
@@ -433,3 +434,16 @@ def test_a_checkpoint_that_fails_leaves_a_store_that_goes_on(tmp_path):
             store.commit()
         store.checkpoint("a")
     assert at(tmp_path, "a") == [1, 2, 3, 4]
+
+
+def test_a_checkpoint_that_names_files_elsewhere_is_damaged(tmp_path):
+    """They would be deleted with it."""
+    with opened(tmp_path / "store") as store:
+        checkpoint = store.checkpoint("a")
+    (tmp_path / "mine").write_text("precious")
+    text = json.loads(unseal_text(Path(checkpoint.path).read_bytes(), checkpoint.path, ""))
+    text["files"].append("../mine")
+    Path(checkpoint.path).write_bytes(seal_text(json.dumps(text).encode()))
+    with pytest.raises(CorruptionError, match=r"'\.\./mine'"):
+        opened(tmp_path / "store")
+    assert (tmp_path / "mine").read_text() == "precious"
