@@ -144,6 +144,12 @@ class _State:
 
     @classmethod
     def of(cls, checkpoint: str, state_dir: str | None) -> "_State":
+        for place in filter(None, (checkpoint, state_dir)):
+            if "://" in place:
+                raise InvalidArgumentError(
+                    f"{place} is not a local path; rescale works on local files: bring the "
+                    "checkpoint and its state to a local directory, and back when it is done"
+                )
         spark = SparkCheckpoint(checkpoint)
         root = os.path.abspath(state_dir or os.path.join(checkpoint, STATE_NAME))
         version, settings = newest_settings(root)

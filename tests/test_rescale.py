@@ -261,6 +261,7 @@ def test_what_cannot_be_rescaled_is_refused(one_batch: Query, tmp_path: Path, sp
 
     refused("buckets=0: must be from 1 to 4096", checkpoint, 0)
     refused("no checkpoint location of a query", str(tmp_path), 3)
+    refused("s3://bucket/checkpoint is not a local path", "s3://bucket/checkpoint", 3)
     refused("holds no query's state", checkpoint, 3, state_dir=str(tmp_path))
     refused("not the state of a multiway_join on the backend 'lsm'", str(other.checkpoint), 3)
     refused("belongs to query", checkpoint, 3, state_dir=other.root)
