@@ -21,11 +21,12 @@ BUILD_REQUIREMENTS := "setuptools>=77" wheel "cython>=3.1" "blosc2>=4.5"
 BUILD_EXT = $(BIN)/python setup.py --quiet build_ext --inplace --parallel 2
 
 .DEFAULT_GOAL := help
-.PHONY: help run test stress build debug lint types bench wheel dist-check clean check-all
+.PHONY: help run kafka-demo test stress build debug lint types bench wheel dist-check clean check-all
 .NOTPARALLEL:
 
 help:
 	@echo "make run     the main job: four streams joined on Spark (SF=1 CAP=16m BATCHES=10 BACKEND=lsm JSON=)"
+	@echo "make kafka-demo  the same from a Kafka broker of its own (SF=0.1 for a quick look)"
 	@echo "make test    lint, types, then the tests (ARGS= goes to pytest)"
 	@echo "make build   virtual environment and extensions      make debug   the same with assertions, and the tests of the store"
 	@echo "make stress  the slow tests                          make bench   benchmarks"
@@ -36,6 +37,10 @@ help:
 
 run: check-all $(STAMPS)/release $(STAMPS)/installed
 	@$(BIN)/lsmstate demo --scale $(SF) --memory $(CAP) --batches $(BATCHES) --backend $(BACKEND) $(if $(JSON),--json)
+
+# The same from a Kafka broker that is started for it on loopback; it comes from Maven Central.
+kafka-demo: check-all $(STAMPS)/release $(STAMPS)/installed
+	@$(BIN)/lsmstate demo --kafka --scale $(SF) --memory $(CAP) --batches $(BATCHES) --backend $(BACKEND) $(if $(JSON),--json)
 
 test: check-all build lint types
 	@$(BIN)/python -m pytest $(ARGS)

@@ -63,6 +63,9 @@ def demo(
     cores: Annotated[int | None, typer.Option(help="Cores for Spark; default: all.")] = None,
     data: Annotated[Path | None, typer.Option(help="Where generated data is kept.")] = None,
     run: Annotated[Path | None, typer.Option(help="Output and state; emptied first.")] = None,
+    kafka: Annotated[
+        bool, typer.Option("--kafka", help="Through a Kafka broker, started for this run.")
+    ] = False,
     json: Annotated[
         bool, typer.Option("--json", help="The last line of stdout is one JSON object.")
     ] = False,
@@ -82,6 +85,7 @@ def demo(
             batches=batches,
             backend=backend,
             cores=cores,
+            kafka=kafka,
         )
         summary = run_demo(settings, Console(stderr=json, highlight=False))
     except ModuleNotFoundError as error:

@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from lsmstate.backends import check_backend
 from lsmstate.errors import LsmStateError
 from lsmstate.options import Options, parse_bytes
 from spark_integration.demo.check import compare
+from spark_integration.demo.kafka_broker import running_broker
 from spark_integration.demo.progress import BatchReport, Display, WorkerMemory, report_of
 from spark_integration.demo.query import CONDITION, batch_sql, read_streams, written_files
 from spark_integration.demo.report import Summary, draw_plot, print_summary, summarize
@@ -21,7 +23,7 @@ from spark_integration.demo.workdir import fresh_directory
 from spark_integration.local_session import LOG_NAME, start_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_SECONDS = 0.2
@@ -42,20 +44,16 @@ def run(settings: DemoSettings, console: Console) -> Summary:
     with fresh_directory(settings.run_directory.resolve()) as directory:
         console.print(f"data: TPC-DS, scale {settings.scale:g} (made once, then kept)")
         files = stream_files(settings.data_directory.resolve(), settings.scale, settings.batches)
-        console.print("starting Spark ...")
-        spark = start_session(directory, settings.cores or core_count(), settings.batches)
-        try:
+        with _sources(files, settings, directory, console) as (spark, streams):
             display = Display(console, settings.batches, cap_bytes)
             worker_memory = WorkerMemory()
-            query = _start(spark, files, settings, directory)
+            query = _start(streams, settings, directory)
             started = time.monotonic()
             with display:
                 reports = _follow(query, display, worker_memory.sample)
                 _raise_failure(query, directory / LOG_NAME)
             seconds = time.monotonic() - started
             output = written_files(spark, directory / "output")
-        finally:
-            spark.stop()
         console.print("comparing with DuckDB ...")
         comparison = compare(batch_sql(files), output)
         plot = directory / "plot.png"
@@ -82,13 +80,36 @@ def core_count() -> int:
     return os.cpu_count() or 1
 
 
+@contextmanager
+def _sources(
+    files: StreamFiles, settings: DemoSettings, directory: Path, console: Console
+) -> "Iterator[tuple[SparkSession, dict[str, DataFrame]]]":
+    """A session and the four streams in it; with a broker of our own if they come from one."""
+    with ExitStack() as stack:
+        address = None
+        if settings.kafka:
+            console.print("starting Kafka ...")
+            address = stack.enter_context(running_broker(directory / "kafka"))
+        console.print("starting Spark ...")
+        spark = start_session(directory, settings.cores or core_count(), settings.batches)
+        stack.callback(spark.stop)
+        if address is None:
+            yield spark, read_streams(spark, files)
+            return
+        from spark_integration.demo.kafka_streams import add_connector, kafka_streams
+
+        add_connector(spark)
+        console.print(f"writing the streams to Kafka at {address} ...")
+        yield spark, kafka_streams(spark, files, address)
+
+
 def _start(
-    spark: "SparkSession", files: StreamFiles, settings: DemoSettings, directory: Path
+    streams: "Mapping[str, DataFrame]", settings: DemoSettings, directory: Path
 ) -> "StreamingQuery":
     from spark_integration.api import multiway_join
 
     joined = multiway_join(
-        read_streams(spark, files),
+        streams,
         on=CONDITION,
         memory=settings.memory,
         backend=settings.backend,

@@ -28,3 +28,6 @@ class DemoSettings:
 
     cores: int | None = None
     """Cores Spark uses. Default: those this process may use."""
+
+    kafka: bool = False
+    """Send the streams through a Kafka broker, started for this run, instead of reading files."""

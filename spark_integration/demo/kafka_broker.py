@@ -1,0 +1,136 @@
+"""A Kafka broker of our own: one node (KRaft), on loopback, with its data where it is told.
+
+Kafka comes from Maven Central by Spark's own client: ``spark-submit --packages`` resolves it, keeps
+it in its cache and runs its main class. So whatever mirror or repository Spark is set up with is
+used for it too.
+"""
+
+import os
+import socket
+import subprocess
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from lsmstate.errors import LsmStateError
+
+PACKAGE: Final = "org.apache.kafka:kafka_2.13:4.1.0"
+LOG_NAME: Final = "kafka.log"
+_HOST: Final = "127.0.0.1"
+_START_SECONDS: Final = 300
+_STOP_SECONDS: Final = 30
+
+_SETTINGS: Final = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@{host}:{controller}
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller}
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={data}
+num.partitions=3
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+"""
+
+
+class KafkaError(LsmStateError):
+    """The broker did not start or ended; the message names its log."""
+
+
+class PackageUnavailableError(LsmStateError):
+    """Maven Central, or the mirror that is set up for Spark, did not give a package."""
+
+
+@contextmanager
+def running_broker(directory: Path) -> Iterator[str]:
+    """The address (host:port) of a broker whose files lie in ``directory``, until the end.
+
+    PackageUnavailableError where Kafka cannot be fetched, KafkaError where it does not run.
+    Cost: two starts of a JVM; the first time, some 50 MB from Maven Central.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    port, controller = _free_ports()
+    settings = directory / "server.properties"
+    settings.write_text(
+        _SETTINGS.format(host=_HOST, port=port, controller=controller, data=directory / "data")
+    )
+    log = directory / LOG_NAME
+    cluster = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+    arguments = ("format", "--cluster-id", cluster, "--config", str(settings))
+    with _started("kafka.tools.StorageTool", arguments, log) as formatting:
+        if formatting.wait():
+            raise _failure(log)
+    with _started("kafka.Kafka", (str(settings),), log) as broker:
+        _wait_for(port, broker, log)
+        yield f"{_HOST}:{port}"
+
+
+@contextmanager
+def _started(
+    main: str, arguments: tuple[str, ...], log: Path
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """A program of Kafka's package, which is ended with the block."""
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    command = [
+        str(home / "bin" / "spark-submit"),
+        *("--master", "local[1]", "--driver-memory", "512m"),
+        *("--packages", PACKAGE, "--class", main, "spark-internal", *arguments),
+    ]
+    environment = {**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": _HOST}
+    with log.open("ab") as output:
+        # A session of its own: Ctrl-C is for us, and we end it.
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_for(port: int, broker: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        if broker.poll() is not None:
+            raise _failure(log)
+        try:
+            socket.create_connection((_HOST, port), timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.2)
+    raise KafkaError(f"the broker did not listen within {_START_SECONDS} s; see {log}")
+
+
+def _failure(log: Path) -> LsmStateError:
+    if "unresolved dependency" in log.read_text(errors="replace"):
+        return PackageUnavailableError(
+            f"{PACKAGE} could not be fetched: Maven Central, or what Spark is set up to use in its "
+            f"place, cannot be reached or lacks it (see {log})"
+        )
+    return KafkaError(f"the broker ended by itself; see {log}")
+
+
+def _free_ports() -> tuple[int, int]:
+    """Two ports of loopback that are free now; both are held until both are known."""
+    with socket.socket() as first, socket.socket() as second:
+        first.bind((_HOST, 0))
+        second.bind((_HOST, 0))
+        return first.getsockname()[1], second.getsockname()[1]

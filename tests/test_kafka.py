@@ -1,0 +1,107 @@
+"""The main job from a real Kafka broker: started, used, checked and stopped by the command.
+
+Slow (it starts three JVMs), so it runs in ``make stress``. The only reason to skip is that Maven
+Central, or what Spark is set up to use in its place, does not give Kafka or Spark's connector.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytest.importorskip("pyspark")
+
+from spark_integration.demo.kafka_broker import PackageUnavailableError, running_broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.stress, pytest.mark.timeout(1800)]
+
+ROOT = Path(__file__).parent.parent
+
+
+def start(run: Path) -> "subprocess.Popen[str]":
+    arguments = ["--kafka", "--scale", "0.01", "--batches", "3", "--memory", "6m", "--json"]
+    arguments += ["--data", str(ROOT / ".data"), "--run", str(run)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "lsmstate", "demo", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def left_of(run: Path) -> list[int]:
+    """Processes that were started for a run and still live."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if str(run) in " ".join(process.info["cmdline"] or []):
+            found.append(process.pid)
+    return found
+
+
+def wait_until_gone(run: Path) -> None:
+    deadline = time.monotonic() + 60
+    while left_of(run):
+        assert time.monotonic() < deadline, f"processes {left_of(run)} were left"
+        time.sleep(0.2)
+
+
+def test_the_main_job_from_kafka_ends_as_duckdb_says(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = start(run)
+    said, told = process.communicate()
+    if "could not be fetched" in told:
+        pytest.skip(told.strip().splitlines()[-1])
+    assert process.returncode == 0, told
+    found = json.loads(said.splitlines()[-1])
+    assert found["equal"] is True
+    assert found["output_rows"] == found["expected_rows"] > 10_000
+    assert found["input_rows"] == 5_847
+    assert found["batches"] >= 3
+    assert (run / "kafka" / "data" / "store_returns-0").is_dir(), "it did not come from Kafka"
+    wait_until_gone(run)
+
+
+def test_interrupted_it_stops_what_it_started(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = start(run)
+    assert process.stderr is not None
+    told = []
+    for line in process.stderr:
+        told.append(line)
+        if "starting Spark" in line:
+            break
+    if any("could not be fetched" in line for line in told):
+        pytest.skip(told[-1].strip())
+    assert len(left_of(run)) >= 2, f"no broker runs: {told}"
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    assert process.returncode == 130
+    wait_until_gone(run)
+
+
+def test_without_the_package_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's own settings say where packages come from; here from a directory that is empty."""
+    settings = tmp_path / "ivysettings.xml"
+    settings.write_text(
+        '<ivysettings><settings defaultResolver="none"/><resolvers><filesystem name="none">'
+        f'<artifact pattern="{tmp_path}/none/[artifact].[ext]"/></filesystem></resolvers>'
+        "</ivysettings>"
+    )
+    defaults = tmp_path / "spark-defaults.conf"
+    defaults.write_text(f"spark.jars.ivySettings {settings}\nspark.jars.ivy {tmp_path}/cache\n")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    with (
+        pytest.raises(PackageUnavailableError, match="could not be fetched"),
+        running_broker(tmp_path / "kafka"),
+    ):
+        pytest.fail("a broker runs without its package")
+    wait_until_gone(tmp_path / "kafka")
