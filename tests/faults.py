@@ -2,8 +2,9 @@
 
 import errno
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 
@@ -19,6 +20,10 @@ from cython_ext.sst_writer import SstWriter
 
 ROWS = pa.schema([("v", pa.binary())])
 CODEC = RowCodec(ROWS)
+
+
+#: See cython_ext.file.set_fault_hook.
+Hook = Callable[[str, str, int, int], int | None]
 
 
 class Faults:
@@ -56,12 +61,31 @@ class Faults:
 
 
 @contextmanager
-def faults(hook: Faults) -> Iterator[Faults]:
+def faults(hook: Hook) -> Iterator[Hook]:
     set_fault_hook(hook)
     try:
         yield hook
     finally:
         set_fault_hook(None)
+
+
+def steps_done(hook: Hook, opened: Callable[[], Any], do: Any, script: Sequence[Any]) -> int:
+    """How many steps a store acknowledged before a file operation failed; it is closed then."""
+    done = 0
+    with faults(hook):
+        try:
+            store = opened()
+        except OSError:
+            return 0
+        try:
+            for step in script:
+                do(store, step)
+                done += 1
+        except OSError:
+            pass
+        finally:
+            store.close()
+    return done
 
 
 def key_batch(*keys: bytes | None, stream: int = 0) -> KeyBatch:

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from faults import Faults, faults
+from faults import Faults, faults, steps_done
 from power_cut import Disk
 from sample_streams import STREAMS, customers, ids, keys_of, scanned
 from test_changelog import in_child
@@ -331,21 +331,8 @@ def expected(done):
 
 
 def run(directory, hook, sync):
-    done = 0
-    with faults(hook):
-        try:
-            store = opened(directory, dataclasses.replace(OPTIONS, sync=sync))
-        except OSError:
-            return 0
-        try:
-            for step in SCRIPT:
-                do(store, step)
-                done += 1
-        except OSError:
-            pass
-        finally:
-            store.close()
-    return done
+    options = dataclasses.replace(OPTIONS, sync=sync)
+    return steps_done(hook, lambda: opened(directory, options), do, SCRIPT)
 
 
 def check_after(directory, done):

@@ -4,7 +4,7 @@ import shutil
 from random import Random
 
 import pytest
-from faults import Faults, faults
+from faults import Faults, faults, steps_done
 from power_cut import Disk
 from sample_streams import customers, keys_of
 from test_crash import OPTIONS, SCRIPT, STATES, do, found, opened
@@ -18,21 +18,7 @@ COMMITTED = [i + 1 for i, (what, _) in enumerate(SCRIPT) if what in ("commit", "
 
 def work(directory, disk, sync):
     """How many steps of the script were acknowledged before the power went, or the disk failed."""
-    done = 0
-    with faults(disk):
-        try:
-            store = opened(directory, sync)
-        except OSError:
-            return 0
-        try:
-            for step in SCRIPT:
-                do(store, step)
-                done += 1
-        except OSError:
-            pass
-        finally:
-            store.close()
-    return done
+    return steps_done(disk, lambda: opened(directory, sync), do, SCRIPT)
 
 
 def allowed(done, sync):
