@@ -5,13 +5,50 @@ malloc would keep what a mixed load frees; a mapping of our own is gone when it 
 
 cimport cython
 from libc.stdint cimport int64_t, uint8_t
-from posix.mman cimport (
-    MAP_ANONYMOUS, MAP_FAILED, MAP_POPULATE, MAP_PRIVATE, PROT_READ, PROT_WRITE, mmap, munmap,
-)
+from posix.mman cimport munmap
 
 from cython_ext.budget cimport Budget
 
+cdef extern from *:
+    """
+    #include <stddef.h>
+    #include <stdint.h>
+    #include <sys/mman.h>
+    #ifndef MADV_HUGEPAGE
+    #define MADV_HUGEPAGE 14
+    #endif
+    #ifndef MADV_POPULATE_WRITE
+    #define MADV_POPULATE_WRITE 23
+    #endif
+    #define HUGE_PAGE ((size_t)2 << 20)
+
+    /* All pages at once: a slab is filled to its end, and a fault for each page costs more. Huge
+       pages where the system has them, which cost a seventh, and less to search in. */
+    static void* map_slab(size_t size) {
+        int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+        if (size < HUGE_PAGE) {
+            void* slab = mmap(0, size, PROT_READ | PROT_WRITE, flags | MAP_POPULATE, -1, 0);
+            return slab == MAP_FAILED ? 0 : slab;
+        }
+        char* mapped = mmap(0, size + HUGE_PAGE, PROT_READ | PROT_WRITE, flags, -1, 0);
+        if (mapped == MAP_FAILED) return 0;
+        size_t before = -(uintptr_t)mapped & (HUGE_PAGE - 1);
+        char* slab = mapped + before;
+        if (before) munmap(mapped, before);
+        munmap(slab + size, HUGE_PAGE - before);
+        madvise(slab, size, MADV_HUGEPAGE);
+        madvise(slab, size, MADV_POPULATE_WRITE);
+        return slab;
+    }
+    """
+    void* map_slab(size_t size) nogil
+
 cdef int64_t PAGE = 4096
+
+
+cdef inline int64_t _pages(int64_t size) noexcept nogil:
+    """The size in bytes, rounded up to whole pages."""
+    return (size + PAGE - 1) & ~(PAGE - 1)
 
 
 @cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
@@ -31,24 +68,20 @@ cdef class Arena:
         self.clear()
 
     cdef void* allocate(self, size_t size) noexcept nogil:
-        cdef int64_t wanted
+        cdef int64_t wanted, least
         cdef void* memory
         cdef Slab* slab
         cdef uint8_t* found
         size = (size + 7) & ~(<size_t> 7)
         if <size_t> (self.free_end - self.free_start) < size:
-            wanted = <int64_t> size + <int64_t> sizeof(Slab)
-            if wanted < self.slab_bytes:
-                wanted = self.slab_bytes
-            wanted = (wanted + PAGE - 1) & ~(PAGE - 1)
-            if self.budget.try_charge(self.component, wanted):
-                return NULL
-            # All pages at once: a slab is filled to its end, and a fault for each page costs more.
-            memory = mmap(
-                NULL, wanted, PROT_READ | PROT_WRITE,
-                MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0,
-            )
-            if memory == MAP_FAILED:
+            least = _pages(<int64_t> size + <int64_t> sizeof(Slab))
+            wanted = max(least, _pages(self.slab_bytes))
+            while self.budget.try_charge(self.component, wanted):
+                if wanted == least:
+                    return NULL
+                wanted = max(least, _pages(wanted // 2))
+            memory = map_slab(wanted)
+            if memory == NULL:
                 self.budget.release(self.component, wanted)
                 return NULL
             slab = <Slab*> memory

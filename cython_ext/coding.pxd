@@ -5,6 +5,10 @@ from libc.stdlib cimport realloc, free
 from libc.string cimport memcmp, memcpy
 
 
+cdef extern from *:
+    int __builtin_ctzll(unsigned long long) nogil
+
+
 cdef struct Buffer:
     uint8_t* data
     size_t size
@@ -52,14 +56,19 @@ cdef inline int put_bytes(Buffer* buffer, const void* data, size_t size) except 
     return 0
 
 
+cdef inline uint8_t* write_varint(uint8_t* target, uint64_t value) noexcept nogil:
+    """The byte after it; there must be room for ten."""
+    while value >= 0x80:
+        target[0] = <uint8_t> (value | 0x80)
+        target += 1
+        value >>= 7
+    target[0] = <uint8_t> value
+    return target + 1
+
+
 cdef inline int put_varint(Buffer* buffer, uint64_t value) except -1 nogil:
     reserve(buffer, 10)
-    while value >= 0x80:
-        buffer.data[buffer.size] = <uint8_t> (value | 0x80)
-        buffer.size += 1
-        value >>= 7
-    buffer.data[buffer.size] = <uint8_t> value
-    buffer.size += 1
+    buffer.size = write_varint(buffer.data + buffer.size, value) - buffer.data
     return 0
 
 
@@ -92,6 +101,9 @@ cdef inline const uint8_t* get_varint(
     cdef uint8_t byte
     if data == NULL:
         return NULL
+    if data < end and data[0] < 0x80:  # nearly always
+        value[0] = data[0]
+        return data + 1
     while data < end and shift < 64:
         byte = data[0]
         data += 1
@@ -111,6 +123,23 @@ cdef inline int compare(
     if found:
         return found
     return (a_size > b_size) - (a_size < b_size)
+
+
+cdef inline size_t shared_prefix(
+    const uint8_t* a, size_t a_size, const uint8_t* b, size_t b_size
+) noexcept nogil:
+    """How many bytes both begin with."""
+    cdef size_t limit = a_size if a_size < b_size else b_size
+    cdef size_t shared = 0
+    cdef uint64_t differing
+    while shared + 8 <= limit:
+        differing = load_u64(a + shared) ^ load_u64(b + shared)
+        if differing:
+            return shared + <size_t> (__builtin_ctzll(differing) >> 3)  # little-endian, as all here
+        shared += 8
+    while shared < limit and a[shared] == b[shared]:
+        shared += 1
+    return shared
 
 
 cdef inline uint64_t mix_stream(uint64_t hash, uint32_t stream) noexcept nogil:

@@ -42,7 +42,7 @@ cdef struct StreamList:    # the skip list of one stream
 
 cdef class Memtable:
     cdef Arena arena
-    cdef public int64_t limit_bytes
+    cdef int64_t _limit_bytes
     cdef StreamList* lists         # by stream number
     cdef readonly uint32_t list_count
     cdef uint64_t random

@@ -26,7 +26,7 @@ cdef enum:
     AHEAD = 6  # rows whose memory is asked for before they are copied
 
 cdef uint32_t CHUNK_BYTES = 32 * 1024
-cdef int64_t SLAB_BYTES = 256 * 1024
+cdef int64_t SLAB_BYTES = 2 * 1024 * 1024  # a huge page
 
 
 cdef inline uint64_t _prefix(const uint8_t* key, size_t size) noexcept nogil:
@@ -100,7 +100,7 @@ cdef class Memtable:
     """Takes sorted batches until `limit_bytes` of slabs are in use."""
 
     def __cinit__(self, Budget budget not None, int64_t limit_bytes):
-        self.arena = Arena(budget, MEMTABLE, min(SLAB_BYTES, max(limit_bytes // 8, 4096)))
+        self.arena = Arena(budget, MEMTABLE, SLAB_BYTES)
         self.limit_bytes = limit_bytes
         self.lists = NULL
         self.list_count = 0
@@ -133,6 +133,16 @@ cdef class Memtable:
     def slab_bytes(self) -> int:
         """Bytes of a slab; what is larger than what is left of one gets a slab of its own."""
         return self.arena.slab_bytes
+
+    @property
+    def limit_bytes(self) -> int:
+        """Of slabs; a table that is being filled may get more room."""
+        return self._limit_bytes
+
+    @limit_bytes.setter
+    def limit_bytes(self, int64_t value):
+        self._limit_bytes = value
+        self.arena.slab_bytes = min(SLAB_BYTES, max(value // 4, 4096))
 
     def append(
         self, KeyBatch keys not None, RowBatch rows not None, uint64_t sequence, Py_ssize_t start
@@ -240,12 +250,13 @@ cdef class Memtable:
         return &self.lists[stream] if self.lists[stream].head != NULL else NULL
 
     cdef bint _full(self, size_t size) noexcept nogil:
-        """Whether `size` more bytes would pass the limit; a table without rows takes any one."""
+        """Whether room for `size` more bytes would pass the limit: a slab at least, unless there is
+        some left. A table without rows takes any one."""
         if <size_t> (self.arena.free_end - self.arena.free_start) >= size or (
             self.rows == 0 and self.keys <= 1
         ):
             return False
-        return self.arena.held_bytes + <int64_t> size > self.limit_bytes
+        return self.arena.held_bytes + max(<int64_t> size, self.arena.slab_bytes) > self._limit_bytes
 
     cdef Node* _make(self, const uint8_t* key, size_t size, int height) noexcept nogil:
         cdef size_t head = sizeof(Node) + (height - 1) * sizeof(Link)

@@ -6,19 +6,50 @@ a range that a source deleted. At most a dozen sources are merged, so the least 
 looking at each.
 """
 
-from libc.stdint cimport uint8_t
+from libc.stdint cimport uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memset
+from libc.string cimport memcpy
 
-from cython_ext.coding cimport compare
+from cython_ext.coding cimport compare, load_u64
 from cython_ext.entries cimport FLAG_RESET, EntrySource, RowRef
 from cython_ext.key_ranges cimport KeyRanges
+
+cdef extern from *:
+    uint64_t __builtin_bswap64(uint64_t) nogil
 
 cdef enum:
     AT_END = 0
     STANDS = 1
     TO_ADVANCE = 2
     GIVES = 3     # stands at the current key, and its rows count
+
+
+cdef inline void _take_words(Head* head) noexcept nogil:
+    """The first sixteen bytes of the key as two numbers; zeros where there are less."""
+    head.first = 0
+    head.second = 0
+    if head.size < 8:
+        memcpy(&head.first, head.key, head.size)
+    else:
+        head.first = load_u64(head.key)
+        if head.size >= 16:
+            head.second = load_u64(head.key + 8)
+        elif head.size > 8:
+            # The last eight bytes without those that `first` has.
+            head.second = load_u64(head.key + head.size - 8) >> (8 * (16 - head.size))
+    head.first = __builtin_bswap64(head.first)
+    head.second = __builtin_bswap64(head.second)
+
+
+cdef inline int _order(const Head* a, const Head* b) noexcept nogil:
+    """Of two keys; most differ in their first sixteen bytes, and most are no longer than that."""
+    if a.first != b.first:
+        return -1 if a.first < b.first else 1
+    if a.second != b.second:
+        return -1 if a.second < b.second else 1
+    if a.size <= 16 and b.size <= 16:
+        return (a.size > b.size) - (a.size < b.size)
+    return compare(a.key, a.size, b.key, b.size)
 
 
 cdef class MergingSource(EntrySource):
@@ -31,7 +62,8 @@ cdef class MergingSource(EntrySource):
         self.count = len(self.sources)
         self.children = <void**> calloc(self.count + 1, sizeof(void*))
         self.state = <uint8_t*> calloc(self.count + 1, 1)
-        if self.children == NULL or self.state == NULL:
+        self.heads = <Head*> calloc(self.count + 1, sizeof(Head))
+        if self.children == NULL or self.state == NULL or self.heads == NULL:
             raise MemoryError(f"no memory to merge {self.count} sources")
         for i, source in enumerate(self.sources):
             self.children[i] = <void*> source
@@ -62,14 +94,24 @@ cdef class MergingSource(EntrySource):
         free(self.ranges)
         free(self.children)
         free(self.state)
+        free(self.heads)
 
     cdef int _advance(self) except -1 nogil:
         cdef Py_ssize_t i
         for i in range(self.count):
             if self.state[i] == TO_ADVANCE or self.state[i] == GIVES:
-                self.state[i] = (
-                    STANDS if (<EntrySource> self.children[i]).next_key() else AT_END
-                )
+                self._advance_child(i)
+        return 0
+
+    cdef int _advance_child(self, Py_ssize_t i) except -1 nogil:
+        cdef Head* head = &self.heads[i]
+        self.state[i] = AT_END
+        if (<EntrySource> self.children[i]).next_key() == 0:
+            return 0
+        head.key = (<EntrySource> self.children[i]).key
+        head.size = (<EntrySource> self.children[i]).key_size
+        _take_words(head)
+        self.state[i] = STANDS
         return 0
 
     cdef int next_key(self) except -1 nogil:
@@ -77,27 +119,24 @@ cdef class MergingSource(EntrySource):
         cdef bint hidden = False
         self._advance()
         for i in range(self.count):
-            if self.state[i] == STANDS and (least < 0 or self.sign * compare(
-                (<EntrySource> self.children[i]).key, (<EntrySource> self.children[i]).key_size,
-                (<EntrySource> self.children[least]).key,
-                (<EntrySource> self.children[least]).key_size,
-            ) < 0):
+            if self.state[i] == STANDS and (
+                least < 0 or self.sign * _order(&self.heads[i], &self.heads[least]) < 0
+            ):
                 least = i
         if least < 0:
             self.current = self.count
             return 0
-        self.key = (<EntrySource> self.children[least]).key
-        self.key_size = (<EntrySource> self.children[least]).key_size
+        self.key = self.heads[least].key
+        self.key_size = self.heads[least].size
         self.flags = 0
         self.rows = 0
         self.row_bytes = 0
         self.current = self.count
         # From the newest to the oldest, until one says that nothing older counts.
         for i in range(self.count - 1, least - 1, -1):
-            if self.state[i] == STANDS and (i == least or compare(
-                (<EntrySource> self.children[i]).key, (<EntrySource> self.children[i]).key_size,
-                self.key, self.key_size,
-            ) == 0):
+            if self.state[i] == STANDS and (
+                i == least or _order(&self.heads[i], &self.heads[least]) == 0
+            ):
                 if hidden:
                     self.state[i] = TO_ADVANCE
                     continue

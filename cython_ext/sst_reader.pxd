@@ -43,6 +43,10 @@ cdef class Sst:
     cdef CachedBlock* _read(
         self, uint64_t offset, uint32_t size, int kind, Use use
     ) except NULL nogil
+    cdef CachedBlock* _cached(self, uint64_t offset, Use use) noexcept nogil
+    cdef CachedBlock* _unsealed(
+        self, const uint8_t* stored, uint64_t offset, uint32_t size, int kind
+    ) except NULL nogil
     cdef int damaged(self, uint64_t offset, int kind) except -1 nogil
 
 
@@ -59,6 +63,7 @@ cdef class SstSource(EntrySource):
     cdef CachedBlock* row_block
     cdef RowBlock row_view
     cdef uint64_t row_block_offset
+    cdef uint32_t row_block_index  # its number in the key block
     cdef uint32_t block_index
     cdef uint32_t row_index
     cdef bint consumed            # the row given last was its block's last one
@@ -67,7 +72,11 @@ cdef class SstSource(EntrySource):
     cdef KeyEntry entry
     cdef Buffer key_buffer
     cdef Buffer seen_key
+    cdef Buffer ahead             # bytes of the file from ahead_offset on
+    cdef uint64_t ahead_offset
     cdef bint pending             # next_key is to give the entry decoded by seek
+    cdef CachedBlock* _load(self, uint64_t offset, uint32_t size, int kind) except NULL nogil
+    cdef int _load_row_block(self) except -1 nogil
     cdef int _next_key_block(self) except -1 nogil
     cdef int _next_segment(self) except -1 nogil
     cdef int _load_index(self) except -1 nogil

@@ -18,7 +18,8 @@ from cython_ext.bloom cimport build_filter
 from cython_ext.budget cimport MERGE, Budget
 from cython_ext.codec cimport CODEC_LZ4, CODEC_NONE, xxh3
 from cython_ext.coding cimport (
-    Buffer, compare, mix_stream, put_bytes, put_u32, put_u64, put_varint, release, reserve,
+    Buffer, compare, mix_stream, put_bytes, put_u32, put_u64, release, reserve, shared_prefix,
+    write_varint,
 )
 from cython_ext.entries cimport FLAG_CONTINUES, FLAG_RESET, EntrySource, RowRef
 from cython_ext.file cimport AppendFile
@@ -28,6 +29,7 @@ cdef enum:
     ROW_BLOCKS_PER_KEY_BLOCK = 1024
     SHUFFLED_ROWS = 32  # at a time; what is over goes byte by byte, so a full block has none over
     STREAM_BYTES = 2  # of a stored key, in front
+    MOST_ENTRY_BYTES = 61  # of an entry without its key: six varints, and the flags
     KEPT_BUFFER_BYTES = 1 << 20
     WRITE_BYTES = 64 << 10  # to the file at a time: writing single blocks costs the system 4 times
 
@@ -60,6 +62,10 @@ cdef class SstWriter:
         self.base_sequence = base_sequence
         self.min_sequence = <uint64_t> -1
         self.row_base = HEADER_BYTES
+        # A number for each of the most rows that a block can have.
+        reserve(&self.row_ends, block_bytes + 4)
+        reserve(&self.row_sequences, block_bytes + 4)
+        reserve(&self.row_ordinals, block_bytes + 4)
         file.append(MAGIC + FORMAT_VERSION.to_bytes(4, "little") + bytes(4))
 
     def __dealloc__(self):
@@ -142,6 +148,7 @@ cdef class SstWriter:
         return 0
 
     cdef int add_row(self, const RowRef* row) except -1 nogil:
+        cdef uint64_t sequence
         if self.row_count and (
             self.row_data.size + row.size > self.block_bytes
             or self.row_count >= self.block_bytes // 4
@@ -163,16 +170,20 @@ cdef class SstWriter:
         if self.entry_rows == 0:
             self.entry_block = <uint32_t> (self.block_ends.size // 8)
             self.entry_row = self.row_count
-        put_bytes(&self.row_data, row.data, row.size)
-        put_u32(&self.row_ends, <uint32_t> self.row_data.size)
-        if row.sequence - self.base_sequence > <uint64_t> 0xFFFFFFFF:
+        sequence = row.sequence - self.base_sequence
+        if sequence > <uint64_t> 0xFFFFFFFF:
             with gil:
                 raise ValueError(
                     f"sequence {row.sequence} does not fit a file that begins at "
                     f"{self.base_sequence}"
                 )
-        put_u32(&self.row_sequences, <uint32_t> (row.sequence - self.base_sequence))
-        put_u32(&self.row_ordinals, row.ordinal)
+        if self.row_data.capacity - self.row_data.size < row.size:
+            reserve(&self.row_data, row.size)
+        memcpy(self.row_data.data + self.row_data.size, row.data, row.size)
+        self.row_data.size += row.size
+        (<uint32_t*> self.row_ends.data)[self.row_count] = <uint32_t> self.row_data.size
+        (<uint32_t*> self.row_sequences.data)[self.row_count] = <uint32_t> sequence
+        (<uint32_t*> self.row_ordinals.data)[self.row_count] = row.ordinal
         if self.row_count == 0:
             self.row_width = row.size
             self.row_mixed = row.size == 0
@@ -206,26 +217,30 @@ cdef class SstWriter:
         return 0
 
     cdef int _put_entry(self, uint8_t flags) except -1 nogil:
-        cdef size_t shared = 0, limit
+        cdef size_t shared = 0, suffix
+        cdef uint8_t* target
         if self.since_restart and self.entry_count:
-            limit = min(self.last_key.size, self.entry_key.size)
-            while shared < limit and self.last_key.data[shared] == self.entry_key.data[shared]:
-                shared += 1
+            shared = shared_prefix(
+                self.last_key.data, self.last_key.size, self.entry_key.data, self.entry_key.size
+            )
         if shared == 0:  # on disk: an entry that shares nothing is a restart, and the reverse
             put_u32(&self.restarts, <uint32_t> self.entries.size)
             self.last_block = 0
             self.since_restart = 0
         self.since_restart = (self.since_restart + 1) % RESTART_ENTRIES
-        put_varint(&self.entries, shared)
-        put_varint(&self.entries, self.entry_key.size - shared)
-        put_bytes(&self.entries, self.entry_key.data + shared, self.entry_key.size - shared)
-        reserve(&self.entries, 1)
-        self.entries.data[self.entries.size] = flags
-        self.entries.size += 1
-        put_varint(&self.entries, self.entry_rows)
-        put_varint(&self.entries, self.entry_bytes)
-        put_varint(&self.entries, self.entry_block - self.last_block)
-        put_varint(&self.entries, self.entry_row)
+        suffix = self.entry_key.size - shared
+        reserve(&self.entries, suffix + MOST_ENTRY_BYTES)
+        target = self.entries.data + self.entries.size
+        target = write_varint(target, shared)
+        target = write_varint(target, suffix)
+        memcpy(target, self.entry_key.data + shared, suffix)
+        target += suffix
+        target[0] = flags
+        target = write_varint(target + 1, self.entry_rows)
+        target = write_varint(target, self.entry_bytes)
+        target = write_varint(target, self.entry_block - self.last_block)
+        target = write_varint(target, self.entry_row)
+        self.entries.size = target - self.entries.data
         self.last_block = self.entry_block
         self.last_key.size = 0
         put_bytes(&self.last_key, self.entry_key.data, self.entry_key.size)
@@ -235,6 +250,7 @@ cdef class SstWriter:
     cdef int _close_row_block(self) except -1 nogil:
         cdef uint64_t offset
         cdef uint32_t size, data_size = <uint32_t> self.row_data.size
+        cdef size_t array_bytes = 4 * <size_t> self.row_count
         if self.row_count == 0:
             return 0
         if self.row_data.size > <size_t> 0x7D000000:
@@ -243,18 +259,15 @@ cdef class SstWriter:
         # The rows change hands instead of being copied: self.raw is empty between two blocks.
         self.raw, self.row_data = self.row_data, self.raw
         if self.row_mixed:
-            put_bytes(&self.raw, self.row_ends.data, self.row_ends.size)
-        put_bytes(&self.raw, self.row_sequences.data, self.row_sequences.size)
-        put_bytes(&self.raw, self.row_ordinals.data, self.row_ordinals.size)
+            put_bytes(&self.raw, self.row_ends.data, array_bytes)
+        put_bytes(&self.raw, self.row_sequences.data, array_bytes)
+        put_bytes(&self.raw, self.row_ordinals.data, array_bytes)
         put_u32(&self.raw, self.row_count)
         put_u32(&self.raw, data_size)
         put_u32(&self.raw, 0 if self.row_mixed else <uint32_t> self.row_width)
         self._write(BLOCK_ROWS, self.codec, &offset, &size)
         put_u64(&self.block_ends, self._place() - self.row_base)
         self.row_data.size = 0
-        self.row_ends.size = 0
-        self.row_sequences.size = 0
-        self.row_ordinals.size = 0
         self.row_count = 0
         self._account()
         return 0

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pyarrow.fs import FileSystem
 
 from cython_ext.codec import checksum
+from cython_ext.sst_check import verify
 from lsmstate.checkpoints import CheckpointPin, list_checkpoints
 from lsmstate.durable_dir import DurableDir, LocalDir, durable_dir, file_pieces, piece_memory
 from lsmstate.errors import CorruptionError, InvalidArgumentError, StoreLockedError
@@ -242,7 +243,7 @@ class _Sender:
 
 def _verify(tables: TableCache, directory: str, file: Pointer) -> None:
     """CorruptionError unless every block of a file is as it was written."""
-    tables.open_commit(directory, file.name, file.size, file.checksum).verify()
+    verify(tables.open_commit(directory, file.name, file.size, file.checksum))
 
 
 def _check_sizes(place: DurableDir, files: tuple[ExportedFile, ...]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from cython_ext import sst_check
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.file_names import parse_attempt_file
 from lsmstate.lsm_store import LsmStore
@@ -120,7 +121,7 @@ def _describe_file(directory: str, file: FileMeta) -> dict[str, Any]:
     described = asdict(file)
     try:
         table = table_cache(process_memory()).open(directory, file)
-        described |= table.layout()
+        described |= sst_check.layout(table)
         described |= {"top_index_bytes": table.index_bytes, "damage": None}
     except (CorruptionError, OSError) as error:
         described["damage"] = str(error)
@@ -170,7 +171,7 @@ def verify(state: State) -> Iterator[tuple[str, dict[str, int] | str]]:
     tables = table_cache(process_memory())
     for file in state.found.edit.version.files:
         try:
-            counts = tables.open(state.directory, file).verify()
+            counts = sst_check.verify(tables.open(state.directory, file))
             if (counts["keys"], counts["rows"]) == (file.keys, file.rows):
                 yield file.name, counts
             else:

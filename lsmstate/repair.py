@@ -12,6 +12,7 @@ from typing import Any
 
 from cython_ext.file import AppendFile, ReadFile
 from cython_ext.salvage import ListedEntries
+from cython_ext.sst_check import verify
 from cython_ext.sst_reader import Sst
 from lsmstate.changelog import MAGIC, changelog_files
 from lsmstate.collection import LocalFiles
@@ -145,7 +146,7 @@ class _Repair:
         table = None
         try:
             table = Sst(path, self._cache)
-            counts = table.verify()
+            counts = verify(table)
             if (table.uid, counts["keys"], counts["rows"]) == (file.uid, file.keys, file.rows):
                 return [self._copy(file, table)]
             why = "is not the file that the manifest names"

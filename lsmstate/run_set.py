@@ -14,6 +14,7 @@ from cython_ext.key_ranges import KeyRanges
 from cython_ext.memtable import Memtable
 from cython_ext.merging_iter import MergingSource
 from cython_ext.retraction_merge import RetractingSource
+from cython_ext.sst_check import verify
 from lsmstate.background import SLICE_BYTES, worker
 from lsmstate.compaction import Task, pick
 from lsmstate.compactor import EVERYTHING, Flush, Merge, raw_bytes_of
@@ -344,7 +345,7 @@ class RunSet:
         self.version.check()
         for file in self.version.files:
             table = self._tables.open(self._directory, file)
-            found = table.verify()
+            found = verify(table)
             if (found["keys"], found["rows"]) != (file.keys, file.rows):
                 raise CorruptionError(
                     f"{found} were found, the manifest says {file.keys} keys, {file.rows} rows",
