@@ -44,6 +44,7 @@ cdef extern from *:
     void* map_slab(size_t size) nogil
 
 cdef int64_t PAGE = 4096
+cdef int64_t SMALL_SLAB_BYTES = 256 * 1024
 
 
 cdef inline int64_t _pages(int64_t size) noexcept nogil:
@@ -76,10 +77,13 @@ cdef class Arena:
         if <size_t> (self.free_end - self.free_start) < size:
             least = _pages(<int64_t> size + <int64_t> sizeof(Slab))
             wanted = max(least, _pages(self.slab_bytes))
-            while self.budget.try_charge(self.component, wanted):
-                if wanted == least:
-                    return NULL
-                wanted = max(least, _pages(wanted // 2))
+            if self.budget.try_charge(self.component, wanted):
+                # Where the budget has no room for a slab, a small one serves, or what is needed.
+                wanted = max(least, min(wanted, SMALL_SLAB_BYTES))
+                if self.budget.try_charge(self.component, wanted):
+                    if wanted == least or self.budget.try_charge(self.component, least):
+                        return NULL
+                    wanted = least
             memory = map_slab(wanted)
             if memory == NULL:
                 self.budget.release(self.component, wanted)

@@ -2,8 +2,10 @@
 
 Lazy leveling (Dayan and Idreos, "Dostoevsky", SIGMOD 2018, section 4): up to ``fanout`` runs a
 level above one single bottom run. Writing costs as much as tiering above the bottom, and a
-probe of mostly-bottom data visits few runs. Leveled keeps one run a level, which costs more writes
-and spares probes; tiered up to ``fanout`` runs on every level, the reverse.
+probe of mostly-bottom data visits few runs. A level that is small beside the bottom may hold
+twice as many: few keys have rows in any of them, so they cost probes little, and what is written
+is merged less often. Leveled keeps one run a level, which costs more writes and spares probes;
+tiered up to ``fanout`` runs on every level, the reverse.
 """
 
 from collections.abc import Sequence
@@ -11,6 +13,14 @@ from dataclasses import dataclass
 
 from lsmstate.options import Options
 from lsmstate.version import Run
+
+#: Of the bottom run of lazy leveling. Were its level that of the runs above, it would be merged
+#: with as few of them as make that level full, however large it is.
+BOTTOM_LEVEL = 63
+#: A level with fewer bytes than this part of the bottom run is small beside it.
+SMALL_PART = 1 / 4
+#: What ``compact`` leaves unmerged: runs that hold less than this part of the bottom run together.
+UNMERGED_PART = 1 / 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +56,35 @@ def pick(runs: Sequence[Run], options: Options, busy: int = 0) -> Task | None:
     return None
 
 
+def pick_for_reading(runs: Sequence[Run]) -> Task | None:
+    """The merge of all runs into one, unless they nearly are: what probes gain most by."""
+    if len(runs) < 2 or sum(run.size for run in runs[1:]) < UNMERGED_PART * runs[0].size:
+        return None
+    return Task(0, len(runs), BOTTOM_LEVEL)
+
+
 def _by_level(runs: Sequence[Run], options: Options, busy: int) -> Task | None:
     """Lazy and tiered: a level that is full becomes one run of the next. Lazy takes the bottom run
     along where what comes down is no longer small beside it."""
+    is_lazy = options.merging == "lazy"
     for level in sorted({run.level for run in runs[busy:]}):
         members = [i for i, run in enumerate(runs) if i >= busy and run.level == level]
-        if len(members) < options.fanout:
-            continue
         start, end = members[0], members[-1] + 1
         arriving = sum(run.size for run in runs[start:end])
-        is_lazy = options.merging == "lazy" and busy == 0
-        if is_lazy and start == 1 and arriving * options.fanout >= runs[0].size:
-            return Task(0, end, max(level + 1, runs[0].level))
+        is_small = is_lazy and start > 0 and arriving < SMALL_PART * runs[0].size
+        full = _most_small(options) if is_small else options.fanout
+        if len(members) < full:
+            continue
+        takes_bottom = start == 0 or (start == 1 and arriving * options.fanout >= runs[0].size)
+        if is_lazy and busy == 0 and takes_bottom:
+            return Task(0, end, BOTTOM_LEVEL)
         return Task(start, end, min(level + 1, runs[start - 1].level) if start else level + 1)
     return None
+
+
+def _most_small(options: Options) -> int:
+    """Runs of a level that is small: twice as many, if they are not all that there may be."""
+    return max(options.fanout, min(2 * options.fanout, options.max_runs - 1))
 
 
 def _leveled(runs: Sequence[Run], options: Options, busy: int) -> Task | None:

@@ -311,9 +311,9 @@ class LsmStore(StoreReads):
         return True
 
     def compact(self) -> None:
-        """Do all merges that are due, instead of leaving them to the appends that follow. Probes
-        visit fewer runs then. A standalone store is committed, so that the files that were
-        merged away are deleted. Cost: what is due is read and written once."""
+        """Merge all runs into one, unless the largest holds nearly all; probes are cheapest then.
+        A standalone store is committed, so that the files that were merged away are deleted.
+        Cost: what is merged is read and written once."""
         self._guard.check_writable()
         with self._guard.whole_or_nothing():
             self._writes.end_flush()

@@ -20,8 +20,8 @@ MOST_SEALED = 8
 LEAST_MEMTABLE_BYTES = 256 * KIB
 #: More than what a key's node and a row's chunk and head take beside key and row.
 _HEADS_BYTES = 4 * KIB
-#: Where the budget has no room for a slab of the usual size, half of one serves, and so on.
-_LEAST_SLAB_BYTES = 256 * KIB
+#: A slab where the budget has no room for one of the usual size.
+_SMALL_SLAB_BYTES = 256 * KIB
 
 
 class Memtables:
@@ -68,8 +68,8 @@ class Memtables:
         does not give it back when it is flushed."""
         slab = self.active.slab_bytes
         alone = entry_bytes + _HEADS_BYTES
-        least = min(slab, _LEAST_SLAB_BYTES)
-        wanted = least if 2 * alone <= least else slab + alone
+        first = slab if alone > slab else min(slab, _SMALL_SLAB_BYTES)
+        wanted = first if 2 * alone <= first else first + alone
         return max(0, wanted - self.active.nbytes)
 
     @property

@@ -59,8 +59,8 @@ class Options:
     merging: str = "lazy"
     """Which runs are merged. ``lazy``: several runs a level above one bottom run. ``leveled``: one
     run a level. ``tiered``: several runs on every level. Bytes written for each that arrives, and
-    runs to probe on average, simulated with 16 MB flushes up to 5.6 GB: 6.0 and 4.9, 7.7 and 3.6,
-    4.6 and 5.9."""
+    runs that hold rows of a key with five rows, simulated with 16 MB flushes up to 1 GB: 3.5 and
+    1.8, 4.9 and 1.5, 2.8 and 2.5. Up to 5.6 GB: 4.1 and 2.2, 7.7 and 1.5, 4.4 and 2.2."""
 
     max_runs: int = 8
     """At most this many sorted runs are left for a probe to visit."""

@@ -16,7 +16,7 @@ from cython_ext.merging_iter import MergingSource
 from cython_ext.retraction_merge import RetractingSource
 from cython_ext.sst_check import verify
 from lsmstate.background import SLICE_BYTES, worker
-from lsmstate.compaction import Task, pick
+from lsmstate.compaction import Task, pick, pick_for_reading
 from lsmstate.compactor import EVERYTHING, Flush, Merge, raw_bytes_of
 from lsmstate.errors import CorruptionError
 from lsmstate.manifest import Edit, Pointer, changes_base, pack_edit, parse_pointer, schema_digest
@@ -114,8 +114,12 @@ class RunSet:
         self._install(place, place, files, 0, deleted_by(flush.memtables))
 
     def compact(self) -> None:
-        """Run the merges that are due, to their end."""
-        while self.begin_merge():
+        """Merge all runs into one, unless what lies above the bottom run is small beside it; then
+        do what is due."""
+        if self._merge is not None:
+            self._step(EVERYTHING)
+        while task := pick_for_reading(self.version.runs) or pick(self.version.runs, self._options):
+            self._begin(task, EVERYTHING)
             self._step(EVERYTHING)
 
     def compact_for(self, written_bytes: int) -> None:
@@ -190,15 +194,18 @@ class RunSet:
         if self._merge is None:
             task = pick(self.version.runs, self._options)
             if task is not None:
-                runs = self.version.runs[task.start : task.end]
-                is_partial = self._owner.single_commit and raw_bytes_of(runs) > left
-                file_bytes = self._part_bytes(left) if is_partial else None
-                source = self._merged(task, runs, is_partial=is_partial)
-                self._merge = Merge(task, runs, source, self._files, file_bytes=file_bytes)
-                self._due_bytes = 0
-                if self._options.background:
-                    worker().submit(self._merge)
+                self._begin(task, left)
         return self._merge
+
+    def _begin(self, task: Task, left: int) -> None:
+        runs = self.version.runs[task.start : task.end]
+        is_partial = self._owner.single_commit and raw_bytes_of(runs) > left
+        file_bytes = self._part_bytes(left) if is_partial else None
+        source = self._merged(task, runs, is_partial=is_partial)
+        self._merge = Merge(task, runs, source, self._files, file_bytes=file_bytes)
+        self._due_bytes = 0
+        if self._options.background:
+            worker().submit(self._merge)
 
     def _merged(
         self, task: Task, runs: Sequence[Run], *, is_partial: bool, after: bytes = b""

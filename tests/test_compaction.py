@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from cython_ext.key_ranges import KeyRanges
-from lsmstate.compaction import pick
+from lsmstate.compaction import pick, pick_for_reading
 from lsmstate.options import Options
 from lsmstate.version import NOTHING, FileMeta, Run, Version
 
@@ -79,7 +79,9 @@ def test_merging_ends_with_few_runs_in_order(options, found, shrink):
     levels = [r.level for r in version.runs]
     assert levels == sorted(levels, reverse=True)
     full = [0] if options.merging == "leveled" else levels
-    assert all(levels.count(level) < options.fanout for level in full)
+    most = max(options.fanout, options.max_runs - 1)
+    bound = most if options.merging == "lazy" else options.fanout  # levels that are small
+    assert all(levels.count(level) < bound for level in full)
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -113,23 +115,46 @@ def test_write_amplification(fanout, flushes, most, record_property):
     assert amplification < most
 
 
-def test_policies_trade_writing_for_runs_to_probe():
-    """16 MB flushes up to 5.6 GB: leveled writes most, tiered least; runs are the reverse."""
-    amplification, mean_runs = {}, {}
+def test_policies_trade_writing_for_reading():
+    """16 MB flushes up to 5.6 GB. Reading: in how many runs a key of 5 rows has any."""
+    written, visited = {}, {}
     for merging in MERGING:
-        options = Options(merging=merging, max_runs=16)
-        version, written, visited = Version(), 0, 0
+        options = Options(merging=merging)
+        version, total, runs = Version(), 0, 0.0
         for _ in range(350):
             place = len(version.runs)
             version = version.replaced(place, place, (meta(f"f{version.next_run}", 16 << 20),), 0)
             version, merged = settled(version, options)
-            written += (16 << 20) + merged
-            visited += len(version.runs)
-        amplification[merging] = written / version.size
-        mean_runs[merging] = visited / 350
-    print({m: (round(amplification[m], 1), round(mean_runs[m], 1)) for m in MERGING})
-    assert amplification["tiered"] < amplification["lazy"] < amplification["leveled"] < 20
-    assert mean_runs["leveled"] < mean_runs["lazy"] <= mean_runs["tiered"]
+            total += (16 << 20) + merged
+            runs += sum(1 - (1 - r.size / version.size) ** 5 for r in version.runs)
+        written[merging], visited[merging] = total / version.size, runs / 350
+    print({m: (round(written[m], 1), round(visited[m], 1)) for m in MERGING})
+    assert written["lazy"] <= written["tiered"] < 5 < written["leveled"] < 8
+    assert visited["leveled"] < 1.6 < visited["lazy"] <= visited["tiered"] < 2.5
+
+
+def test_small_commits_do_not_rewrite_a_large_bottom_run():
+    """The bottom run was once merged together with any four runs, however small, of its level."""
+    version, written = Version(), 0
+    for count, size in ((12, 80 * 10**6), (20, 10**6)):
+        written = 0
+        for _ in range(count):
+            place = len(version.runs)
+            version = version.replaced(place, place, (meta(f"f{version.next_run}", size),), 0)
+            version, merged = settled(version, Options())
+            written += merged
+    assert written <= 20 * 10**6
+
+
+def test_merging_for_reading():
+    """All runs into one, but for what lies above it and is small."""
+    even = (run(0, 3, 10**6), run(1, 1, 10**6))
+    task = pick_for_reading(even)
+    assert (task.start, task.end) == (0, 2)
+    assert task.level > 3
+    assert pick_for_reading((run(0, 3, 10**6), run(1, 1, 10**4))) is None
+    assert pick_for_reading(even[:1]) is None
+    assert pick_for_reading(()) is None
 
 
 @pytest.mark.parametrize("merging", MERGING)
