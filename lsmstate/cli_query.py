@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lsmstate.cli_rows import first_rows, print_rows
-from lsmstate.inspection import describe
+from lsmstate.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from lsmstate.spark import QueryState
@@ -32,6 +32,10 @@ def show_state(
     state_dir: Annotated[
         str | None, typer.Option(help="The query's state_dir, if it was started with one.")
     ] = None,
+    storage_option: Annotated[
+        list[str] | None,
+        typer.Option(help="name=value for the checkpoint's file system; may be repeated."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="JSON: one object, or one a row.")] = False,
 ) -> None:
     """Show the state of a Spark query as of a micro-batch: settings, batches, buckets, or rows.
@@ -40,7 +44,8 @@ def show_state(
     """
     from lsmstate.spark import QueryState
 
-    state = QueryState.open(checkpoint, batch, state_dir)
+    options = dict(_option(text) for text in storage_option or [])
+    state = QueryState.open(checkpoint, batch, state_dir, options)
     buckets = list(state.pointers) if bucket is None else [bucket]
     if stream is not None:
         print_rows(first_rows(_rows(state, buckets, stream, keys), limit), as_json=json)
@@ -50,25 +55,41 @@ def show_state(
         _show_state(_described(state, buckets))
 
 
+def _option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InvalidArgumentError(f"--storage-option {text}: write it as name=value")
+    return name, value
+
+
 def _described(state: "QueryState", buckets: list[int]) -> dict[str, Any]:
     """The state as JSON values; sizes in bytes."""
-    found = {bucket: describe(state.bucket(bucket)) for bucket in buckets}
     return {
         "checkpoint": state.checkpoint.location,
         "batch": state.batch,
         "batches": state.checkpoint.committed(),
         "settings": dict(state.settings),
-        "streams": next((each["streams"] for each in found.values()), []),
-        "buckets": [
-            {
-                "bucket": bucket,
-                "pointer": each["pointer"],
-                "rows": each["rows"],
-                "bytes": each["bytes"],
-                "runs": len(each["runs"]),
-            }
-            for bucket, each in found.items()
+        "streams": [
+            {"name": stream.name, "key": _columns(stream.key), "columns": _columns(stream.rows)}
+            for stream in state.streams.values()
         ],
+        "buckets": [_described_bucket(state, bucket) for bucket in buckets],
+    }
+
+
+def _columns(schema: pa.Schema) -> list[str]:
+    return [f"{field.name}: {field.type}" for field in schema]
+
+
+def _described_bucket(state: "QueryState", bucket: int) -> dict[str, Any]:
+    with state.bucket(bucket) as store:
+        stats = store.stats()
+    return {
+        "bucket": bucket,
+        "pointer": state.pointers[bucket],
+        "rows": stats.counters["rows"],
+        "bytes": stats.disk_bytes,
+        "runs": stats.counters["runs"],
     }
 
 

@@ -9,11 +9,16 @@ Nothing is guessed: where a file is missing or damaged there is no answer.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pyarrow.fs import FileSystem
+
 from lsmstate.durable_dir import DurableDir, durable_dir
 from lsmstate.errors import CorruptionError, InvalidArgumentError
+from lsmstate.filesystems import resolve
+from lsmstate.state_place import local_path
 from spark_integration.state_codecs import REMEDY
 from spark_integration.state_partition import StatePartition, small_file
 
@@ -32,9 +37,15 @@ class Operator:
 class SparkCheckpoint:
     """Read only. Cost: a listing and a few small files per state partition and question."""
 
-    def __init__(self, location: str) -> None:
-        """InvalidArgumentError if no query has its checkpoint there."""
+    def __init__(self, location: str, storage_options: Mapping[str, Any] | None = None) -> None:
+        """``location`` is local or on any file system of ``lsmstate.filesystems``.
+        InvalidArgumentError if no query has its checkpoint there."""
         self.location = location.rstrip("/")
+        self._filesystem: FileSystem | None = None
+        path = local_path(self.location)
+        if path is None:
+            self._filesystem, path = resolve(self.location, storage_options)
+        self._path = path
         if not self._dir("offsets").sizes():
             raise InvalidArgumentError(
                 f"{location} is no checkpoint location of a query: it has no offsets; name the "
@@ -79,8 +90,9 @@ class SparkCheckpoint:
         ids = self._unique_ids(batch, operator)
         found: dict[int, str] = {}
         for partition, unique_id in enumerate(ids):
-            place = self._dir("state", str(operator.number), str(partition))
-            found |= StatePartition(place).pointers(batch, unique_id)
+            where = ("state", str(operator.number), str(partition))
+            files = StatePartition(self._dir(*where), self._dir(*where, "SSTs"))
+            found |= files.pointers(batch, unique_id)
         return dict(sorted(found.items()))
 
     def _operator(self) -> Operator:
@@ -113,9 +125,17 @@ class SparkCheckpoint:
             raise CorruptionError(f"makes no sense ({error!r}); {REMEDY}", where, 0) from error
 
     def _dir(self, *parts: str) -> DurableDir:
-        return durable_dir("/".join((self.location, *parts)), None)
+        return durable_dir("/".join((self._path, *parts)), self._filesystem)
 
     def _text(self, *parts: str, name: str) -> str | None:
         place = self._dir(*parts)
         size = place.sizes().get(name)
         return None if size is None else small_file(place, name, size).decode(errors="replace")
+
+
+def below(location: str, name: str) -> str:
+    """A directory in a location, which may end in options (``s3://bucket/path?region=...``)."""
+    if local_path(location) is not None:
+        return f"{location.rstrip('/')}/{name}"
+    path, mark, options = location.partition("?")
+    return f"{path.rstrip('/')}/{name}{mark}{options}"

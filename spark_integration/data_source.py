@@ -4,6 +4,7 @@ A Python data source: Spark plans and reads it in Python workers that have no se
 it reads Spark's checkpoint itself.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from lsmstate.store_checks import nearest
 from spark_integration.query_state import QueryState
 from spark_integration.schemas import as_schema
 
-_OPTIONS: Final = ("path", "stream", "batchId", "bucket", "withKeys", "stateDir")
+_OPTIONS: Final = ("path", "stream", "batchId", "bucket", "withKeys", "stateDir", "storageOptions")
 
 
 def register(spark: SparkSession) -> None:
@@ -40,7 +41,8 @@ class StateDataSource(DataSource):
 
     Options: ``stream`` (may be left out if there is one only), ``batchId`` (default: the newest
     committed), ``bucket`` (default: all), ``withKeys`` (true adds ``_bucket`` and the key as
-    ``_key_...``), ``stateDir`` (if the query was started with a ``state_dir``).
+    ``_key_...``), ``stateDir`` (if the query was started with a ``state_dir``), ``storageOptions``
+    (for the checkpoint's file system, as JSON; credentials are better in the environment).
     """
 
     @classmethod
@@ -73,7 +75,8 @@ class _Question:
         self.with_keys = _flag("withKeys", given.get("withKeys", "false"))
         self.bucket = _number("bucket", given.get("bucket"))
         batch = _number("batchId", given.get("batchId"))
-        self.state = QueryState.open(given["path"], batch, given.get("stateDir"))
+        storage = _json_object("storageOptions", given.get("storageOptions", "{}"))
+        self.state = QueryState.open(given["path"], batch, given.get("stateDir"), storage)
         self.stream = self.state.stream(given.get("stream"))
 
     @property
@@ -90,7 +93,8 @@ class StateReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         if self._asked.bucket is not None:
-            self._asked.state.bucket(self._asked.bucket)
+            with self._asked.state.bucket(self._asked.bucket):
+                pass  # it is there
             return [InputPartition(self._asked.bucket)]
         return [InputPartition(bucket) for bucket in self._asked.state.pointers]
 
@@ -105,6 +109,16 @@ def _flag(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise InvalidArgumentError(f"{name}={text!r}: must be true or false")
     return text.lower() == "true"
+
+
+def _json_object(name: str, text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidArgumentError(f'{name} must be a JSON object, such as {{"region": "eu"}}')
+    return found
 
 
 def _number(name: str, text: Any) -> int | None:

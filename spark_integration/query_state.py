@@ -4,20 +4,20 @@ Which files make up the state, Spark's checkpoint says; what is in them, the sto
 runs meanwhile is not disturbed.
 """
 
-import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from lsmstate.errors import CorruptionError, InvalidArgumentError
-from lsmstate.inspection import State, find_states, open_state
+from lsmstate.expiring_lane import LANES
 from lsmstate.null_safe_store import NullSafeReads, plain_schema
+from lsmstate.state_place import StatePlace, open_bucket
 from lsmstate.store import StoreReader, StreamSchema
 from lsmstate.store_checks import nearest
-from spark_integration.buckets import bucket_directory_name
-from spark_integration.checkpoint import SparkCheckpoint
+from spark_integration.checkpoint import SparkCheckpoint, below
 from spark_integration.pinned import STATE_NAME, settings_as_of
 from spark_integration.plan import KEEP, NULL_KEYS
 
@@ -38,21 +38,28 @@ class QueryState:
     batch: int
     pointers: Mapping[int, str]
     """Of each bucket that had rows by then."""
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
     def open(
-        cls, location: str, batch: int | None = None, state_dir: str | None = None
+        cls,
+        location: str,
+        batch: int | None = None,
+        state_dir: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> "QueryState":
         """The state as of a committed batch, the newest for None.
+
+        Checkpoint location and state_dir are local or on any file system of
+        ``lsmstate.filesystems``, to which ``storage_options`` go.
 
         InvalidArgumentError if there is no such batch (it names those there are), no state, or no
         such checkpoint; CorruptionError if one of Spark's files is damaged. Cost: a few small
         files per state partition; no row is read.
         """
-        location = "/" + location[5:].lstrip("/") if location.startswith("file:/") else location
-        checkpoint = SparkCheckpoint(location)
+        checkpoint = SparkCheckpoint(location, storage_options)
         batch = checkpoint.check_batch(batch)
-        root = state_dir or os.path.join(location, STATE_NAME)
+        root = state_dir or below(location, STATE_NAME)
         found = settings_as_of(root, batch)
         if found is None:
             raise InvalidArgumentError(
@@ -70,25 +77,46 @@ class QueryState:
                 f"the checkpoint {location} has buckets {', '.join(map(str, kept))}, which {root} "
                 "does not know; name the state_dir that belongs to it"
             )
-        return cls(checkpoint, root, settings, batch, pointers)
+        return cls(checkpoint, root, settings, batch, pointers, storage_options or {})
 
     @property
     def streams(self) -> dict[str, StreamSchema]:
         """By name, as they were written."""
         for bucket in self.pointers:
-            written = self.bucket(bucket).found.streams
-            if self._keeps_null_keys:
-                return {n: replace(s, key=plain_schema(s.key)) for n, s in written.items()}
-            return written
+            with self.bucket(bucket) as store:
+                return dict(store.streams)
         return {}
 
-    @property
-    def _keeps_null_keys(self) -> bool:
-        return bool(self.settings.get(NULL_KEYS) == KEEP)
+    @contextmanager
+    def bucket(self, bucket: int) -> Iterator[StoreReader]:
+        """One bucket's store, to be read. InvalidArgumentError if it has no state, or its files
+        are gone. Cost: two small reads."""
+        self._check_readable(bucket)
+        try:
+            place = StatePlace(self.root, storage_options=self.storage_options)
+            store = open_bucket(place, bucket, self.pointers[bucket])
+        except (CorruptionError, FileNotFoundError) as error:
+            missing = error if isinstance(error, FileNotFoundError) else error.__cause__
+            if not isinstance(missing, FileNotFoundError):
+                raise
+            batches = self.checkpoint.committed()
+            raise InvalidArgumentError(
+                f"bucket {bucket} as of batch {self.batch}: a file is gone ({error}); the "
+                f"checkpoint has the batches {batches[0]} to {batches[-1]}, read a newer one"
+            ) from error
+        with store:
+            if LANES.name in store.streams:
+                raise InvalidArgumentError(
+                    "the state has streams with an expiry; which of their rows are due only the "
+                    "query's own function knows, so they cannot be read outside it"
+                )
+            if self.settings.get(NULL_KEYS) != KEEP:
+                yield store
+            else:
+                plain = {n: replace(s, key=plain_schema(s.key)) for n, s in store.streams.items()}
+                yield NullSafeReads(plain, store)
 
-    def bucket(self, bucket: int) -> State:
-        """One bucket's committed state. InvalidArgumentError if it has none, or its files are
-        gone. Cost: two small reads."""
+    def _check_readable(self, bucket: int) -> None:
         if bucket not in self.pointers:
             known = ", ".join(map(str, self.pointers)) or "none"
             raise InvalidArgumentError(
@@ -100,17 +128,6 @@ class QueryState:
                 f"the state of backend {backend!r} cannot be read outside its query; that of "
                 "'lsm' can"
             )
-        directory = os.path.join(self.root, bucket_directory_name(bucket))
-        try:
-            return find_states(directory, self.pointers[bucket])[0]
-        except CorruptionError as error:
-            if not isinstance(error.__cause__, FileNotFoundError):
-                raise
-            batches = self.checkpoint.committed()
-            raise InvalidArgumentError(
-                f"bucket {bucket} as of batch {self.batch}: {error.__cause__.filename} is gone; "
-                f"the checkpoint has the batches {batches[0]} to {batches[-1]}, read a newer one"
-            ) from error
 
     def stream(self, name: str | None) -> StreamSchema:
         """The stream of that name; None: the only one. InvalidArgumentError names them all."""
@@ -138,11 +155,9 @@ class QueryState:
         self, bucket: int, stream: StreamSchema, with_keys: bool = False
     ) -> Iterator[pa.RecordBatch]:
         """The rows of a stream in one bucket, grouped by key, in pieces of about a MiB; with
-        bucket and key columns in front where they are asked for."""
-        with open_state(self.bucket(bucket)) as opened:
-            store: StoreReader = opened
-            if self._keeps_null_keys:
-                store = NullSafeReads({stream.name: stream}, opened)
+        bucket and key columns in front where they are asked for. A join by several keys keeps
+        copies of some rows in other buckets."""
+        with self.bucket(bucket) as store:
             if not with_keys:
                 yield from store.scan(stream.name)
                 return

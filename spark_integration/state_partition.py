@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from io import BytesIO
 from typing import Final
 
-from lsmstate.durable_dir import DurableDir, durable_dir
+from lsmstate.durable_dir import DurableDir
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from spark_integration.commit import check_version
 from spark_integration.state_codecs import LARGEST_BYTES, REMEDY
@@ -36,8 +36,10 @@ _STATE: Final = struct.Struct("<Qi4xII")
 class StatePartition:
     """The files of a partition, as they were listed at the start."""
 
-    def __init__(self, place: DurableDir) -> None:
+    def __init__(self, place: DurableDir, tables: DurableDir) -> None:
+        """``tables`` is where RocksDB's are: the directory SSTs in ``place``."""
         self._place = place
+        self._tables = tables
         self._sizes = place.sizes()
         self._kinds: dict[Version, set[str]] = {}
         for name in self._sizes:
@@ -95,13 +97,12 @@ class StatePartition:
         path = f"{self._place.where}/{name}"
         with tempfile.TemporaryDirectory(prefix="lsmstate-") as directory:
             metadata = _unzip(self._read(name), directory, path)
-            tables = durable_dir(f"{self._place.where}/SSTs", None)
-            sizes = tables.sizes()
+            sizes = self._tables.sizes()
             for local, durable in _tables(metadata, path).items():
                 if durable not in sizes:
                     raise CorruptionError(f"names {durable}, which is gone; {REMEDY}", path, 0)
                 with open(os.path.join(directory, local), "wb") as file:
-                    file.write(small_file(tables, durable, sizes[durable]))
+                    file.write(small_file(self._tables, durable, sizes[durable]))
             return dict(_unversioned(read_entries(directory, LARGEST_BYTES).items()))  # type: ignore[arg-type]
 
     def _read(self, name: str) -> bytes:

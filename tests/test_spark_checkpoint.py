@@ -11,7 +11,7 @@ import pytest
 
 from lsmstate.durable_dir import durable_dir
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError, LsmStateError
-from spark_integration.checkpoint import SparkCheckpoint
+from spark_integration.checkpoint import SparkCheckpoint, below
 from spark_integration.state_codecs import decompressed, xxh32
 from spark_integration.state_files import StateFile
 from spark_integration.state_partition import StatePartition
@@ -101,6 +101,31 @@ def test_a_file_of_another_attempt_does_not_count(written: Path, tmp_path: Path)
         SparkCheckpoint(str(place)).pointers(NEWEST)
 
 
+@pytest.mark.parametrize("provider", ["hdfs-lz4", "rocksdb-zip"])
+def test_a_checkpoint_on_another_file_system(written: Path, provider: str) -> None:
+    pytest.importorskip("rocksdict")
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    memory.put(str(written / provider), "/elsewhere", recursive=True)
+    try:
+        checkpoint = SparkCheckpoint("memory://elsewhere/")
+        assert checkpoint.pointers(1) == expected(written / provider, 1)
+        assert checkpoint.pointers(NEWEST) == expected(written / provider, NEWEST)
+    finally:
+        memory.rm("/elsewhere", recursive=True)
+
+
+@pytest.mark.parametrize(
+    ("location", "found"),
+    [
+        ("/a/b#?c/", "/a/b#?c/lsmstate"),
+        ("file:/a", "file:/a/lsmstate"),
+        ("s3://b/c?region=eu", "s3://b/c/lsmstate?region=eu"),
+    ],
+)
+def test_below_a_location(location: str, found: str) -> None:
+    assert below(location, "lsmstate") == found
+
+
 def test_no_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="is no checkpoint location"):
         SparkCheckpoint(str(tmp_path))
@@ -118,7 +143,9 @@ def test_no_damage_changes_the_answer(copy: Path, name: str) -> None:
     """A bit of every third byte: an error that names the file, or what was there before."""
     path = state(copy, name)
     whole = path.read_bytes()
-    partition = StatePartition(durable_dir(path.parent, None))
+    partition = StatePartition(
+        durable_dir(path.parent, None), durable_dir(path.parent / "SSTs", None)
+    )
     answer = partition.pointers(NEWEST, None)
     for place in range(0, len(whole), 3):
         damaged = bytearray(whole)

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from lsmstate.cli import app
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.spark import QueryState, multiway_join, register
+from lsmstate.store import StreamSchema
 from spark_integration.data_source import StateDataSource
 
 pytestmark = pytest.mark.spark
@@ -41,6 +42,7 @@ LEFT_DDL = (
     "place STRUCT<x: DOUBLE, on: DATE>"
 )
 RIGHT = pa.schema([("ref", pa.int32()), ("text", pa.string())])
+KEY = pa.schema([("k0", pa.int64())])
 ROWS = 20
 #: Micro-batches before the restart, and after it.
 FIRST, LATER = 4, 3
@@ -166,6 +168,7 @@ def test_after_a_restart(spark: Any, home: Path) -> None:
         ({"stream": "l", "batchId": "new"}, "batchId='new': must be a whole number"),
         ({"sream": "l"}, "there is no option 'sream'; did you mean 'stream'"),
         ({"stream": "l", "withKeys": "yes"}, "withKeys='yes': must be true or false"),
+        ({"stream": "l", "storageOptions": "[]"}, "storageOptions must be a JSON object"),
         ({"stream": "l", "stateDir": "/nowhere"}, "there is no state in /nowhere"),
     ],
 )
@@ -183,7 +186,7 @@ def test_spark_shows_what_is_wrong(spark: Any, home: Path) -> None:
 
 def test_a_bucket_without_state(home: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="bucket 99 has no state as of batch 3"):
-        QueryState.open(str(home / "early")).bucket(99)
+        next(QueryState.open(str(home / "early")).rows(99, StreamSchema("l", KEY, LEFT)))
 
 
 def test_missing_and_damaged_files(home: Path, tmp_path: Path) -> None:
@@ -195,11 +198,12 @@ def test_missing_and_damaged_files(home: Path, tmp_path: Path) -> None:
     file = next((place / "lsmstate").rglob(pointer.partition(":")[0]))
     whole = file.read_bytes()
     file.write_bytes(whole[:-9] + b"\0" + whole[-8:])
-    with pytest.raises(CorruptionError, match=file.name):
-        state.bucket(bucket)
+    with pytest.raises(CorruptionError, match=file.name), state.bucket(bucket):
+        pass  # opening it is enough
     file.unlink()
-    with pytest.raises(InvalidArgumentError, match=f"bucket {bucket} .* the batches 0 to 3, read"):
-        state.bucket(bucket)
+    words = f"bucket {bucket} .*{file.name} .* the batches 0 to 3, read a newer one"
+    with pytest.raises(InvalidArgumentError, match=words), state.bucket(bucket):
+        pass  # opening it is enough
 
 
 def test_the_command_line(home: Path) -> None:
