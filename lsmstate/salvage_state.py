@@ -60,6 +60,11 @@ def find_damaged_state(directory: str, pointer: str | None = None) -> DamagedSta
             continue
         if name == named or not is_standalone:
             return DamagedState(directory, name, edit, is_standalone, tuple(problems))
+        if named is None:
+            problems.append(
+                f"no MANIFEST says which commit counts, {name} is the newest that can be read; if "
+                "there was a newer one whose file is gone, nobody can say what it held"
+            )
         return _pieced_together(directory, name, edit, named, problems)
     raise CorruptionError("no commit can be read; restore the state from a copy", directory, 0)
 
