@@ -1,6 +1,6 @@
 """A program that a test kills: join three streams until everything that has arrived is done.
 
-python kill_driver.py HOME      (the streams lie in HOME/a, HOME/b, HOME/c)
+python kill_driver.py HOME FILES      (FILES a micro-batch of each of HOME/a, HOME/b, HOME/c)
 """
 
 import os
@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+TESTS = str(ROOT / "tests")
 sys.path.insert(0, str(ROOT))
 os.environ["PYSPARK_PYTHON"] = sys.executable
-os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), TESTS, os.environ.get("PYTHONPATH", "")])
 
 from spark_streams import FileStream, run_to_end  # noqa: E402
 
@@ -26,19 +27,25 @@ def main() -> None:
 
     from lsmstate.spark import multiway_join
 
-    home = Path(sys.argv[1])
+    home, files_per_batch = Path(sys.argv[1]), int(sys.argv[2])
     spark = (
-        SparkSession.builder.master("local[2]")
+        # A task may fail, as it does when its worker is killed, and is done again.
+        SparkSession.builder.master("local[2,8]")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "1g")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
+        # Sessions are short: what a compiler or collector of more threads would save comes late.
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.local.dir", str(home / "local"))
+        .config("spark.python.daemon.module", "faulty_daemon")
+        # So few that files are collected while things die.
+        .config("spark.sql.streaming.minBatchesToRetain", "4")
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")
     joined = multiway_join(
-        {name: stream.read(spark) for name, stream in streams(home).items()},
+        {name: stream.read(spark, files_per_batch) for name, stream in streams(home).items()},
         on="a.a_k = b.b_k AND a.a_k = c.c_k",
         memory="16m",
     )

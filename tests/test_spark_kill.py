@@ -1,11 +1,16 @@
-"""kill -9 of the whole session, of the JVM, of a Python worker, at random instants.
+"""kill -9 at random instants, again and again: nothing is lost, nothing doubled.
 
-Slow, so it runs in ``make stress``. LSMSTATE_KILLS says how many kills (default 9), LSMSTATE_SEED
-from which seed; a failure prints it.
+Four kinds in turn: the whole session at a random file operation of ours; a zombie, which is a
+worker that is stopped at a random file operation, outlives its session, and goes on when a newer
+session has committed more; a worker alone while the session lives on; the JVM.
+
+Slow, so it runs in ``make stress``. LSMSTATE_KILLS says how many kills (default 24), LSMSTATE_SEED
+from which seed; it is printed.
 """
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -17,95 +22,187 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from faulty_daemon import kill, session
 from kill_driver import streams
 from spark_streams import assert_same_rows, committed, pieces
 
+from lsmstate.file_names import parse_attempt_file
+
 pytestmark = [pytest.mark.spark, pytest.mark.stress, pytest.mark.timeout(3600)]
 
-FILES = 40
-ROWS = 1600
-KINDS = ("session", "jvm", "worker")
+DRIVER = str(Path(__file__).with_name("kill_driver.py"))
+#: In an order that needs three sessions for four kills.
+KINDS = ("operation", "zombie", "worker", "jvm")
+#: Of each stream there is one file a micro-batch; a kill and what it needs take a few of them.
+FILES_PER_KILL = 4
+ROWS_PER_FILE = 40
 
 
-def start(home: Path, log: Path) -> "subprocess.Popen[bytes]":
-    with log.open("ab") as file:
-        return subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("kill_driver.py")), str(home)],
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-        )
+class Driver:
+    """kill_driver.py in a session of its own."""
+
+    def __init__(self, home: Path, fault: str = "", files_per_batch: int = 1) -> None:
+        self.home = home
+        self.log = home / "driver.log"
+        self.mark = home / "mark"
+        self.mark.unlink(missing_ok=True)
+        environment = {"LSMSTATE_FAULT": fault, "LSMSTATE_FAULT_MARK": str(self.mark)}
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, DRIVER, str(home), str(files_per_batch)],
+                env={**os.environ, **environment},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+    def wait_for(self, what: str, seconds: float = 240) -> bool:
+        """Until the mark is there, or the next commit; False if the query ended before."""
+        before, deadline = last_commit(self.home), time.monotonic() + seconds
+        while not (self.mark.exists() if what == "mark" else last_commit(self.home) > before):
+            if not self.is_running:
+                return False
+            assert time.monotonic() < deadline, f"no {what}: {self.log.read_text()[-2000:]}"
+            time.sleep(0.02)
+        return True
+
+    def members(self) -> list[psutil.Process]:
+        return session(self.process.pid)
+
+    def end(self) -> None:
+        """Kill what is left of the session."""
+        while rest := [process for process in self.members() if is_alive(process)]:
+            kill(rest)
+            self.process.poll()
+            time.sleep(0.05)
+        self.process.wait()
 
 
-def members(session: int) -> list[psutil.Process]:
-    """All processes of a session: pyspark's daemon has a process group of its own."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        try:
-            if os.getsid(process.pid) == session:
-                found.append(process)
-        except ProcessLookupError:
-            continue
-    return found
+def holds_state(environment: dict[str, str]) -> bool:
+    return environment.get("LSMSTATE_WORKER") == "state"
 
 
-def kill(session: int, kind: str, rng: random.Random) -> int:
-    """How many processes were killed."""
-    processes = members(session)
-    if kind == "jvm":
-        processes = [p for p in processes if "java" in (p.info["cmdline"] or [""])[0]]
-    elif kind == "worker":
-        forked = [p for p in processes if "pyspark.worker" in " ".join(p.info["cmdline"] or [])]
-        daemons = {p.ppid() for p in forked}
-        workers = [p for p in forked if p.pid not in daemons]
-        processes = [rng.choice(workers)] if workers else []
-    for process in processes:
-        process.kill()
-    return len(processes)
-
-
-def commits(home: Path) -> int:
+def is_alive(process: psutil.Process) -> bool:
     try:
-        return len([n for n in os.listdir(home / "checkpoint" / "commits") if n.isdigit()])
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def last_commit(home: Path) -> int:
+    try:
+        names = os.listdir(home / "checkpoint" / "commits")  # Spark keeps the last ones
     except FileNotFoundError:
-        return 0
+        return -1
+    return max((int(name) for name in names if name.isdigit()), default=-1)
 
 
-def wait_for_progress(child: "subprocess.Popen[bytes]", home: Path, beyond: int) -> None:
-    deadline = time.monotonic() + 180
-    while commits(home) <= beyond and child.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
+def files_of(home: Path, batch_id: int) -> set[str]:
+    """The state's files that attempts of a micro-batch wrote."""
+    names = {path.name for path in (home / "checkpoint" / "lsmstate").rglob("*.sst")}
+    return {n for n in names if (f := parse_attempt_file(n)) and f.batch_id == batch_id}
 
 
-def test_whatever_is_killed_nothing_is_lost_and_nothing_doubled(tmp_path):
-    kills = int(os.environ.get("LSMSTATE_KILLS", "9"))
+class Killer:
+    """Does one kill after the other, and says of each whether it came about."""
+
+    def __init__(self, home: Path, rng: random.Random) -> None:
+        self.home = home
+        self.rng = rng
+        self.driver: Driver | None = None
+        #: Files that zombies wrote after they had gone on.
+        self.written_late = 0
+
+    def running(self) -> Driver:
+        """A session that lives, and has committed something."""
+        if self.driver is None or not self.driver.is_running:
+            self.driver = Driver(self.home)
+        self.driver.wait_for("commit")
+        return self.driver
+
+    def fated(self, fault: str) -> Driver:
+        """A new session, one of whose workers meets its fate."""
+        if self.driver is not None:
+            self.driver.end()
+        self.driver = Driver(self.home, f"{fault} {self.rng.randrange(1, 150)}")
+        return self.driver
+
+    def operation(self) -> bool:
+        driver = self.fated("kill")
+        happened = driver.wait_for("mark")
+        driver.process.wait()
+        driver.end()
+        return happened
+
+    def jvm(self) -> bool:
+        driver = self.running()
+        time.sleep(self.rng.uniform(0, 1))
+        names = [(p, " ".join(p.info["cmdline"] or [])) for p in driver.members()]
+        killed = kill([process for process, name in names if "java" in name.split(" ")[0]])
+        driver.end()
+        return killed > 0
+
+    def worker(self) -> bool:
+        """A worker that holds state; the session has to live on."""
+        driver = self.running()
+        time.sleep(self.rng.uniform(0, 1))
+        holders = [p for p in driver.members() if holds_state(p.info["environ"] or {})]
+        daemons = {process.ppid() for process in holders}
+        workers = [p for p in holders if p.pid not in daemons]
+        killed = kill(self.rng.sample(workers, min(1, len(workers))))
+        return killed > 0 and driver.wait_for("commit")
+
+    def zombie(self) -> bool:
+        driver = self.fated("stop")
+        if not driver.wait_for("mark"):
+            return False
+        worker = psutil.Process(int(driver.mark.read_text()))
+        driver.end()
+        stopped_in = last_commit(self.home) + 1
+        while last_commit(self.home) <= stopped_in:
+            if not self.running().is_running:
+                break
+        before = files_of(self.home, stopped_in)
+        os.kill(worker.pid, signal.SIGCONT)
+        psutil.wait_procs([worker], timeout=60)
+        assert not is_alive(worker), "the zombie neither ended nor failed"
+        self.written_late += len(files_of(self.home, stopped_in) - before)
+        return last_commit(self.home) > stopped_in
+
+
+def ended_well(driver: Driver) -> bool:
+    return driver.process.wait() == 0
+
+
+def test_whatever_is_killed_nothing_is_lost_and_nothing_doubled(tmp_path: Path) -> None:
+    kills = int(os.environ.get("LSMSTATE_KILLS", "24"))
     seed = int(os.environ.get("LSMSTATE_SEED", str(random.SystemRandom().randrange(1 << 32))))
     print(f"LSMSTATE_SEED={seed}")
     rng = random.Random(seed)
-    home, log = tmp_path, tmp_path / "driver.log"
-    for number, (name, stream) in enumerate(streams(home).items()):
-        keys = [rng.randrange(400) + number for _ in range(ROWS)]
-        texts = [f"{name}{i}" for i in range(ROWS)]
+    files = FILES_PER_KILL * (kills + 2)
+    for number, (name, stream) in enumerate(streams(tmp_path).items()):
+        rows = files * ROWS_PER_FILE
+        keys = [rng.randrange(rows // 4) + number for _ in range(rows)]
+        texts = [f"{name}{i}" for i in range(rows)]
         table = pa.table({f"{name}_k": pa.array(keys, pa.int64()), f"{name}_text": texts})
-        stream.add(*pieces(table, FILES))
-    done = 0
+        stream.add(*pieces(table, files))
+    killer = Killer(tmp_path, rng)
+    done = dict.fromkeys(KINDS, 0)
     for number in range(kills):
-        child = start(home, log)
-        wait_for_progress(child, home, commits(home))
-        time.sleep(rng.uniform(0, 1.0))
         kind = KINDS[number % len(KINDS)]
-        if child.poll() is None and kill(child.pid, kind, rng):
-            done += 1
-        if kind != "session":
-            # A dead worker or JVM ends the query; what is left of the session ends with it.
-            time.sleep(2)
-            kill(child.pid, "session", rng)
-        child.wait()
-    child = start(home, log)
-    assert child.wait() == 0, log.read_text()[-3000:]
-    assert done >= min(kills, 3), f"only {done} kills came before the end"
-    assert log.read_text().endswith("done\n")
-    a, b, c = (stream.sql for stream in streams(home).values())
+        happened = getattr(killer, kind)()
+        done[kind] += happened
+        print(f"{kind}: {happened}, after batch {last_commit(tmp_path)}", flush=True)
+    if killer.driver is not None:
+        killer.driver.end()
+    assert ended_well(Driver(tmp_path, files_per_batch=8)), "the last start of the query failed"
+    print(f"{done}, {last_commit(tmp_path) + 1} batches, {killer.written_late} files by zombies")
+    a, b, c = (stream.sql for stream in streams(tmp_path).values())
     query = f"SELECT * FROM {a} JOIN {b} ON a_k = b_k JOIN {c} ON a_k = c_k"
-    rows = assert_same_rows(query, committed(home / "out"))
-    print(f"{done} kills, {commits(home)} commits, {rows} rows equal DuckDB's")
+    rows = assert_same_rows(query, committed(tmp_path / "out"))
+    print(f"{rows} rows equal DuckDB's")
+    assert sum(done.values()) == kills, f"some kills came too late: {done}"
