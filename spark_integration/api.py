@@ -39,6 +39,7 @@ def multiway_join(
     backend: str = "lsm",
     buckets: int | None = None,
     state_dir: str | None = None,
+    options: Mapping[str, Any] | None = None,
     rows: Mapping[str, int] | None = None,
     shares: Mapping[str, int] | None = None,
     **reserved: Any,
@@ -68,8 +69,10 @@ def multiway_join(
     Options: ``memory`` is the cap of what the state of one running task may hold ("64m", or
     bytes; at least "5m"). ``backend`` is "lsm", "rocksdb" or "memory". ``buckets`` is fixed by
     the first start of a query; default: two per core. ``state_dir`` is a local directory of this
-    query alone; default: ``lsmstate`` in its checkpoint location. ``how``, ``event_time``,
-    ``late`` and ``retention`` are reserved.
+    query alone; default: ``lsmstate`` in its checkpoint location. ``options`` are settings of the
+    store by their names in ``lsmstate.Options``, such as ``{"compression": "zstd"}``. ``memory``
+    and ``options`` may change with every start of a query. ``how``, ``event_time``, ``late`` and
+    ``retention`` are reserved.
 
     The result may stand once in a query: to use it twice, write it once with ``foreachBatch``, or
     to a table that other queries read. In ``foreachBatch`` read each batch to its end: ``take``
@@ -81,7 +84,7 @@ def multiway_join(
     _check_streams(streams)
     remedy = f"join it afterwards: {_OPERATOR}(...).join({{name}}, ...)"
     spark = session_of(streams, "stream", remedy)
-    options = OperatorOptions.of(memory, backend, buckets, state_dir)
+    checked = OperatorOptions.of(memory, backend, buckets, state_dir, options)
     condition = split_condition(on) if isinstance(on, str) else SplitCondition("", ())
     keys = _keys(streams, condition.keys or on)
     inputs = Inputs.of(spark, streams, keys)
@@ -93,14 +96,14 @@ def multiway_join(
         inputs=inputs.plans,
         state=spec.stream_schemas,
         output=spec.output_schema,
-        settings=_pinned(inputs, options),
+        settings=_pinned(inputs, checked),
         keeps_null_keys=False,
         output_mode="append",
-        memory_bytes=options.memory_bytes,
-        backend=options.backend,
-        buckets=options.buckets,
+        options=checked.store,
+        backend=checked.backend,
+        buckets=checked.buckets,
         default_buckets=default_buckets(spark),
-        state_dir=options.state_dir,
+        state_dir=checked.state_dir,
         explanation=f"one key: {condition_of(inputs)}\neach row goes to the bucket of its key",
     )
     if isinstance(spec, GraphSpec):

@@ -8,11 +8,11 @@ import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from lsmstate.backends import open_attempt
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.null_safe_store import NullSafeStore, null_safe_streams
-from lsmstate.options import Options
 from lsmstate.store import MultimapStore
 from spark_integration.buckets import bucket_directory_name
 from spark_integration.plan import StatefulPlan
@@ -45,7 +45,7 @@ def attempt_store(
         batch_id=run.batch_id,
         # Task attempt ids repeat after a restart of the driver, names of files never may.
         attempt_id=f"{run.attempt}-{uuid.uuid4().hex[:12]}",
-        options=Options(memory_bytes=plan.memory_bytes, retained_batches=run.retained_batches),
+        options=replace(plan.options, retained_batches=run.retained_batches),
     )
     try:
         yield NullSafeStore(plan.state, store) if plan.keeps_null_keys else store

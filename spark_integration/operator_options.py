@@ -1,30 +1,41 @@
 """Options that every stateful operator has, checked when it is built."""
 
 import difflib
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.options import Options, parse_bytes
 from spark_integration.query import local_path
 
-OPTION_NAMES: Final = ("memory", "backend", "buckets", "state_dir")
+OPTION_NAMES: Final = ("memory", "backend", "buckets", "state_dir", "options")
 _BACKENDS: Final = ("lsm", "rocksdb", "memory")
 _MOST_BUCKETS: Final = 4096
+#: Fields of Options that are said elsewhere.
+_ELSEWHERE: Final = {
+    "memory_bytes": "give memory=... instead",
+    "retained_batches": "set spark.sql.streaming.minBatchesToRetain instead",
+}
 
 
 @dataclass(frozen=True)
 class OperatorOptions:
     """Options as the user gave them, in our units."""
 
-    memory_bytes: int
+    store: Options
     backend: str
     buckets: int | None
     state_dir: str | None
 
     @classmethod
     def of(
-        cls, memory: int | str, backend: str, buckets: int | None, state_dir: str | None
+        cls,
+        memory: int | str,
+        backend: str,
+        buckets: int | None,
+        state_dir: str | None,
+        options: Mapping[str, Any] | None,
     ) -> "OperatorOptions":
         """InvalidArgumentError names the value and what to write instead."""
         if backend not in _BACKENDS:
@@ -40,10 +51,33 @@ class OperatorOptions:
             raise InvalidArgumentError(
                 f"buckets={buckets!r}: must be a whole number from 1 to {_MOST_BUCKETS}, or None"
             )
-        memory_bytes = Options(memory_bytes=parse_bytes(memory, "memory")).memory_bytes
+        store = _store_options(parse_bytes(memory, "memory"), backend, options or {})
         if state_dir is not None:
             state_dir = local_path(str(state_dir), "state_dir")
-        return cls(memory_bytes, backend, buckets, state_dir)
+        return cls(store, backend, buckets, state_dir)
+
+
+def _store_options(memory_bytes: int, backend: str, given: Mapping[str, Any]) -> Options:
+    if given and backend != _BACKENDS[0]:
+        raise InvalidArgumentError(
+            f"options={dict(given)!r} are those of backend={_BACKENDS[0]!r}, this is {backend!r}; "
+            "leave them out"
+        )
+    known = tuple(field.name for field in fields(Options) if field.name not in _ELSEWHERE)
+    for name, value in given.items():
+        if name in _ELSEWHERE:
+            raise InvalidArgumentError(f"options[{name!r}]={value!r}: {_ELSEWHERE[name]}")
+        if name not in known:
+            raise InvalidArgumentError(
+                f"options[{name!r}]: did you mean {nearest(str(name), known)!r}? "
+                f"Known: {', '.join(known)}"
+            )
+    try:
+        return Options(memory_bytes=memory_bytes, **given)
+    except TypeError as error:
+        raise InvalidArgumentError(
+            f"options={dict(given)!r}: a value is of the wrong type ({error})"
+        ) from error
 
 
 def nearest(name: str, known: tuple[str, ...]) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from joins.routing.shares import JoinGraph
+from lsmstate.options import Options
 from lsmstate.store import StreamSchema
 
 #: A pinned setting, and its value where rows with null keys are kept.
@@ -62,7 +63,8 @@ class StatefulPlan:
     """Whether rows with a null in their key are routed and stored like others, or left out."""
     output_mode: str
     """Spark's: ``append`` or ``update``."""
-    memory_bytes: int
+    options: Options
+    """Of every attempt's store; may differ from start to start."""
     backend: str
     buckets: int | None
     """As asked for; None adopts what the checkpoint pins, or takes the default."""
@@ -74,6 +76,11 @@ class StatefulPlan:
     """What the first start pins and later ones take over, whatever they would choose now."""
     explanation: str = ""
     """For people: how the operator will work."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """The cap of what the state of one running task may hold."""
+        return self.options.memory_bytes
 
     def wanted(self) -> "Wanted":
         """What the checkpoint has to agree with."""

@@ -40,6 +40,7 @@ def stateful_batches(
     backend: str = "lsm",
     buckets: int | None = None,
     state_dir: str | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> DataFrame:
     """Run a function of your own over streaming DataFrames, with a state that spills to disk.
 
@@ -79,9 +80,9 @@ def stateful_batches(
     ``output_mode`` is the query's: "append" or "update". A bucket without rows is not called;
     there are no timers.
 
-    ``memory``, ``backend``, ``buckets``, ``state_dir``, the metrics, and where the result may
-    stand: as in ``multiway_join``. Inputs, key, state, backend and buckets are fixed by the first
-    start of a query, function and schema are not.
+    ``memory``, ``backend``, ``buckets``, ``state_dir``, ``options``, the metrics, and where the
+    result may stand: as in ``multiway_join``. Inputs, key, state, backend and buckets are fixed by
+    the first start of a query, function and schema are not.
 
     InvalidArgumentError: the message names the value and what to write instead.
     """
@@ -95,7 +96,7 @@ def stateful_batches(
         raise InvalidArgumentError(
             f"function is {type(function).__name__}; give a function of (bucket, batches, store)"
         )
-    options = OperatorOptions.of(memory, backend, buckets, state_dir)
+    checked = OperatorOptions.of(memory, backend, buckets, state_dir, options)
     columns = _key_columns(frames, key)
     first = next(iter(frames))
     inputs = Inputs.of(spark, frames, columns, key_names=columns[first])
@@ -106,14 +107,14 @@ def stateful_batches(
         inputs=inputs.plans,
         state=streams,
         output=arrow_schema("schema", output),
-        settings=_pinned(inputs, streams, columns, options, null_keys),
+        settings=_pinned(inputs, streams, columns, checked, null_keys),
         keeps_null_keys=null_keys == KEEP,
         output_mode=output_mode,
-        memory_bytes=options.memory_bytes,
-        backend=options.backend,
-        buckets=options.buckets,
+        options=checked.store,
+        backend=checked.backend,
+        buckets=checked.buckets,
         default_buckets=default_buckets(spark),
-        state_dir=options.state_dir,
+        state_dir=checked.state_dir,
     )
     return stateful_operator(plan, inputs, function, output)
 

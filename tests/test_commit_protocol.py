@@ -18,7 +18,9 @@ pytest.importorskip("pyspark")
 from faults import Faults, faults
 from simulated_spark import NAMES, Attempt, Rows, SimulatedSpark, State, buckets_of, newest
 
+from lsmstate import manifest
 from lsmstate.compactor import Merge
+from lsmstate.errors import FormatVersionError
 from lsmstate.file_names import parse_attempt_file
 from lsmstate.lsm_store import LsmStore
 from lsmstate.memory_budget import process_memory
@@ -28,6 +30,7 @@ from lsmstate.run_set import RunSet
 from lsmstate.table_cache import table_cache
 from lsmstate.write_path import WritePath
 from spark_integration import attempt, stateful_body
+from spark_integration.call_metrics import CallMetrics
 from spark_integration.frames import FrameSpool
 
 RETAINED = 3
@@ -112,7 +115,7 @@ STEPS = [
     pytest.param(LsmStore, "commit", 1, id="commit"),
     pytest.param(RunSet, "commit", 1, id="seal"),
     pytest.param(LsmStore, "_collect", 1, id="collect"),
-    pytest.param(stateful_body, "_metrics", 1, id="metrics"),
+    pytest.param(CallMetrics, "result", 1, id="metrics"),
     pytest.param(LsmStore, "close", 1, id="close"),
     pytest.param(State, "update", 1, id="pointer"),
 ]
@@ -251,6 +254,26 @@ def test_set_back_to_an_older_batch(spark: SimulatedSpark, back: int) -> None:
         spark.batch(rows_of(500 + batch_id) if batch_id % 3 else [("b", 2, batch_id)])
         if batch_id < 2 * RETAINED:
             spark.check()
+    goes_on_exactly(spark)
+
+
+def test_a_checkpoint_of_a_later_release_is_refused_with_a_sentence(
+    spark: SimulatedSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark.batch(rows_of(0))
+    version, pointer = spark.memory_pointer(0, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest, "_format_of", lambda version, streams: 3)
+        later = spark.attempt(rows_of(1), 0).run()
+    for kept, words in [
+        ((version + 1, pointer), "commit pointers of version 2, this release reads version 1"),
+        (later.pointer, "manifest format 3, this release reads up to 2; open it with the release"),
+    ]:
+        spark.in_memory[0][0] = kept
+        with pytest.raises(FormatVersionError, match=words):
+            spark.attempt(rows_of(1), 0).run()
+    spark.in_memory[0][0] = (version, pointer)
+    spark.batch(rows_of(1))
     goes_on_exactly(spark)
 
 

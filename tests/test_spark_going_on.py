@@ -1,0 +1,160 @@
+"""A query that goes on with other options, from an older micro-batch, or under an odd reader."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("pyspark")
+
+from spark_streams import FileStream, assert_same_rows, metric, pieces
+
+from lsmstate.spark import multiway_join
+
+pytestmark = pytest.mark.spark
+
+NAMES = ("a", "b")
+FILES = 4
+ROWS = 240
+
+
+class Query:
+    """Two streams of four files, joined; every batch is kept by number, as a sink would."""
+
+    def __init__(self, spark: Any, home: Path) -> None:
+        self.spark, self.home = spark, home
+        self.streams: dict[str, FileStream] = {}
+        self.batches: dict[int, list[Any]] = {}
+        for seed, name in enumerate(NAMES):
+            keys = pa.array([(i * 13 + seed) % 50 for i in range(ROWS)], pa.int64())
+            texts = pa.array([f"{name}{i}" for i in range(ROWS)])
+            table = pa.table({f"{name}_k": keys, f"{name}_text": texts})
+            stream = FileStream(home / name, f"{name}_k BIGINT, {name}_text STRING")
+            self.streams[name] = stream.add(*pieces(table, FILES))
+
+    def join(self, **options: Any) -> Any:
+        frames = {name: stream.read(self.spark) for name, stream in self.streams.items()}
+        return multiway_join(frames, on="a.a_k = b.b_k", buckets=4, **options)
+
+    def start(self, joined: Any, write: Any = None) -> Any:
+        def keep(batch: Any, number: int) -> None:
+            self.batches[number] = batch.collect()
+
+        writer = joined.writeStream.foreachBatch(write or keep).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(self.home / "checkpoint")).start()
+        query.awaitTermination()
+        return query
+
+    def set_back_to(self, number: int) -> None:
+        """As README.md says: what Spark keeps of later micro-batches is deleted."""
+        for log in ("offsets", "commits"):
+            for path in (self.home / "checkpoint" / log).iterdir():
+                if path.name.isdigit() and int(path.name) > number:
+                    path.unlink()
+                    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+        for number_ in [n for n in self.batches if n > number]:
+            del self.batches[number_]
+
+    def check(self) -> None:
+        rows = [row.asDict() for batch in self.batches.values() for row in batch]
+        path = self.home / "rows.parquet"
+        pq.write_table(pa.Table.from_pylist(rows), path)
+        a, b = (stream.sql for stream in self.streams.values())
+        assert_same_rows(f"SELECT * FROM {a} JOIN {b} ON a_k = b_k", [str(path)], at_least=500)
+
+
+@pytest.fixture
+def query(spark: Any, tmp_path: Path) -> Query:
+    return Query(spark, tmp_path)
+
+
+def test_every_start_may_have_other_options(query: Query) -> None:
+    files = {name: sorted(s.directory.iterdir()) for name, s in query.streams.items()}
+    away = query.home / "away"
+    away.mkdir()
+    for paths in files.values():
+        for path in paths[2:]:
+            shutil.move(path, away / (path.parent.name + path.name))
+    starts: list[dict[str, Any]] = [
+        {"options": {"compression": "zstd", "bottom_compression": "none", "fanout": 2}},
+        {"memory": "5m", "options": {"block_bytes": 1024, "merging": "tiered", "sync": "commit"}},
+        {},
+    ]
+    query.start(query.join(**starts[0]))
+    for place, options in enumerate(starts[1:], 2):
+        for name, paths in files.items():
+            shutil.move(away / (name + paths[place].name), paths[place])
+        query.start(query.join(**options))
+    assert sorted(query.batches) == list(range(FILES))
+    query.check()
+
+
+def test_set_back_to_an_older_batch(query: Query) -> None:
+    """The second time the files come in one batch; then more arrive, and it is set back again."""
+    query.start(query.join())
+    assert sorted(query.batches) == list(range(FILES))
+    query.set_back_to(1)
+    query.start(query.join())
+    assert sorted(query.batches) == [0, 1, 2]
+    query.check()
+    for name, stream in query.streams.items():
+        rows = {f"{name}_k": pa.array(range(10), pa.int64()), f"{name}_text": [name] * 10}
+        stream.add(pa.table(rows))
+    query.start(query.join())
+    query.check()
+    query.set_back_to(0)
+    query.start(query.join())
+    query.check()
+
+
+def test_a_limit_above_the_join_reads_every_batch_to_its_end(query: Query) -> None:
+    """Spark's own limit of a stream goes on reading when it has enough rows: nothing is lost."""
+    ran = query.start(query.join().limit(7))
+    assert sum(len(batch) for batch in query.batches.values()) == 7
+    assert sum(metric(ran, "rows_in")) == len(NAMES) * ROWS
+    commits = query.home / "checkpoint" / "commits"
+    assert json.loads((commits / str(FILES - 1)).read_text().splitlines()[1])
+
+
+@pytest.fixture
+def rocksdb_states(spark: Any) -> Iterator[None]:
+    """Spark's other provider of its own states, which hold our pointers."""
+    settings = {
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+        "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    }
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    yield
+    for name in settings:
+        spark.conf.unset(name)
+
+
+def read_twice(query: Query) -> Any:
+    def write(batch: Any, number: int) -> None:
+        first = batch.collect()
+        query.batches[number] = batch.collect()
+        assert sorted(map(str, first)) == sorted(map(str, query.batches[number]))
+
+    return write
+
+
+def test_two_actions_on_every_batch_and_restarts_in_between(query: Query) -> None:
+    """Each runs the operator; the pointer that a restart finds is the second one's."""
+    query.start(query.join(), read_twice(query))
+    query.set_back_to(1)
+    query.start(query.join(), read_twice(query))
+    query.check()
+
+
+@pytest.mark.stress
+@pytest.mark.usefixtures("rocksdb_states")
+def test_the_same_with_sparks_rocksdb_provider(query: Query) -> None:
+    test_two_actions_on_every_batch_and_restarts_in_between(query)
