@@ -1,7 +1,8 @@
 """A running aggregation by key that keeps more groups than memory holds.
 
-    python examples/aggregate.py ORDERS CHECKPOINT    # ORDERS: Parquet with customer and amount
+    python examples/aggregate.py ORDERS CHECKPOINT OUT [MEMORY]
 
+ORDERS holds Parquet files with the columns customer (BIGINT) and amount (DECIMAL(9,2)).
 Per customer: number, sum, least and greatest of the amounts, as Spark's ``groupBy`` in update mode
 gives them: a micro-batch gives one row for each customer that it changes.
 """
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from lsmstate import MultimapStore
 from lsmstate.spark import Bucket, InputBatch, stateful_batches
@@ -44,7 +46,8 @@ def updated_totals(
         store.put("totals", _merged(groups.numbers, batch.rows, store, keys), keys)
         when = pa.array(np.full(keys.num_rows, bucket.batch_id))
         store.put("changed", pa.record_batch({"batch": when}), keys)
-    for changed in store.iterate("changed"):
+    # In small pieces: get_many holds all the rows it finds.
+    for changed in store.iterate("changed", max_bytes=64 << 10):
         found = store.get_many("totals", changed.keys)
         yield pa.record_batch([*changed.keys.columns, *found.rows.columns], schema=bucket.schema)
     store.delete_range("changed")
@@ -67,20 +70,28 @@ def _merged(
     return in_key_order.cast(schema).combine_chunks().to_batches()[0]
 
 
-def main(orders: str, checkpoint: str) -> None:
+def main(orders: str, checkpoint: str, out: str, memory: str = "16m") -> StreamingQuery:
     spark = SparkSession.builder.master("local[2]").getOrCreate()
     schema = spark.read.parquet(orders).schema
     stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(orders)
+
+    def keep(changed: DataFrame, number: int) -> None:
+        """What a MERGE into a table would be; a repeated micro-batch writes over itself."""
+        changed.write.mode("overwrite").parquet(f"{out}/batch={number}")
+
     query = (
-        totals(stream, memory="16m")
+        totals(stream, memory=memory)
         .writeStream.outputMode("update")
-        .format("console")
+        .foreachBatch(keep)
         .option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)
         .start()
     )
     query.awaitTermination()
+    return query
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in (4, 5):
+        sys.exit(__doc__)
     main(*sys.argv[1:])

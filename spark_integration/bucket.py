@@ -23,7 +23,8 @@ class Bucket:
 
 
 class InputBatch(NamedTuple):
-    """Some rows of one input that belong to the bucket, with their keys; about 128 KiB."""
+    """Some rows of one input that belong to the bucket, with their keys; about 1 MiB, or
+    1/64 of the memory cap if that is less."""
 
     input: str
     """The input's name."""

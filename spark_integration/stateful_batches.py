@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.store import StreamSchema
-from lsmstate.store_checks import nearest
+from lsmstate.store_checks import nearest, streams_by_name
 from spark_integration.bucket import BucketFunction
 from spark_integration.inputs import Inputs, session_of
 from spark_integration.operator_options import OperatorOptions
@@ -174,15 +174,12 @@ def _streams(
         ]
     else:
         streams = list(state)
-    if not streams or not all(isinstance(stream, StreamSchema) for stream in streams):
+    if not all(isinstance(stream, StreamSchema) for stream in streams):
         raise InvalidArgumentError(
-            'state must name at least one stream of the store: {"seen": "at TIMESTAMP"}, or '
-            "StreamSchemas"
+            f"state={state!r}: give names with columns, such as "
+            '{"seen": "at TIMESTAMP"}, or StreamSchemas'
         )
-    twice = [name for name, n in Counter(stream.name for stream in streams).items() if n > 1]
-    if twice:
-        raise InvalidArgumentError(f"state: several streams are called {twice[0]!r}; rename one")
-    return tuple(streams)
+    return tuple(streams_by_name(streams).values())
 
 
 def _pinned(

@@ -19,7 +19,7 @@ from spark_integration.attempt import attempt_store, bucket_directory
 from spark_integration.bucket import Bucket, BucketFunction, InputBatch
 from spark_integration.call_metrics import CallMetrics
 from spark_integration.commit import read_pointer, write_pointer
-from spark_integration.frames import FrameSpool, cut
+from spark_integration.frames import FrameSpool, cut, joined
 from spark_integration.lent_store import lent
 from spark_integration.plan import StatefulPlan
 from spark_integration.results import checked_results
@@ -28,6 +28,10 @@ from spark_integration.worker_memory import give_back, settle
 
 OUTPUT_DDL: Final = "rows INT, payload BINARY, metrics ARRAY<BIGINT>"
 _COLUMNS: Final = ("rows", "payload", "metrics")
+#: A function is given batches of about this, and under a small cap of that part of it: a put of
+#: the rows of one batch has to fit into an eighth of the cap, also where it makes them wider.
+_BATCH_BYTES: Final = 1 * MIB
+_BATCH_SHARE: Final = 64
 #: A frame of results is cut to at most this, except for a single row that is larger.
 _RESULT_BYTES: Final = 1 * MIB
 #: Results that may wait in the worker before it is made to hand them over.
@@ -101,7 +105,8 @@ class _Pacer:
 
 def _batches(plan: StatefulPlan, spool: FrameSpool, measured: CallMetrics) -> Iterator[InputBatch]:
     """The bucket's batches, in an order that does not change on a retry."""
-    for number, routed in spool.in_order([source.routed for source in plan.inputs]):
+    frames = spool.in_order([source.routed for source in plan.inputs])
+    for number, routed in joined(frames, min(_BATCH_BYTES, plan.memory_bytes // _BATCH_SHARE)):
         source = plan.inputs[number]
         measured.rows_in += routed.num_rows
         yield InputBatch(source.name, source.rows_of(routed), source.keys_of(routed))

@@ -12,19 +12,11 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from spark_streams import (
-    BACKEND,
-    FileStream,
-    assert_same_rows,
-    committed,
-    metric,
-    pieces,
-    run_to_end,
-)
+from spark_streams import FileStream, assert_same_rows, committed, metric, pieces
 
 from lsmstate.options import MIB
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -39,56 +31,50 @@ def example(name: str) -> ModuleType:
     return module
 
 
-def test_deduplicate(spark: Any, tmp_path: Path) -> None:
+def run(name: str, home: Path, source: FileStream, memory: str) -> Any:
+    """The example's ``main``, in the session of the tests."""
+    places = (str(source.directory), str(home / "checkpoint"), str(home / "out"))
+    return example(name).main(*places, memory)
+
+
+def test_deduplicate(tmp_path: Path) -> None:
     """Keys repeat within a file and over files, over a restart too; the first row of each stays."""
     ids = [None if i % 97 == 0 else f"id{i * i % 1009:06d}" for i in range(4000)]
     table = pa.table({"id": ids, "n": pa.array(range(4000), pa.int64())})
     files = pieces(table, 4)
     events = FileStream(tmp_path / "events", "id STRING, n BIGINT").add(*files[:3])
-
-    def run() -> Any:
-        unique = example("deduplicate").deduplicate(
-            events.read(spark), "id", memory="16m", backend=BACKEND
-        )
-        return run_to_end(unique, tmp_path / "checkpoint", tmp_path / "out")
-
-    run()
+    run("deduplicate", tmp_path, events, "16m")
     events.add(files[3])
-    query = run()
+    query = run("deduplicate", tmp_path, events, "64m")
     firsts = f"SELECT id, min(n) AS n FROM {events.sql} GROUP BY id"
     assert assert_same_rows(firsts, committed(tmp_path / "out")) == 506
     assert metric(query, "rows_in") == [1000]
 
 
-def test_aggregate(spark: Any, tmp_path: Path) -> None:
-    """Each micro-batch gives the customers it changes, once, with totals that DuckDB agrees to."""
+def test_aggregate(tmp_path: Path) -> None:
+    """Each micro-batch gives the customers it changes, once, with totals that DuckDB agrees to;
+    the totals are more than memory may hold."""
+    rows = 200_000
     orders = FileStream(tmp_path / "orders", "customer BIGINT, amount DECIMAL(9,2)")
-    customers = [None if i % 50 == 0 else i * i % 1009 for i in range(2000)]
-    amounts = pa.array([Decimal(i * 37 % 9973) / 4 for i in range(2000)], pa.decimal128(9, 2))
-    orders.add(*pieces(pa.table({"customer": customers, "amount": amounts}), 3))
-    newest: dict[int | None, tuple[Any, ...]] = {}
-
-    def upsert(batch: Any, _number: int) -> None:
-        rows = batch.collect()
-        changed = {row.customer: tuple(row) for row in rows}
-        assert len(changed) == len(rows)
-        newest.update(changed)
-
-    query = (
-        example("aggregate")
-        .totals(orders.read(spark), memory="16m", backend=BACKEND)
-        .writeStream.outputMode("update")
-        .foreachBatch(upsert)
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
+    customers = [None if i % 50 == 0 else i * 7919 % 150_001 << 30 for i in range(rows)]
+    cents = (Decimal(i * 15_485_863 % 999_999_937) for i in range(rows))
+    amounts = pa.array([amount / 100 for amount in cents], pa.decimal128(9, 2))
+    orders.add(*pieces(pa.table({"customer": customers, "amount": amounts}), 2))
+    query = run("aggregate", tmp_path, orders, "5m")
+    out = f"read_parquet('{tmp_path}/out/*/*.parquet', hive_partitioning=true)"
     with duckdb.connect() as db:
-        expected = db.execute(
-            "SELECT customer, count(*), sum(amount), min(amount), max(amount) "
-            f"FROM {orders.sql} GROUP BY customer"
-        ).fetchall()
-    assert len(expected) > 150
-    assert sorted(map(str, newest.values())) == sorted(map(str, expected))
-    assert max(metric(query, "peak_state_bytes")) <= 16 * MIB
+        newest = (
+            "SELECT customer, max_by((orders, total, least, greatest), batch) "
+            f"FROM {out} GROUP BY 1"
+        )
+        totals = (
+            "SELECT customer, (count(*), sum(amount), min(amount), max(amount)) "
+            f"FROM {orders.sql} GROUP BY 1"
+        )
+        for left, right in ((newest, totals), (totals, newest)):
+            assert db.execute(f"{left} EXCEPT ALL {right} LIMIT 3").fetchall() == []
+        twice = f"SELECT batch, customer FROM {out} GROUP BY ALL HAVING count(*) > 1 LIMIT 3"
+        assert db.execute(twice).fetchall() == []
+        assert db.execute(f"SELECT count(*) > 140000 FROM ({totals})").fetchall() == [(True,)]
+    peak, spilled = max(metric(query, "peak_state_bytes")), sum(metric(query, "spilled_bytes"))
+    assert peak <= 5 * MIB < spilled, (peak, spilled)
