@@ -2,7 +2,11 @@
 
 import os
 import shutil
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +47,27 @@ def start_session(directory: Path, cores: int, batches: int = 0) -> "SparkSessio
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.streaming.numRecentProgressUpdates", 2 * batches + 100)
     )
-    return builder.getOrCreate()
+    with _interrupt_waits() as interrupted:
+        spark = builder.getOrCreate()
+    if interrupted:
+        spark.stop()
+        raise KeyboardInterrupt
+    return spark
+
+
+@contextmanager
+def _interrupt_waits() -> Iterator[list[int]]:
+    """Take Ctrl-C down instead of raising it: PySpark, interrupted while it starts its JVM, leaves
+    that running without an owner."""
+    taken: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield taken  # no signal is handled here
+        return
+    handler = signal.signal(signal.SIGINT, lambda number, _: taken.append(number))
+    try:
+        yield taken
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def require_java() -> None:
