@@ -60,7 +60,7 @@ def compact_store(
     memory: Annotated[str, typer.Option(help="Cap while merging, e.g. 64m.")] = "64m",
     json: Json = False,
 ) -> None:
-    """Do the merges that are due in a standalone store that nobody has open."""
+    """Merge the runs of a standalone store that nobody has open into one."""
     place = str(directory)
     if newest_pointer(place)[0] is None:
         raise InvalidArgumentError(
