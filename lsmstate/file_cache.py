@@ -221,6 +221,8 @@ class FileCache:
             if key not in _workers:
                 worker = os.urandom(6).hex()
                 with self._books():
+                    for other in os.listdir(os.path.join(self.directory, "workers")):
+                        self._is_alive(other)  # the lock files of dead ones go
                     path = os.path.join(self.directory, "workers", worker)
                     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
                     fcntl.lockf(file, fcntl.LOCK_EX)

@@ -28,6 +28,7 @@ _CLASSES = {
     "abfs": "AzureFileSystem",
     "hdfs": "HadoopFileSystem",
 }
+_LINE_END = "\n"
 _BOOLEANS = {"true": True, "false": False}
 #: A file is one request where it is small, and parts are not collected in memory where it is not.
 _S3_DEFAULTS = {"background_writes": False, "allow_delayed_open": True}
@@ -53,11 +54,11 @@ def resolve(url: str, options: Mapping[str, Any] | None = None) -> tuple[FileSys
         if scheme in _CLASSES:
             return _native(scheme, parts, given or {})
         return _fsspec(url, given or {})
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OSError) as error:  # HDFS: it is not there
         names = ", ".join(sorted(given or {})) or "none"
         raise InvalidArgumentError(
             f"{parts.scheme}://{parts.hostname or ''} cannot be used with the options {names}: "
-            f"{error}"
+            f"{str(error).partition(_LINE_END)[0]}"
         ) from error
 
 

@@ -11,6 +11,7 @@ from joins.graph_spec import GraphSpec, create_spec
 from joins.spec import Condition, output_names
 from joins.split_condition import SplitCondition, split_condition
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.state_place import DEFAULT_CACHE
 from spark_integration.inputs import Inputs, session_of
 from spark_integration.join_function import (
     CoercedSpec,
@@ -25,6 +26,7 @@ from spark_integration.residual import filtered
 from spark_integration.schemas import output_fields
 from spark_integration.shares_choice import with_shares
 from spark_integration.stateful_operator import default_buckets, stateful_operator
+from spark_integration.storage import Storage
 
 _OPERATOR: Final = "multiway_join"
 #: Names kept for later versions, with the only value this one accepts.
@@ -42,6 +44,9 @@ def multiway_join(
     options: Mapping[str, Any] | None = None,
     rows: Mapping[str, int] | None = None,
     shares: Mapping[str, int] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    cache_dir: str | None = None,
+    cache: int | str = DEFAULT_CACHE,
     **reserved: Any,
 ) -> DataFrame:
     """Join streaming DataFrames over their full history, in one operator.
@@ -68,11 +73,14 @@ def multiway_join(
 
     Options: ``memory`` is the cap of what the state of one running task may hold ("64m", or
     bytes; at least "5m"). ``backend`` is "lsm", "rocksdb" or "memory". ``buckets`` is fixed by
-    the first start of a query; default: two per core. ``state_dir`` is a local directory of this
-    query alone; default: ``lsmstate`` in its checkpoint location. ``options`` are settings of the
-    store by their names in ``lsmstate.Options``, such as ``{"compression": "zstd"}``. ``memory``
-    and ``options`` may change with every start of a query. ``how``, ``event_time``, ``late`` and
-    ``retention`` are reserved.
+    the first start of a query; default: two per core. ``state_dir`` is a directory of this query
+    alone, a local path or an address such as ``s3://bucket/path``; default: ``lsmstate`` in its
+    checkpoint location. Where that is not local (backend "lsm" only), ``storage_options`` go to
+    its file system, over what the session's Hadoop settings say, and workers keep copies of the
+    files in use in ``cache_dir`` (default: where Spark has its own), at most ``cache``. ``options``
+    are settings of the store by their names in ``lsmstate.Options``, such as
+    ``{"compression": "zstd"}``. ``memory`` and ``options`` may change with every start of a query.
+    ``how``, ``event_time``, ``late`` and ``retention`` are reserved.
 
     The result may stand once in a query: to use it twice, write it once with ``foreachBatch``, or
     to a table that other queries read. In ``foreachBatch`` read each batch to its end: ``take``
@@ -84,7 +92,8 @@ def multiway_join(
     _check_streams(streams)
     remedy = f"join it afterwards: {_OPERATOR}(...).join({{name}}, ...)"
     spark = session_of(streams, "stream", remedy)
-    checked = OperatorOptions.of(memory, backend, buckets, state_dir, options)
+    storage = Storage.of(spark, storage_options, cache_dir, cache)
+    checked = OperatorOptions.of(memory, backend, buckets, state_dir, options, storage)
     condition = split_condition(on) if isinstance(on, str) else SplitCondition("", ())
     keys = _keys(streams, condition.keys or on)
     inputs = Inputs.of(spark, streams, keys)
@@ -105,6 +114,8 @@ def multiway_join(
         default_buckets=default_buckets(spark),
         state_dir=checked.state_dir,
         explanation=f"one key: {condition_of(inputs)}\neach row goes to the bucket of its key",
+        storage=storage,
+        storage_key=storage.keep(),
     )
     if isinstance(spec, GraphSpec):
         plan = with_shares(plan, spec, rows or {}, shares)

@@ -4,41 +4,43 @@ Workers change between micro-batches, so nothing is kept open across them; what 
 and did not commit is named by no pointer and harms nobody.
 """
 
-import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
 from lsmstate.backends import open_attempt
+from lsmstate.durable_bucket import DurableBucket
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.null_safe_store import NullSafeStore, null_safe_streams
 from lsmstate.store import MultimapStore
-from spark_integration.buckets import bucket_directory_name
 from spark_integration.plan import StatefulPlan
 from spark_integration.run import TaskRun
 
 
-def bucket_directory(run: TaskRun, bucket: int) -> str:
-    """Where the files of a bucket lie; made if it is not there."""
-    path = os.path.join(run.root, bucket_directory_name(bucket))
+def bucket_files(run: TaskRun, bucket: int) -> str | DurableBucket:
+    """Where the files of a bucket lie: a local directory, made if it is not there, or elsewhere."""
     try:
-        os.makedirs(path, exist_ok=True)
+        return run.place.bucket(bucket)
     except OSError as error:
         raise InvalidArgumentError(
-            f"the state directory {path} cannot be written to ({error.strerror}); make it "
-            "writable for the user Spark runs as, or choose another with state_dir"
+            f"the state directory {run.place.where} cannot be written to ({error.strerror}); make "
+            "it writable for the user Spark runs as, or choose another with state_dir"
         ) from error
-    return path
+
+
+def working_directory(files: str | DurableBucket) -> str:
+    """A local directory of the bucket, for what goes with the task."""
+    return files if isinstance(files, str) else files.directory
 
 
 @contextmanager
 def attempt_store(
-    plan: StatefulPlan, run: TaskRun, directory: str, pointer: str | None
+    plan: StatefulPlan, run: TaskRun, files: str | DurableBucket, pointer: str | None
 ) -> Iterator[MultimapStore]:
     """The bucket's store as the last accepted micro-batch left it. Cost: one manifest read."""
     store = open_attempt(
-        directory,
+        files,
         null_safe_streams(plan.state) if plan.keeps_null_keys else plan.state,
         backend=plan.backend,
         pointer=pointer,

@@ -5,11 +5,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from lsmstate.backends import check_place
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.options import Options, parse_bytes
-from spark_integration.query import local_path
+from spark_integration.storage import Storage, state_url
 
-OPTION_NAMES: Final = ("memory", "backend", "buckets", "state_dir", "options")
+OPTION_NAMES: Final = (
+    "memory",
+    "backend",
+    "buckets",
+    "state_dir",
+    "options",
+    "storage_options",
+    "cache_dir",
+    "cache",
+)
 _BACKENDS: Final = ("lsm", "rocksdb", "memory")
 _MOST_BUCKETS: Final = 4096
 #: Fields of Options that are said elsewhere.
@@ -27,6 +37,7 @@ class OperatorOptions:
     backend: str
     buckets: int | None
     state_dir: str | None
+    storage: Storage
 
     @classmethod
     def of(
@@ -36,6 +47,7 @@ class OperatorOptions:
         buckets: int | None,
         state_dir: str | None,
         options: Mapping[str, Any] | None,
+        storage: Storage,
     ) -> "OperatorOptions":
         """InvalidArgumentError names the value and what to write instead."""
         if backend not in _BACKENDS:
@@ -53,8 +65,11 @@ class OperatorOptions:
             )
         store = _store_options(parse_bytes(memory, "memory"), backend, options or {})
         if state_dir is not None:
-            state_dir = local_path(str(state_dir), "state_dir")
-        return cls(store, backend, buckets, state_dir)
+            state_dir = state_url(str(state_dir))
+            place = storage.place(state_dir)
+            if place.local_directory is None:
+                check_place(backend, place.where)
+        return cls(store, backend, buckets, state_dir, storage)
 
 
 def _store_options(memory_bytes: int, backend: str, given: Mapping[str, Any]) -> Options:

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.state_place import StatePlace
 from spark_integration.buckets import bucket_ids
 from spark_integration.plan import Wanted
-from spark_integration.records import create_record, read_record
+from spark_integration.records import create_record_in, read_record_in
 
 #: Name of the state's directory in the checkpoint location.
 STATE_NAME: Final = "lsmstate"
@@ -58,7 +59,7 @@ def file_name(version: int) -> str:
     return FILE_NAME if version == 1 else f"query-{version:04d}.json"
 
 
-def settings_as_of(root: str, batch: int) -> tuple[Pinned, dict[str, Any]] | None:
+def settings_as_of(root: str | StatePlace, batch: int) -> tuple[Pinned, dict[str, Any]] | None:
     """Those that held in a micro-batch; None if there is no state in ``root``."""
     version, settings = newest_settings(root)
     while settings is not None:
@@ -66,18 +67,19 @@ def settings_as_of(root: str, batch: int) -> tuple[Pinned, dict[str, Any]] | Non
         if pinned.first_batch <= batch:
             return pinned, settings
         version -= 1
-        settings = read_record(os.path.join(root, file_name(version)))
+        settings = read_record_in(_place(root), file_name(version))
     return None
 
 
-def newest_settings(root: str) -> tuple[int, dict[str, Any] | None]:
+def newest_settings(root: str | StatePlace) -> tuple[int, dict[str, Any] | None]:
     """(version, settings) of the state in ``root``; (1, None) if it has none yet.
 
     Cost: a small read a version, and one that finds nothing.
     """
-    version, settings = 1, read_record(os.path.join(root, FILE_NAME))
+    place = _place(root)
+    version, settings = 1, read_record_in(place, FILE_NAME)
     while settings is not None:
-        later = read_record(os.path.join(root, file_name(version + 1)))
+        later = read_record_in(place, file_name(version + 1))
         if later is None:
             break
         version, settings = version + 1, later
@@ -85,7 +87,7 @@ def newest_settings(root: str) -> tuple[int, dict[str, Any] | None]:
 
 
 def adopt_or_pin(
-    root: str, wanted: Wanted, partitions: int, query_id: str, *, is_new: bool = True
+    root: str | StatePlace, wanted: Wanted, partitions: int, query_id: str, *, is_new: bool = True
 ) -> Pinned:
     """The settings of the state in ``root``; pins ``wanted`` if it has none yet.
 
@@ -93,13 +95,14 @@ def adopt_or_pin(
     InvalidArgumentError if ``wanted`` differs from what is pinned, if nothing is although the
     query is not new, or if ``root`` is not writable. Cost: one small read.
     """
-    version, settings = newest_settings(root)
-    path = os.path.join(root, file_name(version))
+    place = _place(root)
+    version, settings = newest_settings(place)
+    path = f"{place.where}/{file_name(version)}"
     if settings is None and not is_new:
         # To begin with nothing here would miss rows in silence.
         raise InvalidArgumentError(
-            f"the query has run before, but its state is not in {root}; name the state_dir it was "
-            "started with, restore that directory, or start with a new checkpoint location"
+            f"the query has run before, but its state is not in {place.where}; name the state_dir "
+            "it was started with, restore that directory, or start with a new checkpoint location"
         )
     if settings is None:
         buckets = wanted.buckets or wanted.default_buckets
@@ -111,18 +114,22 @@ def adopt_or_pin(
             "query_id": query_id,
             **({"adopted": wanted.adopted} if wanted.adopted else {}),
         }
-        if not create_record(path, settings):
-            # Another task of the same micro-batch was first: what stands there counts.
-            settings = read_record(path) or settings
+        create_record_in(place, FILE_NAME, settings)
+        # Another task of the same micro-batch may have been first: what stands there counts.
+        settings = read_record_in(place, FILE_NAME) or settings
     _compare(path, settings, wanted, query_id)
     return Pinned.of(settings, version)
 
 
-def check_settings(root: str, wanted: Wanted) -> None:
+def check_settings(root: str | StatePlace, wanted: Wanted) -> None:
     """InvalidArgumentError if the state in ``root``, if any, was pinned by another join."""
     version, settings = newest_settings(root)
     if settings is not None:
-        _compare_settings(os.path.join(root, file_name(version)), settings, wanted)
+        _compare_settings(f"{_place(root).where}/{file_name(version)}", settings, wanted)
+
+
+def _place(root: str | StatePlace) -> StatePlace:
+    return StatePlace(root) if isinstance(root, str) else root
 
 
 def _compare(path: str, settings: dict[str, Any], wanted: Wanted, query_id: str) -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from joins.routing.shares import JoinGraph
 from lsmstate.options import Options
 from lsmstate.store import StreamSchema
+from spark_integration.storage import Storage
 
 #: A pinned setting, and its value where rows with null keys are kept.
 NULL_KEYS: Final = "null keys"
@@ -76,6 +77,10 @@ class StatefulPlan:
     """What the first start pins and later ones take over, whatever they would choose now."""
     explanation: str = ""
     """For people: how the operator will work."""
+    storage: Storage = field(default_factory=Storage)
+    """How that, or the checkpoint location, is reached."""
+    storage_key: str = ""
+    """Under which the process that built the plan keeps it."""
 
     @property
     def memory_bytes(self) -> int:
@@ -92,6 +97,7 @@ class StatefulPlan:
             self.operator,
             dict(self.adopted),
             self.explanation,
+            self.storage_key,
         )
 
 
@@ -106,6 +112,7 @@ class Wanted:
     operator: str = "multiway_join"
     adopted: dict[str, Any] = field(default_factory=dict)
     explanation: str = ""
+    storage_key: str = ""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

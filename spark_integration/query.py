@@ -8,10 +8,8 @@ session keeps its values, and two queries cannot meet: each has its own thread a
 
 import atexit
 import logging
-import os
 from contextlib import suppress
 from typing import Any, Final
-from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError
@@ -25,9 +23,11 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQueryManager
 
+from lsmstate.backends import check_place
 from lsmstate.errors import InvalidArgumentError, LsmStateError
 from lsmstate.options import MIB
-from spark_integration.pinned import FILE_NAME, STATE_NAME, adopt_or_pin
+from lsmstate.state_place import StatePlace, local_path
+from spark_integration.pinned import STATE_NAME, adopt_or_pin, newest_settings
 from spark_integration.plan import Wanted
 from spark_integration.refusal import refuse
 from spark_integration.run import (
@@ -38,6 +38,7 @@ from spark_integration.run import (
     SPARK_DEFAULTS,
     VERSION_PROPERTY,
 )
+from spark_integration.storage import kept, state_url
 
 #: Column metadata under which an operator's settings stand in the plan.
 PLAN_METADATA: Final = "lsmstate.join"
@@ -65,24 +66,6 @@ def _stop_listening(streams: StreamingQueryManager, listener: "QueryStarter") ->
     # A session that was stopped, or whose JVM is gone, has no listeners left to remove.
     with suppress(Py4JError, OSError):
         streams.removeListener(listener)
-
-
-def local_path(location: str, what: str) -> str:
-    """``file:/a/b`` or ``/a/b`` -> ``/a/b``; other file systems are refused."""
-    if _is_local(location):
-        # Not urlsplit's path: Hadoop does not escape, '#' and '?' are plain characters there.
-        if location.startswith("file:"):
-            location = "/" + location.removeprefix("file:").lstrip("/")
-        return os.path.abspath(location)
-    raise InvalidArgumentError(
-        f"{what} {location!r} is not a local path; this version keeps its state on local paths "
-        "only: name a local directory with state_dir=..."
-    )
-
-
-def _is_local(location: str) -> bool:
-    parts = urlsplit(location)
-    return parts.scheme in ("", "file") and parts.netloc == ""
 
 
 class QueryStarter(StreamingQueryListener):
@@ -130,15 +113,18 @@ def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> dict[st
     """Check and set up one query; returns the properties that tell its tasks of its state."""
     _check_mode(query, wanted.operator)
     checkpoint = query.resolvedCheckpointRoot()
-    root = wanted.state_dir
-    if root is None:
-        root = os.path.join(local_path(checkpoint, "the checkpoint location"), STATE_NAME)
-    _check_state_is_there(checkpoint, root)
+    storage = kept(wanted.storage_key)
+    root = wanted.state_dir or state_url(f"{checkpoint}/{STATE_NAME}")
+    place = storage.place(root)
+    if place.local_directory is None:
+        check_place(wanted.settings["backend"], place.where)
+    if local_path(checkpoint) is not None or wanted.state_dir is None:
+        _check_state_is_there(storage.place(state_url(f"{checkpoint}/commits")), place)
     conf = query.sparkSessionForStream().conf()
     partitions = context.defaultParallelism()
     if conf.contains(PARTITIONS):
         partitions = int(conf.get(PARTITIONS))
-    pinned = adopt_or_pin(root, wanted, partitions, query_id)
+    pinned = adopt_or_pin(place, wanted, partitions, query_id)
     # Read by Spark after this, and fixed by the checkpoint from the first batch on.
     conf.set(PARTITIONS, str(pinned.partitions))
     if int(conf.get(FLUSH_ROWS)) <= 0:
@@ -147,16 +133,13 @@ def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> dict[st
     return {ROOT_PROPERTY: root, VERSION_PROPERTY: str(pinned.version)}
 
 
-def _check_state_is_there(checkpoint: str, root: str) -> None:
+def _check_state_is_there(commits: StatePlace, state: StatePlace) -> None:
     """A checkpoint that goes on without its state would miss rows in silence."""
-    if os.path.exists(os.path.join(root, FILE_NAME)) or not _is_local(checkpoint):
-        return
-    commits = os.path.join(local_path(checkpoint, "the checkpoint location"), "commits")
-    if os.path.isdir(commits) and any(name.isdigit() for name in os.listdir(commits)):
+    if newest_settings(state)[1] is None and any(map(str.isdigit, commits.files.sizes())):
         raise InvalidArgumentError(
-            f"the checkpoint {checkpoint} has committed batches, but their state is not in "
-            f"{root}; name the state_dir it was started with, restore that directory, or start "
-            "with a new checkpoint location"
+            f"the checkpoint has committed batches ({commits.where}), but their state is not in "
+            f"{state.where}; name the state_dir it was started with, restore that directory, or "
+            "start with a new checkpoint location"
         )
 
 

@@ -6,8 +6,9 @@ from typing import Final
 from pyspark import TaskContext
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.state_place import StatePlace
 from spark_integration.pinned import Pinned, adopt_or_pin
-from spark_integration.plan import StatefulPlan
+from spark_integration.plan import StatefulPlan, Wanted
 
 #: Local properties; ``query.py`` sets them on the query's own thread before its first batch.
 ROOT_PROPERTY: Final = "lsmstate.root"
@@ -23,12 +24,15 @@ RETAINED_BATCHES: Final = "spark.sql.streaming.minBatchesToRetain"
 #: What holds where nobody said otherwise: a setting at Spark's default does not travel.
 SPARK_DEFAULTS: Final = {PARTITIONS: 200, FLUSH_ROWS: 10_000, RETAINED_BATCHES: 100}
 
+#: What this process read of the micro-batch it is in.
+_adopted: dict[tuple[StatePlace, str, int, str, int], Pinned] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class TaskRun:
     """One task of one micro-batch of one query."""
 
-    root: str
+    place: StatePlace
     pinned: Pinned
     flush_rows: int
     retained_batches: int
@@ -60,9 +64,8 @@ def current_run(plan: StatefulPlan) -> TaskRun:
             "the workers were not told where the query's checkpoint lies; name a directory for "
             f"the state: {plan.operator}(..., state_dir=...)"
         )
-    pinned = adopt_or_pin(
-        root, plan.wanted(), _setting(context, PARTITIONS), query, is_new=int(batch) == 0
-    )
+    place = plan.storage.place(root)
+    pinned = _pinned(place, plan.wanted(), _setting(context, PARTITIONS), query, int(batch))
     _check_version(pinned, context.getLocalProperty(VERSION_PROPERTY), int(batch))
     flush_rows = _setting(context, FLUSH_ROWS)
     if flush_rows <= 0:
@@ -71,7 +74,7 @@ def current_run(plan: StatefulPlan) -> TaskRun:
             f"{SPARK_DEFAULTS[FLUSH_ROWS]}, or another positive number, and start again"
         )
     return TaskRun(
-        root=root,
+        place=place,
         pinned=pinned,
         flush_rows=flush_rows,
         retained_batches=max(1, _setting(context, RETAINED_BATCHES)),
@@ -95,6 +98,17 @@ def _check_version(pinned: Pinned, started_with: str | None, batch_id: int) -> N
             f"buckets, which it has from micro-batch {pinned.first_batch} on; run lsmstate rescale "
             "CHECKPOINT --undo before you go back to it"
         )
+
+
+def _pinned(place: StatePlace, wanted: Wanted, partitions: int, query: str, batch: int) -> Pinned:
+    """Read for each bucket where that is cheap, else once in a micro-batch."""
+    if place.local_directory is not None:
+        return adopt_or_pin(place, wanted, partitions, query, is_new=batch == 0)
+    key = (place, wanted.to_json(), partitions, query, batch)
+    if key not in _adopted:
+        _adopted.clear()
+        _adopted[key] = adopt_or_pin(place, wanted, partitions, query, is_new=batch == 0)
+    return _adopted[key]
 
 
 def _setting(context: TaskContext, name: str) -> int:

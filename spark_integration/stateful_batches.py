@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.state_place import DEFAULT_CACHE
 from lsmstate.store import StreamSchema
 from lsmstate.store_checks import nearest, streams_by_name
 from spark_integration.bucket import BucketFunction
@@ -16,6 +17,7 @@ from spark_integration.operator_options import OperatorOptions
 from spark_integration.plan import KEEP, NULL_KEYS, StatefulPlan
 from spark_integration.schemas import Schema, arrow_schema, struct_type
 from spark_integration.stateful_operator import default_buckets, stateful_operator
+from spark_integration.storage import Storage
 
 _OPERATOR: Final = "stateful_batches"
 #: The name of the input where there is only one and it was given none.
@@ -41,6 +43,9 @@ def stateful_batches(
     buckets: int | None = None,
     state_dir: str | None = None,
     options: Mapping[str, Any] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    cache_dir: str | None = None,
+    cache: int | str = DEFAULT_CACHE,
 ) -> DataFrame:
     """Run a function of your own over streaming DataFrames, with a state that spills to disk.
 
@@ -80,9 +85,9 @@ def stateful_batches(
     ``output_mode`` is the query's: "append" or "update". A bucket without rows is not called;
     there are no timers.
 
-    ``memory``, ``backend``, ``buckets``, ``state_dir``, ``options``, the metrics, and where the
-    result may stand: as in ``multiway_join``. Inputs, key, state, backend and buckets are fixed by
-    the first start of a query, function and schema are not.
+    ``memory``, ``backend``, ``buckets``, ``state_dir`` and how it is reached, ``options``, the
+    metrics, and where the result may stand: as in ``multiway_join``. Inputs, key, state, backend
+    and buckets are fixed by the first start of a query, function and schema are not.
 
     InvalidArgumentError: the message names the value and what to write instead.
     """
@@ -96,7 +101,8 @@ def stateful_batches(
         raise InvalidArgumentError(
             f"function is {type(function).__name__}; give a function of (bucket, batches, store)"
         )
-    checked = OperatorOptions.of(memory, backend, buckets, state_dir, options)
+    storage = Storage.of(spark, storage_options, cache_dir, cache)
+    checked = OperatorOptions.of(memory, backend, buckets, state_dir, options, storage)
     columns = _key_columns(frames, key)
     first = next(iter(frames))
     inputs = Inputs.of(spark, frames, columns, key_names=columns[first])
@@ -115,6 +121,8 @@ def stateful_batches(
         buckets=checked.buckets,
         default_buckets=default_buckets(spark),
         state_dir=checked.state_dir,
+        storage=storage,
+        storage_key=storage.keep(),
     )
     return stateful_operator(plan, inputs, function, output)
 

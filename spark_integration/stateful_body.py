@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.streaming.state import GroupState
 
 from lsmstate.options import MIB
-from spark_integration.attempt import attempt_store, bucket_directory
+from spark_integration.attempt import attempt_store, bucket_files, working_directory
 from spark_integration.bucket import Bucket, BucketFunction, InputBatch
 from spark_integration.call_metrics import CallMetrics
 from spark_integration.commit import read_pointer, write_pointer
@@ -50,13 +50,14 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
         settle()
         run = current_run(plan)
         bucket = Bucket(int(key[0]), run.batch_id, plan.output)
-        directory = bucket_directory(run, bucket.number)
+        files = bucket_files(run, bucket.number)
+        directory = working_directory(files)
         with closing(FrameSpool(directory, min(plan.memory_bytes // 8, 8 * MIB))) as spool:
             for frames in pieces:
                 spool.add(frames)
             previous = read_pointer(state, run.pinned.pointers.get(bucket.number))
             measured = CallMetrics(directory, previous)
-            with attempt_store(plan, run, directory, previous) as store:
+            with attempt_store(plan, run, files, previous) as store:
                 measured.opened(store)
                 batches = _batches(plan, spool, measured)
                 with lent(store, bucket, measured.fan_out) as borrowed:

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.state_place import local_path
 from spark_integration import metrics
 from spark_integration.bucket import BucketFunction
 from spark_integration.carried import carried_type, restore
@@ -57,8 +58,8 @@ def stateful_operator(
             "under Spark Connect the workers cannot learn the query's checkpoint location; name "
             f"a directory that they can write to: {plan.operator}(..., state_dir=...)"
         )
-    if plan.state_dir is not None:
-        check_settings(plan.state_dir, plan.wanted())
+    if plan.state_dir is not None and local_path(plan.state_dir) is not None:
+        check_settings(plan.state_dir, plan.wanted())  # elsewhere it is looked at when it starts
     grouped = _routed(plan, inputs).groupBy("bucket")
     with _worker_environment(spark) if is_classic else nullcontext():
         results = grouped.applyInPandasWithState(

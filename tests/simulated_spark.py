@@ -20,8 +20,9 @@ import pyarrow as pa
 
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import Options
+from lsmstate.state_place import StatePlace
 from spark_integration import stateful_body
-from spark_integration.attempt import bucket_directory
+from spark_integration.attempt import bucket_files
 from spark_integration.frames import FramePacker, unpack_rows
 from spark_integration.join_function import CoercedSpec, join_function
 from spark_integration.pinned import Pinned
@@ -151,7 +152,7 @@ class SimulatedSpark:
     def run_of(self, batch_id: int) -> TaskRun:
         self._tasks += 1
         return TaskRun(
-            root=str(self.root),
+            place=StatePlace(str(self.root)),
             pinned=Pinned(BUCKETS, 1, tuple(range(BUCKETS))),
             flush_rows=10_000,
             retained_batches=self.retained,
@@ -215,7 +216,7 @@ class SimulatedSpark:
         if kept is None:
             return []
         with LsmStore.open_attempt(
-            bucket_directory(self.run_of(0), bucket),
+            bucket_files(self.run_of(0), bucket),
             self.plan.state,
             pointer=kept[1],
             batch_id=0,

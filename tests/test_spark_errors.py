@@ -59,8 +59,8 @@ def pair(frames: dict[str, Any]) -> dict[str, Any]:
         ({"options": {"memory_bytes": 1}}, ["memory_bytes", "give memory="]),
         ({"options": {"retained_batches": 1}}, ["retained_batches", "minBatchesToRetain"]),
         ({"options": {"fanout": 4}, "backend": "memory"}, ["'fanout': 4", "backend='lsm'"]),
-        ({"state_dir": "s3://bucket/x"}, ["s3://bucket/x", "local path"]),
-        ({"state_dir": "hdfs://host/x"}, ["hdfs://host/x", "local path"]),
+        ({"state_dir": "file://host/x"}, ["file://host/x", "name no machine"]),
+        ({"state_dir": "dbfs://host/x"}, ["dbfs://host", "cannot be used"]),
     ],
 )
 def test_options_are_checked(
