@@ -19,6 +19,7 @@ from lsmstate.durable_dir import DurableDir, durable_dir
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.filesystems import resolve
 from lsmstate.state_place import local_path
+from spark_integration.buckets import spark_hash_long
 from spark_integration.state_codecs import REMEDY
 from spark_integration.state_partition import StatePartition, small_file
 
@@ -92,7 +93,14 @@ class SparkCheckpoint:
         for partition, unique_id in enumerate(ids):
             where = ("state", str(operator.number), str(partition))
             files = StatePartition(self._dir(*where), self._dir(*where, "SSTs"))
-            found |= files.pointers(batch, unique_id)
+            pointers = files.pointers(batch, unique_id)
+            for bucket in pointers:
+                if spark_hash_long(bucket) % operator.partitions != partition:
+                    raise CorruptionError(
+                        f"bucket {bucket} is not of this partition; {REMEDY}",
+                        "/".join((self.location, *where)),
+                    )
+            found |= pointers
         return dict(sorted(found.items()))
 
     def _operator(self) -> Operator:

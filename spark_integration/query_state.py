@@ -60,7 +60,7 @@ class QueryState:
         checkpoint = SparkCheckpoint(location, storage_options)
         batch = checkpoint.check_batch(batch)
         root = state_dir or below(location, STATE_NAME)
-        found = settings_as_of(root, batch)
+        found = settings_as_of(StatePlace(root, storage_options=storage_options), batch)
         if found is None:
             raise InvalidArgumentError(
                 f"there is no state in {root}; name the state_dir that the query was started with"
@@ -72,10 +72,12 @@ class QueryState:
             for bucket in sorted(pinned.bucket_ids)
             if (pointer := kept.get(bucket, pinned.pointers.get(bucket))) is not None
         }
-        if kept and not pointers:
+        # Of the buckets before a rescale Spark goes on keeping pointers, which count no more.
+        unknown = sorted(set(kept) - set(pinned.bucket_ids))
+        if unknown and (pinned.version == 1 or not pointers):
             raise InvalidArgumentError(
-                f"the checkpoint {location} has buckets {', '.join(map(str, kept))}, which {root} "
-                "does not know; name the state_dir that belongs to it"
+                f"the checkpoint {location} has bucket {unknown[0]}, which {root} does not know; "
+                "name the state_dir that belongs to it"
             )
         return cls(checkpoint, root, settings, batch, pointers, storage_options or {})
 

@@ -4,6 +4,7 @@ with what its state data source says they hold."""
 import json
 import random
 import shutil
+import sys
 import tarfile
 from pathlib import Path
 
@@ -178,6 +179,24 @@ def test_a_missing_table_of_a_rocksdb_snapshot(written: Path, tmp_path: Path) ->
         table.unlink()
     with pytest.raises(CorruptionError, match=r"names \S+\.sst, which is gone"):
         SparkCheckpoint(str(place)).pointers(NEWEST)
+
+
+def test_without_rocksdict(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rocksdict", None)
+    monkeypatch.delitem(sys.modules, "lsmstate.rocks_files", raising=False)
+    monkeypatch.delitem(sys.modules, "lsmstate.rocks_database", raising=False)
+    with pytest.raises(InvalidArgumentError, match=r"pip install 'lsmstate\[rocksdb\]'"):
+        SparkCheckpoint(str(written / "rocksdb-zip")).pointers(NEWEST)
+
+
+def test_partitions_that_were_exchanged(copy: Path) -> None:
+    """Spark's hash says which partition a bucket is in."""
+    one, other = state(copy, "", 0), state(copy, "", 1)
+    one.rename(copy / "aside")
+    other.rename(one)
+    (copy / "aside").rename(other)
+    with pytest.raises(CorruptionError, match=r"bucket \d+ is not of this partition"):
+        SparkCheckpoint(str(copy)).pointers(NEWEST)
 
 
 def test_xxh32_of_known_texts() -> None:

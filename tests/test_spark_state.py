@@ -15,14 +15,18 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark.errors import AnalysisException
+from pyspark.sql.datasource import DataSource
 from spark_streams import FileStream, run_to_end
 from typer.testing import CliRunner
 
+import pyspark_lsmstate
 from lsmstate.cli import app
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.spark import QueryState, multiway_join, register
 from lsmstate.store import StreamSchema
 from spark_integration.data_source import StateDataSource
+from spark_integration.pinned import adopt_or_pin
+from spark_integration.plan import Wanted
 
 pytestmark = pytest.mark.spark
 
@@ -45,7 +49,7 @@ RIGHT = pa.schema([("ref", pa.int32()), ("text", pa.string())])
 KEY = pa.schema([("k0", pa.int64())])
 ROWS = 20
 #: Micro-batches before the restart, and after it.
-FIRST, LATER = 4, 3
+FIRST, LATER = 3, 2
 KEPT = 2
 
 
@@ -71,7 +75,7 @@ def right(batch: int) -> pa.Table:
 
 @pytest.fixture(scope="module")
 def home(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A query of four micro-batches in ``early``; copied, restarted and run on in ``late``."""
+    """A query of three micro-batches in ``early``; copied, restarted and run on in ``late``."""
     import shutil
 
     place = tmp_path_factory.mktemp("state")
@@ -134,13 +138,15 @@ def test_a_data_frame_as_of_an_early_batch_and_the_newest(spark: Any, home: Path
 
 def test_buckets_and_keys(spark: Any, home: Path) -> None:
     register(spark)
-    rows = read(spark, home / "early", stream="r", withKeys=True).collect()
-    assert {tuple(row.asDict()) for row in rows} == {("_bucket", "_key_k0", "ref", "text")}
-    assert all(row["_key_k0"] == row["ref"] for row in rows)
+    frame = read(spark, home / "early", stream="l", withKeys=True)
+    assert frame.columns == ["_bucket", "_key_k0", *LEFT.names]
+    rows = frame.select("_bucket", "_key_k0", "id").collect()
+    assert all(row["_key_k0"] == row["id"] for row in rows)
     (one, *others) = sorted({row["_bucket"] for row in rows})
     assert others
-    only = read(spark, home / "early", stream="r", withKeys=True, bucket=one).collect()
-    assert sorted(only) == sorted(row for row in rows if row["_bucket"] == one)
+    only = read(spark, home / "early", stream="l", withKeys=True, bucket=one)
+    found = only.select("_bucket", "_key_k0", "id").collect()
+    assert sorted(found) == sorted(row for row in rows if row["_bucket"] == one)
 
 
 def test_after_a_restart(spark: Any, home: Path) -> None:
@@ -180,12 +186,27 @@ def test_options_that_are_wrong(home: Path, options: dict[str, str], words: str)
 
 def test_spark_shows_what_is_wrong(spark: Any, home: Path) -> None:
     register(spark)
-    with pytest.raises(AnalysisException, match=r"batch 9 is not retained: .* batches 0 to 3"):
+    with pytest.raises(AnalysisException, match=r"batch 9 is not retained: .* batches 0 to 2"):
         read(spark, home / "early", stream="l", batchId=9)
 
 
+def test_spark_finds_the_format_by_itself() -> None:
+    """It looks through the path for modules of this name."""
+    assert pyspark_lsmstate.__name__.startswith("pyspark_")
+    assert issubclass(pyspark_lsmstate.DefaultSource, DataSource)
+    assert pyspark_lsmstate.DefaultSource.name() == "lsmstate"
+
+
+def test_the_state_of_another_query(home: Path, tmp_path: Path) -> None:
+    """One bucket, where the checkpoint has others."""
+    wanted = Wanted({"backend": "lsm"}, 1, 1, None)
+    adopt_or_pin(str(tmp_path), wanted, 1, "other")
+    with pytest.raises(InvalidArgumentError, match=r"has bucket [0-9]+, which .* does not know"):
+        QueryState.open(str(home / "early"), state_dir=str(tmp_path))
+
+
 def test_a_bucket_without_state(home: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match="bucket 99 has no state as of batch 3"):
+    with pytest.raises(InvalidArgumentError, match="bucket 99 has no state as of batch 2"):
         next(QueryState.open(str(home / "early")).rows(99, StreamSchema("l", KEY, LEFT)))
 
 
@@ -201,7 +222,7 @@ def test_missing_and_damaged_files(home: Path, tmp_path: Path) -> None:
     with pytest.raises(CorruptionError, match=file.name), state.bucket(bucket):
         pass  # opening it is enough
     file.unlink()
-    words = f"bucket {bucket} .*{file.name} .* the batches 0 to 3, read a newer one"
+    words = f"bucket {bucket} .*{file.name} .* the batches 0 to 2, read a newer one"
     with pytest.raises(InvalidArgumentError, match=words), state.bucket(bucket):
         pass  # opening it is enough
 
@@ -210,16 +231,16 @@ def test_the_command_line(home: Path) -> None:
     runner = CliRunner()
     shown = runner.invoke(app, ["state", str(home / "early"), "--json"], catch_exceptions=False)
     described = json.loads(shown.stdout)
-    assert (described["batch"], described["batches"]) == (3, [0, 1, 2, 3])
+    assert (described["batch"], described["batches"]) == (2, [0, 1, 2])
     assert [stream["name"] for stream in described["streams"]] == ["l", "r"]
-    assert sum(bucket["rows"] for bucket in described["buckets"]) == FIRST * ROWS + 1 + 2 + 3 + 4
+    assert sum(bucket["rows"] for bucket in described["buckets"]) == FIRST * ROWS + 1 + 2 + 3
     command = ["state", str(home / "early"), "--stream", "r", "--batch", "1", "--json"]
     lines = runner.invoke(app, command, catch_exceptions=False).stdout.splitlines()
     assert Counter(frozen(json.loads(line)) for line in lines) == arrived(right, 1)
     limited = runner.invoke(app, [*command, "--limit", "2"], catch_exceptions=False).stdout
     assert limited.splitlines() == lines[:2]
     table = runner.invoke(app, ["state", str(home / "early")], catch_exceptions=False).stdout
-    assert "as of batch 3; retained: 0 to 3" in table
+    assert "as of batch 2; retained: 0 to 2" in table
 
 
 def test_the_command_line_needs_no_spark(home: Path) -> None:
