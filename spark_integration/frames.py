@@ -10,7 +10,7 @@ depend on the order Spark delivers them in; a retried micro-batch therefore give
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import IO, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -161,7 +161,7 @@ class FrameSpool:
         self._held: dict[int, bytes] = {}
         self._places: list[_Place] = []
         self._end = 0
-        self._file: int | None = None
+        self._file: IO[bytes] | None = None
         self.spilled_bytes = 0
 
     def add(self, frames: pd.DataFrame) -> None:
@@ -190,13 +190,12 @@ class FrameSpool:
         """Give up the memory and the file. A second call does nothing."""
         self._held.clear()
         if self._file is not None:
-            os.close(self._file)
+            self._file.close()
             self._file = None
 
     def _spill(self) -> None:
-        handle, path = tempfile.mkstemp(prefix="frames-", dir=self._directory)
-        os.unlink(path)
-        self._file = handle
+        # Without a name from the start where the system can (O_TMPFILE): kill -9 leaves none.
+        self._file = tempfile.TemporaryFile(dir=self._directory, buffering=0)  # noqa: SIM115
         for offset, payload in self._held.items():
             self._write(payload, offset)
         self._held.clear()
@@ -205,7 +204,7 @@ class FrameSpool:
         assert self._file is not None
         view = memoryview(payload)
         while view:
-            written = os.pwrite(self._file, view, offset)
+            written = os.pwrite(self._file.fileno(), view, offset)
             view, offset = view[written:], offset + written
             self.spilled_bytes += written
 
@@ -213,7 +212,7 @@ class FrameSpool:
         assert self._file is not None
         parts, offset, end = [], place.offset, place.offset + place.length
         while offset < end:
-            part = os.pread(self._file, end - offset, offset)
+            part = os.pread(self._file.fileno(), end - offset, offset)
             if not part:
                 raise CorruptionError("a spilled frame is cut short; restart the query")
             parts.append(part)
