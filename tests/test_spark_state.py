@@ -210,6 +210,17 @@ def test_a_bucket_without_state(home: Path) -> None:
         next(QueryState.open(str(home / "early")).rows(99, StreamSchema("l", KEY, LEFT)))
 
 
+def test_a_state_on_another_file_system(home: Path) -> None:
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    memory.put(str(home / "early"), "/state", recursive=True)
+    try:
+        state = QueryState.open("memory://state", 1)
+        pieces = [p for b in state.pointers for p in state.rows(b, state.stream("l"))]
+    finally:
+        memory.rm("/state", recursive=True)
+    assert Counter(frozen(row) for p in pieces for row in p.to_pylist()) == arrived(left, 1)
+
+
 def test_missing_and_damaged_files(home: Path, tmp_path: Path) -> None:
     import shutil
 
