@@ -10,14 +10,18 @@ cdef struct CachedBlock:
     size_t capacity        # bytes charged
     uint32_t pins
     uint8_t transient      # not in the table: freed at the last unpin
-    CachedBlock* chain
+    uint8_t used           # asked for since it was last up for eviction
     CachedBlock* newer
     CachedBlock* older
+
+cdef struct Slot:
+    uint64_t hash          # of file and offset
+    CachedBlock* block     # or NULL: free
 
 
 cdef class BlockCache:
     cdef Budget budget
-    cdef CachedBlock** slots
+    cdef Slot* slots         # open addressing; a power of two, at most half of them taken
     cdef size_t slot_count
     cdef size_t count
     cdef CachedBlock* newest
@@ -26,8 +30,13 @@ cdef class BlockCache:
     cdef readonly uint64_t hits
     cdef readonly uint64_t misses
     cdef readonly uint64_t evicted_bytes
-    # The pinned block, or NULL. `promote`: it is evicted last from now on, and counted.
+    # The pinned block, or NULL. `promote`: it is marked as used, and counted.
     cdef CachedBlock* get(self, uint64_t file, uint64_t offset, bint promote) noexcept nogil
+    # Have the processor fetch what a look-up will touch: first the record, then, if `inside`, of
+    # the data `size` bytes from `start` on and the end.
+    cdef void prefetch(
+        self, uint64_t file, uint64_t offset, bint inside, size_t start, size_t size
+    ) noexcept nogil
     # A pinned block of `size` bytes to fill, not visible to others yet; NULL: no memory.
     cdef CachedBlock* allocate(self, uint64_t file, uint64_t offset, size_t size) noexcept nogil
     # Make a filled block visible to others; it stays pinned. `cold`: it is evicted first.
@@ -37,5 +46,6 @@ cdef class BlockCache:
     cdef void _destroy(self, CachedBlock* block, int component) noexcept nogil
     cdef void _link(self, CachedBlock* block) noexcept nogil
     cdef void _unlink(self, CachedBlock* block) noexcept nogil
-    cdef void _unchain(self, CachedBlock* block) noexcept nogil
-    cdef void _grow(self) noexcept nogil
+    cdef size_t _find(self, uint64_t file, uint64_t offset) noexcept nogil
+    cdef void _empty_slot(self, size_t place) noexcept nogil
+    cdef bint _grow(self) noexcept nogil

@@ -1,19 +1,22 @@
-"""Byte-charged LRU of decoded blocks, keyed by file identity and offset.
+"""Byte-charged cache of decoded blocks, keyed by file identity and offset.
 
 The files are immutable and their identity is drawn at random when they are written, so a cached
 block can never be wrong, and the cache outlives the stores. Invariants: every block in the table
-is in the LRU list; pinned blocks are not evicted; the capacity of all blocks is charged.
+is in the list; pinned blocks are not evicted; the capacity of all blocks is charged.
+Most blocks are not in the processor's caches, so a look-up touches no other block than the one it
+finds: the table holds hashes, and a hit is a mark ("second chance": a marked block that comes up for
+eviction loses its mark and goes to the other end of the list instead).
 Threads share it: one mutex guards table, list, pins and counters, is held for no longer than it
 takes to change them, and while it is held nothing is charged, read or compressed (releasing a
 charge is atomic). It is the last lock in the order of ARCHITECTURE.md: its holder takes no other.
 What a block holds is written before it is published and never again.
 
 Probes of sorted batches sweep over a state that may be larger than the cache, and a sweep would turn
-an LRU over without ever hitting it. So a new block enters at the end that is evicted first, but for
-one in KEPT, and the first hit takes it to the other end ("bimodal insertion", Qureshi et al., ISCA
-2007): part of a sweep stays for the next, and what is asked for often still gets in.
+a cache over without ever hitting it. So a new block enters at the end that is evicted first, but for
+one in KEPT, and a hit marks it ("bimodal insertion", Qureshi et al., ISCA 2007): part of a sweep
+stays for the next, and what is asked for often still gets in.
 
-A scan takes what is there, moves nothing and puts its own blocks where they are evicted first: it
+A scan takes what is there, marks nothing and puts its own blocks where they are evicted first: it
 replaces its own last block, not what probes work with. Its hits and misses are not counted.
 
 A block for which the budget has no room is handed out all the same, as a transient one that
@@ -26,6 +29,15 @@ from libc.stdlib cimport calloc, free, malloc
 
 from cython_ext.budget cimport CACHE, PROBE, Budget
 
+cdef extern from *:
+    """
+    #define prefetch_line(place) __builtin_prefetch(place)
+    """
+    void prefetch_line(const void* place) noexcept nogil
+
+cdef enum:
+    LINE_BYTES = 64
+
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_mutex_t:
         pass
@@ -34,7 +46,8 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_mutex_unlock(pthread_mutex_t*)
     int pthread_mutex_destroy(pthread_mutex_t*)
 
-cdef size_t OVERHEAD = sizeof(CachedBlock) + 16  # the record, and what malloc adds
+# The record, what malloc adds, and its part of a table that is a quarter to a half full.
+cdef size_t OVERHEAD = sizeof(CachedBlock) + 16 + 4 * sizeof(Slot)
 
 
 #: One new block in so many is taken for one that will be asked for again.
@@ -59,7 +72,7 @@ cdef class BlockCache:
         self.hits = 0
         self.misses = 0
         self.evicted_bytes = 0
-        self.slots = <CachedBlock**> calloc(self.slot_count, sizeof(CachedBlock*))
+        self.slots = <Slot*> calloc(self.slot_count, sizeof(Slot))
         self.mutex = malloc(sizeof(pthread_mutex_t))
         if self.slots == NULL or self.mutex == NULL:
             raise MemoryError("no memory for the block cache's table")
@@ -90,19 +103,49 @@ cdef class BlockCache:
     cdef CachedBlock* get(self, uint64_t file, uint64_t offset, bint promote) noexcept nogil:
         cdef CachedBlock* block
         pthread_mutex_lock(<pthread_mutex_t*> self.mutex)
-        block = self.slots[_slot(file, offset) & (self.slot_count - 1)]
-        while block != NULL and (block.offset != offset or block.file != file):
-            block = block.chain
+        block = self.slots[self._find(file, offset)].block
         if block != NULL:
             block.pins += 1
-            if promote and block != self.newest:
-                self._unlink(block)
-                self._link(block)
+            block.used |= promote
         if promote:
             self.hits += block != NULL
             self.misses += block == NULL
         pthread_mutex_unlock(<pthread_mutex_t*> self.mutex)
         return block
+
+    cdef size_t _find(self, uint64_t file, uint64_t offset) noexcept nogil:
+        """The slot of a block, or the free one where it would be put."""
+        cdef uint64_t hash = _hash(file, offset)
+        cdef size_t place = hash & (self.slot_count - 1)
+        cdef CachedBlock* block = self.slots[place].block
+        while block != NULL and (
+            self.slots[place].hash != hash or block.offset != offset or block.file != file
+        ):
+            place = (place + 1) & (self.slot_count - 1)
+            block = self.slots[place].block
+        return place
+
+    cdef void prefetch(
+        self, uint64_t file, uint64_t offset, bint inside, size_t start, size_t size
+    ) noexcept nogil:
+        cdef uint64_t hash = _hash(file, offset)
+        cdef size_t mask, place
+        cdef CachedBlock* block
+        pthread_mutex_lock(<pthread_mutex_t*> self.mutex)
+        mask = self.slot_count - 1
+        place = hash & mask
+        while self.slots[place].block != NULL and self.slots[place].hash != hash:
+            place = (place + 1) & mask
+        block = self.slots[place].block
+        if block != NULL and not inside:
+            prefetch_line(block)
+        elif block != NULL:
+            prefetch_line(block.data + block.size - 1)
+            size = min(start + size, block.size)
+            while start < size:
+                prefetch_line(block.data + start)
+                start += LINE_BYTES
+        pthread_mutex_unlock(<pthread_mutex_t*> self.mutex)
 
     cdef CachedBlock* allocate(self, uint64_t file, uint64_t offset, size_t size) noexcept nogil:
         cdef CachedBlock* block = <CachedBlock*> malloc(sizeof(CachedBlock) + size)
@@ -115,7 +158,7 @@ cdef class BlockCache:
         block.capacity = size + OVERHEAD
         block.pins = 1
         block.transient = 0
-        block.chain = NULL
+        block.used = 0
         block.newer = NULL
         block.older = NULL
         if self.budget.try_charge(CACHE, <int64_t> block.capacity):
@@ -124,20 +167,22 @@ cdef class BlockCache:
         return block
 
     cdef void publish(self, CachedBlock* block, bint cold) noexcept nogil:
-        cdef size_t slot
+        cdef Slot* slot
         if block.transient:
             return
         pthread_mutex_lock(<pthread_mutex_t*> self.mutex)
-        if self.count >= self.slot_count:
-            self._grow()
-        slot = _slot(block.file, block.offset) & (self.slot_count - 1)
-        block.chain = self.slots[slot]
-        self.slots[slot] = block
-        self.count += 1
-        if (cold or self.misses % KEPT) and self.oldest != NULL:
-            _link_oldest(self, block)
-        else:
-            self._link(block)
+        if self.count * 2 >= self.slot_count and not self._grow():
+            pthread_mutex_unlock(<pthread_mutex_t*> self.mutex)
+            return
+        slot = &self.slots[self._find(block.file, block.offset)]
+        if slot.block == NULL:  # else another thread was first
+            slot.hash = _hash(block.file, block.offset)
+            slot.block = block
+            self.count += 1
+            if (cold or self.misses % KEPT) and self.oldest != NULL:
+                _link_oldest(self, block)
+            else:
+                self._link(block)
         pthread_mutex_unlock(<pthread_mutex_t*> self.mutex)
 
     cdef void unpin(self, CachedBlock* block) noexcept nogil:
@@ -149,7 +194,7 @@ cdef class BlockCache:
             return
         pthread_mutex_lock(<pthread_mutex_t*> self.mutex)
         block.pins -= 1
-        # Filled in vain (an error came before publish): it is in no list.
+        # In no list: an error came before publish, or there was one already, or no slot for it.
         drop = block.pins == 0 and block.newer == NULL and block.older == NULL \
             and self.newest != block
         pthread_mutex_unlock(<pthread_mutex_t*> self.mutex)
@@ -164,9 +209,15 @@ cdef class BlockCache:
         block = self.oldest
         while block != NULL and freed < size:
             newer = block.newer
-            if block.pins == 0:
+            if block.used:
+                block.used = 0
+                if newer == NULL:
+                    continue
                 self._unlink(block)
-                self._unchain(block)
+                self._link(block)
+            elif block.pins == 0:
+                self._unlink(block)
+                self._empty_slot(self._find(block.file, block.offset))
                 freed += <int64_t> block.capacity
                 self._destroy(block, CACHE)
             block = newer
@@ -197,32 +248,35 @@ cdef class BlockCache:
         else:
             self.oldest = block.newer
 
-    cdef void _unchain(self, CachedBlock* block) noexcept nogil:
-        cdef CachedBlock** place = &self.slots[
-            _slot(block.file, block.offset) & (self.slot_count - 1)
-        ]
-        while place[0] != block:
-            place = &place[0].chain
-        place[0] = block.chain
+    cdef void _empty_slot(self, size_t place) noexcept nogil:
+        """Blocks behind it that are away from the slot of their hash move up."""
+        cdef size_t mask = self.slot_count - 1
+        cdef size_t later = (place + 1) & mask
+        while self.slots[later].block != NULL:
+            if ((later - self.slots[later].hash) & mask) >= ((later - place) & mask):
+                self.slots[place] = self.slots[later]
+                place = later
+            later = (later + 1) & mask
+        self.slots[place].block = NULL
         self.count -= 1
 
-    cdef void _grow(self) noexcept nogil:
-        """Twice the slots; without memory the chains just get longer."""
-        cdef size_t wanted = self.slot_count * 2
-        cdef CachedBlock** slots = <CachedBlock**> calloc(wanted, sizeof(CachedBlock*))
-        cdef CachedBlock* block = self.newest
-        cdef size_t slot
+    cdef bint _grow(self) noexcept nogil:
+        """Twice the slots; whether there was memory for them."""
+        cdef size_t mask = self.slot_count * 2 - 1
+        cdef Slot* slots = <Slot*> calloc(mask + 1, sizeof(Slot))
+        cdef size_t i, place
         if slots == NULL:
-            return
-        while block != NULL:
-            slot = _slot(block.file, block.offset) & (wanted - 1)
-            block.chain = slots[slot]
-            slots[slot] = block
-            block = block.older
-        # A block that is pinned but not linked is in no chain: only published ones are.
+            return False
+        for i in range(self.slot_count):
+            if self.slots[i].block != NULL:
+                place = self.slots[i].hash & mask
+                while slots[place].block != NULL:
+                    place = (place + 1) & mask
+                slots[place] = self.slots[i]
         free(self.slots)
         self.slots = slots
-        self.slot_count = wanted
+        self.slot_count = mask + 1
+        return True
 
     def clear(self) -> int:
         """Evict all that is not pinned; the bytes freed."""
@@ -240,7 +294,7 @@ cdef inline void _link_oldest(BlockCache cache, CachedBlock* block) noexcept nog
     cache.oldest = block
 
 
-cdef inline uint64_t _slot(uint64_t file, uint64_t offset) noexcept nogil:
+cdef inline uint64_t _hash(uint64_t file, uint64_t offset) noexcept nogil:
     cdef uint64_t mixed = (file ^ (offset * <uint64_t> 0x9E3779B97F4A7C15))
     mixed ^= mixed >> 29
     mixed *= <uint64_t> 0xBF58476D1CE4E5B9

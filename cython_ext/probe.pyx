@@ -23,6 +23,10 @@ from cython_ext.memtable cimport Chunk, RowHead
 from cython_ext.sst_probe cimport Hit
 from cython_ext.sst_reader cimport USE_PROBE, Sst
 
+cdef enum:
+    AHEAD_KEYS = 4           # about the time that the memory takes
+    MOST_AHEAD_BYTES = 512   # behind these the processor sees by itself what comes next
+
 
 cdef struct RunCursor:
     CachedBlock* block        # the row block being read, pinned
@@ -100,6 +104,9 @@ cdef class Cursor:
         with nogil:
             put_u64(&self.offsets, 0)
             while self.place < self.positions.shape[0]:
+                if not self.inside:
+                    self._prefetch(self.place + 2 * AHEAD_KEYS, False)
+                    self._prefetch(self.place + AHEAD_KEYS, True)
                 if self._read_key(max_bytes):
                     break  # the piece is full
                 self.place += 1
@@ -121,6 +128,30 @@ cdef class Cursor:
         for i in range(n):
             target[i] = (<int64_t*> self.found.data)[i]
         return positions, batch
+
+    cdef void _prefetch(self, Py_ssize_t place, bint inside) noexcept nogil:
+        """Have what the key at a later place needs of the block cache fetched; `inside`: the rows
+        that it has in runs, else the records of their blocks."""
+        cdef Py_ssize_t tier
+        cdef uint32_t position
+        cdef int32_t first
+        cdef RunHits* run
+        cdef Hit* hit
+        if place >= self.positions.shape[0]:
+            return
+        position = <uint32_t> self.positions[place]
+        for tier in range(self.lookup.start[position], self.lookup.run_count):
+            if not self.lookup.holds(tier, position):
+                continue
+            run = &self.lookup.runs[tier]
+            first = run.first[position]
+            hit = &run.hits.items[first]
+            if hit.rows:
+                (<Sst> run.files[first]).cache.prefetch(
+                    (<Sst> run.files[first]).uid, hit.row_block, inside,
+                    hit.row_index * (hit.row_bytes // hit.rows),
+                    min(hit.row_bytes, <uint64_t> MOST_AHEAD_BYTES),
+                )
 
     cdef int _note(self, size_t end) except -1 nogil:
         """A row of the present key ends there in the staging buffer."""

@@ -15,9 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from cython_ext.lookup import Lookup
 from cython_ext.memtable import Memtable
 from cython_ext.probe import Cursor
+from cython_ext.salvage import block_bytes, block_rows, find_blocks
 from cython_ext.scanner import Scanner
 from cython_ext.sst_check import verify
 from lsmstate.errors import CorruptionError, FormatVersionError
+
+#: The kind of a row block, in FORMAT.md.
+ROW_BLOCK = 1
 
 RELAXED = settings(
     max_examples=40,
@@ -394,3 +398,40 @@ def test_a_cursor_refuses_positions_that_are_none(segmented):
     for positions, error in (([2], IndexError), ([-1], IndexError), ([1, 0], ValueError)):
         with pytest.raises(error):
             Cursor(lookup, np.array(positions))
+
+
+def test_blocks_of_equal_rows_hold_whole_vectors(tmp_path):
+    """Shuffling takes 32 rows at a time; what is over would go byte by byte."""
+    budget, _ = memory()
+    path = tmp_path / "sst"
+    entries = {number.to_bytes(4, "big"): [bytes(38)] * 5 for number in range(200)}
+    write_sst(str(path), budget, filled(budget, entries).source(), block_bytes=4096)
+    data = path.read_bytes()
+    rows = [
+        len(block_rows(block_bytes(data, offset, size)))
+        for offset, size, kind in find_blocks(data)
+        if kind == ROW_BLOCK
+    ]
+    assert sum(rows) == 1000
+    assert len(rows) > 5
+    assert {count % 32 for count in rows[:-1]} == {0}
+
+
+def test_what_is_asked_for_again_outlives_a_sweep(tmp_path):
+    """Under a budget of a fraction of the file, the blocks of a few keys stay cached while others
+    are read once; and a block is right however often the cache's table grew and moved its slots."""
+    budget, cache = memory(1 << 20)
+    path = str(tmp_path / "sst")
+    rng = random.Random(7)
+    entries = {number.to_bytes(4, "big"): [rng.randbytes(500)] for number in range(4000)}
+    write_sst(path, memory()[0], filled(memory()[0], entries).source())
+    sst = opened(path, cache)
+    keys = sorted(entries)
+    hot = keys[:20]
+    for start in range(20, 3900, 200):
+        others = keys[start : start + 200]
+        assert probed(budget, [[sst]], others) == [entries[key] for key in others]
+        before = cache.misses
+        assert probed(budget, [[sst]], hot) == [entries[key] for key in hot]
+        assert start < 2000 or cache.misses == before
+    assert cache.evicted_bytes > 1 << 20
