@@ -210,8 +210,9 @@ def store_machine(backend: str, examples: int, steps: int = 40) -> type:
 
         @rule(stream=STREAM_NAMES)
         def scan(self, stream):
-            found = sorted(scanned(self.store, stream, 5000), key=lambda row: row["id"])
-            assert found == sorted(self.model.scan(stream), key=lambda row: row["id"])
+            # By all of a row: those of one id may differ, under keys that the model does not order.
+            found = sorted(scanned(self.store, stream, 5000), key=str)
+            assert found == sorted(self.model.scan(stream), key=str)
 
         @rule(
             stream=STREAM_NAMES,
