@@ -162,7 +162,8 @@ class MemoryStore(StoreReads):
             return Change(kind, stream, distinct.to_pylist(), counts, None)
         # A copy: the caller's batch may be a slice that pins far more memory.
         grouped = rows.take(pa.array(encoded.order))
-        grouped = pa.RecordBatch.from_arrays(grouped.columns, schema=schema.rows)
+        if grouped.num_columns:  # rows without columns would be none
+            grouped = pa.RecordBatch.from_arrays(grouped.columns, schema=schema.rows)
         return Change(kind, stream, distinct.to_pylist(), np.diff(starts), grouped)
 
     def _make(self, changes: Sequence[Change]) -> int:

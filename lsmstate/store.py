@@ -159,8 +159,8 @@ class StoreReader(Protocol):
         ...
 
     def get(self, stream: str, key: KeyValues) -> pa.RecordBatch:
-        """The rows of one key in arrival order; no rows if it is absent. Memory: all of them
-        (``probe`` gives a huge key in pieces)."""
+        """The rows of one key in arrival order; no rows if it is absent. Memory: all of them, which
+        are the caller's and not counted (``probe`` gives a huge key in pieces)."""
         ...
 
     def get_many(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> Matches:

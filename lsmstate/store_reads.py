@@ -13,7 +13,8 @@ from lsmstate.key_range import KeyRange, key_range
 from lsmstate.store import Entries, KeyValues, Matches, Positions, Probe, StreamSchema
 from lsmstate.store_checks import Access, StoreGuard, one_key, stream_of
 
-_WHOLE = 1 << 62
+#: Rows are fetched in pieces of this, so what counts against the cap is a piece, not all of them.
+_PIECE_BYTES = 1 << 20
 
 
 class Reader(Protocol):
@@ -100,7 +101,7 @@ class StoreReads(ABC):
     def get_many(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> Matches:
         """See store.MultimapStore.get_many."""
         probe = self.probe(stream, keys)
-        found = list(probe.fetch(np.flatnonzero(probe.counts), _WHOLE))
+        found = list(probe.fetch(np.flatnonzero(probe.counts), _PIECE_BYTES))
         if len(found) == 1:
             return found[0]
         schema = stream_of(self.streams, stream).rows

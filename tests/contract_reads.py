@@ -1,6 +1,7 @@
 """The contract of a store, what reads it: probes, scans, iterating, single keys."""
 
 import itertools
+from contextlib import closing
 
 import numpy as np
 import pyarrow as pa
@@ -200,6 +201,27 @@ class ReadTests(BackendTests):
         assert found.positions.tolist() == [0, 3, 3]
         assert ids(found.rows.to_pylist()) == [2, 1, 3]
         assert store.get_many("customers", keys_of()).rows.num_rows == 0
+
+    def test_rows_may_have_no_columns(self, tmp_path):
+        stream = StreamSchema("seen", KEY, pa.schema([]))
+        with closing(self.attempt(tmp_path, streams=[stream])) as store:
+            nothing = pa.RecordBatch.from_struct_array(pa.array([{}] * 3, pa.struct([])))
+            assert store.append("seen", nothing, keys_of(20, 10, 20)) == 3
+            assert sum(entries.keys.num_rows for entries in store.iterate("seen")) == 3
+            assert store.probe("seen", keys_of(10, 20, 30)).counts.tolist() == [1, 2, 0]
+
+    def test_many_rows_at_once_stay_within_the_cap(self, tmp_path):
+        stream = StreamSchema("wide", KEY, pa.schema([("text", pa.string())]))
+        with closing(self.attempt(tmp_path, streams=[stream])) as store:
+            batches = 6 if self.backend == "memory" else 14  # what fits under its cap
+            for batch in range(batches):
+                keys = keys_of(*range(2000 * batch, 2000 * (batch + 1)))
+                texts = pa.RecordBatch.from_arrays([pa.array(["x" * 300] * 2000)], ["text"])
+                store.append("wide", texts, keys)
+            found = store.get_many("wide", keys_of(*range(2000 * batches)))
+            assert found.positions.tolist() == list(range(2000 * batches))
+            assert found.rows.column("text").unique().to_pylist() == ["x" * 300]
+            assert store.stats().peak_memory_bytes <= self.memory_bytes
 
     def test_a_key_of_other_values_is_refused(self, store):
         for key in ((1,), (1, "a", 2), ("x", "a"), (1, 2), "ab", (1 << 70, "a")):
