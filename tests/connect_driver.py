@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from spark_streams import FileStream, run_to_end
 
-from lsmstate.spark import multiway_join
+from lsmstate.spark import multiway_join, stateful_batches
 
 SCHEMA = "k BIGINT, day DATE, price DECIMAL(9,2)"
 
@@ -36,6 +36,26 @@ class Client:
         """All that has arrived; the result of a checkpoint lies beside it."""
         joined = self.joined(**options)
         run_to_end(joined, self.home / checkpoint, self.home / f"{checkpoint}-out")
+
+    def run_stateful(self) -> None:
+        """The keys of both streams, which take the way through the store."""
+
+        def keys(_bucket: Any, batches: Any, store: Any) -> Any:
+            for batch in batches:
+                store.append("seen", batch.keys, batch.keys)
+            for seen in store.iterate("seen"):
+                yield seen.keys
+
+        frames = {n: s.read(self.spark, files_per_batch=9) for n, s in self.streams.items()}
+        result = stateful_batches(
+            frames,
+            key="k",
+            function=keys,
+            state={"seen": "k BIGINT"},
+            schema="k BIGINT",
+            state_dir=str(self.home / "stateful"),
+        )
+        run_to_end(result, self.home / "stateful-checkpoint", self.home / "stateful-out")
 
     def writer(self, joined: Any, checkpoint: str) -> Any:
         writer = joined.writeStream.format("noop")
@@ -76,6 +96,7 @@ def main(home: Path, url: str) -> None:
     late = writer.option("asyncProgressTrackingEnabled", "true")
     note("async progress tracking", lambda: late.start().awaitTermination(60))
     note("right mode", lambda: client.run("checkpoint-of-modes", state="state-of-modes"))
+    note("stateful", client.run_stateful)
     print(json.dumps(client.seen))
     spark.stop()
 

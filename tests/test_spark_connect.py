@@ -136,6 +136,13 @@ def test_the_result_is_right_over_a_restart(session: Session) -> None:
     assert_same_rows(query, committed(session.home / "checkpoint-of-modes-out"), at_least=55)
 
 
+def test_a_function_of_the_clients_own(session: Session) -> None:
+    assert session.seen["stateful"] == "no error"
+    a, b = (f"read_parquet('{session.home}/{name}/*', union_by_name=true)" for name in "ab")
+    keys = f"SELECT k FROM {a} UNION ALL SELECT k FROM {b}"
+    assert_same_rows(keys, committed(session.home / "stateful-out"), at_least=84)
+
+
 def test_buckets_are_spread_over_the_servers_partitions(session: Session) -> None:
     settings = json.loads((session.home / "state" / "query.json").read_text())["settings"]
     assert settings["partitions"] == PARTITIONS
