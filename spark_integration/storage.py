@@ -12,13 +12,14 @@ import os
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
-
-from pyspark.sql import SparkSession
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.state_place import DEFAULT_CACHE, StatePlace, check_cache_bytes, local_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _S3_SCHEMES: Final = ("s3", "s3a", "s3n")
 #: Hadoop's names below ``fs.s3a.`` (or ``fs.s3a.bucket.<name>.``), and pyarrow's.
@@ -52,7 +53,7 @@ class Storage:
     @classmethod
     def of(
         cls,
-        spark: SparkSession,
+        spark: "SparkSession",
         storage_options: Mapping[str, Any] | None,
         cache_dir: str | None,
         cache: int | str,
@@ -123,7 +124,7 @@ def _spark_directory() -> str | None:
     return os.path.dirname(first) if first else None
 
 
-def _hadoop_settings(spark: SparkSession) -> dict[str, str]:
+def _hadoop_settings(spark: "SparkSession") -> dict[str, str]:
     """Those that can be taken over. None under Spark Connect: the client cannot see them."""
     if not hasattr(spark, "_jsc"):
         return {}
