@@ -92,20 +92,29 @@ def measure_store(open_side: Opener, work: Workload, directory: str) -> Figures:
     figures["settled_at"] = time.time()
     figures["disk_mb"] = disk_bytes(directory) / 1e6
     tally = Tally(work)
+    figures |= _probes(side, work, tally, "")
+    figures["growth_mb"] = (resident_peak() - idle) / 1e6
+    clock = CpuClock()
+    side.merge_all()
+    figures["merge_all_us"] = clock.seconds() * 1e6 / work.rows
+    figures |= _probes(side, work, tally, "merged_")
+    figures["rows_found"], figures["digest"] = tally.rows, tally.digest
+    side.close()
+    figures["disk_merged_mb"] = disk_bytes(directory) / 1e6
+    return figures
+
+
+def _probes(side: Side, work: Workload, tally: Tally, when: str) -> Figures:
+    """Hits and misses, us of CPU a key, after a warm-up."""
+    figures: Figures = {}
     _probe(side, work.hits(WARM_UP[work.skew]), Tally(work))
-    probes = PROBES[work.skew]
-    for name, batches in (("hit", work.hits(probes)), ("miss", work.misses(30))):
+    for name, batches in (("hit", work.hits(PROBES[work.skew])), ("miss", work.misses(30))):
         converting = side.conversion_seconds
         seconds = _probe(side, batches, tally)
         asked = sum(batch.num_rows for batch in batches)
-        figures[f"{name}_us"] = seconds * 1e6 / asked
+        figures[f"{when}{name}_us"] = seconds * 1e6 / asked
         raw = seconds - (side.conversion_seconds - converting)
-        figures[f"{name}_raw_us"] = raw * 1e6 / asked
-    figures["growth_mb"] = (resident_peak() - idle) / 1e6
-    figures["rows_found"], figures["digest"] = tally.rows, tally.digest
-    side.merge_all()
-    side.close()
-    figures["disk_merged_mb"] = disk_bytes(directory) / 1e6
+        figures[f"{when}{name}_raw_us"] = raw * 1e6 / asked
     return figures
 
 

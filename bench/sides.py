@@ -123,7 +123,7 @@ class OurSide:
     def settle(self) -> None:
         self._store.commit()
         if self._logged:
-            self._store.compact()
+            self._store.compact(due_only=True)
 
     def merge_all(self) -> None:
         if self._logged:

@@ -310,14 +310,15 @@ class LsmStore(StoreReads):
             self._guard.lock.release()
         return True
 
-    def compact(self) -> None:
+    def compact(self, *, due_only: bool = False) -> None:
         """Merge all runs into one, unless the largest holds nearly all; probes are cheapest then.
+        ``due_only`` makes the merges that the appends so far ask for, which else the next ones pay.
         A standalone store is committed, so that the files that were merged away are deleted.
         Cost: what is merged is read and written once."""
         self._guard.check_writable()
         with self._guard.whole_or_nothing():
             self._writes.end_flush()
-            self._runs.compact()
+            self._runs.compact(due_only=due_only)
             if self._runs.has_changed and not self._owner.single_commit:
                 self._writes.commit()
 

@@ -38,7 +38,7 @@ class Options:
     memtable_bytes: int | None = None
     """A memtable is flushed when it has grown to this. Default: a quarter of the cap."""
 
-    block_bytes: int = 4 * KIB
+    block_bytes: int = 8 * KIB
     """Size of a key or row block before compression. Larger: smaller files, dearer reads."""
 
     filter_bits_per_key: int = 10

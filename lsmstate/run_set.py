@@ -113,12 +113,14 @@ class RunSet:
         self.spilled_bytes += sum(file.size for file in files)
         self._install(place, place, files, 0, deleted_by(flush.memtables))
 
-    def compact(self) -> None:
-        """Merge all runs into one, unless what lies above the bottom run is small beside it; then
-        do what is due."""
+    def compact(self, *, due_only: bool) -> None:
+        """Do what is due; before that, unless ``due_only``, merge all runs into one, if what lies
+        above the bottom run is not small beside it."""
         if self._merge is not None:
             self._step(EVERYTHING)
-        while task := pick_for_reading(self.version.runs) or pick(self.version.runs, self._options):
+        while task := (None if due_only else pick_for_reading(self.version.runs)) or pick(
+            self.version.runs, self._options
+        ):
             self._begin(task, EVERYTHING)
             self._step(EVERYTHING)
 
