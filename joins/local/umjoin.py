@@ -5,16 +5,17 @@ another, and a key that is absent from one is asked for no further. Only the key
 holds have rows fetched. A combination is found once: when the last of its rows arrives.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 
 from cython_ext.key_codec import KeyBatch, KeyCodec
-from joins.local.cross_product import Numbers, Side, cross_product
+from joins.local.combine import Combiner, GroupedRows
+from joins.local.cross_product import Numbers
 from joins.local.results import Results, check_finished
 from joins.spec import JoinSpec
-from lsmstate.arrow_sizes import least_row_bytes, pieces_of, row_sizes
+from lsmstate.arrow_sizes import pieces_of, row_sizes
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.store import Probe, StateStore
 
@@ -40,7 +41,7 @@ class UMJoin:
         self._store = store
         self._piece_bytes = piece_bytes
         self._codec = KeyCodec(spec.key_schema)
-        self._least_bytes = {name: least_row_bytes(schema) for name, schema in spec.streams.items()}
+        self._combiner = Combiner(spec.streams, spec.output_schema, piece_bytes)
         self._rates = MatchRates(spec)
         self._unfinished: Results | None = None
 
@@ -96,8 +97,8 @@ class UMJoin:
             distinct, starts = part.keys.distinct()
             probes, survivors = self._probe(stream, distinct)
             if len(survivors):
-                found = Found(stream, part, starts, probes, survivors)
-                yield from self._combine(found)
+                own = GroupedRows(part.rows, part.keys.order, starts, part.sizes)
+                yield from self._combiner.combined({stream: own}, probes, survivors)
 
     def _probe(self, stream: str, keys: KeyBatch) -> tuple[dict[str, Probe], Numbers]:
         """Existence in every other stream, most selective first, without reading a row."""
@@ -112,81 +113,6 @@ class UMJoin:
             self._rates.record(stream, other, asked, len(survivors))
         return probes, survivors
 
-    def _combine(self, found: "Found") -> Iterator[pa.RecordBatch]:
-        """Cross products of the surviving keys, in groups whose rows are few enough to hold."""
-        keys = found.survivors
-        weights = {name: self._weights(name, found.probes[name])[keys] for name in found.probes}
-        ends = [np.cumsum(weight) for weight in weights.values()]
-        first = 0
-        while first < len(keys):
-            limits = [(end[first - 1] if first else 0) + self._piece_bytes for end in ends]
-            stops = [
-                int(np.searchsorted(end, limit, side="right"))
-                for end, limit in zip(ends, limits, strict=True)
-            ]
-            last = max(first + 1, min(stops))
-            if any(weight[first] > self._piece_bytes for weight in weights.values()):
-                yield from self._combine_hot(found, int(keys[first]))
-            else:
-                yield from self._combine_group(found, keys[first:last])
-            first = last
-
-    def _combine_group(self, found: "Found", keys: Numbers) -> Iterator[pa.RecordBatch]:
-        """Keys whose rows, all together, fit into a piece per stream: each row is fetched once."""
-        sides = {}
-        for name, probe in found.probes.items():
-            pieces = list(probe.fetch(keys, self._piece_bytes))
-            rows = pa.concat_batches([piece.rows for piece in pieces])
-            counts = probe.counts[keys]
-            assert rows.num_rows == counts.sum(), f"{name}: fetched other rows than were counted"
-            sides[name] = Side(rows, _starts(counts), row_sizes(rows))
-        return self._product(found, keys, sides)
-
-    def _combine_hot(self, found: "Found", key: int) -> Iterator[pa.RecordBatch]:
-        """One key with more rows than a piece: nested pieces, the smallest stream outermost.
-
-        The inner streams are read again for each piece of an outer one, so memory stays at one
-        piece per stream however large the result.
-        """
-        keys = np.array([key], dtype=np.int64)
-        weight = {name: int(self._weights(name, p)[key]) for name, p in found.probes.items()}
-        names = sorted(found.probes, key=lambda name: weight[name])
-        sides: dict[str, Side] = {}
-        stack = [self._pieces(found, names[0], keys, weight)]
-        while stack:
-            rows = next(stack[-1], None)
-            if rows is None:
-                stack.pop()
-                continue
-            sides[names[len(stack) - 1]] = Side(
-                rows, np.array([0, rows.num_rows], dtype=np.int64), row_sizes(rows)
-            )
-            if len(stack) < len(names):
-                stack.append(self._pieces(found, names[len(stack)], keys, weight))
-            else:
-                yield from self._product(found, keys, sides)
-
-    def _pieces(
-        self, found: "Found", name: str, keys: Numbers, weight: Mapping[str, int]
-    ) -> Iterator[pa.RecordBatch]:
-        probe = found.probes[name]
-        # The store counts encoded bytes, which can be far fewer than Arrow's.
-        encoded = int(probe.row_bytes[keys[0]])
-        max_bytes = max(1, self._piece_bytes * encoded // max(1, weight[name]))
-        return (piece.rows for piece in probe.fetch(keys, max_bytes))
-
-    def _product(
-        self, found: "Found", keys: Numbers, sides: Mapping[str, Side]
-    ) -> Iterator[pa.RecordBatch]:
-        """The cross product of the arrived rows of ``keys`` with the fetched ones."""
-        own = found.own_side(keys)
-        ordered = [own if name == found.stream else sides[name] for name in self._spec.streams]
-        return cross_product(ordered, self._spec.output_schema, self._piece_bytes)
-
-    def _weights(self, stream: str, probe: Probe) -> Numbers:
-        """Bytes that the rows of each key take when fetched: an estimate, never far too low."""
-        return probe.row_bytes + probe.counts * self._least_bytes[stream]
-
 
 class Arrived:
     """A slice of a batch that has been stored: rows, their keys and bytes."""
@@ -195,32 +121,6 @@ class Arrived:
         self.rows = rows
         self.keys = keys
         self.sizes = sizes
-
-
-class Found:
-    """What probing a slice found: its distinct keys' places, and the keys no stream lacks."""
-
-    def __init__(
-        self,
-        stream: str,
-        part: Arrived,
-        starts: Numbers,
-        probes: dict[str, Probe],
-        survivors: Numbers,
-    ) -> None:
-        self.stream = stream
-        self.probes = probes
-        self.survivors = survivors
-        self._part = part
-        self._starts = starts
-
-    def own_side(self, keys: Numbers) -> Side:
-        """The slice's own rows under the distinct keys ``keys``."""
-        counts = self._starts[keys + 1] - self._starts[keys]
-        starts = _starts(counts)
-        places = np.repeat(self._starts[keys] - starts[:-1], counts) + np.arange(starts[-1])
-        order = self._part.keys.order[places].astype(np.int64)
-        return Side(self._part.rows, starts, self._part.sizes[order], order)
 
 
 class MatchRates:
@@ -245,8 +145,3 @@ class MatchRates:
         """``asked`` keys of ``stream`` were probed in ``other``, ``matched`` of them are there."""
         self._asked[stream, other] += asked
         self._matched[stream, other] += matched
-
-
-def _starts(counts: Numbers) -> Numbers:
-    """Where each group begins, and where the last one ends."""
-    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)])
