@@ -75,7 +75,7 @@ def cythonized() -> list[Extension]:
 
     return cythonize(
         extensions(),
-        nthreads=0,
+        nthreads=os.cpu_count() or 1,
         compiler_directives={
             "language_level": 3,
             "boundscheck": DEBUG,
