@@ -26,7 +26,9 @@ class Column(NamedTuple):
     name: str
 
 
-class _Token(NamedTuple):
+class Token(NamedTuple):
+    """A piece of SQL text."""
+
     kind: str
     """``name``, ``sign`` or ``end``; a keyword is a name that was not quoted."""
     text: str
@@ -40,7 +42,7 @@ class _Token(NamedTuple):
 
 def parse_condition(text: str) -> list[tuple[Column, Column]]:
     """The equalities of the condition, in the order they stand. InvalidArgumentError otherwise."""
-    tokens = _tokens(text)
+    tokens = tokens_of(text)
     equalities: list[tuple[Column, Column]] = []
     at = depth = 0
     while True:
@@ -61,7 +63,8 @@ def parse_condition(text: str) -> list[tuple[Column, Column]]:
         at += 1
 
 
-def _tokens(text: str) -> list[_Token]:
+def tokens_of(text: str) -> list[Token]:
+    """The text in pieces, and an ``end`` behind the last one."""
     tokens = []
     end = len(text.rstrip())
     at = 0
@@ -72,16 +75,16 @@ def _tokens(text: str) -> list[_Token]:
         written = found[0].strip()
         start = at - len(written)
         if found["quoted"]:
-            tokens.append(_Token("name", written, written[1:-1].replace("``", "`"), start, at))
+            tokens.append(Token("name", written, written[1:-1].replace("``", "`"), start, at))
         elif found["word"]:
-            tokens.append(_Token("name", written, written, start, at))
+            tokens.append(Token("name", written, written, start, at))
         else:
-            tokens.append(_Token("sign", written, written, start, at))
-    tokens.append(_Token("end", "", "", end, end))
+            tokens.append(Token("sign", written, written, start, at))
+    tokens.append(Token("end", "", "", end, end))
     return tokens
 
 
-def _column(text: str, tokens: list[_Token], at: int) -> tuple[Column, int]:
+def _column(text: str, tokens: list[Token], at: int) -> tuple[Column, int]:
     stream = tokens[at]
     if stream.kind != "name":
         raise _refusal(text, tokens, at, "a column such as a.id expected")
@@ -93,7 +96,7 @@ def _column(text: str, tokens: list[_Token], at: int) -> tuple[Column, int]:
     return Column(stream.value, name.value), at + 3
 
 
-def _refusal(text: str, tokens: list[_Token], at: int, expected: str) -> InvalidArgumentError:
+def _refusal(text: str, tokens: list[Token], at: int, expected: str) -> InvalidArgumentError:
     """Quotes the conjunct around token ``at``."""
     first = last = at
     while first > 0 and not tokens[first - 1].is_keyword("AND"):

@@ -1,0 +1,213 @@
+"""SQL text of joins by type: ``a FULL JOIN b ON a.k = b.k LEFT JOIN c ON c.k = a.k``.
+
+joins := [FROM] source (type JOIN source (ON conditions | USING (names)))*
+source := stream | '(' joins ')'
+type := [INNER] | LEFT [OUTER] | RIGHT [OUTER] | FULL [OUTER] | [LEFT] SEMI | [LEFT] ANTI
+conditions := operand '=' operand (AND operand '=' operand)*      parentheses around any part
+operand := stream.column | COALESCE(stream.column, ...)
+"""
+
+from collections.abc import Mapping, Sequence
+
+from joins.condition import Column, Token, tokens_of
+from joins.join_types import Comparison, Join, Kind, Tree, shown_streams, streams_of
+from joins.key_classes import resolved, unknown
+from lsmstate.errors import InvalidArgumentError
+
+_KINDS: dict[tuple[str, ...], Kind] = {
+    (): "inner",
+    ("INNER",): "inner",
+    ("LEFT",): "left",
+    ("LEFT", "OUTER"): "left",
+    ("RIGHT",): "right",
+    ("RIGHT", "OUTER"): "right",
+    ("FULL",): "full",
+    ("FULL", "OUTER"): "full",
+    ("SEMI",): "semi",
+    ("LEFT", "SEMI"): "semi",
+    ("ANTI",): "anti",
+    ("LEFT", "ANTI"): "anti",
+}
+_MODIFIERS = {word for words in _KINDS for word in words} | {"CROSS", "NATURAL"}
+_MOST_PARENTHESES = 50
+
+
+def is_from_clause(text: str) -> bool:
+    """Whether the text says JOIN, and so is no mere condition."""
+    tokens = tokens_of(text)
+    dots = {at for at, token in enumerate(tokens) if token.text == "."}
+    return any(
+        token.is_keyword("JOIN") and at - 1 not in dots and at + 1 not in dots
+        for at, token in enumerate(tokens)
+    )
+
+
+def parse_joins(text: str, columns: Mapping[str, Sequence[str]]) -> Tree:
+    """The tree of joins over streams, whose ``columns`` are given; each stream stands once.
+    InvalidArgumentError names what does not fit."""
+    parser = _Parser(text, columns)
+    parser.accept("FROM")
+    tree = parser.joins()
+    parser.expect_end()
+    named = streams_of(tree)
+    for name in columns:
+        if named.count(name) != 1:
+            times = "is not joined" if name not in named else "stands in it several times"
+            raise InvalidArgumentError(
+                f"joins: stream {name!r} {times} in {text!r}; name each stream once"
+            )
+    return tree
+
+
+class _Parser:
+    """Reads from left to right; ``self._at`` is the token that comes next."""
+
+    def __init__(self, text: str, columns: Mapping[str, Sequence[str]]) -> None:
+        self._text = text
+        self._columns = columns
+        self._tokens = tokens_of(text)
+        self._at = 0
+        self._depth = 0
+
+    def joins(self) -> Tree:
+        tree = self._source()
+        while True:
+            words = self._words()
+            if not words and not self._next.is_keyword("JOIN"):
+                return tree
+            if words not in _KINDS or not self._next.is_keyword("JOIN"):
+                raise self._refusal("a join such as LEFT JOIN, FULL JOIN or LEFT SEMI JOIN")
+            self._at += 1
+            right = self._source()
+            if self.accept("USING"):
+                on = self._using(tree, right)
+            else:
+                self._expect("ON")
+                on = self._comparisons(tree, right)
+            tree = Join(_KINDS[words], tree, right, on)
+
+    def accept(self, word: str) -> bool:
+        """Go past a keyword or sign if it comes next."""
+        found = self._next.text == word or self._next.is_keyword(word)
+        self._at += found
+        return found
+
+    def expect_end(self) -> None:
+        if self._next.kind != "end":
+            raise self._refusal("JOIN or the end")
+
+    @property
+    def _next(self) -> Token:
+        return self._tokens[self._at]
+
+    def _words(self) -> tuple[str, ...]:
+        words = []
+        while any(self._next.is_keyword(word) for word in _MODIFIERS):
+            words.append(self._next.text.upper())
+            self._at += 1
+        return tuple(words)
+
+    def _source(self) -> Tree:
+        if not self.accept("("):
+            return resolved("stream", self._name("a stream's name"), self._columns)
+        self._depth += 1
+        if self._depth > _MOST_PARENTHESES:
+            raise self._refusal(f"at most {_MOST_PARENTHESES} parentheses in each other")
+        tree = self.joins()
+        self._expect(")")
+        self._depth -= 1
+        return tree
+
+    def _using(self, left: Tree, right: Tree) -> tuple[Comparison, ...]:
+        self._expect("(")
+        found = []
+        while True:
+            name = self._name("a column's name")
+            sides = (self._everywhere(name, side) for side in (left, right))
+            found.append(Comparison(*sides))
+            if not self.accept(","):
+                self._expect(")")
+                return tuple(found)
+
+    def _everywhere(self, name: str, tree: Tree) -> tuple[Column, ...]:
+        """The columns of that name in the streams of ``tree``."""
+        shown = shown_streams(tree)
+        found = tuple(
+            Column(stream, column)
+            for stream in shown
+            for column in self._columns[stream]
+            if column.lower() == name.lower()
+        )
+        if not found:
+            known = {column: None for stream in shown for column in self._columns[stream]}
+            raise unknown("column", name, known, " or ".join(shown))
+        return found
+
+    def _comparisons(self, left: Tree, right: Tree) -> tuple[Comparison, ...]:
+        found = []
+        depth = 0
+        while True:
+            while self.accept("("):
+                depth += 1
+            first = self._operand()
+            if not (self.accept("=") or self.accept("==")):
+                raise self._refusal("'='")
+            found.append(self._sided(first, self._operand(), left, right))
+            while depth and self.accept(")"):
+                depth -= 1
+            if not self.accept("AND"):
+                if depth:
+                    raise self._refusal("')' or AND")
+                return tuple(found)
+
+    def _operand(self) -> tuple[Column, ...]:
+        if not self.accept("COALESCE"):
+            return (self._column(),)
+        self._expect("(")
+        columns = [self._column()]
+        while self.accept(","):
+            columns.append(self._column())
+        self._expect(")")
+        return tuple(columns)
+
+    def _column(self) -> Column:
+        stream = resolved("stream", self._name("a column such as a.id"), self._columns)
+        self._expect(".")
+        name = self._name("a column's name")
+        return Column(stream, resolved("column", name, self._columns[stream], stream))
+
+    def _sided(
+        self, first: tuple[Column, ...], second: tuple[Column, ...], left: Tree, right: Tree
+    ) -> Comparison:
+        for one, other in ((first, second), (second, first)):
+            if _all_in(one, left) and _all_in(other, right):
+                return Comparison(one, other)
+        written = Comparison(first, second)
+        raise InvalidArgumentError(
+            f"joins: {written} does not compare {left} with {right}, which it joins; name one side "
+            "of each on either side of '=' (streams behind SEMI or ANTI JOIN have no columns)"
+        )
+
+    def _name(self, what: str) -> str:
+        token = self._next
+        if token.kind != "name":
+            raise self._refusal(what)
+        self._at += 1
+        return token.value
+
+    def _expect(self, word: str) -> None:
+        if not self.accept(word):
+            raise self._refusal(word)
+
+    def _refusal(self, expected: str) -> InvalidArgumentError:
+        found = self._next.text or "the end"
+        read = self._text[: self._next.start][-40:]
+        return InvalidArgumentError(
+            f"joins: {expected} expected, found {found!r} after {read!r}; supported are joins ON "
+            "equal columns of one common key; filter by anything else before or after the join"
+        )
+
+
+def _all_in(columns: tuple[Column, ...], tree: Tree) -> bool:
+    shown = shown_streams(tree)
+    return all(column.stream in shown for column in columns)

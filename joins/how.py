@@ -1,0 +1,178 @@
+"""``how``: join types by name, and the tree of joins they mean together with the condition."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from joins.condition import Column, parse_condition
+from joins.from_clause import is_from_clause, parse_joins
+from joins.join_types import SQL_NAMES, Comparison, Join, Kind, Tree, joins_of, shown_streams
+from joins.key_classes import resolved, unknown
+from joins.spec import Condition, JoinSpec
+from lsmstate.errors import InvalidArgumentError
+
+#: One type for every stream but the first, or the types of some; the others are inner joins.
+How = str | Mapping[str, str]
+
+_SPELLINGS: dict[str, Kind] = {
+    **{kind: kind for kind in SQL_NAMES},
+    "leftouter": "left",
+    "rightouter": "right",
+    "outer": "full",
+    "fullouter": "full",
+    "leftsemi": "semi",
+    "leftanti": "anti",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TypedCondition:
+    """What is joined by which equalities (``on``), and how: ``tree``, None for inner joins."""
+
+    on: Condition
+    tree: Tree | None
+
+
+def typed_condition(
+    streams: Mapping[str, Sequence[str]], on: Condition, how: How = "inner"
+) -> TypedCondition:
+    """``streams``: the columns of each. ``on``: SQL text of joins, which says all by itself; or a
+    condition as in JoinSpec, that ``how`` gives types to: the streams are joined in their order,
+    each to all before it. There an equality ``a.k = c.k`` compares with just that stream, as in
+    SQL; lists of columns compare with the first of the streams before that has a row, as SQL's
+    USING does. InvalidArgumentError names what does not fit."""
+    if isinstance(on, str) and is_from_clause(on):
+        if how != "inner":
+            raise InvalidArgumentError(
+                f"how={how!r}: the joins in {on!r} say their types themselves; leave how out"
+            )
+        tree = parse_joins(on, streams)
+    else:
+        kinds = _kinds(streams, how)
+        if set(kinds.values()) == {"inner"}:
+            return TypedCondition(on, None)
+        tree = _left_deep(streams, on, kinds)
+    joins = list(joins_of(tree))
+    if isinstance(on, str):
+        on = " AND ".join(_equalities(joins))
+    if all(join.kind == "inner" for join in joins):
+        return TypedCondition(on, None)
+    return TypedCondition(on, tree)
+
+
+def inner_joins(spec: JoinSpec) -> Tree:
+    """The tree of a join of which all types are inner."""
+    return _left_deep(spec.keys, spec.keys, dict.fromkeys(list(spec.streams)[1:], "inner"))
+
+
+def check_tree(tree: Tree, spec: JoinSpec) -> None:
+    """InvalidArgumentError unless every join of ``tree`` compares the whole key of ``spec``."""
+    places = {
+        Column(name, column): place
+        for name, columns in spec.keys.items()
+        for place, column in enumerate(columns)
+    }
+    for join in joins_of(tree):
+        compared = {places[c] for on in join.on for c in (*on.left, *on.right)}
+        for place in range(len(spec.key_schema)):
+            if place not in compared:
+                columns = " = ".join(f"{n}.{keys[place]}" for n, keys in spec.keys.items())
+                raise InvalidArgumentError(
+                    f"joins: {join} leaves out a part of the key, {columns}; where types other "
+                    "than inner are joined, every join compares the whole key: add the equality"
+                )
+
+
+def _kinds(streams: Mapping[str, Sequence[str]], how: How) -> dict[str, Kind]:
+    """The type by which each stream but the first is joined to those before it."""
+    later = list(streams)[1:]
+    if isinstance(how, str):
+        return dict.fromkeys(later, _kind(how))
+    if not isinstance(how, Mapping):
+        raise InvalidArgumentError(
+            f'how={how!r}: give a join type, or one per stream as in {{"b": "left"}}'
+        )
+    kinds: dict[str, Kind] = dict.fromkeys(later, "inner")
+    for given, kind in how.items():
+        name = resolved("stream", given, streams)
+        if name not in later:
+            raise InvalidArgumentError(
+                f"how[{given!r}]={kind!r}: the first stream is joined to none before it; give the "
+                f"types of {', '.join(map(repr, later))}, or name the streams in another order"
+            )
+        kinds[name] = _kind(kind)
+    return kinds
+
+
+def _kind(text: str) -> Kind:
+    spelled = str(text).lower().replace("_", "").replace(" ", "")
+    if spelled not in _SPELLINGS:
+        raise unknown("join type", str(text), SQL_NAMES)
+    return _SPELLINGS[spelled]
+
+
+def _left_deep(
+    streams: Mapping[str, Sequence[str]], on: Condition, kinds: Mapping[str, Kind]
+) -> Tree:
+    first, *later = streams
+    pairs = _resolved_pairs(streams, on) if isinstance(on, str) else None
+    tree: Tree = first
+    for name in later:
+        before = shown_streams(tree)
+        if pairs is not None:
+            comparisons = tuple(_with_earlier(pairs, list(streams), name))
+        else:
+            assert not isinstance(on, str)
+            comparisons = tuple(_by_position(streams, on, before, name))
+        if not comparisons or any(on.left[0].stream not in before for on in comparisons):
+            raise InvalidArgumentError(
+                f"how: {name!r} is joined to {', '.join(map(repr, before))} and has to be compared "
+                "with these and no other; equate a column of theirs with its own, or name the "
+                "streams in another order (streams behind semi and anti joins have no columns)"
+            )
+        tree = Join(kinds[name], tree, name, comparisons)
+    return tree
+
+
+def _resolved_pairs(streams: Mapping[str, Sequence[str]], text: str) -> list[tuple[Column, Column]]:
+    def column(written: Column) -> Column:
+        stream = resolved("stream", written.stream, streams)
+        return Column(stream, resolved("column", written.name, streams[stream], stream))
+
+    return [(column(left), column(right)) for left, right in parse_condition(text)]
+
+
+def _with_earlier(
+    pairs: Sequence[tuple[Column, Column]], order: Sequence[str], name: str
+) -> Iterator[Comparison]:
+    for pair in pairs:
+        for one, other in (pair, pair[::-1]):
+            if other.stream == name and order.index(one.stream) < order.index(name):
+                yield Comparison((one,), (other,))
+
+
+def _by_position(
+    streams: Mapping[str, Sequence[str]],
+    on: Mapping[str, Sequence[str]] | Sequence[str],
+    before: Sequence[str],
+    name: str,
+) -> list[Comparison]:
+    given = on if isinstance(on, Mapping) else dict.fromkeys(streams, on)
+    lists = {resolved("stream", stream, streams): list(names) for stream, names in given.items()}
+
+    def column(stream: str, place: int) -> Column:
+        return Column(stream, resolved("column", lists[stream][place], streams[stream], stream))
+
+    return [
+        Comparison(tuple(column(stream, place) for stream in before), (column(name, place),))
+        for place in range(len(lists[name]))
+    ]
+
+
+def _equalities(joins: Sequence[Join]) -> list[str]:
+    """Equalities that make the same columns parts of one key."""
+    found = []
+    for join in joins:
+        for on in join.on:
+            first, *rest = (*on.left, *on.right)
+            found += [str(Comparison((first,), (column,))) for column in rest]
+    return found
