@@ -47,10 +47,12 @@ class Results(Iterator[pa.RecordBatch]):
         self.close()
 
 
-def check_finished(stream: str, earlier: Results | None) -> None:
-    """InvalidArgumentError if the results of the previous call were not consumed or closed."""
+def check_finished(stream: str | None, earlier: Results | None) -> None:
+    """InvalidArgumentError if the results of the previous call were not consumed or closed, before
+    a batch of ``stream`` or, if None, a commit."""
     if earlier is not None and not earlier.is_finished:
+        call = "commit()" if stream is None else f"process({stream!r})"
         raise InvalidArgumentError(
-            f"process({stream!r}): the results of the previous call were not consumed to the "
+            f"{call}: the results of the previous call were not consumed to the "
             "end; iterate over them, or close() them to give up the rest"
         )

@@ -13,11 +13,12 @@ import pyarrow as pa
 from cython_ext.key_codec import KeyBatch, KeyCodec
 from joins.local.combine import Combiner, GroupedRows
 from joins.local.cross_product import Numbers
+from joins.local.join_inputs import JoinInputs
 from joins.local.results import Results, check_finished
 from joins.spec import JoinSpec
 from lsmstate.arrow_sizes import pieces_of, row_sizes
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.store import Probe, StateStore
+from lsmstate.store import Probe
 
 #: A batch is probed in slices of at most this many rows.
 SLICE_ROWS = 10_000
@@ -29,7 +30,7 @@ class UMJoin:
     Not thread-safe. The store belongs to the caller, who commits and closes it.
     """
 
-    def __init__(self, spec: JoinSpec, store: StateStore, piece_bytes: int = 1 << 20) -> None:
+    def __init__(self, spec: JoinSpec, store: JoinInputs, piece_bytes: int = 1 << 20) -> None:
         if piece_bytes < 1:
             raise InvalidArgumentError(f"piece_bytes={piece_bytes!r}: must be at least 1")
         if list(store.streams) != list(spec.streams):

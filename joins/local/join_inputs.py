@@ -1,0 +1,28 @@
+"""What a local join asks of the store it works on."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import pyarrow as pa
+
+from cython_ext.key_codec import KeyBatch
+from lsmstate.store import Positions, Probe, StreamSchema
+
+
+class JoinInputs(Protocol):
+    """The inputs that a join stores and probes; part of store.StateStore."""
+
+    @property
+    def streams(self) -> Mapping[str, StreamSchema]:
+        """See store.StateStore.streams."""
+        ...
+
+    def append(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+        """See store.StateStore.append."""
+        ...
+
+    def probe(
+        self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
+    ) -> Probe:
+        """See store.StateStore.probe."""
+        ...
