@@ -2,12 +2,15 @@
 
 import tempfile
 from collections.abc import Mapping
+from datetime import datetime
 from types import TracebackType
 
 import pyarrow as pa
 
 from joins.binary_tree import BinaryTree, Order
-from joins.graph_spec import GraphSpec, create_spec
+from joins.event_time import EventTime, Retention, create_timed
+from joins.event_time_join import EventTimeJoin
+from joins.graph_spec import GraphSpec
 from joins.local.graph_join import GraphJoin
 from joins.local.results import Results, check_finished
 from joins.local.tree_join import TreeJoin
@@ -24,7 +27,7 @@ ALGORITHMS = ("umjoin", "tree")
 
 
 class MultiwayJoin:
-    """Several streams joined over everything that was ever fed to it.
+    """Several streams joined over everything that was fed to it and is not forgotten.
 
         with MultiwayJoin({"cu": schema, "sr": schema2}, on="cu.id = sr.cu_id") as join:
             for result in join.process("cu", batch):
@@ -40,6 +43,14 @@ class MultiwayJoin:
     with, is the binary join tree: it stores the intermediate results too. ``order`` is its order
     (``["a", "b", "c"]``, or nested, ``["a", ["b", "c"]]``; default: that of the streams), for which
     ``joins.binary_tree.all_orders`` lists the choices; a kept state keeps its order.
+
+    **Time.** ``event_time`` names streams' columns of time stamps. Beside equalities ``on`` may
+    then have time intervals (``a.at BETWEEN b.at - INTERVAL 1 HOUR AND b.at``), and ``retention``
+    says how long rows of a stream match at most (``{"a": "7 days"}``). ``advance`` tells how far
+    time has come: rows that can match no row to come, or are past their retention, are forgotten
+    exactly then, and their disk is reclaimed. Rows that come with a time that is not after the
+    watermark are *late*: left out and counted in ``late_count`` (``late="drop"``), matched with
+    what is still there (``"join"``), or left out and handed over in ``late_rows`` (``"side"``).
     """
 
     def __init__(
@@ -53,25 +64,35 @@ class MultiwayJoin:
         piece_bytes: int = 1 << 20,
         algorithm: str = "umjoin",
         order: Order | None = None,
+        event_time: Mapping[str, str] | None = None,
+        retention: Retention | None = None,
+        late: str = "drop",
     ) -> None:
-        self.spec = create_spec(streams, on)
+        self.spec, timing = create_timed(streams, on, event_time or {}, retention or {}, late)
         tree = _tree(self.spec, algorithm, order)
-        stored = self.spec if tree is None else tree
+        if tree is not None and timing is not None:
+            raise InvalidArgumentError(
+                "algorithm='tree' joins over the full history; leave event_time, retention and "
+                "time intervals out, or the algorithm"
+            )
+        schemas = (self.spec if tree is None else tree).stream_schemas
+        if timing is not None:
+            schemas = timing.store_streams(self.spec)
         options = Options(memory_bytes=parse_bytes(memory))
         self._temporary = None if path else tempfile.TemporaryDirectory(prefix="lsmstate-")
         directory = path or (self._temporary.name if self._temporary else "")
         try:
-            self._store = open_store(
-                directory, stored.stream_schemas, backend=backend, options=options
-            )
+            self._store = open_store(directory, schemas, backend=backend, options=options)
         except BaseException:
             if self._temporary is not None:
                 self._temporary.cleanup()
             raise
-        self._join: UMJoin | GraphJoin | TreeJoin
+        self._join: UMJoin | GraphJoin | TreeJoin | EventTimeJoin
         self._unfinished: Results | None = None
         if tree is not None:
             self._join = TreeJoin(tree, self._store, piece_bytes)
+        elif timing is not None:
+            self._join = EventTimeJoin(self.spec, timing, self._store, piece_bytes)
         elif isinstance(self.spec, GraphSpec):
             self._join = GraphJoin(self.spec, self._store, piece_bytes)
         else:
@@ -89,6 +110,39 @@ class MultiwayJoin:
         """
         self._unfinished = self._join.process(stream, batch)
         return self._unfinished
+
+    def advance(self, watermark: datetime) -> None:
+        """No row with a time up to the watermark will come any more: forget what no later one can
+        match. A lower watermark than before changes nothing; ``commit`` keeps it.
+
+        InvalidArgumentError if no stream has an event time, or the watermark has no time zone
+        although one of them has; one with a zone is taken as UTC for those without.
+        """
+        if self._timed is None or not self._timed.event_time.columns:
+            raise InvalidArgumentError(
+                f"advance({watermark!r}): no stream has an event time; name their columns of time "
+                'stamps, as in event_time={"a": "at", "b": "at"}'
+            )
+        self._timed.advance(self._timed.event_time.watermark_us(self.spec.streams, watermark))
+
+    @property
+    def event_time(self) -> EventTime | None:
+        """Streams' event times, and how long their rows are kept; None: all rows, for ever."""
+        return self._timed.event_time if self._timed else None
+
+    @property
+    def late_count(self) -> int:
+        """Rows that came late since the join was opened; with ``late="join"`` too."""
+        return self._timed.late_count if self._timed else 0
+
+    @property
+    def late_rows(self) -> pa.RecordBatch | None:
+        """With ``late="side"``, the late rows of the last batch, as they came."""
+        return self._timed.late_rows if self._timed else None
+
+    @property
+    def _timed(self) -> EventTimeJoin | None:
+        return self._join if isinstance(self._join, EventTimeJoin) else None
 
     def commit(self) -> None:
         """Make everything fed so far durable: opening ``path`` again finds it. InvalidArgumentError

@@ -13,8 +13,8 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), 
 COMMENTED = re.compile(r"print\(.*\)\s+# (.*)$", re.MULTILINE)
 
 
-def test_there_are_four() -> None:
-    assert len(EXAMPLES) == 4
+def test_they_are_found() -> None:
+    assert len(EXAMPLES) >= 5
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])

@@ -27,7 +27,7 @@ _BLOCK_ROWS = 1 << 14
 
 
 class GraphJoin:
-    """The operator over one store, whose streams are ``spec.stream_schemas``.
+    """The operator over one store, among whose streams are ``spec.stream_schemas``.
 
     Not thread-safe. The store belongs to the caller, who commits and closes it.
     """
@@ -36,7 +36,7 @@ class GraphJoin:
         if piece_bytes < 1:
             raise InvalidArgumentError(f"piece_bytes={piece_bytes!r}: must be at least 1")
         wanted = [schema.name for schema in spec.stream_schemas]
-        if list(store.streams) != wanted:
+        if not store.streams.keys() >= set(wanted):
             raise InvalidArgumentError(
                 f"the store holds the streams {', '.join(store.streams)}, the join needs "
                 f"{', '.join(wanted)}; open the store with spec.stream_schemas"

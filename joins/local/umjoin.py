@@ -25,7 +25,7 @@ SLICE_ROWS = 10_000
 
 
 class UMJoin:
-    """The operator over one store, whose streams are ``spec.stream_schemas``.
+    """The operator over one store, among whose streams are ``spec.stream_schemas``.
 
     Not thread-safe. The store belongs to the caller, who commits and closes it.
     """
@@ -33,7 +33,7 @@ class UMJoin:
     def __init__(self, spec: JoinSpec, store: JoinInputs, piece_bytes: int = 1 << 20) -> None:
         if piece_bytes < 1:
             raise InvalidArgumentError(f"piece_bytes={piece_bytes!r}: must be at least 1")
-        if list(store.streams) != list(spec.streams):
+        if not store.streams.keys() >= spec.streams.keys():
             raise InvalidArgumentError(
                 f"the store holds the streams {', '.join(store.streams)}, the join needs "
                 f"{', '.join(spec.streams)}; open the store with spec.stream_schemas"

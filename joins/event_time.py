@@ -1,0 +1,308 @@
+"""What a join knows of time: event times, how long rows are needed, what becomes of late ones.
+
+A row is *late* if its event time is not after the watermark, as Spark judges; the watermark is the
+one up to which the join has forgotten rows. A row of time t is forgotten as soon as the watermark
+reaches t + ``kept_us``: then no row that is not late can match it, or its retention is over.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from joins.condition import Column
+from joins.graph_spec import GraphSpec, create_spec
+from joins.key_classes import resolved
+from joins.spec import Condition, JoinSpec, check_streams, output_names
+from joins.split_condition import SplitCondition, split_condition
+from joins.time_bounds import Bound, needed_us, parse_bounds, parse_duration
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.expiry import EventTimes, Expiry
+from lsmstate.store import StreamSchema
+
+LATE: Final = ("drop", "join", "side")
+#: Where the watermark is kept with the state: one row.
+WATERMARK: Final = StreamSchema(
+    "@watermark",
+    pa.schema([("name", pa.string())]),
+    pa.schema([("watermark_us", pa.int64())]),
+)
+_UNITS: Final = ("s", "ms", "us", "ns")
+
+#: How long rows of each stream are kept: ``"7 days"`` or a timedelta.
+Retention = Mapping[str, str | timedelta]
+
+
+@dataclass(frozen=True)
+class EventTime:
+    """Made by ``EventTime.create``; a value."""
+
+    columns: Mapping[str, str]
+    """By stream, its event-time column; a stream without one has no late rows."""
+    bounds: tuple[Bound, ...]
+    """What every result keeps."""
+    kept_us: Mapping[str, int | None]
+    """By stream, how long a row is kept after its event time; None: for ever."""
+    late: str
+    """``drop``: late rows are left out; ``join``: they match what is there; ``side``: they are
+    handed out aside."""
+
+    @classmethod
+    def create(
+        cls,
+        spec: JoinSpec | GraphSpec,
+        columns: Mapping[str, str],
+        bounds: Iterable[Bound],
+        retention: Retention,
+        late: str,
+    ) -> "EventTime":
+        """InvalidArgumentError names what does not fit."""
+        if late not in LATE:
+            raise InvalidArgumentError(f"late={late!r}: choose one of {', '.join(LATE)}")
+        columns = _resolved_columns(spec.streams, columns)
+        bounds = tuple(bounds)
+        needed = needed_us((*bounds, *_equal_times(spec)), columns, spec.streams)
+        kept = dict(needed)
+        for given, value in retention.items():
+            name = resolved("stream", given, spec.streams)
+            if name not in columns:
+                raise InvalidArgumentError(
+                    f"retention[{given!r}]={value!r}: stream {name!r} has no event time; name its "
+                    "column of time stamps"
+                )
+            least = _retention_us(given, value)
+            most = needed[name]
+            kept[name] = least if most is None else min(least, most)
+        return cls(columns, bounds, kept, late)
+
+    @property
+    def forgets(self) -> bool:
+        """Whether any row is ever forgotten."""
+        return any(kept is not None for kept in self.kept_us.values())
+
+    def watermark_us(self, streams: Mapping[str, pa.Schema], watermark: datetime) -> int:
+        """A watermark in microseconds since 1970; without a time zone it is one of the same kind
+        as the event times. InvalidArgumentError if one of those has a zone."""
+        kinds = [streams[name].field(column).type for name, column in self.columns.items()]
+        if not isinstance(watermark, datetime) or (
+            watermark.tzinfo is None and any(kind.tz is not None for kind in kinds)
+        ):
+            raise InvalidArgumentError(
+                f"watermark {watermark!r}: give a datetime, with a time zone where an event time "
+                "has one"
+            )
+        epoch = datetime(1970, 1, 1, tzinfo=UTC if watermark.tzinfo else None)
+        return (watermark - epoch) // timedelta(microseconds=1)
+
+    def store_streams(self, spec: JoinSpec | GraphSpec) -> tuple[StreamSchema, ...]:
+        """The spec's streams as a store is opened with: with their expiry, and the watermark's."""
+        owners = (
+            [index.stream for index in spec.indexes]
+            if isinstance(spec, GraphSpec)
+            else list(spec.streams)
+        )
+        streams = [
+            replace(stream, expiry=self._expiry(name, stream.rows))
+            for name, stream in zip(owners, spec.stream_schemas, strict=True)
+        ]
+        return (*streams, WATERMARK)
+
+    def _expiry(self, name: str, rows: pa.Schema) -> Expiry | None:
+        kept = self.kept_us[name]
+        if kept is None:
+            return None
+        column = self.columns[name]
+        tick = max(1, 1_000_000 // _per_second(rows.field(column).type))
+        most = timedelta.max // timedelta(microseconds=tick)
+        return Expiry(column, min(-(-kept // tick), most) * timedelta(microseconds=tick))
+
+
+def create_timed(
+    streams: Mapping[str, pa.Schema],
+    on: Condition,
+    columns: Mapping[str, str],
+    retention: Retention,
+    late: str,
+) -> tuple[JoinSpec | GraphSpec, EventTime | None]:
+    """The spec of a condition that may have time intervals, and what it knows of time: None if
+    neither condition nor options say anything of it. InvalidArgumentError names what does not fit,
+    among it conditions that are neither equalities nor intervals."""
+    condition = SplitCondition("", ())
+    if isinstance(on, str):
+        check_streams(streams)
+        condition = split_condition(on)
+        if not any(map(parse_bounds, condition.rest)):
+            # What is wrong with it is said by those who read equalities alone.
+            condition = SplitCondition("", ())
+    spec = create_spec(streams, condition.keys or on)
+    bounds, rest = time_bounds(streams, condition.rest)
+    if rest:
+        raise InvalidArgumentError(
+            f"join condition {rest[0]!r} is neither an equality of columns of two streams nor an "
+            "interval between their time stamps, such as a.at <= b.at + INTERVAL 1 HOUR; filter "
+            "the results for it"
+        )
+    timing = EventTime.create(spec, columns, bounds, retention, late)
+    return spec, timing if columns or bounds or retention else None
+
+
+class LateRows:
+    """Judges the rows of one stream."""
+
+    def __init__(self, name: str, column: str, rows: pa.Schema) -> None:
+        self._times = EventTimes(name, Expiry(column, timedelta(0)), rows)
+        self._has_zone = rows.field(column).type.tz is not None
+
+    def watermark(self, watermark_us: int) -> datetime:
+        """A watermark as the store takes it for this stream."""
+        return moment(watermark_us, has_zone=self._has_zone)
+
+    def late(self, rows: pa.RecordBatch, watermark_us: int) -> npt.NDArray[np.bool_]:
+        """Which rows are late: not after the watermark. One without an event time never is."""
+        ticks, known = self._times.of(rows)
+        return np.asarray(known & (ticks <= self._times.watermark(self.watermark(watermark_us))))
+
+
+class BoundCheck:
+    """Which rows of a result keep all bounds; exact in the finest unit of the columns."""
+
+    def __init__(self, streams: Mapping[str, pa.Schema], bounds: Sequence[Bound]) -> None:
+        names = output_names({name: schema.names for name, schema in streams.items()})
+        self._places = {
+            Column(stream, column): names[stream][schema.names.index(column)]
+            for stream, schema in streams.items()
+            for column in schema.names
+        }
+        self._bounds = tuple(bounds)
+
+    def keep(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Only those rows. Cost: a few vector operations a bound."""
+        if not self._bounds:
+            return rows
+        kept = np.logical_and.reduce([self._holds(bound, rows) for bound in self._bounds])
+        return rows if kept.all() else rows.filter(pa.array(kept))
+
+    def _holds(self, bound: Bound, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        later, earlier = (rows[self._places[c]] for c in (bound.later, bound.earlier))
+        return holds(bound, later, earlier)
+
+
+def holds(bound: Bound, later: pa.Array, earlier: pa.Array) -> npt.NDArray[np.bool_]:
+    """Per row whether the bound is kept; a null keeps none."""
+    unit = max("us", later.type.unit, earlier.type.unit, key=_UNITS.index)
+    known = later.is_valid().to_numpy(False) & earlier.is_valid().to_numpy(False)
+    last, first = (_ticks(column, unit) for column in (later, earlier))
+    most = bound.most_us * (1000 if unit == "ns" else 1) - int(bound.is_strict)
+    least, greatest = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    if most >= 0:
+        limit = np.where(first > greatest - most, greatest, first + np.int64(most))
+        return np.asarray(known & (last <= limit))
+    limit = first + np.int64(most)
+    return np.asarray(known & (first >= least - most) & (last <= limit))
+
+
+def _ticks(column: pa.Array, unit: str) -> npt.NDArray[np.int64]:
+    try:
+        same = column.cast(pa.timestamp(unit, column.type.tz))
+    except pa.ArrowInvalid as error:
+        raise InvalidArgumentError(
+            f"a time stamp of {column.type} is beyond what {unit} count to ({error}); cast the "
+            "columns of a time interval to one unit"
+        ) from error
+    return np.asarray(same.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False))
+
+
+def time_bounds(
+    streams: Mapping[str, pa.Schema], conjuncts: Iterable[str]
+) -> tuple[tuple[Bound, ...], tuple[str, ...]]:
+    """The bounds among some conjuncts, and those that are none: they are no time intervals, or
+    not between time stamps that are both with a time zone or both without."""
+    bounds: list[Bound] = []
+    rest: list[str] = []
+    for conjunct in conjuncts:
+        found = [_resolved_bound(streams, bound) for bound in parse_bounds(conjunct) or ()]
+        if found and all(_is_between_times(streams, bound) for bound in found):
+            bounds += found
+        else:
+            rest.append(conjunct)
+    return tuple(bounds), tuple(rest)
+
+
+def _resolved_bound(streams: Mapping[str, pa.Schema], bound: Bound) -> Bound:
+    return replace(
+        bound,
+        later=_resolved_column(streams, bound.later),
+        earlier=_resolved_column(streams, bound.earlier),
+    )
+
+
+def _resolved_column(streams: Mapping[str, pa.Schema], column: Column) -> Column:
+    stream = resolved("stream", column.stream, streams)
+    return Column(stream, resolved("column", column.name, streams[stream].names, stream))
+
+
+def _is_between_times(streams: Mapping[str, pa.Schema], bound: Bound) -> bool:
+    kinds = [streams[c.stream].field(c.name).type for c in (bound.later, bound.earlier)]
+    return all(map(pa.types.is_timestamp, kinds)) and len({k.tz is None for k in kinds}) == 1
+
+
+def moment(watermark_us: int, *, has_zone: bool) -> datetime:
+    """Microseconds since 1970 as a datetime; beyond the years 1 to 9999 the nearest one."""
+    epoch = datetime(1970, 1, 1)
+    least = (datetime.min - epoch) // timedelta(microseconds=1)
+    most = (datetime.max - epoch) // timedelta(microseconds=1)
+    found = epoch + timedelta(microseconds=min(max(watermark_us, least), most))
+    return found.replace(tzinfo=UTC) if has_zone else found
+
+
+def _resolved_columns(
+    streams: Mapping[str, pa.Schema], columns: Mapping[str, str]
+) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for given, column in columns.items():
+        name = resolved("stream", given, streams)
+        found[name] = resolved("column", column, streams[name].names, name)
+        kind = streams[name].field(found[name]).type
+        if not pa.types.is_timestamp(kind):
+            raise InvalidArgumentError(
+                f"event_time[{given!r}]={column!r} is {kind}; name a column of time stamps, or "
+                "cast it to one"
+            )
+    return {name: found[name] for name in streams if name in found}
+
+
+def _equal_times(spec: JoinSpec | GraphSpec) -> list[Bound]:
+    """Keys that are time stamps are bounds too: the columns of one class are equal."""
+    classes: Iterable[Mapping[str, str]]
+    if isinstance(spec, GraphSpec):
+        classes = [key_class.columns for key_class in spec.classes]
+    else:
+        count = len(spec.key_schema)
+        classes = [{n: keys[k] for n, keys in spec.keys.items()} for k in range(count)]
+    found = []
+    for members in classes:
+        columns = [Column(name, column) for name, column in members.items()]
+        pairs = [(a, b) for a in columns for b in columns if a != b]
+        found += [Bound(later, earlier, 0) for later, earlier in pairs]
+    return [bound for bound in found if _is_between_times(spec.streams, bound)]
+
+
+def _retention_us(name: str, value: str | timedelta) -> int:
+    what = f"retention[{name!r}]"
+    if isinstance(value, timedelta):
+        found = value // timedelta(microseconds=1)
+    elif isinstance(value, str):
+        found = parse_duration(value, what)
+    else:
+        raise InvalidArgumentError(f'{what}={value!r}: give text such as "7 days", or a timedelta')
+    if found < 0:
+        raise InvalidArgumentError(f"{what}={value!r} must not be negative")
+    return found
+
+
+def _per_second(kind: pa.DataType) -> int:
+    return int(1000 ** _UNITS.index(kind.unit))

@@ -1,0 +1,126 @@
+"""A join that forgets: any local join, with rows judged by event time before and results after.
+
+The local join knows nothing of time: the store hides what is due, and the watermark up to which it
+does lies in the store too, so that it is exactly as old as the rows.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from joins.event_time import WATERMARK, BoundCheck, EventTime, LateRows
+from joins.graph_spec import GraphSpec
+from joins.local.graph_join import GraphJoin
+from joins.local.results import Results
+from joins.local.umjoin import UMJoin
+from joins.spec import JoinSpec
+from lsmstate.store import MultimapStore
+
+_NAME = "watermark"
+
+
+class EventTimeJoin:
+    """UMJoin or GraphJoin over ``store``, whose streams are ``event_time.store_streams(spec)``.
+
+    Not thread-safe. The store belongs to the caller, who commits and closes it.
+    """
+
+    def __init__(
+        self,
+        spec: JoinSpec | GraphSpec,
+        event_time: EventTime,
+        store: MultimapStore,
+        piece_bytes: int = 1 << 20,
+    ) -> None:
+        self.event_time = event_time
+        self._spec = spec
+        self._join: UMJoin | GraphJoin
+        if isinstance(spec, GraphSpec):
+            self._join = GraphJoin(spec, store, piece_bytes)
+        else:
+            self._join = UMJoin(spec, store, piece_bytes)
+        self._store = store
+        self._check = BoundCheck(spec.streams, event_time.bounds)
+        self._lateness = {
+            name: LateRows(name, column, spec.streams[name])
+            for name, column in event_time.columns.items()
+        }
+        kept = store.get(WATERMARK.name, (_NAME,))
+        #: Microseconds since 1970; None before the first ``advance``.
+        self.watermark_us: int | None = kept["watermark_us"][0].as_py() if kept.num_rows else None
+        #: Rows that came late, since this object was made.
+        self.late_count = 0
+        #: With ``late="side"``: the late rows of the last batch.
+        self.late_rows: pa.RecordBatch | None = None
+
+    def process(
+        self, stream: str, batch: pa.RecordBatch, keys: pa.RecordBatch | None = None
+    ) -> Results:
+        """As the join's own; see EventTime for what happens to late rows. ``keys``: UMJoin only.
+
+        A row that has no value in a column of an interval matches nothing and is not stored.
+        """
+        self._spec.check_stream(stream)
+        is_late = self._late(stream, batch)
+        can_match = self._can_match(stream, batch)
+        is_wanted = can_match if self.event_time.late == "join" else can_match & ~is_late
+        if not is_wanted.all():
+            wanted = pa.array(is_wanted)
+            keys = None if keys is None else keys.filter(wanted)
+            rows = batch.filter(wanted)
+        else:
+            rows = batch
+        if isinstance(self._join, GraphJoin):
+            assert keys is None, "a join by several keys makes its own"
+            results = self._join.process(stream, rows)
+        else:
+            results = self._join.process(stream, rows, keys)
+        self.late_count += int(is_late.sum())
+        if self.event_time.late == "side":
+            self.late_rows = batch.filter(pa.array(is_late))
+        return Results(self._kept(results))
+
+    def advance(self, watermark_us: int) -> None:
+        """Forget what is due by this watermark, in microseconds since 1970. A lower one than
+        before changes nothing. To be called between batches, their results consumed."""
+        if self.watermark_us is not None and watermark_us <= self.watermark_us:
+            return
+        for name, schema in self._store.streams.items():
+            if schema.expiry is not None:
+                owner = self._owner(name)
+                self._store.advance(name, self._lateness[owner].watermark(watermark_us))
+        self._store.put(
+            WATERMARK.name,
+            pa.RecordBatch.from_pylist([{"watermark_us": watermark_us}], schema=WATERMARK.rows),
+            pa.RecordBatch.from_pylist([{"name": _NAME}], schema=WATERMARK.key),
+        )
+        self.watermark_us = watermark_us
+
+    def _owner(self, store_stream: str) -> str:
+        """Whose rows a stream of the store holds."""
+        if isinstance(self._spec, GraphSpec):
+            return next(i.stream for i in self._spec.indexes if i.name == store_stream)
+        return store_stream
+
+    def _late(self, stream: str, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        lateness = self._lateness.get(stream)
+        if self.watermark_us is None or lateness is None:
+            return np.zeros(batch.num_rows, dtype=np.bool_)
+        return lateness.late(batch, self.watermark_us)
+
+    def _can_match(self, stream: str, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        found = np.ones(batch.num_rows, dtype=np.bool_)
+        for bound in self.event_time.bounds:
+            for column in (bound.later, bound.earlier):
+                if column.stream == stream:
+                    found &= batch.column(column.name).is_valid().to_numpy(zero_copy_only=False)
+        return found
+
+    def _kept(self, results: Results) -> Iterator[pa.RecordBatch]:
+        with results:
+            for piece in results:
+                kept = self._check.keep(piece)
+                if kept.num_rows:
+                    yield kept
