@@ -8,9 +8,13 @@ from types import TracebackType
 import pyarrow as pa
 
 from joins.binary_tree import BinaryTree, Order
+from joins.change_spec import ChangeSpec, create_join
 from joins.event_time import EventTime, Retention, create_timed
 from joins.event_time_join import EventTimeJoin
+from joins.from_clause import is_from_clause
 from joins.graph_spec import GraphSpec
+from joins.how import How
+from joins.local.change_join import ChangeJoin, check_unmatched
 from joins.local.graph_join import GraphJoin
 from joins.local.results import Results, check_finished
 from joins.local.tree_join import TreeJoin
@@ -51,6 +55,14 @@ class MultiwayJoin:
     exactly then, and their disk is reclaimed. Rows that come with a time that is not after the
     watermark are *late*: left out and counted in ``late_count`` (``late="drop"``), matched with
     what is still there (``"join"``), or left out and handed over in ``late_rows`` (``"side"``).
+
+    **Beyond inner**, by one common key: ``how`` is the join type of the streams after the first
+    ("inner", "left", "right", "full", "semi" or "anti"), or a mapping of streams to types; or
+    ``on`` says all of it, as in ``"cu LEFT JOIN sr ON cu.id = sr.cu_id"``. Where a later row can
+    take back a result, ``emit="changes"`` puts a column ``op`` first: ``+I`` for a result that
+    comes, ``-D`` for one that is taken back. ``changes`` names the operation column (+I, -U, +U,
+    -D) of streams that are changelogs themselves; ``unmatched`` says what becomes of a retraction
+    of a row that is not there: "count" (and leave out) or "error".
     """
 
     def __init__(
@@ -58,6 +70,10 @@ class MultiwayJoin:
         streams: Mapping[str, pa.Schema],
         on: Condition,
         *,
+        how: How = "inner",
+        emit: str = "append",
+        changes: Mapping[str, str] | None = None,
+        unmatched: str = "count",
         memory: int | str = "64m",
         backend: str = "lsm",
         path: str | None = None,
@@ -68,7 +84,18 @@ class MultiwayJoin:
         retention: Retention | None = None,
         late: str = "drop",
     ) -> None:
-        self.spec, timing = create_timed(streams, on, event_time or {}, retention or {}, late)
+        check_unmatched(unmatched)
+        self.spec: JoinSpec | GraphSpec | ChangeSpec
+        timing: EventTime | None = None
+        if _may_change(on, how, emit, changes):
+            if event_time or retention:
+                raise InvalidArgumentError(
+                    "event_time and retention go with inner joins of rows that stay; leave them "
+                    "out, or how, emit and changes"
+                )
+            self.spec = create_join(streams, on, how, emit, changes)
+        else:
+            self.spec, timing = create_timed(streams, on, event_time or {}, retention or {}, late)
         tree = _tree(self.spec, algorithm, order)
         if tree is not None and timing is not None:
             raise InvalidArgumentError(
@@ -77,6 +104,7 @@ class MultiwayJoin:
             )
         schemas = (self.spec if tree is None else tree).stream_schemas
         if timing is not None:
+            assert not isinstance(self.spec, ChangeSpec), "refused above"
             schemas = timing.store_streams(self.spec)
         options = Options(memory_bytes=parse_bytes(memory))
         self._temporary = None if path else tempfile.TemporaryDirectory(prefix="lsmstate-")
@@ -87,9 +115,11 @@ class MultiwayJoin:
             if self._temporary is not None:
                 self._temporary.cleanup()
             raise
-        self._join: UMJoin | GraphJoin | TreeJoin | EventTimeJoin
+        self._join: UMJoin | GraphJoin | ChangeJoin | TreeJoin | EventTimeJoin
         self._unfinished: Results | None = None
-        if tree is not None:
+        if isinstance(self.spec, ChangeSpec):
+            self._join = ChangeJoin(self.spec, self._store, piece_bytes, unmatched)
+        elif tree is not None:
             self._join = TreeJoin(tree, self._store, piece_bytes)
         elif timing is not None:
             self._join = EventTimeJoin(self.spec, timing, self._store, piece_bytes)
@@ -143,6 +173,11 @@ class MultiwayJoin:
     @property
     def _timed(self) -> EventTimeJoin | None:
         return self._join if isinstance(self._join, EventTimeJoin) else None
+@@@
+    @property
+    def unmatched_retractions(self) -> int:
+        """Retractions left out so far, because there was no such row."""
+        return self._join.unmatched_retractions if isinstance(self._join, ChangeJoin) else 0
 
     def commit(self) -> None:
         """Make everything fed so far durable: opening ``path`` again finds it. InvalidArgumentError
@@ -173,13 +208,28 @@ class MultiwayJoin:
         self.close()
 
 
-def _tree(spec: JoinSpec | GraphSpec, algorithm: str, order: Order | None) -> BinaryTree | None:
+def _may_change(
+    on: Condition, how: How, emit: str, changes: Mapping[str, str] | None
+) -> bool:
+    """Whether more is asked for than inner joins of rows that stay."""
+    is_typed = how != "inner" or (isinstance(on, str) and is_from_clause(on))
+    return is_typed or emit != "append" or bool(changes)
+
+
+def _tree(
+    spec: JoinSpec | GraphSpec | ChangeSpec, algorithm: str, order: Order | None
+) -> BinaryTree | None:
     """The tree of ``algorithm="tree"``."""
     if algorithm not in ALGORITHMS:
         raise InvalidArgumentError(
             f"algorithm={algorithm!r} is unknown{nearest(algorithm, ALGORITHMS)}"
         )
     if algorithm == "tree":
+        if isinstance(spec, ChangeSpec):
+            raise InvalidArgumentError(
+                "algorithm='tree' makes inner joins of rows that stay; leave algorithm out for "
+                "other join types and changelogs"
+            )
         return BinaryTree.create(spec, list(spec.streams) if order is None else order)
     if order is not None:
         raise InvalidArgumentError(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import duckdb
 import pyarrow as pa
 
+from joins.change_spec import ChangeSpec
 from joins.graph_spec import GraphSpec
 from joins.spec import JoinSpec
 
@@ -31,6 +32,33 @@ def joined(spec: JoinSpec, tables: Mapping[str, pa.Table]) -> Counter:
 def joined_graph(spec: GraphSpec, tables: Mapping[str, pa.Table]) -> Counter:
     """The same for a join by several key classes."""
     return _joined(tables, [(list(c.columns.items()), c.type) for c in spec.classes])
+
+
+def joined_tree(
+    db: duckdb.DuckDBPyConnection, spec: ChangeSpec, tables: Mapping[str, pa.Table]
+) -> Counter:
+    """The same for a tree of joins of any type: the columns of the streams that are shown."""
+    for name, table in tables.items():
+        keys = spec.keys.keys[name]
+        db.register("arrow", table.select(keys).append_column("row", pa.array(range(len(table)))))
+        columns = ", ".join(
+            f"{_cast(kind, column)} AS {column}"
+            for column, kind in zip(keys, spec.keys.key_schema.types, strict=True)
+        )
+        db.execute(f"CREATE OR REPLACE TABLE {name} AS SELECT row, {columns} FROM arrow")
+    sql = str(spec.tree).replace("LEFT SEMI", "SEMI").replace("LEFT ANTI", "ANTI")
+    shown = ", ".join(f"{name}.row" for name in spec.shown)
+    found = db.execute(f"SELECT {shown} FROM {sql}").fetchall()
+    rows = {name: _rows(tables[name]) for name in spec.shown}
+    nulls = {name: (None,) * tables[name].num_columns for name in spec.shown}
+    return Counter(
+        tuple(
+            value
+            for name, at in zip(spec.shown, places, strict=True)
+            for value in (nulls[name] if at is None else rows[name][at])
+        )
+        for places in found
+    )
 
 
 def _joined(
@@ -71,9 +99,13 @@ def counted(batches: Iterable[pa.RecordBatch]) -> Counter:
 
 
 def _key(kind: pa.DataType, name: str, k: int) -> str:
+    return _cast(kind, f"t_{name}.k{k}")
+
+
+def _cast(kind: pa.DataType, column: str) -> str:
     sql = f"DECIMAL({kind.precision},{kind.scale})" if pa.types.is_decimal(kind) else None
     sql = sql or _KEY_SQL.get(kind)
-    return f"CAST(t_{name}.k{k} AS {sql})" if sql else f"t_{name}.k{k}"
+    return f"CAST({column} AS {sql})" if sql else column
 
 
 def _rows(table: pa.Table | pa.RecordBatch) -> list[tuple]:

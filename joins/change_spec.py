@@ -1,0 +1,178 @@
+"""A join whose results may be taken back, or whose inputs are: types beyond inner, changelogs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+import pyarrow as pa
+
+from joins.changes import operation_columns
+from joins.graph_spec import GraphSpec, create_spec
+from joins.how import How, check_tree, inner_joins, typed_condition
+from joins.join_types import Tree, nullable_streams, products, shown_streams, takes_back
+from joins.spec import Condition, JoinSpec, check_streams, joined_schema
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.null_safe_store import null_safe_schema
+from lsmstate.store import StreamSchema
+
+#: The column of a result that says whether it comes (+I) or is taken back (-D).
+OPERATION: Final = "op"
+EMITS: Final = ("append", "changes")
+_MOST_STREAMS: Final = 60
+
+
+@dataclass(frozen=True)
+class ChangeSpec:
+    """Streams joined by one common key in a tree of joins of any type; made by ``of``."""
+
+    keys: JoinSpec
+    """The streams as they are stored, without operation columns, and their key."""
+    tree: Tree
+    emits_changes: bool
+    """Whether results have an operation column."""
+    operations: Mapping[str, str] = field(default_factory=dict)
+    """The operation column of each stream that is a changelog."""
+
+    @classmethod
+    def of(
+        cls, keys: JoinSpec, tree: Tree | None, emit: str, operations: Mapping[str, str]
+    ) -> "ChangeSpec":
+        """``tree``: None for inner joins. InvalidArgumentError names what does not fit."""
+        tree = inner_joins(keys) if tree is None else tree
+        check_tree(tree, keys)
+        check_emit(tree, emit, operations)
+        if len(keys.streams) > _MOST_STREAMS:
+            raise InvalidArgumentError(
+                f"{len(keys.streams)} streams: at most {_MOST_STREAMS} are joined by types other "
+                "than inner or as changelogs; join some of them in a query of their own"
+            )
+        spec = cls(keys, tree, emit == "changes", dict(operations))
+        taken = [name for name in spec.output_schema.names[1:] if name.lower() == OPERATION]
+        if spec.emits_changes and taken:
+            raise InvalidArgumentError(
+                f"emit='changes' adds a column {OPERATION!r}, and the inputs have one already; "
+                "rename theirs, or name it in changes= if it is their operation column"
+            )
+        return spec
+
+    @property
+    def streams(self) -> Mapping[str, pa.Schema]:
+        """The streams as they are stored."""
+        return self.keys.streams
+
+    @cached_property
+    def output_schema(self) -> pa.Schema:
+        """The columns of the streams that are shown, after the operation if there is one; null
+        where an outer join has no row of the stream."""
+        joined = joined_schema({name: self.streams[name] for name in self.shown})
+        may_be_null = nullable_streams(self.tree)
+        owners = [name for name in self.shown for _ in self.streams[name]]
+        fields = [
+            field.with_nullable(field.nullable or owner in may_be_null)
+            for field, owner in zip(joined, owners, strict=True)
+        ]
+        if self.emits_changes:
+            fields.insert(0, pa.field(OPERATION, pa.string(), nullable=False))
+        return pa.schema(fields)
+
+    @cached_property
+    def shown(self) -> tuple[str, ...]:
+        """The streams that have columns in a result, in the streams' order."""
+        shown = set(shown_streams(self.tree))
+        return tuple(name for name in self.streams if name in shown)
+
+    @cached_property
+    def stream_schemas(self) -> tuple[StreamSchema, ...]:
+        """The streams as a store is opened with: those with keys, and of changelogs the rows
+        without, where they are results all the same and may be taken back."""
+        kept = tuple(
+            StreamSchema(null_stream(name), null_safe_schema(self.keys.key_schema), rows)
+            for name, rows in self.streams.items()
+            if name in self.operations and self.is_preserved(name)
+        )
+        return self.keys.stream_schemas + kept
+
+    def is_preserved(self, stream: str) -> bool:
+        """Whether a row that has no partner at all is a result."""
+        return products(self.tree, {stream}) == (frozenset({stream}),)
+
+    def check_stream(self, stream: str) -> None:
+        """InvalidArgumentError, with the nearest name, if there is no such stream."""
+        self.keys.check_stream(stream)
+
+
+def null_stream(stream: str) -> str:
+    """The store's stream of the rows of ``stream`` that have a null in their key."""
+    return f"{stream} (null keys)"
+
+
+def check_emit(tree: Tree | None, emit: str, operations: Mapping[str, str]) -> None:
+    """InvalidArgumentError if the results may be taken back and ``emit`` does not say how."""
+    if emit == "final":
+        raise InvalidArgumentError(
+            "emit='final' (results that wait until the watermark says that no partner can come) is "
+            "not available in this version; use emit='changes'"
+        )
+    if emit not in EMITS:
+        raise InvalidArgumentError(f"emit={emit!r} is unknown; known: {', '.join(EMITS)}")
+    if emit == "changes":
+        return
+    if operations:
+        raise InvalidArgumentError(
+            f"changes={dict(operations)!r}: a row that is taken back takes back results; say "
+            "emit='changes', which tells so in a column 'op'"
+        )
+    if tree is not None and takes_back(tree):
+        raise InvalidArgumentError(
+            f"{tree}: a result without a partner is taken back when one comes; say emit='changes', "
+            "which tells so in a column 'op' (inner and semi joins need none)"
+        )
+
+
+def create_join(
+    streams: Mapping[str, pa.Schema],
+    on: Condition,
+    how: How = "inner",
+    emit: str = "append",
+    changes: Mapping[str, str] | None = None,
+) -> JoinSpec | GraphSpec | ChangeSpec:
+    """What is joined. ``changes``: the operation columns of streams that are changelogs; see
+    ``typed_condition`` for ``on`` and ``how``. InvalidArgumentError names what does not fit."""
+    check_streams(streams)
+    operations = operation_columns(streams, changes or {})
+    stored = {
+        name: pa.schema([f for f in schema if f.name != operations.get(name)])
+        for name, schema in streams.items()
+    }
+    typed = typed_condition({name: s.names for name, s in streams.items()}, on, how)
+    check_no_keys(create_spec(streams, typed.on), operations)
+    spec = create_spec(stored, typed.on)
+    if typed.tree is None and emit == "append" and not operations:
+        return spec
+    if isinstance(spec, GraphSpec):
+        raise several_keys(typed.tree)
+    return ChangeSpec.of(spec, typed.tree, emit, operations)
+
+
+def check_no_keys(spec: JoinSpec | GraphSpec, operations: Mapping[str, str]) -> None:
+    """InvalidArgumentError if an operation column is a part of a key."""
+    for stream, column in operations.items():
+        if isinstance(spec, GraphSpec):
+            keys = [found.columns.get(stream) for found in spec.classes]
+        else:
+            keys = [*spec.keys[stream]]
+        if column in keys:
+            raise InvalidArgumentError(
+                f"changes: {stream}.{column} is a part of the key, so it is no operation column"
+            )
+
+
+def several_keys(tree: Tree | None) -> InvalidArgumentError:
+    """The refusal of a join by several keys."""
+    what = f"{tree}" if tree is not None else "changes= or emit='changes'"
+    return InvalidArgumentError(
+        f"{what}: the streams have no common key, and by several keys only inner joins of rows "
+        "that stay are made; join the streams of one key here, and the result with the others in "
+        "a query of its own"
+    )

@@ -1,0 +1,233 @@
+"""Joins of any type and of changelogs: what comes, and what is taken back.
+
+The result at a key follows from which streams have rows there (``join_types.products``). A batch
+changes the rows of one stream: where some were there before and some are after, results with the
+rows that came or went come or go; where the first comes or the last goes, the products change, and
+those that are no longer part of the result are taken back, before those that now are come.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cython_ext.key_codec import KeyBatch, KeyCodec
+from cython_ext.row_codec import RowCodec
+from joins.change_spec import ChangeSpec, null_stream
+from joins.changes import (
+    Changes,
+    Mask,
+    encoded_rows,
+    ranks,
+    row_codes,
+    without_operation,
+)
+from joins.join_types import required_streams
+from joins.local.change_results import Changed, Emitter
+from joins.local.combine import GroupedRows, starts_of
+from joins.local.results import Results, check_finished
+from joins.local.umjoin import MatchRates
+from lsmstate.arrow_sizes import row_sizes
+from lsmstate.errors import InvalidArgumentError, MemoryLimitError
+from lsmstate.null_safe_store import null_safe_keys, null_safe_schema
+from lsmstate.store import MultimapStore, Probe
+
+UNMATCHED = ("count", "error")
+#: Retractions that wait for their row may take this much.
+_WAITING_BYTES = 4 << 20
+
+
+class ChangeJoin:
+    """The operator over one store, whose streams are ``spec.stream_schemas``.
+
+    ``unmatched`` says what becomes of a retraction of a row that is not there: "count" leaves it
+    out, as Flink does, and counts it in ``unmatched_retractions``; "error" refuses the batch
+    (InvalidArgumentError). Not thread-safe. The store belongs to the caller.
+    """
+
+    def __init__(
+        self,
+        spec: ChangeSpec,
+        store: MultimapStore,
+        piece_bytes: int = 1 << 20,
+        unmatched: str = "count",
+    ) -> None:
+        if piece_bytes < 1:
+            raise InvalidArgumentError(f"piece_bytes={piece_bytes!r}: must be at least 1")
+        wanted = [schema.name for schema in spec.stream_schemas]
+        if list(store.streams) != wanted:
+            raise InvalidArgumentError(
+                f"the store holds the streams {', '.join(store.streams)}, the join needs "
+                f"{', '.join(wanted)}; open the store with spec.stream_schemas"
+            )
+        check_unmatched(unmatched)
+        self.unmatched_retractions = 0
+        self._spec = spec
+        self._store = store
+        self._unmatched = unmatched
+        self._codec = KeyCodec(spec.keys.key_schema)
+        self._null_codec = KeyCodec(null_safe_schema(spec.keys.key_schema))
+        self._row_codecs = {name: RowCodec(spec.streams[name]) for name in spec.operations}
+        self._rates = MatchRates(spec.keys)
+        self._piece_bytes = piece_bytes
+        self._emitter = Emitter(spec, piece_bytes)
+        self._required = required_streams(spec.tree)
+        self._waiting: dict[str, Changes] = {}
+        self._unfinished: Results | None = None
+
+    def process(
+        self,
+        stream: str,
+        batch: pa.RecordBatch,
+        keys: pa.RecordBatch | None = None,
+        *,
+        more: bool = False,
+    ) -> Results:
+        """Store the batch now; return what it changes, worked out as it is asked for.
+
+        ``batch`` has the stream's operation column if it is a changelog; its rows count together,
+        in whatever order they stand. With ``more`` a retraction whose row is not there waits for
+        the next call of the stream, which belongs to this one (at most 4 MiB, MemoryLimitError).
+        ``keys`` are the batch's keys if the caller has them. Results come in pieces of at most
+        ``piece_bytes`` of Arrow data or one row, with the columns of ``spec.output_schema``;
+        consume or close them before the next call. If storing fails midway, give the store up.
+        Cost: that of an inner join's probes; a retraction reads its stream's rows of the key.
+        """
+        self._spec.check_stream(stream)
+        check_finished(stream, self._unfinished)
+        changes = self._arrived(stream, batch, keys)
+        encoded = self._codec.encode(changes.keys)
+        alone = changes.take(np.flatnonzero(~encoded.valid))
+        if len(alone):
+            changes = changes.take(np.flatnonzero(encoded.valid))
+        if not self._spec.is_preserved(stream):
+            alone = alone.take(np.zeros(0, dtype=np.int64))
+        if not changes.is_added.all() or not alone.is_added.all():
+            changes, lost = self._present(stream, changes, self._codec.encode(changes.keys))
+            null_keys = self._null_codec.encode(null_safe_keys(alone.keys))
+            alone, also_lost = self._present(null_stream(stream), alone, null_keys, of=stream)
+            self._wait_or_drop(stream, lost.then(also_lost), more)
+        changed = self._stored(stream, changes)
+        self._store_alone(stream, alone)
+        self._unfinished = Results(self._results(stream, changed, alone))
+        return self._unfinished
+
+    def _arrived(self, stream: str, batch: pa.RecordBatch, keys: pa.RecordBatch | None) -> Changes:
+        """The batch, with retractions that waited for it, and without what cancels out."""
+        operation = self._spec.operations.get(stream)
+        is_added: Mask = np.ones(batch.num_rows, dtype=np.bool_)
+        if operation is not None:
+            batch, is_added = without_operation(batch, operation)
+        if keys is None:
+            keys = self._spec.keys.key_batch(stream, batch)
+        if len(keys) != batch.num_rows:
+            raise InvalidArgumentError(
+                f"process({stream!r}): {batch.num_rows} rows but {len(keys)} keys; "
+                "give one key per row"
+            )
+        changes = Changes(batch, keys, is_added)
+        if stream in self._waiting:
+            changes = self._waiting.pop(stream).then(changes)
+        return changes.netted(self._row_codecs[stream]) if operation is not None else changes
+
+    def _present(
+        self, name: str, changes: Changes, keys: KeyBatch, of: str | None = None
+    ) -> tuple[Changes, Changes]:
+        """The changes that can be made, and retractions of rows that the store's stream ``name``
+        does not hold."""
+        removed = np.flatnonzero(~changes.is_added)
+        if len(removed) == 0:
+            return changes, changes.take(removed)
+        codec = self._row_codecs[of or name]
+        codes, encoded = row_codes(changes.rows.take(pa.array(removed)), codec)
+        stored = np.zeros(len(encoded), dtype=np.int64)
+        distinct, _ = keys.take(removed).distinct()
+        probe = self._store.probe(name, distinct)
+        for piece in probe.fetch(np.flatnonzero(probe.counts), self._piece_bytes):
+            at = pc.index_in(encoded_rows(piece.rows, codec), value_set=encoded).drop_null()
+            stored += np.bincount(at.to_numpy(), minlength=len(encoded))
+        is_lost = ranks(codes) >= stored[codes]
+        lost = removed[is_lost]
+        if len(lost) == 0:
+            return changes, changes.take(lost)
+        return changes.take(np.setdiff1d(np.arange(len(changes)), lost)), changes.take(lost)
+
+    def _wait_or_drop(self, stream: str, lost: Changes, more: bool) -> None:
+        if len(lost) == 0:
+            return
+        if more:
+            size = int(row_sizes(lost.rows).sum())
+            if size > _WAITING_BYTES:
+                raise MemoryLimitError(
+                    f"stream {stream!r}: {len(lost)} retractions ({size} bytes) stand before their "
+                    "rows; order the changelog, or give it in smaller batches"
+                )
+            self._waiting[stream] = lost
+        elif self._unmatched == "error":
+            raise InvalidArgumentError(
+                f"stream {stream!r}: {len(lost)} rows are taken back that are not there, such as "
+                f"{lost.rows.slice(0, 1).to_pylist()[0]!r}; correct the changelog, or say "
+                "unmatched='count' to leave such retractions out"
+            )
+        else:
+            self.unmatched_retractions += len(lost)
+
+    def _stored(self, stream: str, changes: Changes) -> Changed:
+        """Make the changes; what they were, by key, and where there were rows before and after."""
+        keys = self._codec.encode(changes.keys)
+        distinct, starts = keys.distinct()
+        groups = np.repeat(np.arange(len(distinct)), np.diff(starts))
+        is_added = changes.is_added[keys.order]
+        sizes = row_sizes(changes.rows)
+        counts = {}
+        grouped = {}
+        for sign, mask in ((True, is_added), (False, ~is_added)):
+            counts[sign] = np.bincount(groups[mask], minlength=len(distinct)).astype(np.int64)
+            grouped[sign] = GroupedRows(
+                changes.rows, keys.order[mask], starts_of(counts[sign]), sizes
+            )
+        had = has = np.ones(len(distinct), dtype=np.bool_)
+        if counts[False].any() or self._emitter.depends_on(stream):
+            before = self._store.probe(stream, distinct).counts
+            had, has = before > 0, before + counts[True] - counts[False] > 0
+        for sign, write in ((False, self._store.retract), (True, self._store.append)):
+            places = np.flatnonzero(changes.is_added == sign)
+            if len(places) == len(changes) > 0:
+                write(stream, changes.rows, keys)
+            elif len(places):
+                write(stream, changes.rows.take(pa.array(places)), keys.take(places))
+        return Changed(distinct, grouped[True], grouped[False], had, has)
+
+    def _store_alone(self, stream: str, alone: Changes) -> None:
+        name = null_stream(stream)
+        if name not in self._store.streams:
+            return  # no changelog: nothing takes these rows back
+        for sign, write in ((False, self._store.retract), (True, self._store.append)):
+            some = alone.take(np.flatnonzero(alone.is_added == sign))
+            if len(some):
+                write(name, some.rows, null_safe_keys(some.keys))
+
+    def _results(self, stream: str, changed: Changed, alone: Changes) -> Iterator[pa.RecordBatch]:
+        yield from self._emitter.alone(stream, alone)
+        keys = np.arange(len(changed.keys), dtype=np.int64)
+        if stream not in self._spec.shown:
+            keys = keys[changed.had != changed.has]
+        probes: dict[str, Probe] = {}
+        order = self._rates.order(stream)
+        for other in sorted(order, key=lambda name: name not in self._required):
+            if len(keys) == 0:
+                return
+            probe = probes[other] = self._store.probe(other, changed.keys, keys)
+            asked = len(keys)
+            found = keys[probe.counts[keys] > 0]
+            self._rates.record(stream, other, asked, len(found))
+            if other in self._required:
+                keys = found
+        yield from self._emitter.changed(stream, changed, probes, keys)
+
+
+def check_unmatched(value: str) -> None:
+    """InvalidArgumentError for what is no way to treat retractions of rows that are not there."""
+    if value not in UNMATCHED:
+        raise InvalidArgumentError(f"unmatched={value!r} is unknown; known: {', '.join(UNMATCHED)}")

@@ -1,0 +1,357 @@
+"""ChangeJoin against DuckDB after every batch: any types, any changes, any restart."""
+
+import random
+import tempfile
+from collections import Counter
+from contextlib import closing
+
+import duckdb
+import hypothesis.strategies as st
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from oracle import counted, joined_tree
+from test_umjoin import FAMILIES, PAYLOADS, WatchedStore
+
+from joins.change_spec import ChangeSpec, create_join
+from joins.changes import OPERATIONS
+from joins.condition import Column
+from joins.join_types import SQL_NAMES, Comparison, Join, shown_streams
+from joins.local.change_join import ChangeJoin
+from joins.spec import JoinSpec
+from lsmstate.arrow_sizes import row_sizes
+from lsmstate.backends import open_attempt
+from lsmstate.errors import InvalidArgumentError, MemoryLimitError
+from lsmstate.join import MultiwayJoin
+from lsmstate.options import Options
+
+#: Rows a stream holds at most, by the number of streams: results stay small enough to compare.
+MOST_ROWS = {2: 12, 3: 7, 4: 5, 5: 4}
+
+
+def random_tree(rng, names, columns):
+    """Any joins of the streams, compared by any of those that are shown."""
+    if len(names) == 1:
+        return names[0]
+    cut = rng.choice([len(names) - 1, len(names) - 1, rng.randint(1, len(names) - 1)])
+    sides = [random_tree(rng, part, columns) for part in (names[:cut], names[cut:])]
+    comparisons = []
+    for column in columns:
+        compared = []
+        for side in sides:
+            shown = shown_streams(side)
+            some = rng.sample(shown, rng.choice([1, len(shown)]))
+            compared.append(tuple(Column(name, column) for name in some))
+        comparisons.append(Comparison(*compared))
+    return Join(rng.choice(list(SQL_NAMES)), *sides, tuple(comparisons))
+
+
+def random_changes(rng, pools, live, is_changelog, most):
+    """A batch of (operation, row), and what lives after it."""
+    live, batch = list(live), []
+    for _ in range(rng.randint(0, 5)):
+        if is_changelog and live and rng.random() < 0.45:
+            batch.append((rng.choice(["-U", "-D"]), live.pop(rng.randrange(len(live)))))
+        elif len(live) < most:
+            row = tuple(rng.choice(pool) for pool in pools)
+            live.append(row)
+            batch.append((rng.choice(["+I", "+U"]), row))
+    if rng.random() < 0.3:
+        rng.shuffle(batch)  # rows of a batch have no order
+    return batch, live
+
+
+@st.composite
+def changing_joins(draw):
+    """A spec, and batches of (stream, changes, all that lives after them)."""
+    rng = random.Random(draw(st.integers(0, 2**32)))
+    families = rng.sample(FAMILIES, rng.choice([1, 1, 2]))
+    key_pools = []
+    for _, values in families:
+        few = rng.sample(values, rng.randint(2, min(4, len(values))))
+        key_pools.append([few[0]] * rng.randint(1, 2) + few)
+    names = [f"s{number}" for number in range(rng.choice(list(MOST_ROWS)))]
+    keys = [f"k{k}" for k in range(len(families))]
+    streams, pools = {}, {}
+    for name in names:
+        payloads = rng.sample(PAYLOADS, rng.randint(0, 2))
+        columns = [*keys, *(f"p{number}" for number in range(len(payloads)))]
+        kinds = [rng.choice(kinds) for kinds, _ in families] + [kind for kind, _ in payloads]
+        streams[name] = pa.schema(list(zip(columns, kinds, strict=True)))
+        pools[name] = key_pools + [pool for _, pool in payloads]
+    operations = {name: "op" for name in names if rng.random() < 0.6}
+    tree = random_tree(rng, rng.sample(names, len(names)), keys)
+    spec = ChangeSpec.of(JoinSpec.create(streams, keys), tree, "changes", operations)
+    live = {name: [] for name in names}
+    batches = []
+    for _ in range(rng.randint(3, 12)):
+        name = rng.choice(names)
+        most = MOST_ROWS[len(names)]
+        batch, after = random_changes(rng, pools[name], live[name], name in operations, most)
+        live = {**live, name: after}
+        batches.append((name, batch, live))
+    return spec, batches, rng.random() < 0.4
+
+
+def table_of(schema, rows):
+    columns = [pa.array([row[c] for row in rows], kind) for c, kind in enumerate(schema.types)]
+    return pa.table(columns, schema=schema)
+
+
+def batch_of(spec, name, changes):
+    """As it arrives: with its operation column where it has one."""
+    table = table_of(spec.streams[name], [row for _, row in changes])
+    if name in spec.operations:
+        operations = pa.array([operation for operation, _ in changes], pa.string())
+        table = table.add_column(len(changes) % table.num_columns, "op", operations)
+    batches = table.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+def attempt(directory, spec, backend, batch_id=1, pointer=None):
+    return open_attempt(
+        str(directory),
+        spec.stream_schemas,
+        backend=backend,
+        pointer=pointer,
+        batch_id=batch_id,
+        attempt_id="a",
+        options=Options(),
+    )
+
+
+def apply(shown, pieces):
+    """Follow a changelog: what is taken back must be there."""
+    for piece in pieces:
+        assert piece.num_rows > 0
+        (operation,) = set(piece.column("op").to_pylist())
+        rows = counted([piece.select(range(1, piece.num_columns))])
+        if OPERATIONS[operation]:
+            shown.update(rows)
+        else:
+            assert rows <= shown, "a result is taken back that was never there"
+            shown.subtract(rows)
+
+
+def check(case, backend, piece_bytes):
+    spec, batches, restarts = case
+    shown = Counter()
+    with tempfile.TemporaryDirectory() as directory, duckdb.connect(config={"threads": 1}) as db:
+        store = pointer = None
+        for number, (name, changes, live) in enumerate(batches):
+            if store is None or restarts:
+                if store is not None:
+                    pointer = store.commit()
+                    store.close()
+                store = attempt(directory, spec, backend, number, pointer)
+                join = ChangeJoin(spec, store, piece_bytes, unmatched="error")
+            pieces = list(join.process(name, batch_of(spec, name, changes)))
+            assert all(piece.schema == spec.output_schema for piece in pieces)
+            apply(shown, pieces)
+            tables = {n: table_of(spec.streams[n], rows) for n, rows in live.items()}
+            assert +shown == joined_tree(db, spec, tables), str(spec.tree)
+        store.close()
+
+
+QUICK = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+PIECES = st.sampled_from([1, 60, 400, 1 << 20])
+
+
+@settings(QUICK, max_examples=40)
+@given(changing_joins(), PIECES)
+def test_the_result_equals_duckdb_after_every_batch(case, piece_bytes):
+    check(case, "memory", piece_bytes)
+
+
+@settings(QUICK, max_examples=20)
+@given(changing_joins(), PIECES)
+def test_the_result_equals_duckdb_after_every_batch_on_lsm(case, piece_bytes):
+    check(case, "lsm", piece_bytes)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("backend", ["memory", "lsm", "rocksdb"])
+@settings(QUICK, derandomize=False, max_examples=1000)
+@given(changing_joins(), PIECES)
+def test_many_random_results_equal_duckdb(backend, case, piece_bytes):
+    check(case, backend, piece_bytes)
+
+
+ORDERS = pa.schema([("id", pa.int64()), ("what", pa.string())])
+PAYMENTS = pa.schema([("op", pa.string()), ("of", pa.int32()), ("euros", pa.int64())])
+STREAMS = {"o": ORDERS, "p": PAYMENTS}
+
+
+def changed(join, name, *rows):
+    """What a batch of rows changes."""
+    schema = STREAMS[name]
+    arrays = [pa.array(column, field.type) for column, field in zip(zip(*rows), schema)]  # noqa: B905
+    found = join.process(name, pa.RecordBatch.from_arrays(arrays, schema=schema))
+    return [tuple(row.values()) for piece in found for row in piece.to_pylist()]
+
+
+def changes_join(how="left", **options):
+    options = {"emit": "changes", "changes": {"p": "op"}, "backend": "memory", **options}
+    return MultiwayJoin(STREAMS, "o.id = p.of", how=how, **options)
+
+
+def test_what_comes_and_what_is_taken_back():
+    with changes_join() as join:
+        assert join.output_schema.names == ["op", "id", "what", "of", "euros"]
+        found = changed(join, "o", (1, "pen"), (None, "cup"))
+        alone = [("+I", 1, "pen", None, None), ("+I", None, "cup", None, None)]
+        assert sorted(found, key=str) == sorted(alone, key=str)
+        found = changed(join, "p", ("+I", 1, 5), ("+I", None, 7), ("+I", 2, 9))
+        assert found == [("-D", 1, "pen", None, None), ("+I", 1, "pen", 1, 5)]
+        found = changed(join, "p", ("+U", 1, 6), ("-U", 1, 5))
+        assert found == [("-D", 1, "pen", 1, 5), ("+I", 1, "pen", 1, 6)]
+        assert changed(join, "p", ("+I", 1, 6), ("-D", 1, 6)) == []
+        found = changed(join, "p", ("-D", 1, 6), ("-D", None, 7))
+        assert found == [("-D", 1, "pen", 1, 6), ("+I", 1, "pen", None, None)]
+        assert join.unmatched_retractions == 0
+
+
+def test_rows_with_null_keys_are_taken_back_once():
+    with changes_join("full") as join:
+        assert changed(join, "p", ("+I", None, 7)) == [("+I", None, None, None, 7)]
+        found = changed(join, "p", ("-D", None, 7), ("-D", None, 7), ("-D", None, 8))
+        assert found == [("-D", None, None, None, 7)]
+        assert join.unmatched_retractions == 2
+
+
+def test_a_semi_join_of_rows_that_stay_takes_nothing_back():
+    streams = {"o": ORDERS, "p": PAYMENTS.remove(0)}
+    with MultiwayJoin(streams, "o SEMI JOIN p ON o.id = p.of", backend="memory") as join:
+        assert join.output_schema == ORDERS
+        order = pa.RecordBatch.from_pylist([{"id": 1, "what": "pen"}], schema=ORDERS)
+        payment = pa.RecordBatch.from_pylist([{"of": 1, "euros": 5}], schema=streams["p"])
+        assert list(join.process("o", order)) == []
+        assert [p.to_pylist() for p in join.process("p", payment)] == [order.to_pylist()]
+        assert list(join.process("p", payment)) == []
+        assert [p.to_pylist() for p in join.process("o", order)] == [order.to_pylist()]
+
+
+def test_inner_joins_may_say_what_changes():
+    with changes_join("inner") as join:
+        assert changed(join, "p", ("+I", 1, 5)) == []
+        assert changed(join, "o", (1, "pen")) == [("+I", 1, "pen", 1, 5)]
+        assert changed(join, "p", ("-D", 1, 5)) == [("-D", 1, "pen", 1, 5)]
+
+
+def test_retractions_of_rows_that_are_not_there_are_counted_or_refused():
+    lost = [("-D", 1, 5), ("-D", 1, 6), ("-D", None, 7)]
+    with changes_join() as join:
+        changed(join, "o", (1, "pen"))
+        changed(join, "p", ("+I", 1, 6))
+        found = changed(join, "p", *lost)
+        assert found == [("-D", 1, "pen", 1, 6), ("+I", 1, "pen", None, None)]
+        # A null key is in no result of this join: such rows are not kept to compare with.
+        assert join.unmatched_retractions == 1
+    with changes_join(unmatched="error") as join:
+        changed(join, "p", ("+I", 1, 6))
+        with pytest.raises(InvalidArgumentError, match=r"1 rows are taken back .* 'euros': 5"):
+            changed(join, "p", *lost)
+        # Nothing of that batch counts.
+        assert changed(join, "o", (1, "pen")) == [("+I", 1, "pen", 1, 6)]
+
+
+def test_a_retraction_may_wait_for_its_row(tmp_path):
+    spec = create_join(STREAMS, "o.id = p.of", "left", "changes", {"p": "op"})
+    rows = {
+        sign: pa.RecordBatch.from_pylist([{"op": sign, "of": 1, "euros": 5}], schema=PAYMENTS)
+        for sign in OPERATIONS
+    }
+    with closing(attempt(tmp_path, spec, "memory")) as store:
+        join = ChangeJoin(spec, store, unmatched="error")
+        assert list(join.process("p", rows["-D"], more=True)) == []
+        assert list(join.process("p", rows["+I"], more=True)) == []
+        assert list(join.process("p", rows["-U"], more=True)) == []
+        assert list(join.process("p", rows["-U"], more=True)) == []
+        with pytest.raises(InvalidArgumentError, match="2 rows are taken back"):
+            join.process("p", rows["-U"].slice(1))
+        large = pa.RecordBatch.from_arrays([["-D"], [1], [5]], schema=PAYMENTS)
+        large = pa.concat_batches([large] * 400_000)
+        with pytest.raises(MemoryLimitError, match="400000 retractions"):
+            join.process("p", large, more=True)
+
+
+def test_a_hot_key_comes_in_bounded_pieces(tmp_path):
+    wide = pa.schema([("k", pa.int64())] + [(f"c{n}", pa.int64()) for n in range(60)])
+    thin = pa.schema([("k", pa.int64())])
+    spec = create_join({"a": thin, "b": thin, "c": wide}, ["k"], "full", "changes")
+    ones = pa.RecordBatch.from_arrays([pa.array([1] * 300)], schema=thin)
+    with closing(attempt(tmp_path, spec, "memory")) as store:
+        watched = WatchedStore(store)
+        join = ChangeJoin(spec, watched, 20_000)
+        for name, expected in (("a", {"+I": 300}), ("b", {"-D": 300, "+I": 90_000})):
+            rows = Counter()
+            for piece in join.process(name, ones):
+                rows[piece.column("op")[0].as_py()] += piece.num_rows
+                assert row_sizes(piece).sum() <= 20_000 + 10 * piece.num_rows
+            assert rows == expected
+        assert watched.largest <= 2 * 20_000
+
+
+def test_a_stream_that_changes_no_others_results_is_not_asked_for_its_own_rows(tmp_path):
+    spec = create_join(STREAMS, "o.id = p.of", "left", "changes", {"p": "op"})
+    row = pa.RecordBatch.from_pylist([{"id": 1, "what": "pen"}], schema=ORDERS)
+    with closing(attempt(tmp_path, spec, "memory")) as store:
+        join = ChangeJoin(spec, store)
+        before = store.stats().counters["probed_keys"]
+        list(join.process("o", row))
+        assert store.stats().counters["probed_keys"] == before + 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"emit": "append", "changes": None}, "say emit='changes', which tells so in a column"),
+        ({"how": "inner", "emit": "append"}, "takes back results; say emit='changes'"),
+        ({"emit": "final"}, "use emit='changes'"),
+        ({"emit": "all"}, "emit='all' is unknown"),
+        ({"unmatched": "drop"}, "unmatched='drop' is unknown; known: count, error"),
+        ({"changes": {"p": "euros"}}, "'euros' is int64, operations are text"),
+        ({"changes": {"q": "op"}}, "no stream 'q'"),
+        ({"changes": {"p": "ops"}}, "no column 'ops' in stream 'p'; did you mean 'op'"),
+        ({"algorithm": "tree"}, "leave algorithm out"),
+        ({"event_time": {"o": "at"}}, "go with inner joins of rows that stay"),
+        ({"changes": {}}, "the inputs have one already"),
+    ],
+)
+def test_what_does_not_fit_is_refused(options, words):
+    with pytest.raises(InvalidArgumentError, match=words):
+        changes_join(**options)
+
+
+def test_several_keys_are_refused():
+    streams = dict.fromkeys("abc", pa.schema([("x", pa.int8()), ("y", pa.int8())]))
+    on = "a LEFT JOIN b ON a.x = b.x JOIN c ON b.y = c.y"
+    with pytest.raises(InvalidArgumentError, match="the streams have no common key"):
+        MultiwayJoin(streams, on, emit="changes")
+
+
+@pytest.mark.parametrize("operation", ["insert", "", None])
+def test_an_operation_that_is_none_is_refused_before_anything_changes(operation):
+    with changes_join("inner") as join:
+        changed(join, "o", (1, "pen"))
+        with pytest.raises(InvalidArgumentError, match=f"{operation!r} in row 1 .* none of"):
+            changed(join, "p", ("+I", 1, 5), (operation, 1, 6))
+        assert changed(join, "p", ("+I", 1, 7)) == [("+I", 1, "pen", 1, 7)]
+
+
+def test_a_part_of_the_key_is_no_operation_column():
+    streams = {"a": pa.schema([("k", pa.string())]), "b": pa.schema([("k", pa.string())])}
+    with pytest.raises(InvalidArgumentError, match=r"a\.k is a part of the key"):
+        MultiwayJoin(streams, ["k"], emit="changes", changes={"a": "k"})
+
+
+def test_a_kept_join_goes_on_where_it_was_committed(tmp_path):
+    options = {"path": str(tmp_path / "state"), "backend": "lsm"}
+    with changes_join("full", **options) as join:
+        changed(join, "p", ("+I", 1, 5), ("+I", None, 5))
+        join.commit()
+    with changes_join("full", **options) as join:
+        assert changed(join, "p", ("-D", None, 5)) == [("-D", None, None, None, 5)]
+        found = changed(join, "o", (1, "pen"))
+        assert found == [("-D", None, None, 1, 5), ("+I", 1, "pen", 1, 5)]
