@@ -173,7 +173,7 @@ class MultiwayJoin:
     @property
     def _timed(self) -> EventTimeJoin | None:
         return self._join if isinstance(self._join, EventTimeJoin) else None
-@@@
+
     @property
     def unmatched_retractions(self) -> int:
         """Retractions left out so far, because there was no such row."""
@@ -208,9 +208,7 @@ class MultiwayJoin:
         self.close()
 
 
-def _may_change(
-    on: Condition, how: How, emit: str, changes: Mapping[str, str] | None
-) -> bool:
+def _may_change(on: Condition, how: How, emit: str, changes: Mapping[str, str] | None) -> bool:
     """Whether more is asked for than inner joins of rows that stay."""
     is_typed = how != "inner" or (isinstance(on, str) and is_from_clause(on))
     return is_typed or emit != "append" or bool(changes)
