@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from spark_integration.rescale import drop_original, rescale, undo_rescale
     from spark_integration.shares_choice import explain_join
     from spark_integration.stateful_batches import stateful_batches
+    from spark_integration.streaming_sql import MultiwayQuery, streaming_sql, to_multiway
 
 __all__ = [
     "Bucket",
     "DemoSettings",
     "InputBatch",
     "MetricsListener",
+    "MultiwayQuery",
     "PrometheusListener",
     "QueryMetrics",
     "QueryState",
@@ -35,6 +37,8 @@ __all__ = [
     "rescale",
     "run_demo",
     "stateful_batches",
+    "streaming_sql",
+    "to_multiway",
     "undo_rescale",
 ]
 
@@ -43,6 +47,7 @@ _MODULES = {
     "DemoSettings": "spark_integration.demo",
     "InputBatch": "spark_integration.bucket",
     "MetricsListener": "spark_integration.metrics_listener",
+    "MultiwayQuery": "spark_integration.streaming_sql",
     "PrometheusListener": "spark_integration.prometheus",
     "QueryMetrics": "spark_integration.query_metrics",
     "QueryState": "spark_integration.query_state",
@@ -54,6 +59,8 @@ _MODULES = {
     "rescale": "spark_integration.rescale",
     "run_demo": "spark_integration.demo",
     "stateful_batches": "spark_integration.stateful_batches",
+    "streaming_sql": "spark_integration.streaming_sql",
+    "to_multiway": "spark_integration.streaming_sql",
     "undo_rescale": "spark_integration.rescale",
 }
 

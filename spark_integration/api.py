@@ -44,6 +44,7 @@ def multiway_join(
     options: Mapping[str, Any] | None = None,
     rows: Mapping[str, int] | None = None,
     shares: Mapping[str, int] | None = None,
+    pins: Mapping[str, str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     cache_dir: str | None = None,
     cache: int | str = DEFAULT_CACHE,
@@ -80,6 +81,8 @@ def multiway_join(
     files in use in ``cache_dir`` (default: where Spark has its own), at most ``cache``. ``options``
     are settings of the store by their names in ``lsmstate.Options``, such as
     ``{"compression": "zstd"}``. ``memory`` and ``options`` may change with every start of a query.
+    ``pins`` are settings of your own, by name, that the checkpoint keeps: a later start with others
+    is refused, and both are shown.
     ``how``, ``event_time``, ``late`` and ``retention`` are reserved.
 
     The result may stand once in a query: to use it twice, write it once with ``foreachBatch``, or
@@ -105,7 +108,7 @@ def multiway_join(
         inputs=inputs.plans,
         state=spec.stream_schemas,
         output=spec.output_schema,
-        settings=_pinned(inputs, checked),
+        settings={**_pinned(inputs, checked), **(pins or {})},
         keeps_null_keys=False,
         output_mode="append",
         options=checked.store,

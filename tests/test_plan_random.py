@@ -19,6 +19,7 @@ from joins.plan.join_tree import (
     Source,
     parents_first,
 )
+from joins.plan.prune import pruned
 from joins.plan.tsc import GroupRule, any_keys, joins_of, one_common_key, two_step_convert
 from tests.plan_eval import result
 
@@ -135,6 +136,9 @@ def test_conversion_changes_no_row(data: st.DataObject, group_rule: GroupRule):
     assert conversion.after.columns == plan.columns
     assert result(conversion.after, builder.tables) == before
     check_groups(conversion.after, group_rule)
+    narrow = pruned(conversion.after)
+    assert result(narrow, builder.tables) == before
+    check_stored(narrow)
     assert list(conversion.verdicts) == joins_of(plan)
     merged = {verdict.group for verdict in conversion.verdicts.values()} - {None}
     assert merged == set(range(1, len(conversion.multi_joins) + 1))
@@ -156,3 +160,12 @@ def check_groups(plan: Node, group_rule: GroupRule) -> None:
                 if linked & set(places):
                     linked |= set(places)
         assert linked == set(range(len(multi_join.inputs)))
+
+
+def check_stored(plan: Node) -> None:
+    """What enters a multi-way join is a key, or is read above it; keys are columns."""
+    for multi_join in parents_first(plan):
+        if isinstance(multi_join, MultiJoin):
+            keys = {value for key in multi_join.keys for _, value in key.members}
+            assert all(isinstance(value, Column) for value in keys)
+            assert all(isinstance(node, Project) for node in multi_join.inputs)

@@ -5,14 +5,14 @@ name, without the numbers a session gives them; which of two equal names is mean
 """
 
 from joins.plan.conditions import Column, Expression, substitute
-from joins.plan.join_tree import Alias, Filter, MultiJoin, Node, Other, Project, Source
+from joins.plan.join_tree import Alias, Filter, Join, MultiJoin, Node, Other, Project, Source
 from lsmstate.errors import InvalidArgumentError
 
 
 def signature(multi_join: MultiJoin) -> str:
     """A line per input, in order, and a line per key class. Filters may change between runs."""
     lines = [
-        f"input {place}: {leaf_name(node)}({', '.join(column.name for column in node.columns)})"
+        f"input {place}: {leaf_name(node)}({', '.join(_columns(node))})"
         for place, node in enumerate(multi_join.inputs)
     ]
     for key in multi_join.keys:
@@ -38,12 +38,27 @@ def check_signature(stored: str, multi_join: MultiJoin) -> None:
 def leaf_name(node: Node) -> str:
     """The nearest name of an input: its alias, source or operator."""
     match node:
-        case Source(name) | Alias(_, name) | Other(name):
+        case Source(name) | Alias(_, name):
             return name
         case Filter() | Project():
             return leaf_name(node.input)
+        case Other(name, inputs, is_aggregate=is_aggregate):
+            if is_aggregate or len(inputs) != 1 or isinstance(inputs[0], Join | MultiJoin):
+                return name
+            return leaf_name(inputs[0])
         case _:
             return type(node).__name__
+
+
+def _columns(node: Node) -> list[str]:
+    """The columns by name, with what computes them where they are made for the join."""
+    if isinstance(node, Project):
+        return [_defined(column, value, node.input) for column, value in node.values]
+    return [column.name for column in node.columns]
+
+
+def _defined(column: Column, value: Expression, node: Node) -> str:
+    return column.name if isinstance(value, Column) else f"{column.name} = {_numbered(value, node)}"
 
 
 def _numbered(expression: Expression, leaf: Node) -> Expression:

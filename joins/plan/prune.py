@@ -1,0 +1,82 @@
+"""Columns that nothing above a multi-way join reads do not enter it: it would store them for ever.
+
+A key that has to be computed is computed below the join and stored as a column.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from joins.plan.conditions import Column, Expression, columns_of
+from joins.plan.join_tree import (
+    Alias,
+    Filter,
+    Join,
+    KeyClass,
+    MultiJoin,
+    Node,
+    Other,
+    Project,
+    Source,
+    with_inputs,
+)
+
+
+def pruned(plan: Node, needed: Iterable[Column] | None = None) -> Node:
+    """The plan, whose multi-way joins have a ``Project`` as every input.
+
+    ``needed``: the columns of the root that are read, by default all. Operators that are not known
+    are taken to read all of theirs.
+    """
+    wanted = frozenset(plan.columns if needed is None else needed)
+    match plan:
+        case Source():
+            return plan
+        case MultiJoin():
+            return _pruned_join(plan, wanted)
+        case Project() if plan.handle is None:
+            values = tuple((column, value) for column, value in plan.values if column in wanted)
+            below = pruned(plan.input, _columns(value for _, value in values))
+            return Project(below, values)
+        case Project():
+            below = pruned(plan.input, _columns(value for _, value in plan.values))
+            return with_inputs(plan, [below])
+        case Filter():
+            return with_inputs(plan, [pruned(plan.input, wanted | columns_of(plan.condition))])
+        case Alias():
+            return with_inputs(plan, [pruned(plan.input, wanted)])
+        case Join():
+            both = wanted | (columns_of(plan.condition) if plan.condition else frozenset())
+            sides = [pruned(side, both & set(side.columns)) for side in plan.inputs]
+            return with_inputs(plan, sides)
+        case Other():
+            return with_inputs(plan, [pruned(child) for child in plan.inputs])
+
+
+def _pruned_join(join: MultiJoin, wanted: frozenset[Column]) -> MultiJoin:
+    inputs: list[Project] = []
+    computed: dict[tuple[int, Expression], Column] = {}
+    names = _key_names()
+    for place, node in enumerate(join.inputs):
+        keys = [value for key in join.keys for at, value in key.members if at == place]
+        kept = [c for c in node.columns if c in wanted or c in keys]
+        values: list[tuple[Column, Expression]] = [(column, column) for column in kept]
+        for key in keys:
+            if not isinstance(key, Column) and (place, key) not in computed:
+                computed[place, key] = next(names)
+                values.append((computed[place, key], key))
+        inputs.append(Project(pruned(node, _columns(v for _, v in values)), tuple(values)))
+    classes = tuple(
+        KeyClass(tuple((at, computed.get((at, value), value)) for at, value in key.members))
+        for key in join.keys
+    )
+    return MultiJoin(tuple(inputs), classes, join.group)
+
+
+def _columns(values: Iterable[Expression]) -> frozenset[Column]:
+    return frozenset(column for value in values for column in columns_of(value))
+
+
+def _key_names() -> Iterator[Column]:
+    number = 0
+    while True:
+        number += 1
+        yield Column(f"key_{number}")

@@ -1,0 +1,217 @@
+"""Catalyst over py4j: the only place that reads or builds Spark's own plans.
+
+None of it is public API of Spark. Releases are therefore named that it was tested with, and a small
+round trip at the first use finds out whether this one has all it needs.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+
+from lsmstate.errors import InvalidArgumentError
+
+#: Releases by how many booleans their InlineCTE takes.
+_INLINE_CTE_ARGUMENTS: Final = {"4.0": 2, "4.1": 2, "4.2": 2, "4.3": 3}
+#: Comparisons and connectives that are built by their class; all else is built of what was read.
+OPERATORS: Final = {
+    "=": "EqualTo",
+    "<=>": "EqualNullSafe",
+    "<": "LessThan",
+    "<=": "LessThanOrEqual",
+    ">": "GreaterThan",
+    ">=": "GreaterThanOrEqual",
+    "AND": "And",
+    "OR": "Or",
+    "NOT": "Not",
+}
+OUTPUT_MODES: Final = ("append", "update", "complete")
+
+_tested: set[str] = set()
+
+
+class Catalyst:
+    """Plans of one classic session. Plans, nodes and expressions are handles to JVM objects.
+
+    Cost: each call below is a few py4j calls (0.1 to 0.3 ms each), whatever the plan's size,
+    except where it says otherwise.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        """InvalidArgumentError if the session cannot be read, naming its version."""
+        if not hasattr(spark, "_jsparkSession"):
+            raise InvalidArgumentError("Spark Connect does not show its plans")
+        release = ".".join(spark.version.split(".")[:2])
+        if release not in _INLINE_CTE_ARGUMENTS:
+            raise InvalidArgumentError(
+                f"Spark {spark.version}: its plans can be read and built in the releases "
+                f"{', '.join(_INLINE_CTE_ARGUMENTS)} only; install one of those, or name the "
+                "streams yourself: multiway_join(...)"
+            )
+        self.spark = spark
+        self._session: Any = spark._jsparkSession
+        try:
+            self._jvm: Any = spark._jvm
+            catalyst = self._jvm.org.apache.spark.sql.catalyst
+            self._expressions = catalyst.expressions
+            self._logical = catalyst.plans.logical
+            self._classes: dict[str, Any] = {}
+            self._inline = catalyst.optimizer.InlineCTE(
+                *(True, False, False)[: _INLINE_CTE_ARGUMENTS[release]]
+            )
+            if spark.version not in _tested:
+                self._self_test()
+                _tested.add(spark.version)
+        except (Py4JError, TypeError, ValueError, KeyError) as missing:
+            reason = str(missing).splitlines()[0]
+            raise InvalidArgumentError(
+                f"Spark {spark.version} lacks what building plans needs: {reason}; name the "
+                "streams yourself: multiway_join(...)"
+            ) from missing
+
+    def analyzed(self, df: DataFrame) -> Any:
+        """The analyzed plan, common table expressions in place of their names."""
+        return self.inlined(df._jdf.queryExecution().analyzed())
+
+    def inlined(self, plan: Any) -> Any:
+        """The plan with a copy of each common table expression where it is named."""
+        return self._inline.apply(plan)
+
+    def parsed(self, sql: str) -> Any:
+        """The analyzed plan of a query, without the checks a streaming query has to pass."""
+        state: Any = self._session.sessionState()
+        return self.inlined(state.analyzer().execute(state.sqlParser().parsePlan(sql)))
+
+    def tree(self, plan: Any) -> list[dict[str, Any]]:
+        """All nodes in preorder, each with its expressions; one call, about 1 ms a node."""
+        found: list[dict[str, Any]] = json.loads(plan.toJSON())
+        return found
+
+    def child(self, node: Any, place: int) -> Any:
+        """A child of a plan or of an expression."""
+        return node.children().apply(place)
+
+    def output(self, node: Any) -> list[list[dict[str, Any]]]:
+        """The columns of a plan, as ``tree`` gives attributes."""
+        attributes = self._logical.Project(node.output(), self._logical.OneRowRelation())
+        columns: list[list[dict[str, Any]]] = self.tree(attributes)[0]["projectList"]
+        return columns
+
+    def output_attributes(self, node: Any) -> list[Any]:
+        """The same as expressions; a call a column."""
+        output = node.output()
+        return [output.apply(place) for place in range(output.size())]
+
+    def is_streaming(self, node: Any) -> bool:
+        return bool(node.isStreaming())
+
+    def is_deterministic(self, node: Any) -> bool:
+        """Of a plan, with all below it, or of an expression."""
+        return bool(node.deterministic())
+
+    def with_children(self, node: Any, children: Iterable[Any]) -> Any:
+        """A plan or an expression over other children."""
+        return node.withNewChildren(self._seq(children))
+
+    def operator(self, name: str, *operands: Any) -> Any:
+        """One of ``OPERATORS``."""
+        return self._class(OPERATORS[name])(*operands)
+
+    def alias(self, value: Any, name: str, like: Any = None) -> Any:
+        """The value under a name; with ``like`` under the id and qualifier of that attribute."""
+        if like is None:
+            expr_id, qualifier = self._class("NamedExpression").newExprId(), self._seq([])
+        else:
+            expr_id, qualifier = like.exprId(), like.qualifier()
+        metadata = self._jvm.scala.Option.empty()
+        return self._class("Alias")(value, name, expr_id, qualifier, metadata, self._seq([]))
+
+    def filter(self, condition: Any, child: Any) -> Any:
+        return self._logical.Filter(condition, child)
+
+    def project(self, values: Sequence[Any], child: Any) -> Any:
+        return self._logical.Project(self._seq(values), child)
+
+    def join(self, node: Any, left: Any, right: Any, condition: Any | None) -> Any:
+        """A join of the same kind as ``node``."""
+        option = self._jvm.scala.Option
+        on = option.empty() if condition is None else option.apply(condition)
+        return self._logical.Join(left, right, node.joinType(), on, node.hint())
+
+    def dataframe(self, plan: Any) -> DataFrame:
+        """The plan as a DataFrame. AnalysisException if Spark refuses it."""
+        dataset = self._jvm.org.apache.spark.sql.classic.Dataset
+        jdf = dataset.ofRows(self._session, plan)
+        df: DataFrame = ClassicDataFrame(jdf, self.spark)
+        return df
+
+    def refusals(self, plan: Any) -> dict[str, str]:
+        """Output mode -> why Spark does not stream the plan in it; modes it takes are absent."""
+        analysis = self._jvm.org.apache.spark.sql.catalyst.analysis
+        modes = self._jvm.org.apache.spark.sql.streaming.OutputMode
+        found = {}
+        for mode in OUTPUT_MODES:
+            try:
+                analysis.UnsupportedOperationChecker.checkForStreaming(
+                    plan, getattr(modes, mode.capitalize())()
+                )
+            except (PySparkException, Py4JJavaError) as refusal:
+                found[mode] = str(refusal).splitlines()[0]
+        return found
+
+    def stored_bytes(self, relation: Any) -> int | None:
+        """What the files of a file source take now; None for other sources, and for patterns."""
+        try:
+            paths = relation.dataSource().paths()
+            configuration = self._session.sessionState().newHadoopConf()
+            total = 0
+            for place in range(paths.size()):
+                path = self._jvm.org.apache.hadoop.fs.Path(paths.apply(place))
+                total += path.getFileSystem(configuration).getContentSummary(path).getLength()
+            options = relation.dataSource().options()
+            if options.contains("path"):
+                path = self._jvm.org.apache.hadoop.fs.Path(options.apply("path"))
+                total += path.getFileSystem(configuration).getContentSummary(path).getLength()
+        except (Py4JError, PySparkException):
+            return None
+        return int(total) or None
+
+    def _class(self, name: str) -> Any:
+        if name not in self._classes:
+            self._classes[name] = getattr(self._expressions, name)
+        return self._classes[name]
+
+    def _seq(self, values: Iterable[Any]) -> Any:
+        return self._jvm.PythonUtils.toSeq(list(values))
+
+    def _self_test(self) -> None:
+        """A plan read, taken apart and built again gives its row."""
+        plan = self.inlined(
+            self.spark.range(3)
+            .selectExpr("id + 1 AS x")
+            .where("x = 2")
+            ._jdf.queryExecution()
+            .analyzed()
+        )
+        kinds = [node["class"].rsplit(".", 1)[1] for node in self.tree(plan)]
+        if kinds != ["Filter", "Project", "Range"]:
+            raise ValueError(f"a plan of three nodes is read as {', '.join(kinds)}")
+        attribute = self.output_attributes(plan)[0]
+        one = self.child(plan.condition(), 1)
+        same = self.operator("=", attribute, one)
+        project = self.child(plan, 0)
+        built = self.filter(same, self.with_children(project, [self.child(project, 0)]))
+        renamed = self.project([self.alias(attribute, "y")], built)
+        if self.is_streaming(renamed) or not self.is_deterministic(renamed):
+            raise ValueError("a static plan is taken for a stream, or for a random one")
+        if [column[0]["name"] for column in self.output(renamed)] != ["y"]:
+            raise ValueError("the columns of a plan are read wrong")
+        self.alias(one, "y", like=attribute)
+        self.refusals(renamed)
+        self.parsed("WITH a AS (SELECT 1 AS x) SELECT l.x FROM a l JOIN a r ON l.x = r.x")
+        if self.dataframe(renamed).schema.names != ["y"]:
+            raise ValueError("a rebuilt plan lost its column")

@@ -1,0 +1,152 @@
+"""The conversion of one query: which group of joins is merged, and if Spark takes the result."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from joins.plan.explain import explain
+from joins.plan.join_tree import Join, MultiJoin, Node, is_streaming, parents_first
+from joins.plan.prune import pruned
+from joins.plan.tsc import Conversion, inner_join_of_streams, two_step_convert
+from lsmstate.errors import InvalidArgumentError
+from spark_integration.catalyst import OUTPUT_MODES, Catalyst
+from spark_integration.group_join import joined_frames, result_columns
+from spark_integration.plan_reader import ReadPlan, read_plan
+from spark_integration.plan_writer import PlanWriter
+from spark_integration.query import operators_in
+from spark_integration.shares_choice import explain_join
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What became of a query."""
+
+    dataframe: DataFrame | None
+    """As it is to be run; None if Spark refuses to stream it."""
+    is_converted: bool
+    note: str
+    """Why joins were left to Spark; empty if all that could be were merged."""
+    refusal: str
+    """Spark's reason where ``dataframe`` is None."""
+    conversion: Conversion | None
+
+    def explained(self) -> str:
+        parts = [explain(self.conversion)] if self.conversion is not None else []
+        if self.is_converted and self.dataframe is not None:
+            lines = explain_join(self.dataframe).splitlines()
+            parts += ["Operator", *(f"  {line}" for line in lines)]
+        if self.note:
+            parts += ["Note", f"  {self.note}"]
+        return "\n".join(parts)
+
+
+def convert(
+    catalyst: Catalyst,
+    plan: Any,
+    df: DataFrame | None,
+    rows: Mapping[str, int],
+    options: Mapping[str, Any],
+) -> Converted:
+    """Convert an analyzed plan; ``df`` is the query as Spark runs it, None if it refuses to.
+
+    InvalidArgumentError for options that do not fit, before anything runs.
+    """
+    before = catalyst.refusals(plan)
+
+    def unconverted(note: str, conversion: Conversion | None = None) -> Converted:
+        takes = df is not None and len(before) < len(OUTPUT_MODES)
+        refusal = "" if takes else next(iter(before.values()), "a stream stands in a subquery")
+        return Converted(df if takes else None, False, note, refusal, conversion)
+
+    if not catalyst.is_streaming(plan):
+        return unconverted("no stream is read")
+    if operators_in(plan):
+        return unconverted("it holds an operator of lsmstate already, and one may stand in a query")
+    try:
+        read = read_plan(catalyst, plan)
+    except InvalidArgumentError as unread:
+        return unconverted(str(unread))
+    conversion = largest_group(read.tree)
+    if not conversion.multi_joins:
+        return unconverted(_reasons(conversion) or _no_joins(conversion), conversion)
+    trap = _silent_trap(conversion.after)
+    if trap:
+        return unconverted(trap, conversion)
+    rebuilt = _rebuilt(read, conversion, rows, options)
+    after = catalyst.refusals(rebuilt)
+    if df is not None and "append" in after and "append" not in before:
+        return unconverted(
+            f"converted, it would not run in append mode: {after['append']}", conversion
+        )
+    if df is None or len(after) == len(OUTPUT_MODES):
+        reason = next(iter(after.values()), "a stream stands in a subquery")
+        return Converted(None, False, "", reason, conversion)
+    return Converted(catalyst.dataframe(rebuilt), True, _reasons(conversion), "", conversion)
+
+
+def largest_group(tree: Node) -> Conversion:
+    """The conversion of the group with most inputs alone, of several the first."""
+    conversion = two_step_convert(tree)
+    if len(conversion.multi_joins) < 2:
+        return conversion
+    largest = max(conversion.multi_joins, key=lambda found: len(found.inputs))
+    reason = (
+        f"Spark allows one operator of this kind in a query, and group {largest.group} of "
+        f"{len(largest.inputs)} inputs is larger"
+    )
+    others = {
+        join.handle
+        for join, verdict in conversion.verdicts.items()
+        if verdict.group not in (None, largest.group)
+    }
+    return two_step_convert(
+        tree, lambda join: reason if join.handle in others else inner_join_of_streams(join)
+    )
+
+
+def _reasons(conversion: Conversion) -> str:
+    """Why joins of streams were not merged."""
+    return "; ".join(
+        dict.fromkeys(
+            verdict.reason
+            for join, verdict in conversion.verdicts.items()
+            if verdict.group is None and all(map(is_streaming, join.inputs))
+        )
+    )
+
+
+def _no_joins(conversion: Conversion) -> str:
+    return f"there is no join {'of streams ' if conversion.verdicts else ''}in it"
+
+
+def _silent_trap(after: Node) -> str:
+    """What would give fewer rows without an error: joins above ours that wait for a watermark."""
+    for node in parents_first(after):
+        if (
+            isinstance(node, Join)
+            and node.kind != "inner"
+            and all(map(is_streaming, node.inputs))
+            and any(isinstance(below, MultiJoin) for below in parents_first(node))
+        ):
+            return (
+                f"a {node.kind} join of streams stands above the joins, and waits for a watermark "
+                "that the operator does not pass on"
+            )
+    return ""
+
+
+def _rebuilt(
+    read: ReadPlan, conversion: Conversion, rows: Mapping[str, int], options: Mapping[str, Any]
+) -> Any:
+    catalyst = read.catalyst
+
+    def write_join(multi_join: MultiJoin) -> tuple[Any, Mapping[Any, Any]]:
+        frames = [catalyst.dataframe(writer.plan(node)) for node in multi_join.inputs]
+        joined = joined_frames(multi_join, frames, rows, options)
+        plan = joined._jdf.queryExecution().analyzed()
+        return plan, result_columns(catalyst, multi_join, plan)
+
+    writer = PlanWriter(read, write_join)
+    return writer.plan(pruned(conversion.after))

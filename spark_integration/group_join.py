@@ -1,0 +1,101 @@
+"""A multi-way join of a plan as a ``multiway_join`` over DataFrames."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+
+from joins.plan.conditions import Column
+from joins.plan.join_tree import MultiJoin, Node, Source, parents_first
+from joins.plan.signature import leaf_name, signature
+from lsmstate.errors import InvalidArgumentError
+from spark_integration.api import multiway_join
+from spark_integration.catalyst import Catalyst
+from spark_integration.operator_options import nearest
+from spark_integration.residual import quoted
+
+#: Under which the checkpoint keeps the join it was started with.
+SIGNATURE: Final = "multi-way join"
+
+
+def joined_frames(
+    multi_join: MultiJoin,
+    frames: Sequence[DataFrame],
+    rows: Mapping[str, int],
+    options: Mapping[str, Any],
+) -> DataFrame:
+    """The join of the frames, which hold the columns of the inputs in their order; its columns
+    are those of all inputs, in order.
+
+    ``rows`` by input's name go before what the sources' sizes say. InvalidArgumentError if the
+    operator refuses the inputs, or a name in ``rows`` is none of theirs.
+    """
+    names = input_names(multi_join)
+    columns = [column_names(node) for node in multi_join.inputs]
+    streams = {
+        name: frame.toDF(*own) for name, frame, own in zip(names, frames, columns, strict=True)
+    }
+    condition = " AND ".join(
+        " = ".join(f"{quoted(names[at])}.{quoted(columns[at][place])}" for at, place in pair)
+        for members in _key_places(multi_join)
+        for pair in pairwise(members)
+    )
+    needs_shares = any(len(key.members) < len(names) for key in multi_join.keys)
+    sizes = _sizes(multi_join, names, rows)
+    pins = {SIGNATURE: signature(multi_join)}
+    return multiway_join(
+        streams, condition, rows=sizes if needs_shares else None, pins=pins, **options
+    )
+
+
+def input_names(multi_join: MultiJoin) -> list[str]:
+    """A name for each input: its alias or source, numbered where it occurs again."""
+    return list(_distinct(map(leaf_name, multi_join.inputs)))
+
+
+def column_names(node: Node) -> list[str]:
+    """A name for each column: its own, numbered where it occurs again."""
+    return list(_distinct(column.name for column in node.columns))
+
+
+def result_columns(catalyst: Catalyst, multi_join: MultiJoin, plan: Any) -> dict[Column, Any]:
+    """The attribute of each of the join's columns in the plan of its result."""
+    return dict(zip(multi_join.columns, catalyst.output_attributes(plan), strict=True))
+
+
+def _distinct(names: Iterable[str]) -> Iterator[str]:
+    """Spark tells names apart without regard to case."""
+    taken: set[str] = set()
+    for name in names:
+        found, number = name, 1
+        while found.lower() in taken:
+            number += 1
+            found = f"{name}_{number}"
+        taken.add(found.lower())
+        yield found
+
+
+def _key_places(multi_join: MultiJoin) -> list[list[tuple[int, int]]]:
+    """Per key class (input, position of the column) of its members, which are columns by now."""
+    columns = [[*node.columns] for node in multi_join.inputs]
+    return [
+        [(at, columns[at].index(value)) for at, value in key.members if isinstance(value, Column)]
+        for key in multi_join.keys
+    ]
+
+
+def _sizes(multi_join: MultiJoin, names: Sequence[str], rows: Mapping[str, int]) -> dict[str, int]:
+    """Rows per input, in proportion: as given, else by the sizes of the sources."""
+    for name in rows:
+        if name not in names:
+            raise InvalidArgumentError(
+                f"rows[{name!r}]: there is no such input; did you mean "
+                f"{nearest(name, tuple(names))!r}? Inputs: {', '.join(names)}"
+            )
+    found = dict(rows)
+    for name, node in zip(names, multi_join.inputs, strict=True):
+        stored = [s.rows for s in parents_first(node) if isinstance(s, Source) and s.rows]
+        if name not in found and stored:
+            found[name] = max(stored)
+    return found

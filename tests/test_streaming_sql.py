@@ -1,0 +1,208 @@
+"""SQL and DataFrames whose joins are merged into one operator: the rows of Spark and of DuckDB."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark")
+
+from spark_streams import FileStream, pieces
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.spark import streaming_sql, to_multiway
+
+pytestmark = pytest.mark.spark
+
+VIEWS = ("cust", "ord", "line", "nation")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FileStream]:
+    """Customers, orders, lines in three files each, and a small table; some keys are null."""
+    rng = random.Random(11)
+    home = tmp_path_factory.mktemp("views")
+
+    def some(values: list[Any], kind: pa.DataType) -> pa.Array:
+        return pa.array([None if rng.random() < 0.05 else v for v in values], kind)
+
+    cust = pa.table(
+        {
+            "ck": some(list(range(50)), pa.int32()),
+            "nk": some([i % 5 for i in range(50)], pa.int32()),
+            "seg": [f"s{i % 3}" for i in range(50)],
+        }
+    )
+    ord_ = pa.table(
+        {
+            "ok": some([rng.randrange(100) for _ in range(150)], pa.int64()),
+            "ck": some([rng.randrange(60) for _ in range(150)], pa.int64()),
+            "price": pa.array([rng.randrange(100) for _ in range(150)], pa.int32()),
+        }
+    )
+    line = pa.table(
+        {
+            "ok": some([rng.randrange(110) for _ in range(300)], pa.int32()),
+            "qty": some([rng.randrange(9) for _ in range(300)], pa.int32()),
+            "note": [f"n{i % 7}" for i in range(300)],
+        }
+    )
+    nation = pa.table({"nk": pa.array(range(5), pa.int32()), "name": [f"N{i}" for i in range(5)]})
+    return {
+        "cust": FileStream(home / "cust", "ck INT, nk INT, seg STRING").add(*pieces(cust, 3)),
+        "ord": FileStream(home / "ord", "ok BIGINT, ck BIGINT, price INT").add(*pieces(ord_, 3)),
+        "line": FileStream(home / "line", "ok INT, qty INT, note STRING").add(*pieces(line, 3)),
+        "nation": FileStream(home / "nation", "nk INT, name STRING").add(nation),
+    }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _views(spark: Any, files: dict[str, FileStream]) -> Iterator[None]:
+    for name, stream in files.items():
+        df = spark.read.parquet(str(stream.directory)) if name == "nation" else stream.read(spark)
+        df.createOrReplaceTempView(name)
+    yield
+    for name in files:
+        spark.catalog.dropTempView(name)
+
+
+def in_duckdb(files: dict[str, FileStream], sql: str) -> list[tuple[Any, ...]]:
+    with duckdb.connect() as db:
+        for name, stream in files.items():
+            db.execute(f"CREATE VIEW {name} AS SELECT * FROM {stream.sql}")
+        return db.execute(sql).fetchall()
+
+
+def run(query: Any, home: Path, mode: str = "append") -> list[list[tuple[Any, ...]]]:
+    """The rows of each micro-batch."""
+    batches: list[list[tuple[Any, ...]]] = []
+
+    def keep(df: Any, _number: int) -> None:
+        batches.append([tuple(row) for row in df.collect()])
+
+    started = (
+        query.writeStream.outputMode(mode)
+        .foreachBatch(keep)
+        .option("checkpointLocation", str(home / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    started.awaitTermination()
+    return batches
+
+
+def assert_appends(query: Any, sql: str, files: dict[str, FileStream], home: Path) -> None:
+    found = Counter(row for batch in run(query, home) for row in batch)
+    expected = Counter(in_duckdb(files, sql))
+    assert found == expected
+    assert len(expected) > 20, "a query without rows shows nothing"
+
+
+AROUND = """
+WITH big AS (SELECT ok + 0 AS ok, ck, price * 2 AS twice FROM ord WHERE price > 10)
+SELECT c.seg, name, o.twice - l.qty AS left_over, l.note, o2.price AS again
+FROM cust c JOIN nation n ON c.nk = n.nk
+JOIN big o ON o.ck = c.ck
+JOIN (SELECT * FROM line WHERE note <> 'n3') l ON l.ok = o.ok
+JOIN ord o2 ON o2.ok = l.ok
+WHERE l.qty + c.nk < 9 AND (seg = 's1' OR o.twice > 30)"""
+
+
+def test_everything_around_the_joins(spark: Any, files: dict[str, FileStream], tmp_path: Path):
+    """CTE, view, filters, projections, expressions as keys, a self-join and a static table."""
+    query = streaming_sql(spark, AROUND, buckets=4, memory="8m")
+    assert query.is_converted
+    assert query.note == ""
+    assert query.schema == spark.sql(AROUND).schema
+    assert "MultiJoin 1 of 4 inputs" in query.explain_multiway()
+    assert_appends(query, AROUND, files, tmp_path)
+
+
+TOP = """
+SELECT seg, sum(price * qty) AS total, count(*) AS n
+FROM cust, ord, line WHERE cust.ck = ord.ck AND ord.ok = line.ok
+GROUP BY seg HAVING count(*) > 1 ORDER BY total DESC LIMIT 2"""
+
+
+def test_aggregate_sort_and_limit_in_complete_mode(
+    spark: Any, files: dict[str, FileStream], tmp_path: Path
+):
+    """Spark itself runs no join of streams in complete mode."""
+    query = streaming_sql(spark, TOP, buckets=4, rows={"line": 2})
+    batches = run(query, tmp_path, "complete")
+    assert batches[-1] == in_duckdb(files, TOP)
+    assert len(batches[-1]) == 2
+
+
+def test_aggregate_in_update_mode(spark: Any, files: dict[str, FileStream], tmp_path: Path):
+    """The newest row of each group is the answer; a CTE used twice is one operator."""
+    sql = """WITH o AS (SELECT ok, ck, price FROM ord WHERE price > 5)
+        SELECT a.ok, count(*) AS n, max(b.price) AS most
+        FROM o a JOIN line l ON l.ok = a.ok JOIN o b ON b.ok = a.ok GROUP BY a.ok"""
+    query = streaming_sql(spark, sql, strict=True, buckets=4)
+    newest = {row[0]: row for batch in run(query, tmp_path, "update") for row in batch}
+    assert sorted(newest.values()) == sorted(in_duckdb(files, sql))
+
+
+def test_dataframe_with_drop_duplicates(spark: Any, files: dict[str, FileStream], tmp_path: Path):
+    cust, ord_, line = (spark.table(name) for name in ("cust", "ord", "line"))
+    df = (
+        cust.where("nk > 0")
+        .join(ord_, "ck")
+        .join(line, ord_.ok == line.ok)
+        .select(line.ok, "seg")
+        .dropDuplicates()
+    )
+    query = to_multiway(df, buckets=4)
+    assert query.is_converted
+    assert query.schema == df.schema
+    sql = """SELECT DISTINCT l.ok, seg FROM cust c JOIN ord o ON c.ck = o.ck
+        JOIN line l ON o.ok = l.ok WHERE nk > 0"""
+    assert_appends(query, sql, files, tmp_path)
+
+
+def test_a_checkpoint_of_another_join_is_refused(
+    spark: Any, files: dict[str, FileStream], tmp_path: Path
+):
+    def query(key: str, columns: str = "seg, price, note") -> Any:
+        sql = f"SELECT {columns} FROM cust, ord, line WHERE cust.ck = ord.ck AND {key} = line.ok"
+        return streaming_sql(spark, sql, buckets=2)
+
+    run(query("ord.ok"), tmp_path)
+    run(query("ord.ok", "concat(seg, note), price"), tmp_path)  # the same join, used otherwise
+    for other in (query("ord.ok + 1"), query("ord.ok", "seg, price")):
+        with pytest.raises(Exception, match="line") as refusal:
+            run(other, tmp_path)
+        assert "this checkpoint was started with" in str(refusal.value)
+        assert "the query now has" in str(refusal.value)
+
+
+def test_what_is_left_to_spark(spark: Any):
+    """Unconverted with a note, or refused: each with its reason."""
+    outer = "SELECT * FROM cust c JOIN ord o ON c.ck = o.ck LEFT JOIN line l ON l.ok = o.ok"
+    cases = {
+        "SELECT seg FROM cust": "there is no join in it",
+        "SELECT name FROM nation": "no stream is read",
+        "SELECT * FROM cust c JOIN ord o ON c.ck < o.ck": "no equality links its two sides",
+        "SELECT * FROM cust c JOIN nation n ON c.nk = n.nk": "there is no join of streams in it",
+        outer: "a left outer join of streams stands above",
+    }
+    for sql, reason in cases.items():
+        query = streaming_sql(spark, sql)
+        assert not query.is_converted
+        assert reason in query.note
+        assert reason in query.explain_multiway()
+        with pytest.raises(InvalidArgumentError, match="strict=True"):
+            streaming_sql(spark, sql, strict=True)
+    with pytest.raises(InvalidArgumentError, match="staged"):
+        _ = streaming_sql(spark, outer).dataframe
+    subquery = (
+        "SELECT * FROM cust c, ord o WHERE c.ck = o.ck AND price > (SELECT avg(price) FROM ord)"
+    )
+    with pytest.raises(InvalidArgumentError, match="staged"):
+        _ = streaming_sql(spark, subquery).dataframe
