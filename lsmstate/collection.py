@@ -91,7 +91,7 @@ def _ancestors(read: Callable[[str], Named], commit: str | None) -> Iterator[int
 
 
 def _needed_by(read: Callable[[str], Named], commit: str) -> frozenset[str]:
-    """None if it was never sealed: no pointer can name it."""
+    """No files if it was never sealed: no pointer can name it."""
     try:
         return read(commit).files
     except CorruptionError:

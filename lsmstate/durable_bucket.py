@@ -154,9 +154,14 @@ class DurableBucket:
         """A file of which only the sections at the end can be read."""
         cache = process_memory().cache
         try:
-            return Sst(self._path(name), cache)
+            copy = Sst(self._path(name), cache)
+            copy.section("edit")
+            return copy
         except FileNotFoundError:
             pass
+        except CorruptionError:
+            # It says nothing of the durable file, and would be taken for one never sealed.
+            self._cache.drop(self._path(name))
         size = self._sizes.get(name)
         if size is None:
             raise FileNotFoundError(errno.ENOENT, _MISSING, self._durable(name))

@@ -3,10 +3,11 @@
 import os
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from durable_cases import append, attempt, bucket_at, expected, held, rows_of, run_batch
+from durable_cases import OPTIONS, append, attempt, bucket_at, expected, held, rows_of, run_batch
 from flaky_filesystem import flaky
 
 from lsmstate import retries
@@ -224,6 +225,27 @@ def test_damage_at_the_durable_place_names_its_file(tmp_path):
         path.unlink(missing_ok=True)
         path.write_bytes(whole)
         assert held(bucket_at(filesystem, tmp_path / f"{how} 2"), pointer) == expected([0], 3000)
+
+
+@pytest.mark.parametrize("how", ["end", "cut"])
+def test_what_damaged_copies_of_commits_say_is_not_collected_by(tmp_path, how):
+    """Of each micro-batch two attempts commit; Spark may come back with the pointer of either."""
+    filesystem, _ = flaky(tmp_path / "far")
+    options = replace(OPTIONS, retained_batches=4)
+    pointer, committed = None, []
+    for batch in range(12):
+        bucket = bucket_at(filesystem, tmp_path / "cache")  # as another worker has it
+        for copy in copies(bucket):
+            if parse_attempt_file(copy.name).kind == "commit":
+                damage(copy, how)
+        late = run_batch(bucket, batch, pointer, 2000, options)
+        pointer = run_batch(bucket, batch, pointer, 2000, options)
+        committed.append((late, pointer))
+    assert committed[0][0].partition(":")[0] not in durable_files(tmp_path / "far")
+    other = bucket_at(filesystem, tmp_path / "another machine")
+    for batch in range(8, 12):
+        for kept in committed[batch]:
+            assert held(other, kept) == expected(range(batch + 1), 2000)
 
 
 # Reading only, and refusals -----------------------------------------------------------------
