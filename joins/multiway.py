@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Mapping
 from datetime import datetime
-from types import TracebackType
 
 import pyarrow as pa
 
@@ -199,12 +198,7 @@ class MultiwayJoin:
     def __enter__(self) -> "MultiwayJoin":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

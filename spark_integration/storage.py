@@ -75,7 +75,7 @@ class Storage:
 
     def keep(self) -> str:
         """A number under which ``kept`` finds it in this process."""
-        for key, other in _kept.items():
+        for key, other in list(_kept.items()):  # another thread may add one meanwhile
             if other == self:
                 return key
         key = uuid.uuid4().hex

@@ -8,7 +8,6 @@ restart finds the former.
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -254,9 +253,3 @@ def joined(rows: Rows) -> Counter[tuple[Any, ...]]:
                     if third == key:
                         found[(key, a, key, b, key, c)] += 1
     return found
-
-
-def abandon(attempt: Attempt) -> None:
-    """Close an attempt whose own error does not matter any more."""
-    with suppress(Exception):
-        attempt.close()

@@ -20,7 +20,7 @@ from simulated_spark import NAMES, Attempt, Rows, SimulatedSpark, State, buckets
 
 from lsmstate import manifest
 from lsmstate.compactor import Merge
-from lsmstate.errors import FormatVersionError
+from lsmstate.errors import FormatVersionError, LsmStateError
 from lsmstate.file_names import parse_attempt_file
 from lsmstate.lsm_store import LsmStore
 from lsmstate.memory_budget import process_memory
@@ -342,6 +342,6 @@ def ends(attempt: Attempt) -> bool:
     """Whether the attempt came to its end; files it needs may be gone, or be refused to it."""
     try:
         attempt.run()
-    except Exception:  # noqa: BLE001 - a zombie may die of anything; that it harms nobody counts
+    except (LsmStateError, OSError):
         return False
     return True

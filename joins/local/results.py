@@ -1,7 +1,6 @@
 """What a local join hands out: pieces of result rows, worked out as they are asked for."""
 
 from collections.abc import Iterator
-from types import TracebackType
 
 import pyarrow as pa
 
@@ -38,12 +37,7 @@ class Results(Iterator[pa.RecordBatch]):
     def __enter__(self) -> "Results":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
