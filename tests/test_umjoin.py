@@ -17,7 +17,7 @@ from oracle import counted, joined
 
 from cython_ext.key_codec import KeyCodec
 from joins.local.cross_product import Side, cross_product
-from joins.local.umjoin import SLICE_ROWS, MatchRates, UMJoin
+from joins.local.umjoin import SLICE_ROWS, UMJoin
 from joins.spec import JoinSpec
 from lsmstate.arrow_sizes import row_sizes
 from lsmstate.backends import open_attempt
@@ -401,17 +401,6 @@ def test_unknown_streams_and_columns_are_refused():
             join.process("secnd", batch_of([1]))
         with pytest.raises(InvalidArgumentError, match="label"):
             join.process("first", batch_of([1]).rename_columns(["id", "label"]))
-
-
-def test_the_most_selective_stream_is_probed_first():
-    spec = JoinSpec.create(dict.fromkeys("abcd", INT), ["id"])
-    rates = MatchRates(spec)
-    assert rates.order("b") == ["a", "c", "d"]
-    rates.record("b", "a", 100, 90)
-    rates.record("b", "c", 90, 80)
-    rates.record("b", "d", 80, 1)
-    assert rates.order("b") == ["d", "c", "a"]
-    assert rates.order("a") == ["b", "c", "d"]
 
 
 def test_an_absent_key_ends_the_probing():

@@ -17,6 +17,7 @@ from cython_ext.key_codec import KeyBatch, KeyCodec
 from joins.graph_spec import GraphSpec, Index
 from joins.key_types import cast_key
 from joins.local.cross_product import Numbers
+from joins.local.probe_order import ProbeOrder
 from joins.local.results import Results, check_finished
 from lsmstate.arrow_sizes import least_row_bytes, pieces_of, row_sizes
 from lsmstate.errors import InvalidArgumentError
@@ -32,7 +33,14 @@ class GraphJoin:
     Not thread-safe. The store belongs to the caller, who commits and closes it.
     """
 
-    def __init__(self, spec: GraphSpec, store: MultimapStore, piece_bytes: int = 1 << 20) -> None:
+    def __init__(
+        self,
+        spec: GraphSpec,
+        store: MultimapStore,
+        piece_bytes: int = 1 << 20,
+        probe_order: ProbeOrder | None = None,
+    ) -> None:
+        """``probe_order``: what an operator of the same join has learned before."""
         if piece_bytes < 1:
             raise InvalidArgumentError(f"piece_bytes={piece_bytes!r}: must be at least 1")
         wanted = [schema.name for schema in spec.stream_schemas]
@@ -46,7 +54,7 @@ class GraphJoin:
         self._piece_bytes = piece_bytes
         self._codecs: dict[tuple[int, ...], KeyCodec] = {}
         self._least_bytes = {name: least_row_bytes(schema) for name, schema in spec.streams.items()}
-        self._rates = _MatchRates()
+        self._probe_order = probe_order or ProbeOrder()
         self._unfinished: Results | None = None
 
     def process(self, stream: str, batch: pa.RecordBatch) -> Results:
@@ -122,21 +130,23 @@ class GraphJoin:
         yield from self._fetched(found, name)
 
     def _looked_up(self, found: "Combinations") -> "Combinations":
-        """Existence in every stream in reach, most selective first; reads no row."""
+        """Existence in every stream in reach, in the order learned; reads no row."""
         reach: dict[str, Index] = {}
         for name in self._spec.streams:
             if name not in found.bound and name not in found.partners:
                 index = self._spec.index_from(found.bound.keys(), name)
                 if index is not None:
                     reach[name] = index
-        for name in self._rates.order(reach):
+        asking = " ".join(found.bound)
+        for name in self._probe_order.order(asking, reach):
             if len(found) == 0:
                 break
             index = reach[name]
             keys = self._encode(index.classes, self._keys(found, index.classes))
             distinct, groups = _grouped(keys)
             probe = self._store.probe(index.name, distinct)
-            self._rates.record(index, len(distinct), int(np.count_nonzero(probe.counts)))
+            present = int(np.count_nonzero(probe.counts))
+            self._probe_order.record(asking, name, len(distinct), present)
             found = found.with_partner(name, Partner(index, probe, groups))
             found = found.take(np.flatnonzero(probe.counts[groups]))
         return found
@@ -257,29 +267,6 @@ class Combinations:
 
     def without_partner(self, name: str) -> "Combinations":
         return Combinations(self.bound, {n: p for n, p in self.partners.items() if n != name})
-
-
-class _MatchRates:
-    """Which index to look into first: the one that let the smallest share of keys through so far.
-
-    Follows from what this operator has processed alone; the order never changes the result.
-    """
-
-    def __init__(self) -> None:
-        self._asked: dict[str, int] = {}
-        self._matched: dict[str, int] = {}
-
-    def order(self, reach: Mapping[str, Index]) -> list[str]:
-        """The streams of ``reach``, most selective first; ties in their own order."""
-        return sorted(reach, key=lambda name: self._rate(reach[name].name))
-
-    def record(self, index: Index, asked: int, matched: int) -> None:
-        """``asked`` keys were looked up, ``matched`` of them are there."""
-        self._asked[index.name] = self._asked.get(index.name, 0) + asked
-        self._matched[index.name] = self._matched.get(index.name, 0) + matched
-
-    def _rate(self, index: str) -> float:
-        return (self._matched.get(index, 0) + 1) / (self._asked.get(index, 0) + 2)
 
 
 def _grouped(keys: KeyBatch) -> tuple[KeyBatch, Numbers]:

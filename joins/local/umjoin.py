@@ -14,6 +14,7 @@ from cython_ext.key_codec import KeyBatch, KeyCodec
 from joins.local.combine import Combiner, GroupedRows
 from joins.local.cross_product import Numbers
 from joins.local.join_inputs import JoinInputs
+from joins.local.probe_order import ProbeOrder
 from joins.local.results import Results, check_finished
 from joins.spec import JoinSpec
 from lsmstate.arrow_sizes import pieces_of, row_sizes
@@ -30,7 +31,14 @@ class UMJoin:
     Not thread-safe. The store belongs to the caller, who commits and closes it.
     """
 
-    def __init__(self, spec: JoinSpec, store: JoinInputs, piece_bytes: int = 1 << 20) -> None:
+    def __init__(
+        self,
+        spec: JoinSpec,
+        store: JoinInputs,
+        piece_bytes: int = 1 << 20,
+        probe_order: ProbeOrder | None = None,
+    ) -> None:
+        """``probe_order``: what an operator of the same join has learned before."""
         if piece_bytes < 1:
             raise InvalidArgumentError(f"piece_bytes={piece_bytes!r}: must be at least 1")
         if not store.streams.keys() >= spec.streams.keys():
@@ -43,7 +51,7 @@ class UMJoin:
         self._piece_bytes = piece_bytes
         self._codec = KeyCodec(spec.key_schema)
         self._combiner = Combiner(spec.streams, spec.output_schema, piece_bytes)
-        self._rates = MatchRates(spec)
+        self._probe_order = probe_order or ProbeOrder()
         self._unfinished: Results | None = None
 
     def process(
@@ -102,17 +110,19 @@ class UMJoin:
                 yield from self._combiner.combined({stream: own}, probes, survivors)
 
     def _probe(self, stream: str, keys: KeyBatch) -> tuple[dict[str, Probe], Numbers]:
-        """Existence in every other stream, most selective first, without reading a row."""
+        """Existence in every other stream, in the order learned, without reading a row."""
         survivors = np.arange(len(keys), dtype=np.int64)
         probes: dict[str, Probe] = {}
-        for other in self._rates.order(stream):
+        others = [name for name in self._spec.streams if name != stream]
+        for other in self._probe_order.order(stream, others):
             if len(survivors) == 0:
                 break
             probe = probes[other] = self._store.probe(other, keys, survivors)
             asked = len(survivors)
             survivors = survivors[probe.counts[survivors] > 0]
-            self._rates.record(stream, other, asked, len(survivors))
-        return probes, survivors
+            self._probe_order.record(stream, other, asked, len(survivors))
+        # So that what is combined next does not depend on the order.
+        return {name: probes[name] for name in others if name in probes}, survivors
 
 
 class Arrived:
@@ -122,27 +132,3 @@ class Arrived:
         self.rows = rows
         self.keys = keys
         self.sizes = sizes
-
-
-class MatchRates:
-    """Which stream to probe first: the one that let the smallest share of keys through so far.
-
-    Follows from what this operator has processed alone; the order never changes the result.
-    """
-
-    def __init__(self, spec: JoinSpec) -> None:
-        self._names = tuple(spec.streams)
-        self._asked = {(a, b): 2 for a in self._names for b in self._names}
-        self._matched = {(a, b): 1 for a in self._names for b in self._names}
-
-    def order(self, stream: str) -> list[str]:
-        """The other streams, most selective first; ties in the order of the spec."""
-        others = [name for name in self._names if name != stream]
-        return sorted(
-            others, key=lambda name: self._matched[stream, name] / self._asked[stream, name]
-        )
-
-    def record(self, stream: str, other: str, asked: int, matched: int) -> None:
-        """``asked`` keys of ``stream`` were probed in ``other``, ``matched`` of them are there."""
-        self._asked[stream, other] += asked
-        self._matched[stream, other] += matched
