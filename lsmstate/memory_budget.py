@@ -38,30 +38,30 @@ class ProcessMemory:
         self.process = os.getpid()
         # Weak: a store that nobody closed and nobody holds any more counts no longer.
         self._stores: WeakKeyDictionary[Flushable, int] = WeakKeyDictionary()
-        self._lock = threading.Lock()
+        # Reentrant: the garbage collector may close a store at any point.
+        self._lock = threading.RLock()
 
     def enter(self, store: Flushable, limit_bytes: int) -> None:
         """Count a store in. MemoryLimitError if the cap cannot carry one more."""
         with self._lock:
-            limit = max([limit_bytes, *self._stores.values()])
-            needed = MINIMUM_MEMORY_BYTES + STORE_MEMORY_BYTES * (len(self._stores) + 1)
+            others = self._open()
+            limit = max([limit_bytes, *others.values()])
+            needed = MINIMUM_MEMORY_BYTES + STORE_MEMORY_BYTES * (len(others) + 1)
             if needed > limit:
                 raise MemoryLimitError(
-                    f"{len(self._stores) + 1} open stores need a memory cap of {needed} bytes, it "
+                    f"{len(others) + 1} open stores need a memory cap of {needed} bytes, it "
                     f"is {limit}; raise memory_bytes or close a store"
                 )
-            is_first = not self._stores
             self._stores[store] = limit_bytes
-            self._set_limit(limit)
-        if is_first:
+            self._set_limit()
+        if not others:
             self.budget.reset_peak()
 
     def leave(self, store: Flushable) -> None:
         """Count a store out; the cache stays, within the cap that remains."""
         with self._lock:
             self._stores.pop(store, None)
-            if self._stores:
-                self._set_limit(max(self._stores.values()))
+            self._set_limit()
 
     def memtable_limit(self, own_limit: int) -> int:
         """Bytes one store's memtable may take, so that all together keep to their share."""
@@ -71,26 +71,35 @@ class ProcessMemory:
         """Flush the largest memtables of another store; False if there are none to flush. A store
         that another thread is using is passed over: waiting for it could be waiting in a circle.
         So is one with unfinished reads, which would keep its memory."""
-        with self._lock:
-            others = [store for store in self._stores if store is not asking]
+        others = self._others(asking)
         sizes = {id(store): store.memtable_bytes for store in others}
         others.sort(key=lambda store: sizes[id(store)], reverse=True)
         return any(sizes[id(store)] > 0 and store.try_flush() for store in others)
 
     def bytes_beside(self, asking: Flushable) -> int:
         """Bytes of the memtables of all other stores."""
-        with self._lock:
-            others = [store for store in self._stores if store is not asking]
-        return sum(store.memtable_bytes for store in others)
+        return sum(store.memtable_bytes for store in self._others(asking))
 
-    def _set_limit(self, limit: int) -> None:
-        self.budget.limit = limit
-        if self.budget.total_bytes > limit:
-            self.cache.clear()
+    def _open(self) -> dict[Flushable, int]:
+        """The open stores and their caps: a copy, as one may be closed while they are looked at."""
+        alive = [store for ref in self._stores.keyrefs() if (store := ref()) is not None]
+        return {store: self._stores.get(store, 0) for store in alive}
+
+    def _others(self, asking: Flushable) -> list[Flushable]:
+        with self._lock:
+            return [store for store in self._open() if store is not asking]
+
+    def _set_limit(self) -> None:
+        """The largest cap of the open stores; that of the last one stays."""
+        limit = max(self._open().values(), default=0)
+        if limit:
+            self.budget.limit = limit
+            if self.budget.total_bytes > limit:
+                self.cache.clear()
 
 
 _memory: ProcessMemory | None = None
-_memory_lock = threading.Lock()
+_memory_lock = threading.RLock()
 
 
 def process_memory() -> ProcessMemory:
@@ -105,7 +114,7 @@ def process_memory() -> ProcessMemory:
 def _forget_the_parents_lock() -> None:
     """Another thread of the parent may have held it when the child was forked."""
     global _memory_lock
-    _memory_lock = threading.Lock()
+    _memory_lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_forget_the_parents_lock)
