@@ -14,7 +14,8 @@ from cython_ext.block cimport (
     next_entry, restart_before, restart_place,
 )
 from cython_ext.coding cimport compare, put_bytes, release
-from cython_ext.memtable cimport Memtable, MemtableSource, Node, StreamList, list_of
+from cython_ext.memtable cimport Memtable, MemtableSource, list_of
+from cython_ext.skiplist cimport Node, StreamList, key_of
 from cython_ext.sst_reader cimport USE_SCAN, Sst, SstSource
 
 
@@ -41,7 +42,7 @@ cdef class BackwardMemtableSource(MemtableSource):
 
     cdef void _step(self) noexcept nogil:
         cdef StreamList* stream_list = list_of(self.memtable, self.stream)
-        self.following = _last_before(stream_list, self.node.key, self.node.key_size)
+        self.following = _last_before(stream_list, key_of(self.node), self.node.key_size)
         if self.following == NULL:
             self._enter_from_behind(<int64_t> self.stream - 1)
 
@@ -73,7 +74,7 @@ cdef Node* _last_before(
     cdef int level
     for level in range(stream_list.height - 1, -1, -1):
         other = node.next[level].node
-        while other != NULL and compare(other.key, other.key_size, key, size) < 0:
+        while other != NULL and compare(key_of(other), other.key_size, key, size) < 0:
             node = other
             other = node.next[level].node
     return NULL if node == stream_list.head else node

@@ -3,8 +3,9 @@ from libc.stdint cimport int32_t, int64_t, uint32_t
 from cython_ext.budget cimport Budget
 from cython_ext.key_codec cimport KeyBatch
 from cython_ext.key_ranges cimport KeyRanges
-from cython_ext.memtable cimport Memtable, Node
+from cython_ext.memtable cimport Memtable
 from cython_ext.row_codec cimport RowCodec
+from cython_ext.skiplist cimport Node
 from cython_ext.sst_probe cimport HitList, ProbeCounters
 
 cdef struct RunHits:

@@ -9,16 +9,17 @@ import numpy as np
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcmp, memset
+from libc.string cimport memset
 
 from cython_ext.budget cimport PROBE, Budget
 from cython_ext.entries cimport FLAG_RESET
 from cython_ext.key_codec cimport KeyBatch
 from cython_ext.key_ranges cimport KeyRanges
-from cython_ext.memtable cimport (
-    MAX_HEIGHT, Memtable, Node, StreamList, find_node, list_of, start_path,
-)
+from cython_ext.memtable cimport Memtable, list_of
 from cython_ext.row_codec cimport RowCodec
+from cython_ext.skiplist cimport (
+    GROUP, Finger, Node, Search, StreamList, find_group, found_node, settle_finger, start_finger,
+)
 from cython_ext.sst_probe cimport Hit, ProbeCounters, probe_sst
 from cython_ext.sst_reader cimport Sst
 
@@ -167,11 +168,12 @@ cdef class Lookup:
 
     def search_memtable(self, Memtable memtable not None) -> None:
         """Look the keys up in a memtable, newer than every run; memtables come oldest first."""
-        cdef Node* path[MAX_HEIGHT]
-        cdef Node* node
+        cdef Finger finger
+        cdef Search searches[GROUP]
         cdef Node** nodes
-        cdef Py_ssize_t i
-        cdef size_t position, size
+        cdef Py_ssize_t i = 0
+        cdef int k, count
+        cdef size_t position
         cdef const uint8_t* key
         cdef StreamList* stream_list
         if self.selected_count == 0:
@@ -182,14 +184,20 @@ cdef class Lookup:
             return
         nodes = self._add_memtable(memtable)
         with nogil:
-            start_path(stream_list, path)
-            for i in range(self.selected_count):
-                position = self.selected[i]
-                key = self.keys.data + self.keys.offsets[position]
-                size = self.keys.offsets[position + 1] - self.keys.offsets[position]
-                node = find_node(stream_list, path, key, size)
-                if node != NULL and node.key_size == size and memcmp(node.key, key, size) == 0:
-                    nodes[position] = node
+            start_finger(stream_list, &finger)
+            while i < self.selected_count:
+                count = <int> min(GROUP, self.selected_count - i)
+                for k in range(count):
+                    position = self.selected[i + k]
+                    searches[k].key = self.keys.data + self.keys.offsets[position]
+                    searches[k].size = (
+                        self.keys.offsets[position + 1] - self.keys.offsets[position]
+                    )
+                find_group(stream_list, &finger, searches, count)
+                for k in range(count):
+                    nodes[self.selected[i + k]] = found_node(&searches[k])
+                settle_finger(stream_list, &finger, &searches[count - 1])
+                i += count
 
     cdef Node** _add_memtable(self, Memtable memtable) except NULL:
         """Room for one node per key position."""

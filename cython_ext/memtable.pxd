@@ -5,39 +5,12 @@ from cython_ext.entries cimport EntrySource, RowRef
 from cython_ext.key_codec cimport KeyBatch
 from cython_ext.key_ranges cimport KeyRanges
 from cython_ext.row_codec cimport RowBatch
-
-cdef enum:
-    MAX_HEIGHT = 16
+from cython_ext.skiplist cimport Chunk, Finger, Node, Search, StreamList
 
 cdef struct RowHead:
     uint32_t size
     uint32_t ordinal
     uint64_t sequence
-
-cdef struct Chunk:
-    Chunk* next
-    uint32_t used
-    uint32_t capacity
-    # rows follow: RowHead and bytes, each padded to 8
-
-cdef struct Link:
-    Node* node
-    uint64_t prefix        # of that node, so that most comparisons need not visit it
-
-cdef struct Node:
-    Chunk* first
-    Chunk* last
-    uint64_t row_bytes
-    uint32_t rows
-    uint32_t key_size
-    uint8_t* key
-    uint8_t height
-    uint8_t flags
-    Link next[1]           # `height` of them
-
-cdef struct StreamList:    # the skip list of one stream
-    Node* head             # of height MAX_HEIGHT, without a key; NULL: nothing was stored yet
-    int height             # levels in use
 
 
 cdef class Memtable:
@@ -54,24 +27,25 @@ cdef class Memtable:
     cdef readonly KeyRanges deleted    # of everything older than this table
     cdef bint _written
     cdef int users                 # see retain
-    cdef StreamList* _list_for_writing(self, uint32_t stream) except? NULL
+    cdef StreamList* _list_for_writing(self, KeyBatch keys) except? NULL
     cdef bint _full(self, size_t size) noexcept nogil
     cdef Node* _make(self, const uint8_t* key, size_t size, int height) noexcept nogil
     cdef int _random_height(self) noexcept nogil
+    cdef Py_ssize_t _write(
+        self, KeyBatch keys, RowBatch rows, bint appending, uint64_t sequence, Py_ssize_t place
+    ) except -1
+    cdef Py_ssize_t _add_rows(
+        self, Node* node, KeyBatch keys, RowBatch rows, uint64_t sequence, Py_ssize_t place,
+        Py_ssize_t end,
+    ) noexcept nogil
+    cdef void _forget_rows(self, Node* node) noexcept nogil
     cdef Node* _place(
-        self, StreamList* stream_list, Node** path, const uint8_t* key, size_t size
+        self, StreamList* stream_list, Finger* finger, const Search* search
     ) noexcept nogil
     cdef uint8_t* _row_space(self, Node* node, size_t size) noexcept nogil
 
 # The list of a stream, NULL if nothing of it is stored.
 cdef StreamList* list_of(Memtable memtable, uint32_t stream) noexcept nogil
-# Put the finger at the start of a list.
-cdef void start_path(const StreamList* stream_list, Node** path) noexcept nogil
-# The first node whose key is not less, or NULL; `path` is a finger kept over ascending keys.
-cdef Node* find_node(
-    const StreamList* stream_list, Node** path, const uint8_t* key, size_t size
-) noexcept nogil
-
 
 cdef class MemtableSource(EntrySource):
     cdef Memtable memtable

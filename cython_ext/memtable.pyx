@@ -1,25 +1,28 @@
 """Ordered multimap in memory: a skip list per stream, a node per key, chunks of rows at it.
 
-Keys of a batch come sorted, so the list is walked once per batch with a finger: the path to the
-last key is the start of the search for the next. Rows are appended to the node's last chunk;
-chunks double up to 32 KiB. Nothing is ever moved, so pointers to rows hold until clear().
+Keys of a batch come sorted, so the list is walked once per batch, with a finger and some keys at a
+time (skiplist.pyx). Rows are appended to the node's last chunk; chunks double up to 32 KiB. Nothing
+is ever moved, so pointers to rows hold until clear().
 Heights come from a generator with a fixed seed: the same appends make the same table.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 from cython_ext.arena cimport Arena
 from cython_ext.budget cimport MEMTABLE, Budget
-from cython_ext.coding cimport compare
 from cython_ext.entries cimport FLAG_RESET, EntrySource, RowRef
 from cython_ext.key_codec cimport KeyBatch
 from cython_ext.key_ranges cimport KeyRanges
 from cython_ext.row_codec cimport RowBatch
+from cython_ext.skiplist cimport (
+    GROUP, MAX_HEIGHT, Chunk, Finger, Node, Search, StreamList, check_levels, find_group,
+    find_node, found_node, head_bytes, head_key_size, insert_node, key_of, node_at, settle_finger,
+    start_finger, start_path,
+)
 
 cdef extern from *:
-    uint64_t __builtin_bswap64(uint64_t) nogil
     void __builtin_prefetch(const void*) nogil
 
 cdef enum:
@@ -29,71 +32,10 @@ cdef uint32_t CHUNK_BYTES = 32 * 1024
 cdef int64_t SLAB_BYTES = 2 * 1024 * 1024  # a huge page
 
 
-cdef inline uint64_t _prefix(const uint8_t* key, size_t size) noexcept nogil:
-    """Bytes 2 to 10 of a stored key, big-endian, zero-padded."""
-    cdef uint64_t prefix = 0
-    cdef size_t i
-    if size >= 10:
-        memcpy(&prefix, key + 2, 8)
-        return __builtin_bswap64(prefix)
-    for i in range(2, size):
-        prefix |= (<uint64_t> key[i]) << (56 - 8 * (i - 2))
-    return prefix
-
-
-cdef inline int _order(
-    const Link* link, uint64_t prefix, const uint8_t* key, size_t size
-) noexcept nogil:
-    """Sign of the linked node's key against the key; unequal prefixes never visit the node."""
-    if link.prefix != prefix:
-        return -1 if link.prefix < prefix else 1
-    if link.node.key_size <= 10 and size <= 10:
-        return (link.node.key_size > size) - (link.node.key_size < size)
-    return compare(link.node.key, link.node.key_size, key, size)
-
-
 cdef StreamList* list_of(Memtable memtable, uint32_t stream) noexcept nogil:
     if stream >= memtable.list_count or memtable.lists[stream].head == NULL:
         return NULL
     return &memtable.lists[stream]
-
-
-cdef void start_path(const StreamList* stream_list, Node** path) noexcept nogil:
-    cdef int level
-    for level in range(MAX_HEIGHT):
-        path[level] = stream_list.head
-
-
-cdef Node* find_node(
-    const StreamList* stream_list, Node** path, const uint8_t* key, size_t size
-) noexcept nogil:
-    """The first node that is not less than the key; the path is the way to it, and serves the
-    next search as a finger if keys ascend. Invariant: on each level the path stands at the last
-    node less than the key searched before. So a search climbs only as high as the distance
-    demands, and a node reached by a step on one level is ahead of the path on all lower ones."""
-    cdef uint64_t prefix = _prefix(key, size)
-    cdef int level = 0
-    cdef Node* node
-    cdef Link* link
-    cdef bint moved = False
-    while level + 1 < stream_list.height:
-        link = &path[level].next[level]
-        if link.node == NULL or _order(link, prefix, key, size) >= 0:
-            break
-        level += 1
-    node = path[level]
-    while True:
-        link = &node.next[level]
-        while link.node != NULL and _order(link, prefix, key, size) < 0:
-            node = link.node
-            link = &node.next[level]
-            moved = True
-        path[level] = node
-        if level == 0:
-            return link.node
-        level -= 1
-        if not moved:
-            node = path[level]
 
 
 cdef class Memtable:
@@ -149,82 +91,86 @@ cdef class Memtable:
     ) -> int:
         """Insert the valid rows from place `start` of the key order on; returns the place
         reached, less than n_valid if the table is full. Pass the result as `start` to the next."""
-        cdef Py_ssize_t place = start
-        cdef size_t position, size
-        cdef uint8_t* key
-        cdef uint8_t* space
-        cdef RowHead head
-        cdef Node* path[MAX_HEIGHT]
-        cdef Node* node
-        cdef StreamList* stream_list
         if keys.n != rows.n:
             raise ValueError(f"{keys.n} keys for {rows.n} rows")
-        if place >= keys.n_valid:
-            return place
-        stream_list = self._list_for_writing(_stream_of(keys))
-        if stream_list == NULL:
-            return place
-        self._note(sequence)
-        with nogil:
-            start_path(stream_list, path)
-            while place < keys.n_valid:
-                position = keys.order[place]
-                key = keys.data + keys.offsets[position]
-                node = self._place(
-                    stream_list, path, key, keys.offsets[position + 1] - keys.offsets[position]
-                )
-                if node == NULL:
-                    break
-                size = rows.offsets[position + 1] - rows.offsets[position]
-                if place + AHEAD < keys.n_valid:
-                    _prefetch_row(rows, keys.order[place + AHEAD])
-                space = self._row_space(node, size)
-                if space == NULL:
-                    break
-                head.size = <uint32_t> size
-                head.ordinal = <uint32_t> position
-                head.sequence = sequence
-                memcpy(space, &head, sizeof(RowHead))
-                memcpy(space + sizeof(RowHead), rows.data + rows.offsets[position], size)
-                node.rows += 1
-                node.row_bytes += size
-                self.rows += 1
-                self.row_bytes += size
-                place += 1
-        return place
+        return self._write(keys, rows, True, sequence, start)
 
     def delete(self, KeyBatch keys not None, uint64_t sequence, Py_ssize_t start) -> int:
         """Forget the rows of the keys and mark that older ones are deleted; else as append."""
-        cdef Py_ssize_t place = start
-        cdef size_t position
-        cdef Node* path[MAX_HEIGHT]
+        return self._write(keys, None, False, sequence, start)
+
+    cdef Py_ssize_t _write(
+        self, KeyBatch keys, RowBatch rows, bint appending, uint64_t sequence, Py_ssize_t place
+    ) except -1:
+        """Append rows, or delete keys; the place reached."""
+        cdef Search searches[GROUP]
+        cdef Py_ssize_t ends[GROUP]
+        cdef Finger finger
         cdef Node* node
         cdef StreamList* stream_list
+        cdef int i, count
         if place >= keys.n_valid:
             return place
-        stream_list = self._list_for_writing(_stream_of(keys))
+        stream_list = self._list_for_writing(keys)
         if stream_list == NULL:
             return place
         self._note(sequence)
         with nogil:
-            start_path(stream_list, path)
+            start_finger(stream_list, &finger)
             while place < keys.n_valid:
-                position = keys.order[place]
-                node = self._place(
-                    stream_list, path, keys.data + keys.offsets[position],
-                    keys.offsets[position + 1] - keys.offsets[position],
-                )
-                if node == NULL:
-                    break
-                self.rows -= node.rows
-                self.row_bytes -= node.row_bytes
-                node.rows = 0
-                node.row_bytes = 0
-                node.first = NULL
-                node.last = NULL
-                node.flags |= FLAG_RESET
-                place += 1
+                count = _gather(keys, place, searches, ends)
+                find_group(stream_list, &finger, searches, count)
+                _prefetch_chunks(searches, count)
+                for i in range(count):
+                    node = self._place(stream_list, &finger, &searches[i])
+                    if node == NULL:
+                        return place
+                    if appending:
+                        place = self._add_rows(node, keys, rows, sequence, place, ends[i])
+                        if place < ends[i]:
+                            return place
+                    else:
+                        self._forget_rows(node)
+                        node.flags |= FLAG_RESET
+                        place = ends[i]
+                settle_finger(stream_list, &finger, &searches[count - 1])
         return place
+
+    cdef Py_ssize_t _add_rows(
+        self, Node* node, KeyBatch keys, RowBatch rows, uint64_t sequence, Py_ssize_t place,
+        Py_ssize_t end,
+    ) noexcept nogil:
+        """The rows of one key; the place reached."""
+        cdef size_t position, size
+        cdef uint8_t* space
+        cdef RowHead head
+        head.sequence = sequence
+        while place < end:
+            position = keys.order[place]
+            size = rows.offsets[position + 1] - rows.offsets[position]
+            if place + AHEAD < keys.n_valid:
+                _prefetch_row(rows, keys.order[place + AHEAD])
+            space = self._row_space(node, size)
+            if space == NULL:
+                break
+            head.size = <uint32_t> size
+            head.ordinal = <uint32_t> position
+            memcpy(space, &head, sizeof(RowHead))
+            memcpy(space + sizeof(RowHead), rows.data + rows.offsets[position], size)
+            node.rows += 1
+            node.row_bytes += size
+            self.rows += 1
+            self.row_bytes += size
+            place += 1
+        return place
+
+    cdef void _forget_rows(self, Node* node) noexcept nogil:
+        self.rows -= node.rows
+        self.row_bytes -= node.row_bytes
+        node.rows = 0
+        node.row_bytes = 0
+        node.first = NULL
+        node.last = NULL
 
     def _note(self, uint64_t sequence) -> None:
         if not self._written:
@@ -232,10 +178,14 @@ cdef class Memtable:
             self._written = True
         self.last_sequence = sequence
 
-    cdef StreamList* _list_for_writing(self, uint32_t stream) except? NULL:
-        """The list of a stream, made if need be; NULL without an exception if there is no room."""
+    cdef StreamList* _list_for_writing(self, KeyBatch keys) except? NULL:
+        """The list of a batch's stream, made if need be; NULL without an exception if there is no
+        room. The batch has a valid key."""
         cdef StreamList* lists
-        cdef uint32_t i
+        cdef uint32_t i, stream
+        cdef size_t least = keys.order[0], greatest = keys.order[keys.n_valid - 1]
+        cdef const uint8_t* key = keys.data + keys.offsets[least]
+        stream = (<uint32_t> key[0] << 8) | key[1]
         if stream >= self.list_count:
             lists = <StreamList*> realloc(self.lists, (stream + 1) * sizeof(StreamList))
             if lists == NULL:
@@ -246,7 +196,11 @@ cdef class Memtable:
             self.lists = lists
             self.list_count = stream + 1
         if self.lists[stream].head == NULL:
-            self.lists[stream].head = self._make(NULL, 0, MAX_HEIGHT)
+            self.lists[stream].head = self._make(key, head_key_size(
+                key, keys.offsets[least + 1] - keys.offsets[least],
+                keys.data + keys.offsets[greatest],
+                keys.offsets[greatest + 1] - keys.offsets[greatest],
+            ), MAX_HEIGHT)
         return &self.lists[stream] if self.lists[stream].head != NULL else NULL
 
     cdef bint _full(self, size_t size) noexcept nogil:
@@ -259,12 +213,11 @@ cdef class Memtable:
         return self.arena.held_bytes + max(<int64_t> size, self.arena.slab_bytes) > self._limit_bytes
 
     cdef Node* _make(self, const uint8_t* key, size_t size, int height) noexcept nogil:
-        cdef size_t head = sizeof(Node) + (height - 1) * sizeof(Link)
         cdef Node* node
         cdef int level
-        if self._full(head + size):
+        if self._full(head_bytes(height) + size):
             return NULL
-        node = <Node*> self.arena.allocate(head + size)
+        node = <Node*> self.arena.allocate(head_bytes(height) + size)
         if node == NULL:
             return NULL
         node.first = NULL
@@ -274,9 +227,8 @@ cdef class Memtable:
         node.flags = 0
         node.height = <uint8_t> height
         node.key_size = <uint32_t> size
-        node.key = <uint8_t*> node + head
         if size:
-            memcpy(node.key, key, size)
+            memcpy(key_of(node), key, size)
         for level in range(height):
             node.next[level].node = NULL
         return node
@@ -293,25 +245,15 @@ cdef class Memtable:
         return height
 
     cdef Node* _place(
-        self, StreamList* stream_list, Node** path, const uint8_t* key, size_t size
+        self, StreamList* stream_list, Finger* finger, const Search* search
     ) noexcept nogil:
         """The node of the key, made if need be; NULL if there is no room."""
-        cdef Node* node = find_node(stream_list, path, key, size)
-        cdef uint64_t prefix = _prefix(key, size)
-        cdef int height, level
-        if node != NULL and _order(&path[0].next[0], prefix, key, size) == 0:
-            return node
-        height = self._random_height()
-        node = self._make(key, size, height)
+        cdef Node* node = node_at(finger, search)
         if node == NULL:
-            return NULL
-        if height > stream_list.height:
-            stream_list.height = height
-        for level in range(height):
-            node.next[level] = path[level].next[level]
-            path[level].next[level].node = node
-            path[level].next[level].prefix = prefix
-        self.keys += 1
+            node = self._make(search.key, search.size, self._random_height())
+            if node != NULL:
+                insert_node(stream_list, finger, search, node)
+                self.keys += 1
         return node
 
     cdef uint8_t* _row_space(self, Node* node, size_t size) noexcept nogil:
@@ -321,7 +263,10 @@ cdef class Memtable:
         if chunk == NULL or chunk.capacity - chunk.used < wanted:
             capacity = wanted
             if chunk != NULL:
-                capacity = 2 * <size_t> chunk.capacity
+                # As much as before; most keys that have a second row have no third one.
+                capacity = chunk.capacity
+                if chunk != node.first:
+                    capacity *= 2
                 if capacity > CHUNK_BYTES:
                     capacity = CHUNK_BYTES
                 if capacity < wanted:
@@ -377,7 +322,7 @@ cdef class Memtable:
         for stream in range(self.list_count):
             if self.lists[stream].head == NULL:
                 continue
-            _check_levels(&self.lists[stream])
+            check_levels(&self.lists[stream])
             node = self.lists[stream].head.next[0].node
             while node != NULL:
                 keys += 1
@@ -387,24 +332,38 @@ cdef class Memtable:
             raise AssertionError(f"{keys} keys and {rows} rows, counted {self.keys}, {self.rows}")
 
 
-cdef int _check_levels(StreamList* stream_list) except -1:
-    cdef int level
-    cdef Link* link
-    cdef Link* following
-    for level in range(stream_list.height):
-        link = &stream_list.head.next[level]
-        while link.node != NULL:
-            following = &link.node.next[level]
-            if link.node.height <= level:
-                raise AssertionError(f"a node of height {link.node.height} on level {level}")
-            if link.prefix != _prefix(link.node.key, link.node.key_size):
-                raise AssertionError("a link has another prefix than its node's key")
-            if following.node != NULL and compare(
-                link.node.key, link.node.key_size, following.node.key, following.node.key_size
-            ) >= 0:
-                raise AssertionError("keys out of order")
-            link = following
-    return 0
+cdef int _gather(
+    KeyBatch keys, Py_ssize_t place, Search* searches, Py_ssize_t* ends
+) noexcept nogil:
+    """The next distinct keys, up to GROUP of them; the places of each reach up to its end."""
+    cdef const uint8_t* key
+    cdef size_t position, size
+    cdef int count = 0
+    while place < keys.n_valid:
+        position = keys.order[place]
+        key = keys.data + keys.offsets[position]
+        size = keys.offsets[position + 1] - keys.offsets[position]
+        if count == 0 or size != searches[count - 1].size or memcmp(
+            key, searches[count - 1].key, size
+        ):
+            if count == GROUP:
+                break
+            searches[count].key = key
+            searches[count].size = size
+            count += 1
+        place += 1
+        ends[count - 1] = place
+    return count
+
+
+cdef inline void _prefetch_chunks(const Search* searches, int count) noexcept nogil:
+    """Of the keys that are there already."""
+    cdef int i
+    cdef Node* node
+    for i in range(count):
+        node = found_node(&searches[i])
+        if node != NULL:
+            __builtin_prefetch(node.last)
 
 
 cdef inline void _prefetch_row(RowBatch rows, size_t position) noexcept nogil:
@@ -412,11 +371,6 @@ cdef inline void _prefetch_row(RowBatch rows, size_t position) noexcept nogil:
     cdef const uint8_t* row = rows.data + rows.offsets[position]
     __builtin_prefetch(row)
     __builtin_prefetch(row + 64)
-
-
-cdef inline uint32_t _stream_of(KeyBatch keys) noexcept nogil:
-    """The stream of a batch with at least one key."""
-    return (<uint32_t> keys.data[0] << 8) | keys.data[1]
 
 
 cdef class MemtableSource(EntrySource):
@@ -443,7 +397,7 @@ cdef class MemtableSource(EntrySource):
         if self.node == NULL:
             return 0
         self._step()
-        self.key = self.node.key
+        self.key = key_of(self.node)
         self.key_size = self.node.key_size
         self.flags = self.node.flags
         self.rows = self.node.rows

@@ -9,9 +9,8 @@ from libc.stdint cimport uint8_t
 from cython_ext.arena cimport Arena
 from cython_ext.coding cimport compare
 from cython_ext.key_ranges cimport KeyRanges
-from cython_ext.memtable cimport (
-    MAX_HEIGHT, Memtable, Node, StreamList, find_node, list_of, start_path,
-)
+from cython_ext.memtable cimport Memtable, list_of
+from cython_ext.skiplist cimport MAX_HEIGHT, Node, StreamList, find_node, key_of, start_path
 
 cdef enum:
     MOST_RANGE_BYTES = 64 * 1024  # every probe of a run looks through its ranges: few are kept
@@ -44,13 +43,8 @@ cdef int _forget(Memtable memtable, bytes low, bytes high) except -1:
     with nogil:
         start_path(stream_list, path)
         node = find_node(stream_list, path, start, start_size)
-        while node != NULL and compare(node.key, node.key_size, end, end_size) < 0:
-            memtable.rows -= node.rows
-            memtable.row_bytes -= node.row_bytes
-            node.rows = 0
-            node.row_bytes = 0
-            node.first = NULL
-            node.last = NULL
+        while node != NULL and compare(key_of(node), node.key_size, end, end_size) < 0:
+            memtable._forget_rows(node)
             node.flags = 0  # older rows are deleted by the range
             node = node.next[0].node
     return 0

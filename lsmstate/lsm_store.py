@@ -331,8 +331,8 @@ class LsmStore(StoreReads):
         """See store.MultimapStore.snapshot. Cost: none, or a flush if the memtables that snapshots
         retain would take more than the store's share for memtables."""
         with self._guard.reading():
-            kept = self._holds.nbytes_beside(self._memtables.all)
-            if kept and kept + self._memtables.nbytes > self._memtables.limit_bytes:
+            kept = self._holds.nbytes_beside(self._memtables.all) + self._memtables.nbytes
+            if self._holds.nbytes_beside(()) and kept > self._memtables.limit_bytes:
                 self.flush()
             tiers = Tiers(self._runs.version.runs, self._seal_memtable())
             hold = self._holds.hold(tiers)

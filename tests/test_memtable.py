@@ -76,6 +76,27 @@ def test_many_batches_of_sorted_and_scattered_keys():
     assert (table.first_sequence, table.last_sequence) == (1, 59)
 
 
+def test_keys_that_do_not_begin_as_those_of_the_first_batch():
+    """What the first batch's keys have in common is left out of the prefixes that are compared."""
+    budget, _ = memory()
+    table = Memtable(budget, 32 << 20)
+    chance = random.Random(13)
+    common = b"customer-0000"
+    model = {}
+    beginnings = [common, common, b"", b"a", b"customer", b"customer-00001", b"customer-1", b"z"]
+    for sequence in range(1, 40):
+        begin = common if sequence == 1 else chance.choice(beginnings)
+        keys = [begin + b"%d" % chance.randrange(10**9) for _ in range(50)]
+        keys += [] if sequence == 1 else [b"", common, common[:5], chance.choice(list(model))]
+        rows = [b"%d-%d" % (sequence, i) for i in range(len(keys))]
+        table.append(key_batch(*keys), row_batch(*rows), sequence, 0)
+        for key, row in zip(keys, rows, strict=True):
+            model.setdefault(key, []).append(row)
+        table.check()
+    assert table.source().entries() == stored(model)
+    assert table.source().entries(b"\0\0" + common[:5])[0][0] == b"\0\0" + common[:5]
+
+
 def test_a_full_table_is_taken_up_again_where_it_stopped():
     """However often one batch fills a table: every row is in exactly one of them, in order."""
     budget, _ = memory()

@@ -1,0 +1,1 @@
+"""Skip lists; used from Cython only."""
