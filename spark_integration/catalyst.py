@@ -6,7 +6,7 @@ round trip at the first use finds out whether this one has all it needs.
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
@@ -55,7 +55,7 @@ class Catalyst:
         self.spark = spark
         self._session: Any = spark._jsparkSession
         try:
-            self._jvm: Any = spark._jvm
+            self._jvm = cast(Any, spark._jvm)
             catalyst = self._jvm.org.apache.spark.sql.catalyst
             self._expressions = catalyst.expressions
             self._logical = catalyst.plans.logical

@@ -26,8 +26,8 @@ from joins.changes import (
 from joins.join_types import required_streams
 from joins.local.change_results import Changed, Emitter
 from joins.local.combine import GroupedRows, starts_of
+from joins.local.probe_order import ProbeOrder
 from joins.local.results import Results, check_finished
-from joins.local.umjoin import MatchRates
 from lsmstate.arrow_sizes import row_sizes
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
 from lsmstate.null_safe_store import null_safe_keys, null_safe_schema
@@ -69,7 +69,7 @@ class ChangeJoin:
         self._codec = KeyCodec(spec.keys.key_schema)
         self._null_codec = KeyCodec(null_safe_schema(spec.keys.key_schema))
         self._row_codecs = {name: RowCodec(spec.streams[name]) for name in spec.operations}
-        self._rates = MatchRates(spec.keys)
+        self._probe_order = ProbeOrder()
         self._piece_bytes = piece_bytes
         self._emitter = Emitter(spec, piece_bytes)
         self._required = required_streams(spec.tree)
@@ -214,16 +214,19 @@ class ChangeJoin:
         if stream not in self._spec.shown:
             keys = keys[changed.had != changed.has]
         probes: dict[str, Probe] = {}
-        order = self._rates.order(stream)
+        others = [name for name in self._spec.streams if name != stream]
+        order = self._probe_order.order(stream, others)
         for other in sorted(order, key=lambda name: name not in self._required):
             if len(keys) == 0:
                 return
             probe = probes[other] = self._store.probe(other, changed.keys, keys)
             asked = len(keys)
             found = keys[probe.counts[keys] > 0]
-            self._rates.record(stream, other, asked, len(found))
+            self._probe_order.record(stream, other, asked, len(found))
             if other in self._required:
                 keys = found
+        # So that the order of the results does not depend on that of probing.
+        probes = {name: probes[name] for name in others}
         yield from self._emitter.changed(stream, changed, probes, keys)
 
 
