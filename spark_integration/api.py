@@ -1,17 +1,30 @@
 """multiway_join: named streaming DataFrames and a condition -> one streaming DataFrame."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from joins.change_spec import ChangeSpec
+from joins.from_clause import is_from_clause
 from joins.graph_spec import GraphSpec, create_spec
+from joins.how import How, TypedCondition, typed_condition
+from joins.local.change_join import check_unmatched
 from joins.spec import Condition, output_names
-from joins.split_condition import SplitCondition, split_condition
+from joins.split_condition import split_condition
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.state_place import DEFAULT_CACHE
+from spark_integration.change_join import (
+    change_join_function,
+    change_output,
+    change_settings,
+    change_spec,
+    explained,
+    routes_null_keys,
+)
 from spark_integration.inputs import Inputs, session_of
 from spark_integration.join_function import (
     CoercedSpec,
@@ -29,14 +42,19 @@ from spark_integration.stateful_operator import default_buckets, stateful_operat
 from spark_integration.storage import Storage
 
 _OPERATOR: Final = "multiway_join"
+_OPTIONS: Final = ("how", "emit", "changes", "unmatched", "rows", "shares", *OPTION_NAMES)
 #: Names kept for later versions, with the only value this one accepts.
-_RESERVED: Final = {"how": "inner", "event_time": None, "late": None, "retention": None}
+_RESERVED: Final = {"event_time": None, "late": None, "retention": None}
 
 
 def multiway_join(
     streams: Mapping[str, DataFrame],
     on: Condition,
     *,
+    how: How = "inner",
+    emit: str = "append",
+    changes: Mapping[str, str] | None = None,
+    unmatched: str = "count",
     memory: int | str = "64m",
     backend: str = "lsm",
     buckets: int | None = None,
@@ -66,6 +84,17 @@ def multiway_join(
     proportion, which makes the copies few; ``shares`` sets the buckets per key instead, as in
     ``{"c.id": 2, "o.id": 4}``. The first start's choice is kept; ``explain_join`` shows it.
 
+    **Beyond inner**, where all streams share one key: ``how`` is the join type of the streams after
+    the first ("inner", "left", "right", "full", "semi", "anti"), or a mapping of streams to types;
+    or ``on`` says all of it: ``"o LEFT JOIN p ON o.id = p.order_id"``. With ``how`` and equalities
+    a stream is compared with those streams that they name, as in SQL; with lists of columns, with
+    whichever stream before it has a row, as in SQL's USING. Where a later row may take back a
+    result ``emit="changes"`` is needed: a column ``op`` comes first, ``+I`` for a result that
+    comes, ``-D`` for one that goes. ``changes={"p": "kind"}`` says that a stream is a changelog
+    and names its operation column (+I, -U, +U, -D), which is not part of the result. A row that
+    is taken back and is not there is left out and counted in the workers' log, as in Flink, or
+    with ``unmatched="error"`` fails the query.
+
     **Columns of the result.** All columns of all inputs, in the order of ``streams``. A name that
     occurs in one input only stays; one that occurs in several becomes ``<stream>_<column>``
     (``o_day``, ``p_day``). Name columns by these names: ``joined["o_day"]`` or ``F.col("o_day")``.
@@ -83,7 +112,7 @@ def multiway_join(
     ``{"compression": "zstd"}``. ``memory`` and ``options`` may change with every start of a query.
     ``pins`` are settings of your own, by name, that the checkpoint keeps: a later start with others
     is refused, and both are shown.
-    ``how``, ``event_time``, ``late`` and ``retention`` are reserved.
+    ``event_time``, ``late`` and ``retention`` are reserved.
 
     The result may stand once in a query: to use it twice, write it once with ``foreachBatch``, or
     to a table that other queries read. In ``foreachBatch`` read each batch to its end: ``take``
@@ -97,18 +126,26 @@ def multiway_join(
     spark = session_of(streams, "stream", remedy)
     storage = Storage.of(spark, storage_options, cache_dir, cache)
     checked = OperatorOptions.of(memory, backend, buckets, state_dir, options, storage)
-    condition = split_condition(on) if isinstance(on, str) else SplitCondition("", ())
-    keys = _keys(streams, condition.keys or on)
+    check_unmatched(unmatched)
+    typed, rest = _condition(streams, on, how)
+    keys = _keys(streams, typed.on)
     inputs = Inputs.of(spark, streams, keys)
     is_graph = any(None in columns for columns in keys.values())
     _check_graph_options(is_graph, rows, shares)
-    spec = coerced_graph(inputs) if is_graph else CoercedSpec.of(inputs)
+    changing = change_spec(inputs, typed.tree, emit, changes)
+    if changing is not None and rest:
+        raise InvalidArgumentError(
+            f"join condition {rest[0]!r}: joins of other types and changelogs have only equalities "
+            "of keys; filter the inputs before, or the result: multiway_join(...).where(...)"
+        )
+    spec: CoercedSpec | GraphSpec | ChangeSpec
+    spec = changing or (coerced_graph(inputs) if is_graph else CoercedSpec.of(inputs))
     plan = StatefulPlan(
         operator=_OPERATOR,
         inputs=inputs.plans,
         state=spec.stream_schemas,
         output=spec.output_schema,
-        settings={**_pinned(inputs, checked), **(pins or {})},
+        settings={**_pinned(inputs, checked), **change_settings(changing), **(pins or {})},
         keeps_null_keys=False,
         output_mode="append",
         options=checked.store,
@@ -120,22 +157,30 @@ def multiway_join(
         storage=storage,
         storage_key=storage.keep(),
     )
+    if isinstance(spec, ChangeSpec):
+        plan = replace(
+            plan,
+            explanation=f"{plan.explanation}\n{explained(spec)}",
+            routes_null_keys=routes_null_keys(spec),
+        )
+        output = change_output(spec, {name: frame.schema for name, frame in streams.items()})
+        return stateful_operator(plan, inputs, change_join_function(spec, unmatched), output)
     if isinstance(spec, GraphSpec):
         plan = with_shares(plan, spec, rows or {}, shares)
         function = graph_join_function(spec, inputs)
     else:
         function = join_function(spec)
     joined = stateful_operator(plan, inputs, function, _output(streams))
-    return filtered(joined, streams, condition.rest)
+    return filtered(joined, streams, rest)
 
 
 def _check_reserved(reserved: Mapping[str, Any]) -> None:
     for name, value in reserved.items():
         if name not in _RESERVED:
-            near = nearest(name, (*OPTION_NAMES, *_RESERVED))
+            near = nearest(name, (*_OPTIONS, *_RESERVED))
             raise InvalidArgumentError(
                 f"there is no option {name!r}; did you mean {near!r}? "
-                f"Options: {', '.join(OPTION_NAMES)}"
+                f"Options: {', '.join(_OPTIONS)}"
             )
         if value != _RESERVED[name]:
             raise InvalidArgumentError(
@@ -150,6 +195,17 @@ def _check_streams(streams: Mapping[str, DataFrame]) -> None:
             "streams must map names to at least two streaming DataFrames, such as "
             '{"o": orders, "p": payments}'
         )
+
+
+def _condition(
+    streams: Mapping[str, DataFrame], on: Condition, how: How
+) -> tuple[TypedCondition, tuple[str, ...]]:
+    """Keys and join types, and conditions that are neither."""
+    columns = {name: list(frame.schema.names) for name, frame in streams.items()}
+    if not isinstance(on, str) or is_from_clause(on):
+        return typed_condition(columns, on, how), ()
+    condition = split_condition(on)
+    return typed_condition(columns, condition.keys, how), condition.rest
 
 
 def _keys(streams: Mapping[str, DataFrame], on: Condition) -> dict[str, list[str | None]]:

@@ -77,6 +77,8 @@ class StatefulPlan:
     """What the first start pins and later ones take over, whatever they would choose now."""
     explanation: str = ""
     """For people: how the operator will work."""
+    routes_null_keys: frozenset[str] = frozenset()
+    """Inputs whose rows with null keys, which match nothing, go to a bucket all the same."""
     storage: Storage = field(default_factory=Storage)
     """How that, or the checkpoint location, is reached."""
     storage_key: str = ""

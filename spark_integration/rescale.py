@@ -176,6 +176,11 @@ class _State:
                 f"{root} is the state of a join by several keys, which cannot be rescaled; start "
                 "the query anew with another number of buckets"
             )
+        if settings.get("changelog inputs"):
+            raise InvalidArgumentError(
+                f"{root} is the state of a join of changelogs, which cannot be rescaled; start the "
+                "query anew with another number of buckets"
+            )
         return cls(spark, root, settings, pinned)
 
     def bucket(self, bucket: int) -> str:

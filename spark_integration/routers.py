@@ -31,22 +31,40 @@ class Router(Protocol):
 def router_of(plan: StatefulPlan, source: InputPlan, pinned: Pinned) -> Router:
     """The router of one input."""
     if plan.graph is None:
-        return HashRouter(source.key, pinned.buckets, plan.keeps_null_keys)
+        return HashRouter(
+            source.key,
+            pinned.buckets,
+            plan.keeps_null_keys,
+            routes_null_keys=source.name in plan.routes_null_keys,
+        )
     shares = Shares.from_json(pinned.adopted[SHARES], plan.graph)
     return SharesRouter(source, plan.graph, shares)
 
 
 class HashRouter:
-    """Each row to the bucket of its key's hash; with ``keeps_null_keys`` a null is a value."""
+    """Each row to the bucket of its key's hash; with ``keeps_null_keys`` a null is a value. With
+    ``routes_null_keys`` it is none, but its rows go somewhere too."""
 
-    def __init__(self, key: pa.Schema, buckets: int, keeps_null_keys: bool) -> None:
+    def __init__(
+        self,
+        key: pa.Schema,
+        buckets: int,
+        keeps_null_keys: bool,
+        *,
+        routes_null_keys: bool = False,
+    ) -> None:
         self._codec = KeyCodec(null_safe_schema(key) if keeps_null_keys else key)
+        self._null_codec = KeyCodec(null_safe_schema(key)) if routes_null_keys else None
         self._keeps_null_keys = keeps_null_keys
         self._buckets = buckets
 
     def route(self, keys: pa.RecordBatch) -> tuple[Numbers, Numbers]:
         encoded = self._codec.encode(null_safe_keys(keys) if self._keeps_null_keys else keys)
         buckets = bucket_of(encoded, self._buckets)
+        lacking = np.flatnonzero(buckets == NO_BUCKET)
+        if self._null_codec is not None and len(lacking):
+            others = null_safe_keys(keys.take(pa.array(lacking)))
+            buckets[lacking] = bucket_of(self._null_codec.encode(others), self._buckets)
         positions = np.flatnonzero(buckets != NO_BUCKET)
         return positions, buckets[positions]
 

@@ -44,7 +44,7 @@ def pair(frames: dict[str, Any]) -> dict[str, Any]:
     [
         ({"memmory": "64m"}, ["memmory", "did you mean 'memory'"]),
         ({"statedir": "/x"}, ["statedir", "did you mean 'state_dir'"]),
-        ({"how": "left"}, ["how='left'", "not available in this version"]),
+        ({"how": "left"}, ["LEFT JOIN", "say emit='changes'"]),
         ({"event_time": "ts"}, ["event_time='ts'", "not available in this version"]),
         ({"late": "drop"}, ["late='drop'", "not available in this version"]),
         ({"retention": "1 day"}, ["retention='1 day'", "not available in this version"]),

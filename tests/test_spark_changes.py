@@ -1,0 +1,185 @@
+"""Joins of any type and of changelogs on Spark: what stands in the end is the batch join."""
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark")
+
+from spark_streams import BACKEND, FileStream, collected, metric, pieces, run_to_end
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.spark import explain_join, multiway_join
+
+pytestmark = pytest.mark.spark
+
+TREE = "o LEFT JOIN p ON o.id = p.of FULL JOIN s ON COALESCE(o.id, p.of) = s.ref"
+CHANGES = {"emit": "changes", "changes": {"p": "op"}}
+SQL = "SELECT o.id, what, o.day AS o_day, of, euros, p.day AS p_day, ref, weight FROM "
+
+
+@pytest.fixture
+def streams(tmp_path: Path) -> dict[str, FileStream]:
+    """Orders, parcels, and payments that change; keys of different types, some null."""
+    rng = random.Random(11)
+
+    def keys(count: int, kind: pa.DataType) -> pa.Array:
+        return pa.array(
+            [None if rng.random() < 0.1 else rng.randrange(30) for _ in range(count)], kind
+        )
+
+    orders = pa.table({"id": keys(60, pa.int64()), "what": [f"w{i}" for i in range(60)],
+                       "day": pa.array(range(60), pa.int32())})  # fmt: skip
+    parcels = pa.table({"ref": keys(40, pa.int16()), "weight": [i / 4 for i in range(40)]})
+    live: list[tuple[Any, ...]] = []
+    payments = []
+    for number in range(150):
+        if live and rng.random() < 0.4:
+            row = live.pop(rng.randrange(len(live)))
+            payments.append((rng.choice(["-U", "-D"]), *row))
+        else:
+            key = None if rng.random() < 0.1 else rng.randrange(35)
+            row = (key, number % 7, number)
+            live.append(row)
+            payments.append((rng.choice(["+I", "+U"]), *row))
+    kinds = [pa.string(), pa.int32(), pa.int64(), pa.int32()]
+    names = ["op", "of", "euros", "day"]
+    columns = [pa.array(c, t) for c, t in zip(zip(*payments, strict=True), kinds, strict=True)]
+    changes = pa.table(columns, names=names)
+    return {
+        "o": FileStream(tmp_path / "o", "id BIGINT, what STRING, day INT").add(*pieces(orders, 3)),
+        "p": FileStream(tmp_path / "p", "op STRING, of INT, euros BIGINT, day INT").add(
+            *pieces(changes, 4)
+        ),
+        "s": FileStream(tmp_path / "s", "ref SMALLINT, weight DOUBLE").add(*pieces(parcels, 2)),
+    }
+
+
+def frames(spark: Any, streams: dict[str, FileStream]) -> dict[str, Any]:
+    return {name: stream.read(spark) for name, stream in streams.items()}
+
+
+def batch_join(streams: dict[str, FileStream], sql: str) -> Counter:
+    """DuckDB's join of what the streams come to."""
+    with duckdb.connect() as db:
+        for name in ("o", "s"):
+            db.execute(f"CREATE TABLE {name} AS SELECT * FROM {streams[name].sql}")
+        db.execute(
+            "CREATE TABLE p AS SELECT of, euros, day FROM "
+            f"(SELECT of, euros, day, sum(if(op[1] = '+', 1, -1)) AS n FROM {streams['p'].sql} "
+            "GROUP BY ALL), range(100) t(i) WHERE i < n"
+        )
+        return Counter(db.execute(sql.replace("LEFT SEMI", "SEMI")).fetchall())
+
+
+def net(rows: list[Any], shown: Counter) -> Counter:
+    """Follow a changelog; what is taken back must be there once the micro-batch is over."""
+    for operation, *row in rows:
+        shown[tuple(row)] += 1 if operation == "+I" else -1
+    assert min(shown.values(), default=0) >= 0
+    return +shown
+
+
+def test_a_tree_of_joins_of_a_changelog_with_a_restart(
+    spark: Any, streams: dict[str, FileStream], tmp_path: Path
+) -> None:
+    options = CHANGES | {"unmatched": "error", "buckets": 2, "backend": BACKEND, "memory": "8m"}
+    joined = multiway_join(frames(spark, streams), TREE, **options)
+    assert joined.columns == ["op", "id", "what", "o_day", "of", "euros", "p_day", "ref", "weight"]
+    assert [f.nullable for f in joined.schema] == [False] + [True] * 8
+    shown: Counter = Counter()
+    standing = net(collected(joined, tmp_path), shown)
+    assert standing == batch_join(streams, SQL + TREE)
+    assert sum(standing.values()) > 60
+    # A payment goes with its order's last result; another comes to an order that has none.
+    more_payments = {
+        "op": ["+I", "+I", "-U", "+U"],
+        "of": pa.array([77, 3, 3, 3], pa.int32()),
+        "euros": [1, 2, 2, 5],
+        "day": pa.array([1] * 4, pa.int32()),
+    }
+    streams["p"].add(pa.table(more_payments))
+    streams["o"].add(pa.table({"id": [77], "what": ["new"], "day": pa.array([1], pa.int32())}))
+    again = multiway_join(frames(spark, streams), TREE, **options)
+    more = collected(again, tmp_path)
+    assert more
+    assert net(more, shown) == batch_join(streams, SQL + TREE)
+
+
+def test_a_retraction_before_its_row_in_one_micro_batch(spark: Any, tmp_path: Path) -> None:
+    """Rows of a micro-batch come in several pieces; which row is in which says nothing."""
+    count = 40_000
+    text = ["x" * 100] * count
+    comes = pa.table({"op": ["+I"] * count, "k": list(range(count)), "text": text})
+    goes = comes.set_column(0, "op", pa.array(["-D"] * count)).slice(10)
+    a = FileStream(tmp_path / "a", "op STRING, k BIGINT, text STRING")
+    a.add(pa.concat_tables([goes, comes]))
+    b = FileStream(tmp_path / "b", "k BIGINT").add(pa.table({"k": [3, 20]}))
+    joined = multiway_join(
+        {"a": a.read(spark), "b": b.read(spark)}, "a ANTI JOIN b USING (k)", emit="changes",
+        changes={"a": "op"}, unmatched="error", buckets=2, memory="16m", backend=BACKEND,
+    )  # fmt: skip
+    shown = net([(row.op, row.k) for row in collected(joined, tmp_path)], Counter())
+    assert shown == Counter((k,) for k in range(10) if k != 3)
+
+
+def test_a_semi_join_of_rows_that_stay_is_append_only(
+    spark: Any, streams: dict[str, FileStream], tmp_path: Path
+) -> None:
+    joined = multiway_join(
+        {"o": streams["o"].read(spark), "s": streams["s"].read(spark)},
+        {"o": ["id"], "s": ["ref"]}, how="left_semi", backend=BACKEND, buckets=2,
+    )  # fmt: skip
+    assert joined.columns == ["id", "what", "day"]
+    query = run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
+    sql = "SELECT o.* FROM o LEFT SEMI JOIN s ON o.id = s.ref"
+    expected = batch_join(streams, sql)
+    assert Counter(map(tuple, spark.read.parquet(str(tmp_path / "out")).collect())) == expected
+    assert sum(metric(query, "rows_out")) == sum(expected.values()) > 10
+
+
+def test_the_types_are_pinned_and_explained(
+    spark: Any, streams: dict[str, FileStream], tmp_path: Path
+) -> None:
+    options = {"emit": "changes", "backend": BACKEND, "buckets": 2}
+    two = {name: streams[name].read(spark) for name in "os"}
+    joined = multiway_join(two, "o.id = s.ref", how="left", **options)
+    text = explain_join(joined)
+    assert "joins: o LEFT JOIN s ON o.id = s.ref" in text
+    assert "column 'op' is +I where one comes" in text
+    collected(joined, tmp_path)
+    for how, was in (("full", "o FULL JOIN s ON o.id = s.ref"), ("inner", "o JOIN s")):
+        other = multiway_join(two, "o.id = s.ref", how=how, **options)
+        with pytest.raises(Exception, match="o LEFT JOIN s ON o.id = s.ref.*" + was):
+            collected(other, tmp_path)
+    plain = multiway_join(two, "o.id = s.ref", backend=BACKEND, buckets=2)
+    with pytest.raises(Exception, match=r"LEFT JOIN s .* joins other than inner = nothing"):
+        collected(plain, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("on", "options", "words"),
+    [
+        (TREE, {}, "say emit='changes'"),
+        (TREE, {"emit": "final"}, "use emit='changes'"),
+        (TREE, {"emit": "changes", "changes": {"p": "of"}}, "'of' is int32, operations are text"),
+        (TREE, {"emit": "changes", "unmatched": "drop"}, "known: count, error"),
+        (TREE + " AND o.day < 5", {"emit": "changes"}, "'=' expected, found '<'"),
+        ("o.id = p.of AND o.id = s.ref AND o.day < 5", {"how": "left"} | CHANGES, "where"),
+        (
+            "o LEFT JOIN p ON o.id = p.of JOIN s ON o.day = s.ref",
+            {"emit": "changes"},
+            "the streams have no common key",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    spark: Any, streams: dict[str, FileStream], on: str, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=words):
+        multiway_join(frames(spark, streams), on, **options)
