@@ -1,6 +1,8 @@
 """A program that a test kills: join three streams until everything that has arrived is done.
 
 python kill_driver.py HOME FILES      (FILES a micro-batch of each of HOME/a, HOME/b, HOME/c)
+
+LSMSTATE_PROVIDER says where Spark keeps the commit pointers: see PROVIDERS.
 """
 
 import os
@@ -16,6 +18,15 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), TESTS, os.environ.get("PY
 from spark_streams import FileStream, run_to_end  # noqa: E402
 
 NAMES = ("a", "b", "c")
+_CLASS = "spark.sql.streaming.stateStore.providerClass"
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+#: Spark's state stores, by a short name. With checkpoints of format 2 each attempt's changes are
+#: files of its own.
+PROVIDERS = {
+    "hdfs": {},
+    "rocksdb": {_CLASS: _ROCKSDB},
+    "rocksdb-2": {_CLASS: _ROCKSDB, "spark.sql.streaming.stateStore.checkpointFormatVersion": "2"},
+}
 
 
 def streams(home: Path) -> dict[str, FileStream]:
@@ -41,6 +52,7 @@ def main() -> None:
         .config("spark.python.daemon.module", "faulty_daemon")
         # So few that files are collected while things die.
         .config("spark.sql.streaming.minBatchesToRetain", "4")
+        .config(map=PROVIDERS[os.environ["LSMSTATE_PROVIDER"]])
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")

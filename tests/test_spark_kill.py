@@ -4,8 +4,9 @@ Four kinds in turn: the whole session at a random file operation of ours; a zomb
 worker that is stopped at a random file operation, outlives its session, and goes on when a newer
 session has committed more; a worker alone while the session lives on; the JVM.
 
-Slow, so it runs in ``make stress``. LSMSTATE_KILLS says how many kills (default 24), LSMSTATE_SEED
-from which seed; it is printed.
+Slow, so it runs in ``make stress``: with Spark's own default state store, and with its RocksDB
+provider. LSMSTATE_KILLS says how many kills each (default 24), LSMSTATE_SEED from which seed; it is
+printed.
 """
 
 import os
@@ -23,7 +24,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from faulty_daemon import kill, session
-from kill_driver import streams
+from kill_driver import PROVIDERS, streams
 from spark_streams import assert_same_rows, committed, pieces
 
 from lsmstate.file_names import parse_attempt_file
@@ -41,12 +42,18 @@ ROWS_PER_FILE = 40
 class Driver:
     """kill_driver.py in a session of its own."""
 
-    def __init__(self, home: Path, fault: str = "", files_per_batch: int = 1) -> None:
+    def __init__(
+        self, home: Path, provider: str, fault: str = "", files_per_batch: int = 1
+    ) -> None:
         self.home = home
         self.log = home / "driver.log"
         self.mark = home / "mark"
         self.mark.unlink(missing_ok=True)
-        environment = {"LSMSTATE_FAULT": fault, "LSMSTATE_FAULT_MARK": str(self.mark)}
+        environment = {
+            "LSMSTATE_FAULT": fault,
+            "LSMSTATE_FAULT_MARK": str(self.mark),
+            "LSMSTATE_PROVIDER": provider,
+        }
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, DRIVER, str(home), str(files_per_batch)],
@@ -110,8 +117,9 @@ def files_of(home: Path, batch_id: int) -> set[str]:
 class Killer:
     """Does one kill after the other, and says of each whether it came about."""
 
-    def __init__(self, home: Path, rng: random.Random) -> None:
+    def __init__(self, home: Path, provider: str, rng: random.Random) -> None:
         self.home = home
+        self.provider = provider
         self.rng = rng
         self.driver: Driver | None = None
         #: Files that zombies wrote after they had gone on.
@@ -120,7 +128,7 @@ class Killer:
     def running(self) -> Driver:
         """A session that lives, and has committed something."""
         if self.driver is None or not self.driver.is_running:
-            self.driver = Driver(self.home)
+            self.driver = Driver(self.home, self.provider)
         self.driver.wait_for("commit")
         return self.driver
 
@@ -128,7 +136,8 @@ class Killer:
         """A new session, one of whose workers meets its fate."""
         if self.driver is not None:
             self.driver.end()
-        self.driver = Driver(self.home, f"{fault} {self.rng.randrange(1, 150)}")
+        fate = f"{fault} {self.rng.randrange(1, 150)}"
+        self.driver = Driver(self.home, self.provider, fate)
         return self.driver
 
     def operation(self) -> bool:
@@ -178,7 +187,10 @@ def ended_well(driver: Driver) -> bool:
     return driver.process.wait() == 0
 
 
-def test_whatever_is_killed_nothing_is_lost_and_nothing_doubled(tmp_path: Path) -> None:
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_whatever_is_killed_nothing_is_lost_and_nothing_doubled(
+    provider: str, tmp_path: Path
+) -> None:
     kills = int(os.environ.get("LSMSTATE_KILLS", "24"))
     seed = int(os.environ.get("LSMSTATE_SEED", str(random.SystemRandom().randrange(1 << 32))))
     print(f"LSMSTATE_SEED={seed}")
@@ -190,7 +202,7 @@ def test_whatever_is_killed_nothing_is_lost_and_nothing_doubled(tmp_path: Path) 
         texts = [f"{name}{i}" for i in range(rows)]
         table = pa.table({f"{name}_k": pa.array(keys, pa.int64()), f"{name}_text": texts})
         stream.add(*pieces(table, files))
-    killer = Killer(tmp_path, rng)
+    killer = Killer(tmp_path, provider, rng)
     done = dict.fromkeys(KINDS, 0)
     for number in range(kills):
         kind = KINDS[number % len(KINDS)]
@@ -199,7 +211,8 @@ def test_whatever_is_killed_nothing_is_lost_and_nothing_doubled(tmp_path: Path) 
         print(f"{kind}: {happened}, after batch {last_commit(tmp_path)}", flush=True)
     if killer.driver is not None:
         killer.driver.end()
-    assert ended_well(Driver(tmp_path, files_per_batch=8)), "the last start of the query failed"
+    last = Driver(tmp_path, provider, files_per_batch=8)
+    assert ended_well(last), "the last start of the query failed"
     print(f"{done}, {last_commit(tmp_path) + 1} batches, {killer.written_late} files by zombies")
     a, b, c = (stream.sql for stream in streams(tmp_path).values())
     query = f"SELECT * FROM {a} JOIN {b} ON a_k = b_k JOIN {c} ON a_k = c_k"
