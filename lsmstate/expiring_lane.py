@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cython_ext.key_codec import KeyCodec
+from cython_ext.row_codec import RowCodec
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.expiry import RING_SLOTS, EventTimes, Expiry, TimeRing
 from lsmstate.store import Mutation, StreamSchema
@@ -84,6 +85,7 @@ class Lane:
     def __init__(self, stream: StreamSchema, expiry: Expiry) -> None:
         self.schema = stream
         self.codec = KeyCodec(stream.key)
+        self.row_codec = RowCodec(stream.rows)
         self.names = slot_names(stream.name)
         self.keep = expiry.keep
         self.times = EventTimes(stream.name, expiry, stream.rows)
@@ -116,11 +118,21 @@ class Lane:
         ticks, known = self.times.of(rows)
         ring = self.state.ring.begun(ticks[known])
         due = ring.due(ticks, known)
-        places = np.where(ring.in_ring(ticks), ring.slots(ticks), self.state.out_slot)
-        places[~known] = KEPT_SLOT
+        places = self._slots_of(ring, ticks, known)
         places[due] = np.where(self._kept(rows, due), KEPT_SLOT, NOWHERE)[due]
         ring = ring.with_out(ticks[places == self.state.out_slot])
         return places, replace(self.state, ring=ring)
+
+    def places_before_due(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
+        """The slot of each row if it came before it was due, and was not moved since."""
+        return self._slots_of(self.state.ring, *self.times.of(rows))
+
+    def _slots_of(
+        self, ring: TimeRing, ticks: npt.NDArray[np.int64], known: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.int64]:
+        slots = np.where(ring.in_ring(ticks), ring.slots(ticks), self.state.out_slot)
+        slots[~known] = KEPT_SLOT
+        return slots
 
     def _kept(self, rows: pa.RecordBatch, due: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """Which of the rows that are due the user's rule keeps."""

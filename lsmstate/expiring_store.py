@@ -7,9 +7,11 @@ unread. What is due in a bucket that is not wholly so is filtered when it is rea
 is kept in the store as well, in one write with the rows it speaks of.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +21,16 @@ from cython_ext.key_codec import KeyBatch
 from lsmstate.checkpoints import Checkpoint, Checkpoints
 from lsmstate.combined_probe import CombinedProbe, FilteredProbe
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.expiring_lane import LANES, NOWHERE, OUT_SLOTS, SLOTS, Lane, LaneState, with_slots
+from lsmstate.expiring_lane import (
+    KEPT_SLOT,
+    LANES,
+    NOWHERE,
+    OUT_SLOTS,
+    SLOTS,
+    Lane,
+    LaneState,
+    with_slots,
+)
 from lsmstate.key_range import key_range
 from lsmstate.lsm_store import LsmStore
 from lsmstate.merged_entries import merged_entries
@@ -39,6 +50,7 @@ from lsmstate.store import (
 )
 from lsmstate.store_checks import check_rows, encoded_keys, refuse_advance, stream_of
 from lsmstate.store_reads import StoreReads
+from lsmstate.store_writes import StoreWrites
 
 _MOVED_BYTES = 256 << 10
 
@@ -153,7 +165,7 @@ def _visible_entries(entries: Iterator[Entries], lane: Lane) -> Iterator[Entries
             yield Entries(keys.filter(visible), left)
 
 
-class ExpiringStore(LaneReads):
+class ExpiringStore(LaneReads, StoreWrites):
     """A store some of whose streams have an expiry, over one that knows nothing of it. A row
     that is due when it arrives is not stored."""
 
@@ -208,15 +220,12 @@ class ExpiringStore(LaneReads):
         )
 
     def retract(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
-        """See store.MultimapStore.retract. With expiry it is refused: a pending retraction would
-        have to follow its row from slot to slot."""
+        """See store.MultimapStore.retract. With expiry: one of a row that is due does nothing, one
+        that waits for its row waits until the row would be due. One of a row out of the time
+        ring, more than its life ahead of the watermark, cannot wait: InvalidArgumentError."""
         if self._lane(stream) is None:
             return self._inner.retract(stream, rows, keys)
         return self.write([Mutation("retract", stream, keys, rows)])
-
-    def put(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
-        """See store.MultimapStore.put."""
-        return self.write([Mutation("put", stream, keys, rows)])
 
     def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
         """See store.StateStore.delete."""
@@ -245,13 +254,7 @@ class ExpiringStore(LaneReads):
         lane = self._lane(mutation.stream)
         if lane is None:
             return [mutation]
-        kind, stream, keys, rows = mutation
-        if kind == "retract":
-            self._inner.write([])  # a store that takes no writes at all says so first
-            raise InvalidArgumentError(
-                f"stream {stream!r} has an expiry and takes no retractions; delete the key and "
-                "append what is left of it, or use a stream without an expiry"
-            )
+        kind, _, keys, rows = mutation
         if isinstance(keys, KeyBounds):
             key_range(lane.schema, *keys)  # refused under the stream's own name
             return [mutation._replace(stream=name) for name, _ in lane.readable()]
@@ -263,21 +266,37 @@ class ExpiringStore(LaneReads):
             planned += [Mutation("delete", name, encoded) for name, _ in lane.readable()]
         if rows is not None and kind in ("append", "put"):
             places, lane.state = lane.placed(rows)
-            planned += _appends(lane, places, encoded, rows)
-        elif kind not in ("append", "put", "delete") or (rows is None) != (kind == "delete"):
+            planned += _in_slots("append", lane, places, encoded, rows)
+        elif rows is not None and kind == "retract":
+            places, lane.state = self._retracted(lane, encoded, rows)
+            planned += _in_slots("retract", lane, places, encoded, rows)
+        elif kind != "delete" or rows is not None:
             planned.append(mutation._replace(stream=lane.names[0]))  # to be refused
         return planned
 
-    def delete_range(
-        self,
-        stream: str,
-        *,
-        low: KeyValues | None = None,
-        high: KeyValues | None = None,
-        prefix: KeyValues | None = None,
-    ) -> None:
-        """See store.MultimapStore.delete_range."""
-        self.write([Mutation("delete_range", stream, KeyBounds(low, high, prefix))])
+    def _retracted(
+        self, lane: Lane, keys: KeyBatch, rows: pa.RecordBatch
+    ) -> tuple[npt.NDArray[np.int64], LaneState]:
+        """The slot of each retraction, and the state with them in it: where its row is, or will be
+        put. A row that is kept may be where it was before it was due."""
+        self._inner.write([])  # a store that takes no writes at all says so first
+        places, state = lane.placed(rows)
+        before = lane.places_before_due(rows)
+        kept = (places == KEPT_SLOT) & (before != KEPT_SLOT)
+        looked_for = kept | (places == state.out_slot)
+        for slot in np.unique(before[looked_for]):
+            asked = np.flatnonzero(looked_for & (before == slot))
+            some = rows.take(pa.array(asked))
+            held = _held(self._inner, lane, lane.names[slot], keys.take(asked), some)
+            places[asked[held]] = slot
+            if not (held | kept[asked]).all():
+                row = some.slice(int(np.flatnonzero(~(held | kept[asked]))[0]), 1).to_pylist()[0]
+                raise InvalidArgumentError(
+                    f"stream {lane.schema.name!r}: a retraction of {str(row)[:200]}, which is not "
+                    "stored, cannot wait for it: its time lies out of the buckets around the "
+                    "watermark; retract it in a write after the one that appends it"
+                )
+        return places, state
 
     # Expiring -----------------------------------------------------------------------------
 
@@ -344,7 +363,7 @@ class ExpiringStore(LaneReads):
         places, state = lane.placed(rows)
         state = replace(state, moved_rows=state.moved_rows + rows.num_rows)
         encoded = encoded_keys(lane.schema, lane.codec, keys)
-        moves = [*_appends(lane, places, encoded, rows), lane.saved(state)]
+        moves = [*_in_slots("append", lane, places, encoded, rows), lane.saved(state)]
         self._extra_rows += self._inner.write(moves)
         lane.state = state
 
@@ -390,8 +409,12 @@ class ExpiringStore(LaneReads):
         return LaneReads(self._streams, lanes, self._inner.snapshot())
 
 
-def _appends(
-    lane: Lane, places: npt.NDArray[np.int64], keys: KeyBatch, rows: pa.RecordBatch
+def _in_slots(
+    kind: Literal["append", "retract"],
+    lane: Lane,
+    places: npt.NDArray[np.int64],
+    keys: KeyBatch,
+    rows: pa.RecordBatch,
 ) -> list[Mutation]:
     """A write for each slot that rows go to."""
     planned: list[Mutation] = []
@@ -400,8 +423,30 @@ def _appends(
             continue
         positions = np.flatnonzero(places == slot)
         if len(positions) == rows.num_rows:
-            planned.append(Mutation("append", lane.names[slot], keys, rows))
+            planned.append(Mutation(kind, lane.names[slot], keys, rows))
         else:
             part = rows.take(pa.array(positions))
-            planned.append(Mutation("append", lane.names[slot], keys.take(positions), part))
+            planned.append(Mutation(kind, lane.names[slot], keys.take(positions), part))
     return planned
+
+
+def _held(
+    store: StoreReader, lane: Lane, slot: str, keys: KeyBatch, rows: pa.RecordBatch
+) -> npt.NDArray[np.bool_]:
+    """Which of the rows a slot holds, of equal ones as many as it does; no matter with null keys,
+    which are never stored. Cost: what it holds of the keys is read, a piece at a time."""
+    asked = list(zip(keys.to_pylist(), lane.row_codec.encode(rows).to_pylist(), strict=True))
+    wanted = set(asked)
+    distinct, _ = keys.distinct()
+    names = distinct.to_pylist()
+    stored: Counter[tuple[bytes | None, bytes]] = Counter()
+    probe = store.probe(slot, distinct)
+    for found in probe.fetch(np.flatnonzero(probe.counts), _MOVED_BYTES):
+        encoded = lane.row_codec.encode(found.rows).to_pylist()
+        here = zip((names[place] for place in found.positions.tolist()), encoded, strict=True)
+        stored.update(row for row in here if row in wanted)
+    held = np.zeros(len(asked), dtype=np.bool_)
+    for place, row in enumerate(asked):
+        held[place] = row[0] is None or stored[row] > 0
+        stored[row] -= 1
+    return held

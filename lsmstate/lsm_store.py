@@ -35,7 +35,7 @@ from lsmstate.row_parts import (
 from lsmstate.run_set import RunSet
 from lsmstate.snapshot import Snapshot, Snapshots
 from lsmstate.stats import CacheStats, PauseRecorder, StoreStats, WriteStats
-from lsmstate.store import KeyBounds, KeyValues, Mutation, StreamSchema
+from lsmstate.store import Mutation, StreamSchema
 from lsmstate.store_checks import (
     StoreGuard,
     check_rows,
@@ -44,14 +44,14 @@ from lsmstate.store_checks import (
     stream_of,
     streams_by_name,
 )
-from lsmstate.store_reads import StoreReads
+from lsmstate.store_writes import StoreWrites
 from lsmstate.write_path import WritePath
 from lsmstate.write_plan import WritePlanner
 
 _log = logging.getLogger(__name__)
 
 
-class LsmStore(StoreReads):
+class LsmStore(StoreWrites):
     """One store in one directory. For one thread at a time; other threads may have other stores."""
 
     _reader: LsmReader
@@ -209,10 +209,6 @@ class LsmStore(StoreReads):
                 for part in self._planner.encoded(stream, rows, keys, self._options)
             )
 
-    def put(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
-        """See store.MultimapStore.put."""
-        return self.write([Mutation("put", stream, keys, rows)])
-
     def write(self, mutations: Sequence[Mutation]) -> int:
         """See store.MultimapStore.write."""
         self._guard.check_writable()
@@ -251,17 +247,6 @@ class LsmStore(StoreReads):
         stream_of(self._streams, stream)
         mutations = [Mutation("delete", stream, keys)]
         self._make(self._planner.mutations(mutations, self._sequence + 1, self._tiers()))
-
-    def delete_range(
-        self,
-        stream: str,
-        *,
-        low: KeyValues | None = None,
-        high: KeyValues | None = None,
-        prefix: KeyValues | None = None,
-    ) -> None:
-        """See store.MultimapStore.delete_range."""
-        self.write([Mutation("delete_range", stream, KeyBounds(low, high, prefix))])
 
     def _apply(self, write: Write) -> None:
         """Redo a logged write, as far as it is not in the runs."""

@@ -26,7 +26,7 @@ from lsmstate.options import Options
 from lsmstate.row_parts import check_mutations
 from lsmstate.snapshot import Snapshot, Snapshots
 from lsmstate.stats import StoreStats, WriteStats
-from lsmstate.store import KeyBounds, KeyValues, Mutation, StreamSchema
+from lsmstate.store import KeyBounds, Mutation, StreamSchema
 from lsmstate.store_checks import (
     StoreGuard,
     check_rows,
@@ -35,7 +35,7 @@ from lsmstate.store_checks import (
     stream_of,
     streams_by_name,
 )
-from lsmstate.store_reads import StoreReads
+from lsmstate.store_writes import StoreWrites
 
 #: Committed states of closed stores, by directory and pointer: opening one takes it out, since
 #: its owner will change it. Whoever comes second loads the files.
@@ -43,7 +43,7 @@ _kept: OrderedDict[tuple[str, str], tuple[Tables, int]] = OrderedDict()
 _open_stores: "weakref.WeakSet[MemoryStore]" = weakref.WeakSet()
 
 
-class MemoryStore(StoreReads):
+class MemoryStore(StoreWrites):
     """A StateStore; see ``open_attempt`` and ``open`` for the two ways to own one."""
 
     _reader: MemoryReader
@@ -140,9 +140,6 @@ class MemoryStore(StoreReads):
         check_rows(stream_of(self._streams, stream), rows, keys)
         return self._make([self._change(Mutation("retract", stream, keys, rows))])
 
-    def put(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
-        return self.write([Mutation("put", stream, keys, rows)])
-
     def write(self, mutations: Sequence[Mutation]) -> int:
         self._guard.check_writable()
         check_mutations(self._streams, mutations, self._options)
@@ -184,16 +181,6 @@ class MemoryStore(StoreReads):
         self._guard.check_writable()
         stream_of(self._streams, stream)
         self._make([self._change(Mutation("delete", stream, keys))])
-
-    def delete_range(
-        self,
-        stream: str,
-        *,
-        low: KeyValues | None = None,
-        high: KeyValues | None = None,
-        prefix: KeyValues | None = None,
-    ) -> None:
-        self.write([Mutation("delete_range", stream, KeyBounds(low, high, prefix))])
 
     def snapshot(self) -> Snapshot:
         """See store.MultimapStore.snapshot. Cost: the index is copied, the rows are shared."""

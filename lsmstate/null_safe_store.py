@@ -28,6 +28,7 @@ from lsmstate.store import (
 )
 from lsmstate.store_checks import check_key_types, key_batch, stream_of
 from lsmstate.store_reads import StoreReads
+from lsmstate.store_writes import StoreWrites
 
 _FIELD = "value"
 _SCALARS = (str, bytes, int, float)
@@ -127,7 +128,7 @@ class NullSafeReads(StoreReads):
         return [{_FIELD: column[0].as_py()} for column in key_batch(schema, values).columns]
 
 
-class NullSafeStore(NullSafeReads):
+class NullSafeStore(NullSafeReads, StoreWrites):
     """A store over ``below``, which was opened with ``null_safe_streams(streams)``."""
 
     def __init__(self, streams: Sequence[StreamSchema], below: MultimapStore) -> None:
@@ -138,10 +139,6 @@ class NullSafeStore(NullSafeReads):
         """See store.StateStore.append; all rows are stored."""
         return self._store.append(stream, rows, self._below(stream, keys))
 
-    def put(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
-        """See store.MultimapStore.put; all rows are stored."""
-        return self._store.put(stream, rows, self._below(stream, keys))
-
     def retract(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
         """See store.MultimapStore.retract; no row is left out."""
         return self._store.retract(stream, rows, self._below(stream, keys))
@@ -150,24 +147,8 @@ class NullSafeStore(NullSafeReads):
         """See store.StateStore.delete."""
         self._store.delete(stream, self._below(stream, keys))
 
-    def delete_range(
-        self,
-        stream: str,
-        *,
-        low: KeyValues | None = None,
-        high: KeyValues | None = None,
-        prefix: KeyValues | None = None,
-    ) -> None:
-        """See store.MultimapStore.delete_range; bounds as in ``iterate``."""
-        self._store.delete_range(
-            stream,
-            low=self._bound(stream, low),
-            high=self._bound(stream, high),
-            prefix=self._bound(stream, prefix),
-        )
-
     def write(self, mutations: Sequence[Mutation]) -> int:
-        """See store.MultimapStore.write."""
+        """See store.MultimapStore.write; all rows are stored, bounds are as in ``iterate``."""
         below = []
         for change in mutations:
             if isinstance(change.keys, KeyBounds):

@@ -43,7 +43,7 @@ from lsmstate.rocks_reader import RocksReader
 from lsmstate.row_parts import check_mutations
 from lsmstate.snapshot import Snapshot, Snapshots
 from lsmstate.stats import ProbeStats, StoreStats, WriteStats
-from lsmstate.store import KeyBounds, KeyValues, Mutation, StreamSchema
+from lsmstate.store import KeyBounds, Mutation, StreamSchema
 from lsmstate.store_checks import (
     StoreGuard,
     check_rows,
@@ -54,7 +54,7 @@ from lsmstate.store_checks import (
     streams_by_name,
     unpack_schemas,
 )
-from lsmstate.store_reads import StoreReads
+from lsmstate.store_writes import StoreWrites
 
 FORMAT_VERSION = 1
 
@@ -64,7 +64,7 @@ _WORK = "work-"
 _SNAPSHOT = "snapshot-"
 
 
-class RocksStore(StoreReads):
+class RocksStore(StoreWrites):
     """A StateStore; see ``open_attempt`` and ``open`` for the two ways to own one."""
 
     _reader: RocksReader
@@ -171,9 +171,6 @@ class RocksStore(StoreReads):
         check_rows(stream_of(self._streams, stream), rows, keys)
         return self._make([Mutation("retract", stream, keys, rows)])
 
-    def put(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
-        return self.write([Mutation("put", stream, keys, rows)])
-
     def write(self, mutations: Sequence[Mutation]) -> int:
         self._guard.check_writable()
         check_mutations(self._streams, mutations, self._options)
@@ -218,16 +215,6 @@ class RocksStore(StoreReads):
         self._guard.check_writable()
         stream_of(self._streams, stream)
         self._make([Mutation("delete", stream, keys)])
-
-    def delete_range(
-        self,
-        stream: str,
-        *,
-        low: KeyValues | None = None,
-        high: KeyValues | None = None,
-        prefix: KeyValues | None = None,
-    ) -> None:
-        self.write([Mutation("delete_range", stream, KeyBounds(low, high, prefix))])
 
     def snapshot(self) -> Snapshot:
         """See store.MultimapStore.snapshot. A RocksDB checkpoint that is read in place (rocksdict's

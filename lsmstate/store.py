@@ -221,7 +221,8 @@ class MultimapStore(StateStore, StoreReader, Protocol):
         more. Without one the retraction stays pending and takes the next equal row that comes, so
         rows and retractions may arrive in any order. Equal is what is encoded alike. Deleting a
         key forgets its pending retractions. Rows whose key holds a null are left out; returns the
-        number of retractions. InvalidArgumentError in a stream with an expiry. Cost: on our own
+        number of retractions. In a stream with an expiry a row that is due cannot be taken, and a
+        retraction waits no longer than its row would be there. Cost: on our own
         store, as ``append``, and reading or counting a key with retractions reads its rows;
         elsewhere, that of the key's rows."""
         ...

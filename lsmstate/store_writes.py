@@ -1,0 +1,33 @@
+"""Writing, as far as it is alike for every backend."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from cython_ext.key_codec import KeyBatch
+from lsmstate.store import KeyBounds, KeyValues, Mutation
+from lsmstate.store_reads import StoreReads
+
+
+class StoreWrites(StoreReads):
+    """The calls of store.MultimapStore that are a ``write`` of one mutation."""
+
+    @abstractmethod
+    def write(self, mutations: Sequence[Mutation]) -> int:
+        """See store.MultimapStore.write."""
+
+    def put(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+        """See store.MultimapStore.put."""
+        return self.write([Mutation("put", stream, keys, rows)])
+
+    def delete_range(
+        self,
+        stream: str,
+        *,
+        low: KeyValues | None = None,
+        high: KeyValues | None = None,
+        prefix: KeyValues | None = None,
+    ) -> None:
+        """See store.MultimapStore.delete_range."""
+        self.write([Mutation("delete_range", stream, KeyBounds(low, high, prefix))])
