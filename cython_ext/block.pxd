@@ -15,6 +15,7 @@ cdef enum:
     KEY_TAIL_BYTES = 24
     RESTART_ENTRIES = 8   # of a key block from one restart to the next, at most
     STACK_BYTES = 16384   # of scratch for a block that is read; larger ones take theirs from malloc
+    SPARE_BYTES = STACK_BYTES   # of a block that is read past the cache
 
 # Append `raw` to `target` as a stored block: payload and trailer.
 cdef int seal_block(
@@ -26,6 +27,11 @@ cdef long check_block(
 ) noexcept nogil
 # Decode a checked block into raw_size bytes; -1 if it does not decode.
 cdef int unseal_block(const uint8_t* stored, size_t size, uint8_t* raw, size_t raw_size) noexcept nogil
+# The same of a row block of at most SPARE_BYTES, but rows of one width may stay *transposed*: byte
+# j of row i lies at j * rows + i. Whoever wants few of them takes them from there.
+cdef int unseal_row_block(
+    const uint8_t* stored, size_t size, uint8_t* raw, size_t raw_size, uint8_t* transposed
+) noexcept nogil
 
 
 cdef struct RowBlock:      # a decoded row block, read in place
@@ -43,6 +49,12 @@ cdef int parse_row_block(const uint8_t* raw, size_t size, RowBlock* block) noexc
 cdef int row_span(
     const RowBlock* block, uint32_t first, uint32_t count, size_t* start, size_t* end
 ) noexcept nogil
+# Copy `count` transposed rows from `first` on, all of which lie in the block.
+cdef void take_transposed(
+    const RowBlock* block, uint32_t first, uint32_t count, uint8_t* target
+) noexcept nogil
+# The rows of a transposed block, one behind the other.
+cdef void set_upright(const RowBlock* block, uint8_t* target) noexcept nogil
 # -1: row `index` does not lie in the block.
 cdef int row_of(
     const RowBlock* block, uint32_t index, const uint8_t** data, size_t* size

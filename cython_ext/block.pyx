@@ -87,7 +87,7 @@ cdef void _row_shuffle(
     cdef size_t arrays = size - ROW_TAIL_BYTES
     cdef size_t cells = <size_t> rows.rows * (2 if rows.width else 3) * 4
     cdef size_t body = arrays - cells
-    if 1 < rows.width <= LARGEST_SHUFFLED_WIDTH and rows.data_size:
+    if _has_shuffled_rows(rows):
         if forward:
             shuffle(rows.width, source, rows.data_size, target)
         else:
@@ -101,6 +101,10 @@ cdef void _row_shuffle(
         else:
             unshuffle(4, source + body, cells, target + body)
     memcpy(target + arrays, source + arrays, ROW_TAIL_BYTES)
+
+
+cdef inline bint _has_shuffled_rows(const RowBlock* rows) noexcept nogil:
+    return 1 < rows.width <= LARGEST_SHUFFLED_WIDTH and rows.data_size != 0
 
 
 cdef long check_block(
@@ -141,6 +145,42 @@ cdef int unseal_block(
     if shuffled != room:
         free(shuffled)
     return result
+
+
+cdef int unseal_row_block(
+    const uint8_t* stored, size_t size, uint8_t* raw, size_t raw_size, uint8_t* transposed
+) noexcept nogil:
+    cdef size_t payload = size - TRAILER_BYTES
+    cdef RowBlock rows
+    cdef uint8_t shuffled[SPARE_BYTES]
+    transposed[0] = 0
+    if decompress(stored[payload + 1], stored, payload, raw, raw_size):
+        return -1
+    if not stored[payload + 2]:
+        return 0
+    if raw_size > SPARE_BYTES or parse_row_block(raw, raw_size, &rows):
+        return -1
+    if _has_shuffled_rows(&rows):
+        transposed[0] = 1
+        return 0
+    memcpy(shuffled, raw, raw_size)
+    _row_shuffle(&rows, shuffled, raw_size, raw, False)
+    return 0
+
+
+cdef void take_transposed(
+    const RowBlock* block, uint32_t first, uint32_t count, uint8_t* target
+) noexcept nogil:
+    cdef const uint8_t* column = block.data + first
+    cdef uint32_t j, i
+    for j in range(block.width):
+        for i in range(count):
+            target[<size_t> i * block.width + j] = column[i]
+        column += block.rows
+
+
+cdef void set_upright(const RowBlock* block, uint8_t* target) noexcept nogil:
+    unshuffle(block.width, block.data, block.data_size, target)
 
 
 cdef int parse_row_block(const uint8_t* raw, size_t size, RowBlock* block) noexcept nogil:

@@ -11,12 +11,16 @@ cdef struct CachedBlock:
     uint32_t pins
     uint8_t transient      # not in the table: freed at the last unpin
     uint8_t used           # asked for since it was last up for eviction
+    uint8_t transposed     # of a reader's spare one: see block.unseal_row_block
     CachedBlock* newer
     CachedBlock* older
 
 cdef struct Slot:
     uint64_t hash          # of file and offset
     CachedBlock* block     # or NULL: free
+
+# Room in a reader's spare block for one of `size` bytes, twice; -1: no memory.
+cdef int make_room(CachedBlock* spare, size_t size) noexcept nogil
 
 
 cdef class BlockCache:
@@ -30,6 +34,8 @@ cdef class BlockCache:
     cdef readonly uint64_t hits
     cdef readonly uint64_t misses
     cdef readonly uint64_t evicted_bytes
+    cdef uint8_t* marks      # a bit for each hash of a block that was missed lately
+    cdef size_t mark_count
     # The pinned block, or NULL. `promote`: it is marked as used, and counted.
     cdef CachedBlock* get(self, uint64_t file, uint64_t offset, bint promote) noexcept nogil
     # Have the processor fetch what a look-up will touch: first the record, then, if `inside`, of
@@ -39,10 +45,13 @@ cdef class BlockCache:
     ) noexcept nogil
     # A pinned block of `size` bytes to fill, not visible to others yet; NULL: no memory.
     cdef CachedBlock* allocate(self, uint64_t file, uint64_t offset, size_t size) noexcept nogil
+    # Whether a block that was just missed should be kept; a reader may pass over one that should not.
+    cdef bint wants(self, uint64_t file, uint64_t offset, size_t size) noexcept nogil
     # Make a filled block visible to others; it stays pinned. `cold`: it is evicted first.
     cdef void publish(self, CachedBlock* block, bint cold) noexcept nogil
     cdef void unpin(self, CachedBlock* block) noexcept nogil
     cdef int64_t evict(self, int64_t size) noexcept nogil
+    cdef void _drop(self, CachedBlock* block) noexcept nogil
     cdef void _destroy(self, CachedBlock* block, int component) noexcept nogil
     cdef void _link(self, CachedBlock* block) noexcept nogil
     cdef void _unlink(self, CachedBlock* block) noexcept nogil

@@ -16,6 +16,12 @@ a cache over without ever hitting it. So a new block enters at the end that is e
 one in KEPT, and a hit marks it ("bimodal insertion", Qureshi et al., ISCA 2007): part of a sweep
 stays for the next, and what is asked for often still gets in.
 
+Keeping a block costs as much as reading it: memory that was never touched, all rows set upright,
+another block's eviction. So readers of row blocks ask first ("doorkeeper", Einziger et al., ACM
+Transactions on Storage 2017): a block missed once is passed over, one missed again while its mark
+is there is kept, or one in KEPT of those once memory is short. What is passed over is decoded
+into memory of the reader's own.
+
 A scan takes what is there, marks nothing and puts its own blocks where they are evicted first: it
 replaces its own last block, not what probes work with. Its hits and misses are not counted.
 
@@ -24,9 +30,11 @@ is charged, and freed at its last unpin: a reader never fails for want of cache.
 """
 
 cimport cython
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memset
 
+from cython_ext.atomic cimport atomic_get
 from cython_ext.budget cimport CACHE, PROBE, Budget
 
 cdef extern from *:
@@ -53,6 +61,8 @@ cdef size_t OVERHEAD = sizeof(CachedBlock) + 16 + 4 * sizeof(Slot)
 #: One new block in so many is taken for one that will be asked for again.
 cdef enum:
     KEPT = 8
+    MARK_BITS = 18  # a bit for each hash of so many
+    MOST_MARKS = 1 << (MARK_BITS - 3)  # an eighth of them set: now and then one is kept at once
 
 
 cdef int64_t _evict(void* cache, int64_t size) noexcept nogil:
@@ -73,8 +83,10 @@ cdef class BlockCache:
         self.misses = 0
         self.evicted_bytes = 0
         self.slots = <Slot*> calloc(self.slot_count, sizeof(Slot))
+        self.marks = <uint8_t*> calloc(1 << (MARK_BITS - 3), 1)
+        self.mark_count = 0
         self.mutex = malloc(sizeof(pthread_mutex_t))
-        if self.slots == NULL or self.mutex == NULL:
+        if self.slots == NULL or self.marks == NULL or self.mutex == NULL:
             raise MemoryError("no memory for the block cache's table")
         pthread_mutex_init(<pthread_mutex_t*> self.mutex, NULL)
 
@@ -98,6 +110,7 @@ cdef class BlockCache:
                 self.budget.evictor = NULL
                 self.budget.evictor_object = NULL
         free(self.mutex)
+        free(self.marks)
         free(self.slots)
 
     cdef CachedBlock* get(self, uint64_t file, uint64_t offset, bint promote) noexcept nogil:
@@ -166,6 +179,22 @@ cdef class BlockCache:
             self.budget.charge(PROBE, <int64_t> block.capacity)
         return block
 
+    cdef bint wants(self, uint64_t file, uint64_t offset, size_t size) noexcept nogil:
+        cdef uint64_t hash = _hash(file, offset) >> (64 - MARK_BITS)
+        cdef uint8_t bit = <uint8_t> (1 << (hash & 7))
+        # Other threads may set marks too: one block more or less is kept.
+        if not self.marks[hash >> 3] & bit:
+            if self.mark_count >= MOST_MARKS:
+                memset(self.marks, 0, 1 << (MARK_BITS - 3))
+                self.mark_count = 0
+            self.marks[hash >> 3] |= bit
+            self.mark_count += 1
+            return False
+        return self.misses % KEPT == 0 or (
+            atomic_get(&self.budget.total) + <int64_t> size
+            <= atomic_get(&self.budget.limit_bytes)
+        )
+
     cdef void publish(self, CachedBlock* block, bint cold) noexcept nogil:
         cdef Slot* slot
         if block.transient:
@@ -216,14 +245,36 @@ cdef class BlockCache:
                 self._unlink(block)
                 self._link(block)
             elif block.pins == 0:
-                self._unlink(block)
-                self._empty_slot(self._find(block.file, block.offset))
                 freed += <int64_t> block.capacity
-                self._destroy(block, CACHE)
+                self._drop(block)
             block = newer
         self.evicted_bytes += freed
         pthread_mutex_unlock(<pthread_mutex_t*> self.mutex)
         return freed
+
+    def drop(self, const uint64_t[::1] files not None) -> None:
+        """Let the blocks of some files go, by identity, since they will hardly be asked for again.
+        Cost: a look at every block."""
+        cdef CachedBlock* block
+        cdef CachedBlock* newer
+        cdef Py_ssize_t i
+        with nogil:
+            pthread_mutex_lock(<pthread_mutex_t*> self.mutex)
+            block = self.oldest
+            while block != NULL:
+                newer = block.newer
+                for i in range(files.shape[0]):
+                    if block.file == files[i] and block.pins == 0:
+                        self._drop(block)
+                        break
+                block = newer
+            pthread_mutex_unlock(<pthread_mutex_t*> self.mutex)
+
+    cdef void _drop(self, CachedBlock* block) noexcept nogil:
+        """Out of table and list, and free its memory; under the mutex."""
+        self._unlink(block)
+        self._empty_slot(self._find(block.file, block.offset))
+        self._destroy(block, CACHE)
 
     cdef void _destroy(self, CachedBlock* block, int component) noexcept nogil:
         self.budget.release(component, <int64_t> block.capacity)
@@ -284,6 +335,15 @@ cdef class BlockCache:
 
     def __len__(self) -> int:
         return self.count
+
+
+cdef int make_room(CachedBlock* spare, size_t size) noexcept nogil:
+    if spare.capacity < 2 * size:
+        free(spare.data)
+        spare.data = <uint8_t*> malloc(2 * size)
+        spare.capacity = 2 * size if spare.data != NULL else 0
+    spare.size = size
+    return 0 if spare.data != NULL else -1
 
 
 cdef inline void _link_oldest(BlockCache cache, CachedBlock* block) noexcept nogil:

@@ -13,7 +13,7 @@ from libc.stdlib cimport calloc, free
 
 from cython_ext.block cimport (
     BLOCK_KEYS, BLOCK_ROWS, KeyBlock, RowBlock, parse_key_block, parse_row_block,
-    row_block_place, row_span,
+    row_block_place, row_span, set_upright, take_transposed,
 )
 from cython_ext.block_cache cimport CachedBlock
 from cython_ext.budget cimport PROBE
@@ -26,10 +26,12 @@ from cython_ext.sst_reader cimport USE_PROBE, Sst
 cdef enum:
     AHEAD_KEYS = 4           # about the time that the memory takes
     MOST_AHEAD_BYTES = 512   # behind these the processor sees by itself what comes next
+    MOST_TRANSPOSED = 16     # rows of a key; for more it pays to set the whole block upright
 
 
 cdef struct RunCursor:
-    CachedBlock* block        # the row block being read, pinned
+    CachedBlock* block        # the row block being read, pinned if it is not the spare
+    CachedBlock spare         # for blocks that the cache does not want
     uint64_t offset
     void* file
     RowBlock view
@@ -80,6 +82,7 @@ cdef class Cursor:
         if self.cursors != NULL:
             for i in range(self.lookup.run_count):
                 self._unpin(&self.cursors[i])
+                free(self.cursors[i].spare.data)
         free(self.cursors)
         release(&self.staging)
         release(&self.offsets)
@@ -89,15 +92,14 @@ cdef class Cursor:
 
     cdef void _unpin(self, RunCursor* cursor) noexcept:
         if cursor.file != NULL:
-            (<Sst> cursor.file).cache.unpin(cursor.block)
+            _leave_block(cursor)
             (<Sst> cursor.file).cache.unpin(cursor.key_block)
-        cursor.block = NULL
         cursor.key_block = NULL
 
     def next_piece(self, int64_t max_bytes):
         """(positions, RecordBatch) with about max_bytes of rows, or None at the end."""
         cdef int64_t grown
-        cdef Py_ssize_t n
+        cdef Py_ssize_t n, i
         self.staging.size = 0
         self.offsets.size = 0
         self.found.size = 0
@@ -114,6 +116,8 @@ cdef class Cursor:
         grown = <int64_t> (
             self.staging.capacity + self.offsets.capacity + self.found.capacity
         ) - self.charged
+        for i in range(self.lookup.run_count):
+            grown += <int64_t> self.cursors[i].spare.capacity
         self.lookup.budget.charge(PROBE, grown)
         self.charged += grown
         n = <Py_ssize_t> (self.found.size // 8)
@@ -124,7 +128,6 @@ cdef class Cursor:
         )
         positions = np.empty(n, dtype=np.int64)
         cdef int64_t[::1] target = positions
-        cdef Py_ssize_t i
         for i in range(n):
             target[i] = (<int64_t*> self.found.data)[i]
         return positions, batch
@@ -247,15 +250,17 @@ cdef class Cursor:
                     cursor, file, hit, self.block_index, &self.block_offset, &self.block_size
                 )
                 continue
-            taken = self._take_rows(<Sst> file, &cursor.view, max_bytes)
+            if cursor.block == &cursor.spare and cursor.spare.transposed:
+                taken = self._take_transposed(cursor, max_bytes)
+            else:
+                taken = self._take_rows(<Sst> file, &cursor.view, max_bytes)
             if taken == 0:
                 return 1
             self.row_index += taken
             self.left -= taken
             if self.row_index >= cursor.view.rows:
                 # Done with: huge rows of many runs are not all to be held at a time.
-                (<Sst> file).cache.unpin(cursor.block)
-                cursor.block = NULL
+                _leave_block(cursor)
                 if self.left:
                     self.block_index += 1
                     self.row_index = 0
@@ -263,6 +268,23 @@ cdef class Cursor:
                         cursor, file, hit, self.block_index, &self.block_offset, &self.block_size
                     )
         return 0
+
+    cdef int64_t _take_transposed(self, RunCursor* cursor, int64_t max_bytes) except -1 nogil:
+        """As _take_rows, of a block that is."""
+        cdef RowBlock* view = &cursor.view
+        cdef uint32_t taken = 0, wanted = min(<uint64_t> view.rows - self.row_index, self.left)
+        if wanted > MOST_TRANSPOSED:
+            set_upright(view, cursor.spare.data + cursor.spare.size)
+            view.data = cursor.spare.data + cursor.spare.size
+            cursor.spare.transposed = 0
+            return self._take_rows(<Sst> cursor.file, view, max_bytes)
+        while taken < wanted and not self._full(max_bytes, (taken + 1) * view.width):
+            taken += 1
+            self._note(self.staging.size + <size_t> taken * view.width)
+        reserve(&self.staging, <size_t> taken * view.width)
+        take_transposed(view, self.row_index, taken, self.staging.data + self.staging.size)
+        self.staging.size += <size_t> taken * view.width
+        return taken
 
     cdef int64_t _take_rows(
         self, Sst file, const RowBlock* view, int64_t max_bytes
@@ -286,21 +308,25 @@ cdef class Cursor:
         return taken
 
 
+cdef void _leave_block(RunCursor* cursor) noexcept nogil:
+    if cursor.block != NULL and cursor.block != &cursor.spare:
+        (<Sst> cursor.file).cache.unpin(cursor.block)
+    cursor.block = NULL
+
+
 cdef int _pin_rows(
     RunCursor* cursor, void* file, uint64_t offset, uint32_t size
 ) except -1 nogil:
     if cursor.file != NULL:
-        (<Sst> cursor.file).cache.unpin(cursor.block)
-        cursor.block = NULL
+        _leave_block(cursor)
         if cursor.file != file:
             (<Sst> cursor.file).cache.unpin(cursor.key_block)
             cursor.key_block = NULL
     cursor.file = file
-    cursor.block = (<Sst> file).load(offset, size, BLOCK_ROWS, USE_PROBE)
+    cursor.block = (<Sst> file).load_rows(offset, size, &cursor.spare)
     cursor.offset = offset
     if parse_row_block(cursor.block.data, cursor.block.size, &cursor.view):
-        (<Sst> file).cache.unpin(cursor.block)
-        cursor.block = NULL
+        _leave_block(cursor)
         (<Sst> file).damaged(offset, BLOCK_ROWS)
     return 0
 

@@ -37,15 +37,23 @@ cdef class Sst:
     cdef CachedBlock* load(
         self, uint64_t offset, uint32_t size, int kind, Use use
     ) except NULL nogil
+    # As load, for the rows of a probe: if the cache does not want the block it is `spare`, whose
+    # data is the caller's to free and has room for the block twice.
+    cdef CachedBlock* load_rows(
+        self, uint64_t offset, uint32_t size, CachedBlock* spare
+    ) except NULL nogil
+    cdef CachedBlock* _missed(
+        self, uint64_t offset, uint32_t size, int kind, Use use, CachedBlock* spare
+    ) except NULL nogil
     cdef CachedBlock* _read_or_renew(
-        self, uint64_t offset, uint32_t size, int kind, Use use
+        self, uint64_t offset, uint32_t size, int kind, Use use, CachedBlock* spare
     ) except NULL
     cdef CachedBlock* _read(
-        self, uint64_t offset, uint32_t size, int kind, Use use
+        self, uint64_t offset, uint32_t size, int kind, Use use, CachedBlock* spare
     ) except NULL nogil
     cdef CachedBlock* _cached(self, uint64_t offset, Use use) noexcept nogil
     cdef CachedBlock* _unsealed(
-        self, const uint8_t* stored, uint64_t offset, uint32_t size, int kind
+        self, const uint8_t* stored, uint64_t offset, uint32_t size, int kind, CachedBlock* spare
     ) except NULL nogil
     cdef int damaged(self, uint64_t offset, int kind) except -1 nogil
 

@@ -14,12 +14,12 @@ from cython_ext.errors import CorruptionError, FormatVersionError
 
 from cython_ext.atomic cimport atomic_count, atomic_seen
 from cython_ext.block cimport (
-    BLOCK_INDEX, BLOCK_KEYS, BLOCK_PROPERTIES, BLOCK_ROWS, BLOCK_TOP,
+    BLOCK_INDEX, BLOCK_KEYS, BLOCK_PROPERTIES, BLOCK_ROWS, BLOCK_TOP, SPARE_BYTES,
     STACK_BYTES, TRAILER_BYTES, KeyEntry, check_block, index_entry, index_search, next_entry,
     parse_index_block, parse_key_block, parse_row_block, restart_before, restart_place,
-    row_block_place, row_of, unseal_block,
+    row_block_place, row_of, unseal_block, unseal_row_block,
 )
-from cython_ext.block_cache cimport BlockCache, CachedBlock
+from cython_ext.block_cache cimport BlockCache, CachedBlock, make_room
 from cython_ext.budget cimport MERGE, TABLES, Budget
 from cython_ext.codec cimport xxh3
 from cython_ext.coding cimport (
@@ -113,21 +113,30 @@ cdef class Sst:
         self, uint64_t offset, uint32_t size, int kind, Use use
     ) except NULL nogil:
         cdef CachedBlock* block = self._cached(offset, use)
-        if block != NULL:
-            return block
+        return block if block else self._missed(offset, size, kind, use, NULL)
+
+    cdef CachedBlock* load_rows(
+        self, uint64_t offset, uint32_t size, CachedBlock* spare
+    ) except NULL nogil:
+        cdef CachedBlock* block = self._cached(offset, USE_PROBE)
+        return block if block else self._missed(offset, size, BLOCK_ROWS, USE_PROBE, spare)
+
+    cdef CachedBlock* _missed(
+        self, uint64_t offset, uint32_t size, int kind, Use use, CachedBlock* spare
+    ) except NULL nogil:
         if self._renew is None:
-            return self._read(offset, size, kind, use)
+            return self._read(offset, size, kind, use, spare)
         with gil:
-            return self._read_or_renew(offset, size, kind, use)
+            return self._read_or_renew(offset, size, kind, use, spare)
 
     cdef CachedBlock* _read_or_renew(
-        self, uint64_t offset, uint32_t size, int kind, Use use
+        self, uint64_t offset, uint32_t size, int kind, Use use, CachedBlock* spare
     ) except NULL:
         """As _read. The file is a copy: if it is damaged it is brought once more."""
         cdef CachedBlock* block = NULL
         try:
             with nogil:
-                block = self._read(offset, size, kind, use)
+                block = self._read(offset, size, kind, use, spare)
             return block
         except CorruptionError:
             if self._original is None:
@@ -137,7 +146,7 @@ cdef class Sst:
                 self.file = ReadFile(self.file.path)
         try:
             with nogil:
-                block = self._read(offset, size, kind, use)
+                block = self._read(offset, size, kind, use, spare)
             return block
         except CorruptionError as error:
             raise CorruptionError(
@@ -146,7 +155,7 @@ cdef class Sst:
             ) from error
 
     cdef CachedBlock* _read(
-        self, uint64_t offset, uint32_t size, int kind, Use use
+        self, uint64_t offset, uint32_t size, int kind, Use use, CachedBlock* spare
     ) except NULL nogil:
         cdef CachedBlock* block
         cdef uint8_t room[STACK_BYTES]
@@ -160,11 +169,11 @@ cdef class Sst:
                     raise MemoryError(f"cannot allocate {size} bytes")
         try:
             self.file.read_at(offset, stored, size)
-            block = self._unsealed(stored, offset, size, kind)
+            block = self._unsealed(stored, offset, size, kind, spare)
         finally:
             if stored != room:
                 free(stored)
-        if use != USE_ONCE:
+        if use != USE_ONCE and block != spare:
             self.cache.publish(block, use == USE_SCAN)
         return block
 
@@ -175,13 +184,24 @@ cdef class Sst:
         return self.cache.get(self.uid, offset, use == USE_PROBE)
 
     cdef CachedBlock* _unsealed(
-        self, const uint8_t* stored, uint64_t offset, uint32_t size, int kind
+        self, const uint8_t* stored, uint64_t offset, uint32_t size, int kind, CachedBlock* spare
     ) except NULL nogil:
-        """A pinned block from what was read at an offset."""
+        """A pinned block from what was read, or the spare if the cache does not want the block."""
         cdef long raw_size = check_block(stored, size, offset, kind)
         cdef CachedBlock* block
         if raw_size < 0:
             self.damaged(offset, kind)
+        atomic_count(&self.blocks_read, 1)
+        atomic_count(&self.bytes_read, size)
+        if spare != NULL and raw_size <= SPARE_BYTES and not self.cache.wants(
+            self.uid, offset, raw_size
+        ):
+            if make_room(spare, raw_size):
+                with gil:
+                    raise MemoryError(f"cannot allocate {2 * raw_size} bytes")
+            if unseal_row_block(stored, size, spare.data, raw_size, &spare.transposed):
+                self.damaged(offset, kind)
+            return spare
         block = self.cache.allocate(self.uid, offset, raw_size)
         if block == NULL:
             with gil:
@@ -189,8 +209,6 @@ cdef class Sst:
         if unseal_block(stored, size, block.data, raw_size):
             self.cache.unpin(block)
             self.damaged(offset, kind)
-        atomic_count(&self.blocks_read, 1)
-        atomic_count(&self.bytes_read, size)
         return block
 
     def section(self, str name not None) -> bytes:
@@ -274,7 +292,7 @@ cdef class SstSource(EntrySource):
             self.ahead.size = wanted
             self.ahead_offset = offset
         return self.sst._unsealed(
-            self.ahead.data + (offset - self.ahead_offset), offset, size, kind
+            self.ahead.data + (offset - self.ahead_offset), offset, size, kind, NULL
         )
 
     cdef void _forget(self) noexcept nogil:

@@ -277,11 +277,13 @@ class RunSet:
         before = self.version
         made = before.replaced(start, end, files, level, self._charged(deleted))
         self.version = self._without_deleted(made)
+        kept = {file.name for file in self.version.files}
+        gone = [file.name for file in before.files if file.name not in kept]
+        self._tables.uncache(self._directory, gone)
         if self._owner.single_commit:
-            kept = {file.name for file in self.version.files}
-            for file in before.files:
-                if file.name in self._own_files and file.name not in kept:
-                    self._drop(file.name)
+            for name in gone:
+                if name in self._own_files:
+                    self._drop(name)
 
     def _charged(self, deleted: KeyRanges) -> KeyRanges:
         return deleted.of_a_run(self._files.budget) if len(deleted) else deleted

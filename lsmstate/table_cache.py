@@ -18,6 +18,8 @@ from functools import partial
 from typing import Protocol
 from weakref import WeakValueDictionary
 
+import numpy as np
+
 from cython_ext.backward_iter import BackwardSstSource
 from cython_ext.entries import EntrySource
 from cython_ext.file import remove
@@ -173,6 +175,15 @@ class TableCache:
         with self._lock:
             table = self._tables.get(path)
         return table if table is not None else Sst(path, self._memory.cache)
+
+    def uncache(self, directory: str, names: Iterable[str]) -> None:
+        """Let the cached blocks of tables go that were merged away: what they take, the blocks of
+        their successors need. A snapshot that still reads them reads the files."""
+        with self._lock:
+            tables = [self._tables.get(os.path.join(directory, name)) for name in names]
+        files = [table.uid for table in tables if table is not None]
+        if files:
+            self._memory.cache.drop(np.array(files, dtype=np.uint64))
 
     def forget(self, directory: str, name: str) -> None:
         """Close a table whose file is about to be deleted; those who use it keep it open."""

@@ -92,7 +92,8 @@ def read(budget, sst, keys):
 def test_blocks_are_kept_and_found_again(table_of):
     budget, cache, sst, entries = table_of()
     keys = list(entries)
-    assert read(budget, sst, keys) == [row for rows in entries.values() for row in rows]
+    for _ in range(2):  # the first time rows are read past the cache
+        assert read(budget, sst, keys) == [row for rows in entries.values() for row in rows]
     blocks, misses = len(cache), cache.misses
     assert blocks > 50
     loaded = sst.counters()["blocks_read"]
@@ -137,6 +138,7 @@ def test_part_of_a_sweep_over_more_than_the_cache_stays_for_the_next(table_of):
         return sst.counters()["blocks_read"] - before
 
     blocks = sweep()
+    sweep()  # rows are kept from the second time on
     assert cache.evicted_bytes > 0, "the table must be larger than the cache"
     for _ in range(5):
         # An LRU would read every block again.

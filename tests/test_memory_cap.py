@@ -203,7 +203,8 @@ def test_the_peak_begins_anew_with_a_smaller_cap(tmp_path):
             store.append("customers", *batch(numbers, numbers, 1000))
         store.flush()
         probe = store.probe("customers", batch(numbers, numbers, 1)[1])
-        assert sum(p.rows.num_rows for p in probe.fetch(np.arange(1000), MIB)) == 12_000
+        for _ in range(2):  # rows are kept in the cache from the second time on
+            assert sum(p.rows.num_rows for p in probe.fetch(np.arange(1000), MIB)) == 12_000
     assert process_memory().budget.total_bytes > 1 * MIB
     with opened(tmp_path, 1, memory_bytes=5 * MIB) as store:
         assert store.stats().peak_memory_bytes <= 5 * MIB

@@ -419,19 +419,78 @@ def test_blocks_of_equal_rows_hold_whole_vectors(tmp_path):
 
 def test_what_is_asked_for_again_outlives_a_sweep(tmp_path):
     """Under a budget of a fraction of the file, the blocks of a few keys stay cached while others
-    are read once; and a block is right however often the cache's table grew and moved its slots."""
+    are read twice; and a block is right however often the cache's table grew and moved slots."""
     budget, cache = memory(1 << 20)
     path = str(tmp_path / "sst")
     rng = random.Random(7)
     entries = {number.to_bytes(4, "big"): [rng.randbytes(500)] for number in range(4000)}
-    write_sst(path, memory()[0], filled(memory()[0], entries).source())
+    write_sst(path, memory()[0], filled(memory()[0], entries).source(), uid=7)
     sst = opened(path, cache)
     keys = sorted(entries)
     hot = keys[:20]
     for start in range(20, 3900, 200):
         others = keys[start : start + 200]
-        assert probed(budget, [[sst]], others) == [entries[key] for key in others]
+        for _ in range(2):
+            assert probed(budget, [[sst]], others) == [entries[key] for key in others]
         before = cache.misses
         assert probed(budget, [[sst]], hot) == [entries[key] for key in hot]
         assert start < 2000 or cache.misses == before
     assert cache.evicted_bytes > 1 << 20
+
+
+def test_a_row_block_is_kept_when_it_is_missed_again(tmp_path):
+    budget, cache = memory()
+    path = str(tmp_path / "sst")
+    entries = {number.to_bytes(4, "big"): [bytes(100)] for number in range(2000)}
+    write_sst(path, memory()[0], filled(memory()[0], entries).source(), uid=7)
+    sst = opened(path, cache)
+    keys = sorted(entries)
+    seen = []
+    for _ in range(3):
+        misses = cache.misses
+        probed(budget, [[sst]], keys)
+        seen.append((cache.misses - misses, len(cache)))
+    (first, kept), second, third = seen
+    assert first > kept > 0, "keys and filters are kept, rows are not"
+    assert second == (first - kept, first), "the rows are missed again, and kept now"
+    assert third == (0, first)
+
+
+@pytest.mark.parametrize("width", [1, 16, 88, 240, 300, None])
+def test_rows_read_past_the_cache(tmp_path, width):
+    """Few or many rows of a key, of one width or of any (a block with rows of one width up to 255
+    bytes is read as it was shuffled), from blocks that are passed over and that are kept."""
+    budget, cache = memory()
+    path = str(tmp_path / "sst")
+    rng = random.Random(5)
+    entries = {
+        number.to_bytes(2, "big"): [
+            bytes([number & 0xFF, copy & 0xFF] * 150)[: width or rng.randrange(1, 300)]
+            for copy in range(rng.choice((1, 5, 17, 200)))
+        ]
+        for number in range(80)
+    }
+    write_sst(path, memory()[0], filled(memory()[0], entries).source(), block_bytes=8192)
+    sst = opened(path, cache)
+    keys = sorted(entries)
+    for asked in (keys[::3], keys, keys):
+        assert probed(budget, [[sst]], asked) == [entries[key] for key in asked]
+
+
+def test_blocks_of_dropped_files_leave_the_cache(tmp_path):
+    budget, cache = memory()
+    ssts = []
+    for uid, name in enumerate(("one", "other")):
+        path = str(tmp_path / name)
+        entries = {number.to_bytes(4, "big"): [bytes(100)] for number in range(500)}
+        write_sst(path, memory()[0], filled(memory()[0], entries).source(), uid=uid + 1)
+        ssts.append(opened(path, cache))
+    keys = sorted(entries)
+    for _ in range(2):
+        probed(budget, [ssts[:1], ssts[1:]], keys)
+    both, misses = len(cache), cache.misses
+    cache.drop(np.array([ssts[0].uid], dtype=np.uint64))
+    assert len(cache) == both // 2
+    probed(budget, [ssts[1:]], keys)
+    assert cache.misses == misses, "the other file's are still there"
+    assert probed(budget, [ssts[:1]], keys) == [entries[key] for key in keys]
