@@ -4,7 +4,8 @@ Everything is length-checked before it is believed: a record that does not add u
 CorruptionError. Framing and checksum are the changelog's (lsmstate/changelog.py).
 """
 
-from cpython.bytearray cimport PyByteArray_FromStringAndSize
+from cpython.buffer cimport PyBUF_READ
+from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport uint8_t, uint64_t
 from libc.stdlib cimport malloc
 from libc.string cimport memcpy
@@ -19,33 +20,29 @@ cdef enum:
     HEAD_BYTES = 24
 
 
-def pack_write(KeyBatch keys not None, RowBatch rows, size_t room=0) -> bytearray:
-    """Keys, and the rows of an append (None for a delete): counts, offsets, bytes. `room` bytes in
-    front are left for the caller to fill, so that nothing this large is copied to be framed."""
+def write_pieces(KeyBatch keys not None, RowBatch rows) -> list:
+    """Keys, and the rows of an append (None for a delete): counts, offsets, bytes. Most pieces are
+    views of the batches, which must outlive them: what is logged is not copied first."""
     cdef uint64_t head[3]
     cdef uint64_t n = keys.n
-    cdef uint64_t row_offsets = (n + 1) * 8 if rows is not None else 0
-    cdef bytearray record
-    cdef uint8_t* place
+    cdef list pieces
     head[0] = n
     head[1] = keys.offsets[n]
     head[2] = rows.offsets[n] if rows is not None else 0
-    record = PyByteArray_FromStringAndSize(
-        NULL, room + HEAD_BYTES + n + (n + 1) * 8 + head[1] + row_offsets + head[2]
-    )
-    place = <uint8_t*> record + room
-    memcpy(place, head, HEAD_BYTES)
-    place += HEAD_BYTES
-    memcpy(place, keys.valid, n)
-    place += n
-    memcpy(place, keys.offsets, (n + 1) * 8)
-    place += (n + 1) * 8
-    memcpy(place, keys.data, head[1])
-    place += head[1]
+    pieces = [
+        <bytes> (<char*> head)[:HEAD_BYTES],
+        _view(keys.valid, n),
+        _view(keys.offsets, (n + 1) * 8),
+        _view(keys.data, head[1]),
+    ]
     if rows is not None:
-        memcpy(place, rows.offsets, row_offsets)
-        memcpy(place + row_offsets, rows.data, head[2])
-    return record
+        pieces.append(_view(rows.offsets, (n + 1) * 8))
+        pieces.append(_view(rows.data, head[2]))
+    return pieces
+
+
+cdef object _view(const void* data, size_t size):
+    return PyMemoryView_FromMemory(<char*> data, size, PyBUF_READ) if size else b""
 
 
 def unpack_write(const uint8_t[::1] record not None, bint with_rows) -> tuple:

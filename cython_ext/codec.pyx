@@ -15,6 +15,12 @@ cdef extern from *:
     #include <stdint.h>
     #include <stdlib.h>
     unsigned long long XXH3_64bits(const void* data, size_t size);
+    typedef struct XXH3_state_s XXH3_state_t;
+    XXH3_state_t* XXH3_createState(void);
+    int XXH3_freeState(XXH3_state_t*);
+    int XXH3_64bits_reset(XXH3_state_t*);
+    int XXH3_64bits_update(XXH3_state_t*, const void* data, size_t size);
+    unsigned long long XXH3_64bits_digest(const XXH3_state_t*);
     int LZ4_sizeofState(void);
     void* LZ4_initStream(void* state, size_t size);
     int LZ4_compress_fast_extState_fastReset(
@@ -89,6 +95,13 @@ cdef extern from *:
     }
     """
     uint64_t XXH3_64bits(const void* data, size_t size) noexcept nogil
+    ctypedef struct XXH3_state_t:
+        pass
+    XXH3_state_t* XXH3_createState() noexcept nogil
+    int XXH3_freeState(XXH3_state_t*) noexcept nogil
+    int XXH3_64bits_reset(XXH3_state_t*) noexcept nogil
+    int XXH3_64bits_update(XXH3_state_t*, const void* data, size_t size) noexcept nogil
+    uint64_t XXH3_64bits_digest(const XXH3_state_t*) noexcept nogil
     int lz4_compress(const char*, char*, int, int, int) noexcept nogil
     int LZ4_decompress_safe(const char*, char*, int, int) noexcept nogil
     int blosc2_shuffle(int32_t, int32_t, const void*, void*) noexcept nogil
@@ -160,6 +173,22 @@ cdef int unshuffle(
 def checksum(const uint8_t[::1] data not None) -> int:
     """XXH3 of the bytes, 64 bits."""
     return XXH3_64bits(&data[0] if data.shape[0] else NULL, data.shape[0])
+
+
+def checksum_of(pieces) -> int:
+    """The checksum of several pieces' bytes, one after the other."""
+    cdef const uint8_t[::1] piece
+    cdef XXH3_state_t* state = XXH3_createState()
+    if state == NULL:
+        raise MemoryError("no memory for a checksum")
+    try:
+        XXH3_64bits_reset(state)
+        for piece in pieces:
+            if piece.shape[0]:
+                XXH3_64bits_update(state, &piece[0], piece.shape[0])
+        return XXH3_64bits_digest(state)
+    finally:
+        XXH3_freeState(state)
 
 
 _CODECS = {"none": CODEC_NONE, "lz4": CODEC_LZ4, "zstd": CODEC_ZSTD}

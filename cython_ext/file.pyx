@@ -119,17 +119,25 @@ cdef class AppendFile:
             c_close(self.descriptor)
 
     cdef int append_c(self, const uint8_t* source, size_t size) except -1 nogil:
-        cdef size_t done = 0
-        cdef Py_ssize_t put
-        cdef int64_t torn = -1
+        cdef int64_t torn = self._begin_append(size)
+        self._put(source, size if torn < 0 else min(size, <size_t> torn))
+        if torn >= 0:
+            self._fail_torn()
+        return 0
+
+    cdef int64_t _begin_append(self, size_t size) except -2 nogil:
+        """How much of it may be written before it fails, -1: all."""
         if self.descriptor < 0:
             with gil:
                 raise ValueError(f"append to the closed file {self.path}")
-        if _hooked:
-            with gil:
-                torn = _ask("append", self.path, self.size, size)
-        if torn >= 0 and <size_t> torn < size:
-            size = torn
+        if not _hooked:
+            return -1
+        with gil:
+            return _ask("append", self.path, self.size, size)
+
+    cdef int _put(self, const uint8_t* source, size_t size) except -1 nogil:
+        cdef size_t done = 0
+        cdef Py_ssize_t put
         while done < size:
             put = write(self.descriptor, source + done, size - done)
             if put < 0:
@@ -139,15 +147,28 @@ cdef class AppendFile:
                     raise OSError(c_errno, os.strerror(c_errno), self.path)
             done += put
         self.size += done
-        if torn >= 0:
-            with gil:
-                raise OSError(errno.EIO, "torn write (injected)", self.path)
         return 0
 
-    def append(self, const uint8_t[::1] data not None) -> None:
-        """Write the bytes at the end."""
-        if data.shape[0]:
-            self.append_c(&data[0], data.shape[0])
+    cdef int _fail_torn(self) except -1 nogil:
+        with gil:
+            raise OSError(errno.EIO, "torn write (injected)", self.path)
+
+    def append(self, *pieces) -> None:
+        """Write bytes at the end, one piece after the other; to the hook they are one append."""
+        cdef const uint8_t[::1] piece
+        cdef size_t size
+        cdef size_t left = sum([len(data) for data in pieces])
+        cdef int64_t torn = self._begin_append(left)
+        if torn >= 0:
+            left = min(left, <size_t> torn)
+        for piece in pieces:
+            size = min(left, <size_t> piece.shape[0])
+            left -= size
+            if size:
+                with nogil:
+                    self._put(&piece[0], size)
+        if torn >= 0:
+            self._fail_torn()
 
     def sync(self) -> None:
         """Ask the system to put what was written on the disk; an error means it may not be."""

@@ -13,8 +13,8 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from cython_ext.changelog_record import pack_write, unpack_write
-from cython_ext.codec import checksum
+from cython_ext.changelog_record import unpack_write, write_pieces
+from cython_ext.codec import checksum, checksum_of
 from cython_ext.file import AppendFile, ReadFile
 from cython_ext.key_codec import KeyBatch
 from cython_ext.row_codec import RowBatch
@@ -68,10 +68,10 @@ class Changelog:
     def append(self, writes: Sequence[Write]) -> None:
         """Log writes before they are applied: all of them or, torn, none. OSError: they are not
         acknowledged, and the log must not be appended to again (its end may be torn)."""
-        record = _pack(writes[0], FRAME.size) if len(writes) == 1 else _grouped(writes)
-        payload = memoryview(record)[FRAME.size :]
-        FRAME.pack_into(record, 0, len(payload), length_check(len(payload)), checksum(payload))
-        self._file.append(record)
+        payload = _pieces(writes[0]) if len(writes) == 1 else _grouped(writes)
+        length = sum(map(len, payload))
+        frame = FRAME.pack(length, length_check(length), checksum_of(payload))
+        self._file.append(frame, *payload)
         if self._sync:
             self._file.sync()
 
@@ -117,22 +117,21 @@ def _damaged(path: str, offset: int) -> CorruptionError:
     )
 
 
-def _pack(write: Write, room: int = 0) -> bytearray:
-    """A write's payload, after ``room`` bytes that the caller fills."""
+def _pieces(write: Write) -> list[bytes | memoryview]:
+    """A write's payload; views of what the write holds."""
     write.keys.set_stream_number(write.stream)
-    packed = pack_write(write.keys, write.rows, room + HEAD.size)
-    HEAD.pack_into(packed, room, write.kind, write.stream, write.sequence)
-    return packed
+    head = HEAD.pack(write.kind, write.stream, write.sequence)
+    return [head, *write_pieces(write.keys, write.rows)]
 
 
-def _grouped(writes: Sequence[Write]) -> bytearray:
-    """Several writes' payloads as one, after room for the frame."""
-    record = bytearray(FRAME.size) + HEAD.pack(_GROUP, 0, writes[0].sequence)
+def _grouped(writes: Sequence[Write]) -> list[bytes | memoryview]:
+    """Several writes' payloads as one."""
+    group: list[bytes | memoryview] = [HEAD.pack(_GROUP, 0, writes[0].sequence)]
     for write in writes:
-        payload = _pack(write)
-        record += _LENGTH.pack(len(payload))
-        record += payload
-    return record
+        # The next write may give the same keys another stream, so these are copied.
+        payload = b"".join(_pieces(write))
+        group += [_LENGTH.pack(len(payload)), payload]
+    return group
 
 
 def _unpack(payload: bytes, path: str, offset: int) -> Iterator[Write]:
