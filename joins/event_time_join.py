@@ -49,11 +49,13 @@ class EventTimeJoin:
         }
         kept = store.get(WATERMARK.name, (_NAME,))
         #: Microseconds since 1970; None before the first ``advance``.
-        self.watermark_us: int | None = kept["watermark_us"][0].as_py() if kept.num_rows else None
+        self.watermark_us: int | None = None
         #: Rows that came late, since this object was made.
         self.late_count = 0
         #: With ``late="side"``: the late rows of the last batch.
         self.late_rows: pa.RecordBatch | None = None
+        if kept.num_rows:
+            self._forget(kept["watermark_us"][0].as_py())  # perhaps it was broken off
 
     def process(
         self, stream: str, batch: pa.RecordBatch, keys: pa.RecordBatch | None = None
@@ -87,16 +89,20 @@ class EventTimeJoin:
         before changes nothing. To be called between batches, their results consumed."""
         if self.watermark_us is not None and watermark_us <= self.watermark_us:
             return
-        for name, schema in self._store.streams.items():
-            if schema.expiry is not None:
-                owner = self._owner(name)
-                self._store.advance(name, self._lateness[owner].watermark(watermark_us))
+        # First: broken off in between, no row passes for one in time whose partners are forgotten.
         self._store.put(
             WATERMARK.name,
             pa.RecordBatch.from_pylist([{"watermark_us": watermark_us}], schema=WATERMARK.rows),
             pa.RecordBatch.from_pylist([{"name": _NAME}], schema=WATERMARK.key),
         )
+        self._forget(watermark_us)
+
+    def _forget(self, watermark_us: int) -> None:
         self.watermark_us = watermark_us
+        for name, schema in self._store.streams.items():
+            if schema.expiry is not None:
+                owner = self._owner(name)
+                self._store.advance(name, self._lateness[owner].watermark(watermark_us))
 
     def _owner(self, store_stream: str) -> str:
         """Whose rows a stream of the store holds."""

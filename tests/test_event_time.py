@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.expiring_store import ExpiringStore
 from lsmstate.join import MultiwayJoin
 
 EPOCH = datetime(2026, 1, 1)
@@ -307,6 +308,35 @@ def test_watermark_and_lateness_outlive_a_restart(tmp_path):
         InvalidArgumentError, match=r"7200000000.*asked for.*'at' after 10800000000"
     ):
         opened(retention={"a": "3 hours"})
+
+
+def test_a_watermark_that_was_broken_off_half_way_forgets_nothing_in_silence(tmp_path, monkeypatch):
+    def opened():
+        return MultiwayJoin(
+            {"a": SCHEMA, "b": SCHEMA},
+            "a.k = b.k",
+            path=str(tmp_path / "join"),
+            event_time={"a": "at", "b": "at"},
+            retention={"a": "0 hours", "b": "2 hours"},
+        )
+
+    def fails_for_b(store, stream, watermark):
+        if stream == "b":
+            raise OSError("injected")
+        advance(store, stream, watermark)
+
+    advance = ExpiringStore.advance
+    with opened() as join:
+        feed(join, "a", row(1, 1, 1))
+        feed(join, "b", row(1, 0, 1))
+        with monkeypatch.context() as patch:
+            patch.setattr(ExpiringStore, "advance", fails_for_b)
+            with pytest.raises(OSError, match="injected"):
+                join.advance(EPOCH + 2 * HOUR)
+    with opened() as join:
+        assert feed(join, "b", row(1, 1, 2)) == []
+        assert join.late_count == 1
+        assert feed(join, "a", row(1, 3, 2)) == [], "b was not forgotten"
 
 
 def test_state_stays_bounded_over_a_long_stream():
