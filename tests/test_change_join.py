@@ -9,9 +9,10 @@ import duckdb
 import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
+from join_cases import FAMILIES, PAYLOADS, PIECES, QUICK, attempt
 from oracle import counted, joined_tree
-from test_umjoin import FAMILIES, PAYLOADS, WatchedStore
+from test_umjoin import WatchedStore
 
 from joins.change_spec import ChangeSpec, create_join
 from joins.changes import OPERATIONS
@@ -20,10 +21,8 @@ from joins.join_types import SQL_NAMES, Comparison, Join, shown_streams
 from joins.local.change_join import ChangeJoin
 from joins.spec import JoinSpec
 from lsmstate.arrow_sizes import row_sizes
-from lsmstate.backends import open_attempt
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
 from lsmstate.join import MultiwayJoin
-from lsmstate.options import Options
 
 #: Rows a stream holds at most, by the number of streams: results stay small enough to compare.
 MOST_ROWS = {2: 12, 3: 7, 4: 5, 5: 4}
@@ -108,18 +107,6 @@ def batch_of(spec, name, changes):
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
 
 
-def attempt(directory, spec, backend, batch_id=1, pointer=None):
-    return open_attempt(
-        str(directory),
-        spec.stream_schemas,
-        backend=backend,
-        pointer=pointer,
-        batch_id=batch_id,
-        attempt_id="a",
-        options=Options(),
-    )
-
-
 def apply(shown, pieces):
     """Follow a changelog: what is taken back must be there."""
     for piece in pieces:
@@ -151,10 +138,6 @@ def check(case, backend, piece_bytes):
             tables = {n: table_of(spec.streams[n], rows) for n, rows in live.items()}
             assert +shown == joined_tree(db, spec, tables), str(spec.tree)
         store.close()
-
-
-QUICK = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-PIECES = st.sampled_from([1, 60, 400, 1 << 20])
 
 
 @settings(QUICK, max_examples=40)

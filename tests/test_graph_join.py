@@ -2,25 +2,32 @@
 
 import itertools
 import random
-import tempfile
 from contextlib import closing
 
 import hypothesis.strategies as st
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
+from join_cases import (
+    FAMILIES,
+    MOST_ROWS,
+    PAYLOADS,
+    PIECES,
+    QUICK,
+    attempt,
+    random_arrivals,
+    random_table,
+    run,
+)
 from oracle import counted, joined_graph
-from test_umjoin import FAMILIES, MOST_ROWS, PAYLOADS, random_table
 
 from joins.graph_spec import GraphSpec, create_spec
 from joins.local.graph_join import GraphJoin
 from joins.spec import JoinSpec
 from lsmstate.arrow_sizes import row_sizes
-from lsmstate.backends import open_attempt
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
-from lsmstate.options import Options
 
 MOST_ROWS = {**MOST_ROWS, 6: 4}
 
@@ -67,58 +74,15 @@ def graph_joins(draw):
     )
     most = MOST_ROWS[len(names)]
     tables = {n: random_table(rng, streams[n], pools[n]).slice(0, most) for n in names}
-    arrivals = []
-    for name, table in tables.items():
-        count = table.num_rows
-        cuts = sorted({0, count, *(rng.randint(0, count) for _ in range(rng.randint(0, 4)))})
-        arrivals += [(name, a, b) for a, b in itertools.pairwise(cuts)]
-    rng.shuffle(arrivals)
-    restarts = {rng.randrange(len(arrivals) + 1) for _ in range(rng.randint(0, 2))}
-    return GraphSpec.create(streams, on), tables, arrivals, restarts
-
-
-def attempt(directory, spec, backend, batch_id=1, pointer=None):
-    return open_attempt(
-        str(directory),
-        spec.stream_schemas,
-        backend=backend,
-        pointer=pointer,
-        batch_id=batch_id,
-        attempt_id="a",
-        options=Options(),
-    )
-
-
-def run(spec, tables, order, restarts, backend, piece_bytes):
-    """The results of one arrival, through an attempt's store that is committed at ``restarts``."""
-    found = []
-    with tempfile.TemporaryDirectory() as directory:
-        pointer = store = None
-        for at, (name, first, last) in enumerate(order):
-            if store is None or at in restarts:
-                if store is not None:
-                    pointer = store.commit()
-                    store.close()
-                store = attempt(directory, spec, backend, at, pointer)
-                join = GraphJoin(spec, store, piece_bytes)
-            batch = tables[name].slice(first, last - first).combine_chunks().to_batches()
-            batch = batch or [pa.RecordBatch.from_pylist([], schema=tables[name].schema)]
-            found += list(join.process(name, batch[0]))
-        if store is not None:
-            store.close()
-    return found
+    return GraphSpec.create(streams, on), tables, *random_arrivals(rng, tables)
 
 
 def check(case, backend, piece_bytes):
-    spec, tables, order, restarts = case
-    found = run(spec, tables, order, restarts, backend, piece_bytes)
+    spec, *_ = case
+    found = run(lambda store: GraphJoin(spec, store, piece_bytes), *case, backend)
     assert all(batch.schema == spec.output_schema for batch in found)
     assert all(batch.num_rows > 0 for batch in found)
-    assert counted(found) == joined_graph(spec, tables)
-
-
-QUICK = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-PIECES = st.sampled_from([1, 60, 400, 1 << 20])
+    assert counted(found) == joined_graph(spec, case[1])
 
 
 @settings(QUICK, max_examples=70)

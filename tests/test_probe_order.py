@@ -7,9 +7,9 @@ from contextlib import closing
 
 import pytest
 from hypothesis import given, settings
-from test_graph_join import CHAIN, INTS, QUICK, rows
-from test_graph_join import attempt as graph_attempt
-from test_umjoin import INT, attempt, batch_of, joins
+from join_cases import QUICK, attempt
+from test_graph_join import CHAIN, INTS, rows
+from test_umjoin import INT, batch_of, joins
 
 from joins.graph_spec import create_spec
 from joins.local import probe_order
@@ -154,7 +154,7 @@ def test_the_rows_come_alike_in_any_order_of_probing(tmp_path_factory, case):
 @pytest.mark.parametrize("seed", range(3))
 def test_a_join_by_several_keys_too(tmp_path, seed):
     spec = create_spec(INTS, CHAIN)
-    with closing(graph_attempt(tmp_path, spec, "memory")) as store:
+    with closing(attempt(tmp_path, spec, "memory")) as store:
         join = GraphJoin(spec, store, probe_order=AnyOrder(seed))
         list(join.process("c", rows("c", [1, 2, 3], ["x", "y", "z"])))
         list(join.process("l", rows("l", [10, 10, 12, 13], [0.5, 1.5, 2.5, 3.5])))

@@ -5,11 +5,11 @@ import random
 from contextlib import closing
 
 import hypothesis.strategies as st
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
+from join_cases import PIECES, QUICK, attempt, run
 from oracle import counted, joined, joined_graph
-from test_graph_join import CHAIN, INTS, PIECES, QUICK, attempt, graph_joins, rows
+from test_graph_join import CHAIN, INTS, graph_joins, rows
 from test_umjoin import INT, batch_of, joins
 
 from joins.binary_tree import BinaryTree, all_orders
@@ -21,30 +21,11 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
 
 
-def run(tree, tables, arrivals, restarts, backend, piece_bytes, directory):
-    """The results of one arrival, the store committed and opened anew at ``restarts``."""
-    found = []
-    pointer, store, join = None, None, None
-    for at, (name, first, last) in enumerate(arrivals):
-        if store is None or at in restarts:
-            if store is not None:
-                pointer = store.commit()
-                store.close()
-            store = attempt(directory, tree, backend, at, pointer)
-            join = TreeJoin(tree, store, piece_bytes)
-        batch = tables[name].slice(first, last - first).combine_chunks().to_batches()
-        batch = batch or [pa.RecordBatch.from_pylist([], schema=tables[name].schema)]
-        found += list(join.process(name, batch[0]))
-    if store is not None:
-        store.close()
-    return found
-
-
-def check(case, seed, backend, piece_bytes, directory):
+def check(case, seed, backend, piece_bytes):
     """One random order of the case gives DuckDB's rows."""
-    spec, tables, arrivals, restarts = case
+    spec, tables, *arrival = case
     tree = BinaryTree.create(spec, random.Random(seed).choice(all_orders(spec)))
-    found = run(tree, tables, arrivals, restarts, backend, piece_bytes, directory)
+    found = run(lambda store: TreeJoin(tree, store, piece_bytes), tree, tables, *arrival, backend)
     assert all(batch.schema == spec.output_schema for batch in found)
     oracle = joined if isinstance(spec, JoinSpec) else joined_graph
     assert counted(found) == oracle(spec, tables)
@@ -55,14 +36,14 @@ SEEDS = st.integers(0, 1000)
 
 @settings(QUICK, max_examples=25)
 @given(joins() | graph_joins(), SEEDS, PIECES)
-def test_the_result_equals_duckdb(tmp_path_factory, case, seed, piece_bytes):
-    check(case, seed, "memory", piece_bytes, tmp_path_factory.mktemp("tree"))
+def test_the_result_equals_duckdb(case, seed, piece_bytes):
+    check(case, seed, "memory", piece_bytes)
 
 
 @settings(QUICK, max_examples=12)
 @given(joins() | graph_joins(), SEEDS, PIECES)
-def test_the_result_equals_duckdb_on_lsm(tmp_path_factory, case, seed, piece_bytes):
-    check(case, seed, "lsm", piece_bytes, tmp_path_factory.mktemp("tree"))
+def test_the_result_equals_duckdb_on_lsm(case, seed, piece_bytes):
+    check(case, seed, "lsm", piece_bytes)
 
 
 @pytest.mark.stress
@@ -70,8 +51,8 @@ def test_the_result_equals_duckdb_on_lsm(tmp_path_factory, case, seed, piece_byt
 @pytest.mark.parametrize("backend", ["memory", "lsm", "rocksdb"])
 @settings(QUICK, derandomize=False, max_examples=1000)
 @given(joins() | graph_joins(), SEEDS, PIECES)
-def test_many_random_results_equal_duckdb(tmp_path_factory, backend, case, seed, piece_bytes):
-    check(case, seed, backend, piece_bytes, tmp_path_factory.mktemp("tree"))
+def test_many_random_results_equal_duckdb(backend, case, seed, piece_bytes):
+    check(case, seed, backend, piece_bytes)
 
 
 def test_every_tree_of_four_streams_gives_the_same_rows():

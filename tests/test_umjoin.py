@@ -1,10 +1,7 @@
 """UMJoin against DuckDB: any streams, any arrival order, any cut into batches, any restart."""
 
 import datetime
-import decimal
-import itertools
 import random
-import tempfile
 from contextlib import closing
 from types import SimpleNamespace
 
@@ -12,7 +9,21 @@ import hypothesis.strategies as st
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
+from join_cases import (
+    DAY,
+    FAMILIES,
+    MOST_ROWS,
+    NAN,
+    PAYLOADS,
+    PIECES,
+    QUICK,
+    D,
+    attempt,
+    random_arrivals,
+    random_table,
+    run,
+)
 from oracle import counted, joined
 
 from cython_ext.key_codec import KeyCodec
@@ -20,59 +31,8 @@ from joins.local.cross_product import Side, cross_product
 from joins.local.umjoin import SLICE_ROWS, UMJoin
 from joins.spec import JoinSpec
 from lsmstate.arrow_sizes import row_sizes
-from lsmstate.backends import open_attempt
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
 from lsmstate.join import MultiwayJoin
-from lsmstate.options import Options
-
-NAN = float("nan")
-D = decimal.Decimal
-DAY = datetime.date(2020, 2, 28)
-
-#: Families of key types that are comparable, and values that fit all of them.
-FAMILIES = [
-    (
-        [pa.int8(), pa.int32(), pa.int64(), pa.decimal128(9, 2), pa.decimal128(5, 0)],
-        [None, 0, 1, -1, 7, 100],
-    ),
-    ([pa.float32(), pa.float64(), pa.int16()], [None, 0, 1, -3]),
-    ([pa.float32(), pa.float64()], [None, 0.0, -0.0, NAN, 0.5, float("inf")]),
-    ([pa.string(), pa.large_string()], [None, "", "a", "a\0", "ab", "ä" * 9]),
-    ([pa.date32()], [None, DAY, datetime.date(1969, 12, 31)]),
-    ([pa.bool_()], [None, True, False]),
-    ([pa.decimal128(4, 1), pa.decimal128(12, 6)], [None, D("1.5"), D("-2"), D("0")]),
-]
-PAYLOADS = [
-    (pa.int32(), [None, -5, 3]),
-    (pa.string(), [None, "", "xyz" * 20]),
-    (pa.float64(), [None, 0.0, -0.0, NAN]),
-    (pa.decimal128(7, 2), [None, D("12.34")]),
-    (pa.list_(pa.int8()), [None, [], [1, None, 3]]),
-    (pa.timestamp("us", "UTC"), [None, datetime.datetime(2020, 1, 1)]),
-]
-#: Most rows of a stream, by the number of streams: results stay small enough to compare.
-MOST_ROWS = {2: 20, 3: 8, 4: 5, 5: 4}
-
-
-def attempt(directory, spec, backend, batch_id=1, pointer=None):
-    """A task attempt's store for the join."""
-    return open_attempt(
-        str(directory),
-        spec.stream_schemas,
-        backend=backend,
-        pointer=pointer,
-        batch_id=batch_id,
-        attempt_id="a",
-        options=Options(),
-    )
-
-
-def random_table(rng, schema, pools):
-    """Rows whose values come from ``pools``, one pool a column."""
-    count = max(rng.randint(0, 25), rng.randint(0, 25))
-    rows = [[rng.choice(pool) for pool in pools] for _ in range(count)]
-    columns = [pa.array([row[c] for row in rows], kind) for c, kind in enumerate(schema.types)]
-    return pa.table(columns, schema=schema)
 
 
 @st.composite
@@ -88,7 +48,7 @@ def joins(draw):
     for _, values in families:
         few = rng.sample(values, rng.randint(2, min(4, len(values))))
         pools.append([few[0]] * rng.randint(1, 4) + few)
-    streams, tables, keys, arrivals = {}, {}, {}, []
+    streams, tables, keys = {}, {}, {}
     for name in [f"s{number}" for number in range(rng.choice(list(MOST_ROWS)))]:
         payloads = rng.sample(PAYLOADS, rng.randint(0, 2))
         kinds = [rng.choice(kinds) for kinds, _ in families]
@@ -99,50 +59,19 @@ def joins(draw):
         tables[name] = random_table(rng, streams[name], [*pools, *(pool for _, pool in payloads)])
     most = MOST_ROWS[len(streams)]
     tables = {name: table.slice(0, most) for name, table in tables.items()}
-    for name, table in tables.items():
-        count = table.num_rows
-        cuts = sorted({0, count, *(rng.randint(0, count) for _ in range(rng.randint(0, 4)))})
-        arrivals += [(name, a, b) for a, b in itertools.pairwise(cuts)]
-    rng.shuffle(arrivals)
-    restarts = {rng.randrange(len(arrivals) + 1) for _ in range(rng.randint(0, 2))}
-    return JoinSpec.create(streams, keys), tables, arrivals, restarts
-
-
-def run(spec, tables, order, restarts, backend, piece_bytes):
-    """The results of one arrival, through an attempt's store that is committed at ``restarts``."""
-    found = []
-    with tempfile.TemporaryDirectory() as directory:
-        pointer = None
-        store = None
-        for at, (name, first, last) in enumerate(order):
-            if store is None or at in restarts:
-                if store is not None:
-                    pointer = store.commit()
-                    store.close()
-                store = attempt(directory, spec, backend, at, pointer)
-                join = UMJoin(spec, store, piece_bytes)
-            (batch,) = tables[name].slice(first, last - first).combine_chunks().to_batches() or [
-                pa.RecordBatch.from_pylist([], schema=tables[name].schema)
-            ]
-            found += list(join.process(name, batch))
-        if store is not None:
-            store.close()
-    return found
+    return JoinSpec.create(streams, keys), tables, *random_arrivals(rng, tables)
 
 
 def check(case, backend, piece_bytes):
-    spec, tables, order, restarts = case
-    found = run(spec, tables, order, restarts, backend, piece_bytes)
+    spec, *_ = case
+    found = run(lambda store: UMJoin(spec, store, piece_bytes), *case, backend)
     assert all(batch.schema == spec.output_schema for batch in found)
     assert all(batch.num_rows > 0 for batch in found)
-    assert counted(found) == joined(spec, tables)
-
-
-QUICK = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    assert counted(found) == joined(spec, case[1])
 
 
 @settings(QUICK, max_examples=70)
-@given(joins(), st.sampled_from([1, 60, 400, 1 << 20]))
+@given(joins(), PIECES)
 def test_the_result_equals_duckdb(case, piece_bytes):
     check(case, "memory", piece_bytes)
 
@@ -154,7 +83,7 @@ def test_the_result_equals_duckdb_on_rocksdb(case, piece_bytes):
 
 
 @settings(QUICK, max_examples=40)
-@given(joins(), st.sampled_from([1, 60, 400, 1 << 20]))
+@given(joins(), PIECES)
 def test_the_result_equals_duckdb_on_lsm(case, piece_bytes):
     check(case, "lsm", piece_bytes)
 
