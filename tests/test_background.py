@@ -14,9 +14,10 @@ import pyarrow as pa
 import pytest
 
 from cython_ext.file import set_fault_hook
-from lsmstate import background, write_path, write_steps
+from lsmstate import background, run_set, table_files, write_path, write_steps
 from lsmstate.background import Worker, worker
 from lsmstate.changelog import APPEND
+from lsmstate.compactor import Merge
 from lsmstate.errors import StoreClosedError
 from lsmstate.lsm_store import LsmStore
 from lsmstate.memory_budget import process_memory
@@ -124,6 +125,29 @@ def test_writers_do_the_work_where_the_worker_does_not(tmp_path):
         assert store.stats().counters["merges"] > 2
         assert values(store) == all_of(count)
         assert store.stats().append_pauses.count > 0
+
+
+def test_no_append_pays_for_much_of_a_large_merge(tmp_path, monkeypatch):
+    """Nobody helps, so appends pay for all of it; but until three more runs are there."""
+    paid = []
+    step = Merge.step
+
+    def stepped(merge, max_bytes):
+        before = merge.done_bytes
+        try:
+            return step(merge, max_bytes)
+        finally:
+            paid.append((merge, (merge.done_bytes - before) / merge.total_bytes))
+
+    monkeypatch.setattr(Merge, "step", stepped)
+    monkeypatch.setattr(table_files, "SLICE_BYTES", 32 << 10)
+    monkeypatch.setattr(run_set, "SLICE_BYTES", 32 << 10)
+    with opened(tmp_path, background=False, fanout=4) as store:
+        append(store, 0, 320)
+        assert values(store) == all_of(320)
+    largest = max((merge for merge, _ in paid), key=lambda merge: merge.total_bytes)
+    shares = [share for merge, share in paid if merge is largest]
+    assert max(shares) < 0.08
 
 
 def test_a_process_without_a_thread_to_spare(tmp_path, monkeypatch, caplog):
