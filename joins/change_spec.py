@@ -1,6 +1,6 @@
 """A join whose results may be taken back, or whose inputs are: types beyond inner, changelogs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -48,12 +48,8 @@ class ChangeSpec:
                 "than inner or as changelogs; join some of them in a query of their own"
             )
         spec = cls(keys, tree, emit == "changes", dict(operations))
-        taken = [name for name in spec.output_schema.names[1:] if name.lower() == OPERATION]
-        if spec.emits_changes and taken:
-            raise InvalidArgumentError(
-                f"emit='changes' adds a column {OPERATION!r}, and the inputs have one already; "
-                "rename theirs, or name it in changes= if it is their operation column"
-            )
+        if spec.emits_changes:
+            _check_operation(spec.output_schema)
         return spec
 
     @property
@@ -73,7 +69,7 @@ class ChangeSpec:
             for field, owner in zip(joined, owners, strict=True)
         ]
         if self.emits_changes:
-            fields.insert(0, pa.field(OPERATION, pa.string(), nullable=False))
+            return _with_operation(fields)
         return pa.schema(fields)
 
     @cached_property
@@ -100,6 +96,55 @@ class ChangeSpec:
     def check_stream(self, stream: str) -> None:
         """InvalidArgumentError, with the nearest name, if there is no such stream."""
         self.keys.check_stream(stream)
+
+
+@dataclass(frozen=True)
+class GraphChangeSpec:
+    """An inner join by several keys that says what changes; made by ``of``."""
+
+    graph: GraphSpec
+    """The streams as they are stored, without operation columns, and their keys."""
+    operations: Mapping[str, str]
+    """The operation column of each stream that is a changelog."""
+
+    @classmethod
+    def of(cls, graph: GraphSpec, emit: str, operations: Mapping[str, str]) -> "GraphChangeSpec":
+        """InvalidArgumentError names what does not fit."""
+        check_emit(None, emit, operations)
+        spec = cls(graph, dict(operations))
+        _check_operation(spec.output_schema)
+        return spec
+
+    @property
+    def streams(self) -> Mapping[str, pa.Schema]:
+        """The streams as they are stored."""
+        return self.graph.streams
+
+    @cached_property
+    def output_schema(self) -> pa.Schema:
+        """The operation, and the columns of all streams."""
+        return _with_operation(self.graph.output_schema)
+
+    @property
+    def stream_schemas(self) -> tuple[StreamSchema, ...]:
+        """The indexes, as a store is opened with."""
+        return self.graph.stream_schemas
+
+    def check_stream(self, stream: str) -> None:
+        """InvalidArgumentError, with the nearest name, if there is no such stream."""
+        self.graph.check_stream(stream)
+
+
+def _with_operation(fields: Iterable[pa.Field]) -> pa.Schema:
+    return pa.schema([pa.field(OPERATION, pa.string(), nullable=False), *fields])
+
+
+def _check_operation(output: pa.Schema) -> None:
+    if any(name.lower() == OPERATION for name in output.names[1:]):
+        raise InvalidArgumentError(
+            f"emit='changes' adds a column {OPERATION!r}, and the inputs have one already; "
+            "rename theirs, or name it in changes= if it is their operation column"
+        )
 
 
 def null_stream(stream: str) -> str:
@@ -136,7 +181,7 @@ def create_join(
     how: How = "inner",
     emit: str = "append",
     changes: Mapping[str, str] | None = None,
-) -> JoinSpec | GraphSpec | ChangeSpec:
+) -> JoinSpec | GraphSpec | ChangeSpec | GraphChangeSpec:
     """What is joined. ``changes``: the operation columns of streams that are changelogs; see
     ``typed_condition`` for ``on`` and ``how``. InvalidArgumentError names what does not fit."""
     check_streams(streams)
@@ -151,7 +196,9 @@ def create_join(
     if typed.tree is None and emit == "append" and not operations:
         return spec
     if isinstance(spec, GraphSpec):
-        raise several_keys(typed.tree)
+        if typed.tree is not None:
+            raise several_keys(typed.tree)
+        return GraphChangeSpec.of(spec, emit, operations)
     return ChangeSpec.of(spec, typed.tree, emit, operations)
 
 
@@ -168,11 +215,9 @@ def check_no_keys(spec: JoinSpec | GraphSpec, operations: Mapping[str, str]) -> 
             )
 
 
-def several_keys(tree: Tree | None) -> InvalidArgumentError:
-    """The refusal of a join by several keys."""
-    what = f"{tree}" if tree is not None else "changes= or emit='changes'"
+def several_keys(tree: Tree) -> InvalidArgumentError:
+    """The refusal of other types where there are several keys."""
     return InvalidArgumentError(
-        f"{what}: the streams have no common key, and by several keys only inner joins of rows "
-        "that stay are made; join the streams of one key here, and the result with the others in "
-        "a query of its own"
+        f"{tree}: the streams have no common key, and by several keys only inner joins are made; "
+        "join the streams of one key here, and the result with the others in a query of its own"
     )

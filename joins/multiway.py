@@ -7,13 +7,15 @@ from datetime import datetime
 import pyarrow as pa
 
 from joins.binary_tree import BinaryTree, Order
-from joins.change_spec import ChangeSpec, create_join
+from joins.change_spec import ChangeSpec, GraphChangeSpec, create_join
 from joins.event_time import EventTime, Retention, create_timed
 from joins.event_time_join import EventTimeJoin
 from joins.from_clause import is_from_clause
 from joins.graph_spec import GraphSpec
 from joins.how import How
-from joins.local.change_join import ChangeJoin, check_unmatched
+from joins.local.change_input import check_unmatched
+from joins.local.change_join import ChangeJoin
+from joins.local.graph_change_join import GraphChangeJoin
 from joins.local.graph_join import GraphJoin
 from joins.local.results import Results, check_finished
 from joins.local.tree_join import TreeJoin
@@ -55,7 +57,7 @@ class MultiwayJoin:
     watermark are *late*: left out and counted in ``late_count`` (``late="drop"``), matched with
     what is still there (``"join"``), or left out and handed over in ``late_rows`` (``"side"``).
 
-    **Beyond inner**, by one common key: ``how`` is the join type of the streams after the first
+    **Beyond inner**: by one common key, ``how`` is the join type of the streams after the first
     ("inner", "left", "right", "full", "semi" or "anti"), or a mapping of streams to types; or
     ``on`` says all of it, as in ``"cu LEFT JOIN sr ON cu.id = sr.cu_id"``. Where a later row can
     take back a result, ``emit="changes"`` puts a column ``op`` first: ``+I`` for a result that
@@ -84,7 +86,7 @@ class MultiwayJoin:
         late: str = "drop",
     ) -> None:
         check_unmatched(unmatched)
-        self.spec: JoinSpec | GraphSpec | ChangeSpec
+        self.spec: JoinSpec | GraphSpec | ChangeSpec | GraphChangeSpec
         timing: EventTime | None = None
         if _may_change(on, how, emit, changes):
             if event_time or retention:
@@ -103,7 +105,7 @@ class MultiwayJoin:
             )
         schemas = (self.spec if tree is None else tree).stream_schemas
         if timing is not None:
-            assert not isinstance(self.spec, ChangeSpec), "refused above"
+            assert isinstance(self.spec, JoinSpec | GraphSpec), "others are refused above"
             schemas = timing.store_streams(self.spec)
         options = Options(memory_bytes=parse_bytes(memory))
         self._temporary = None if path else tempfile.TemporaryDirectory(prefix="lsmstate-")
@@ -114,10 +116,12 @@ class MultiwayJoin:
             if self._temporary is not None:
                 self._temporary.cleanup()
             raise
-        self._join: UMJoin | GraphJoin | ChangeJoin | TreeJoin | EventTimeJoin
+        self._join: UMJoin | GraphJoin | ChangeJoin | GraphChangeJoin | TreeJoin | EventTimeJoin
         self._unfinished: Results | None = None
         if isinstance(self.spec, ChangeSpec):
             self._join = ChangeJoin(self.spec, self._store, piece_bytes, unmatched)
+        elif isinstance(self.spec, GraphChangeSpec):
+            self._join = GraphChangeJoin(self.spec, self._store, piece_bytes, unmatched)
         elif tree is not None:
             self._join = TreeJoin(tree, self._store, piece_bytes)
         elif timing is not None:
@@ -176,7 +180,9 @@ class MultiwayJoin:
     @property
     def unmatched_retractions(self) -> int:
         """Retractions left out so far, because there was no such row."""
-        return self._join.unmatched_retractions if isinstance(self._join, ChangeJoin) else 0
+        if isinstance(self._join, ChangeJoin | GraphChangeJoin):
+            return self._join.unmatched_retractions
+        return 0
 
     def commit(self) -> None:
         """Make everything fed so far durable: opening ``path`` again finds it. InvalidArgumentError
@@ -209,7 +215,9 @@ def _may_change(on: Condition, how: How, emit: str, changes: Mapping[str, str] |
 
 
 def _tree(
-    spec: JoinSpec | GraphSpec | ChangeSpec, algorithm: str, order: Order | None
+    spec: JoinSpec | GraphSpec | ChangeSpec | GraphChangeSpec,
+    algorithm: str,
+    order: Order | None,
 ) -> BinaryTree | None:
     """The tree of ``algorithm="tree"``."""
     if algorithm not in ALGORITHMS:
@@ -217,7 +225,7 @@ def _tree(
             f"algorithm={algorithm!r} is unknown{nearest(algorithm, ALGORITHMS)}"
         )
     if algorithm == "tree":
-        if isinstance(spec, ChangeSpec):
+        if isinstance(spec, ChangeSpec | GraphChangeSpec):
             raise InvalidArgumentError(
                 "algorithm='tree' makes inner joins of rows that stay; leave algorithm out for "
                 "other join types and changelogs"

@@ -8,11 +8,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from joins.change_spec import ChangeSpec
+from joins.change_spec import ChangeSpec, GraphChangeSpec
 from joins.from_clause import is_from_clause
 from joins.graph_spec import GraphSpec, create_spec
 from joins.how import How, TypedCondition, typed_condition
-from joins.local.change_join import check_unmatched
+from joins.local.change_input import check_unmatched
 from joins.spec import Condition, output_names
 from joins.split_condition import split_condition
 from lsmstate.errors import InvalidArgumentError
@@ -138,7 +138,7 @@ def multiway_join(
             f"join condition {rest[0]!r}: joins of other types and changelogs have only equalities "
             "of keys; filter the inputs before, or the result: multiway_join(...).where(...)"
         )
-    spec: CoercedSpec | GraphSpec | ChangeSpec
+    spec: CoercedSpec | GraphSpec | ChangeSpec | GraphChangeSpec
     spec = changing or (coerced_graph(inputs) if is_graph else CoercedSpec.of(inputs))
     plan = StatefulPlan(
         operator=_OPERATOR,
@@ -157,14 +157,15 @@ def multiway_join(
         storage=storage,
         storage_key=storage.keep(),
     )
-    if isinstance(spec, ChangeSpec):
-        plan = replace(
-            plan,
-            explanation=f"{plan.explanation}\n{explained(spec)}",
-            routes_null_keys=routes_null_keys(spec),
-        )
+    if isinstance(spec, ChangeSpec | GraphChangeSpec):
+        if isinstance(spec, GraphChangeSpec):
+            plan = with_shares(plan, spec.graph, rows or {}, shares)
+        else:
+            plan = replace(plan, routes_null_keys=routes_null_keys(spec))
+        plan = replace(plan, explanation=f"{plan.explanation}\n{explained(spec)}")
         output = change_output(spec, {name: frame.schema for name, frame in streams.items()})
-        return stateful_operator(plan, inputs, change_join_function(spec, unmatched), output)
+        function = change_join_function(spec, inputs, unmatched)
+        return stateful_operator(plan, inputs, function, output)
     if isinstance(spec, GraphSpec):
         plan = with_shares(plan, spec, rows or {}, shares)
         function = graph_join_function(spec, inputs)

@@ -79,10 +79,7 @@ def graph_join_function(spec: GraphSpec, inputs: Inputs) -> BucketFunction:
     ) -> Iterator[pa.RecordBatch]:
         joined = GraphJoin(spec, store, probe_order=_learned(str(spec.classes)))
         for batch in batches:
-            plan = plans[batch.input]
-            places = [k for k, p in enumerate(plan.key_positions) if p >= len(plan.rows)]
-            columns = [*batch.rows.columns, *(batch.keys.column(k) for k in places)]
-            stored = pa.RecordBatch.from_arrays(columns, schema=spec.streams[batch.input])
+            stored = stored_rows(plans[batch.input], batch, spec.streams[batch.input])
             yield from joined.process(batch.input, stored)
 
     return join
@@ -93,6 +90,13 @@ def _learned(_join: str) -> ProbeOrder:
     """What this worker knows about the order of probing: a bucket's call goes on where the last one
     of the same join was."""
     return ProbeOrder()
+
+
+def stored_rows(plan: InputPlan, batch: InputBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows with the keys that were cast beside them, as ``coerced_graph`` has them."""
+    places = [k for k, p in enumerate(plan.key_positions) if p >= len(plan.rows)]
+    columns = [*batch.rows.columns, *(batch.keys.column(k) for k in places)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _stored(plan: InputPlan) -> pa.Schema:

@@ -140,13 +140,13 @@ def check(case, backend, piece_bytes):
         store.close()
 
 
-@settings(QUICK, max_examples=40)
+@settings(QUICK, max_examples=30)
 @given(changing_joins(), PIECES)
 def test_the_result_equals_duckdb_after_every_batch(case, piece_bytes):
     check(case, "memory", piece_bytes)
 
 
-@settings(QUICK, max_examples=20)
+@settings(QUICK, max_examples=12)
 @given(changing_joins(), PIECES)
 def test_the_result_equals_duckdb_after_every_batch_on_lsm(case, piece_bytes):
     check(case, "lsm", piece_bytes)

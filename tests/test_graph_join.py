@@ -47,10 +47,8 @@ def random_classes(rng, names):
     return classes
 
 
-@st.composite
-def graph_joins(draw):
-    """A spec, the tables of its streams, an arrival of (stream, first row, last row), restarts."""
-    rng = random.Random(draw(st.integers(0, 2**32)))
+def random_graph(rng):
+    """A spec, and per stream the values of each column."""
     names = [f"s{number}" for number in range(rng.choice(list(MOST_ROWS)))]
     classes = random_classes(rng, names)
     fields = {name: [] for name in names}
@@ -72,9 +70,17 @@ def graph_joins(draw):
         for number, members in enumerate(classes)
         for a, b in itertools.pairwise(members)
     )
-    most = MOST_ROWS[len(names)]
-    tables = {n: random_table(rng, streams[n], pools[n]).slice(0, most) for n in names}
-    return GraphSpec.create(streams, on), tables, *random_arrivals(rng, tables)
+    return GraphSpec.create(streams, on), pools
+
+
+@st.composite
+def graph_joins(draw):
+    """A spec, the tables of its streams, an arrival of (stream, first row, last row), restarts."""
+    rng = random.Random(draw(st.integers(0, 2**32)))
+    spec, pools = random_graph(rng)
+    streams, most = spec.streams, MOST_ROWS[len(spec.streams)]
+    tables = {n: random_table(rng, streams[n], pools[n]).slice(0, most) for n in streams}
+    return spec, tables, *random_arrivals(rng, tables)
 
 
 def check(case, backend, piece_bytes):

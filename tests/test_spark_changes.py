@@ -129,6 +129,22 @@ def test_a_retraction_before_its_row_in_one_micro_batch(spark: Any, tmp_path: Pa
     assert shown == Counter((k,) for k in range(10) if k != 3)
 
 
+def test_a_changelog_joined_by_several_keys(
+    spark: Any, streams: dict[str, FileStream], tmp_path: Path
+) -> None:
+    """Keys that Spark casts, rows copied to several buckets, retractions of either."""
+    on = "o.id = p.of AND p.euros = s.ref"
+    joined = multiway_join(
+        frames(spark, streams), on, **CHANGES, unmatched="error", backend=BACKEND, memory="8m",
+        shares={"o.id": 2, "p.euros": 2}, buckets=4,
+    )  # fmt: skip
+    assert joined.columns == ["op", "id", "what", "o_day", "of", "euros", "p_day", "ref", "weight"]
+    assert "changelogs: p by op" in explain_join(joined)
+    expected = batch_join(streams, SQL + "o JOIN p ON o.id = p.of JOIN s ON p.euros = s.ref")
+    assert net(collected(joined, tmp_path), Counter()) == expected
+    assert sum(expected.values()) > 20
+
+
 def test_a_semi_join_of_rows_that_stay_is_append_only(
     spark: Any, streams: dict[str, FileStream], tmp_path: Path
 ) -> None:

@@ -10,32 +10,20 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from cython_ext.key_codec import KeyBatch, KeyCodec
-from cython_ext.row_codec import RowCodec
+from cython_ext.key_codec import KeyCodec
 from joins.change_spec import ChangeSpec, null_stream
-from joins.changes import (
-    Changes,
-    Mask,
-    encoded_rows,
-    ranks,
-    row_codes,
-    without_operation,
-)
+from joins.changes import Changes
 from joins.join_types import required_streams
+from joins.local.change_input import ChangeInput
 from joins.local.change_results import Changed, Emitter
 from joins.local.combine import GroupedRows, starts_of
 from joins.local.probe_order import ProbeOrder
 from joins.local.results import Results, check_finished
 from lsmstate.arrow_sizes import row_sizes
-from lsmstate.errors import InvalidArgumentError, MemoryLimitError
+from lsmstate.errors import InvalidArgumentError
 from lsmstate.null_safe_store import null_safe_keys, null_safe_schema
 from lsmstate.store import MultimapStore, Probe
-
-UNMATCHED = ("count", "error")
-#: Retractions that wait for their row may take this much.
-_WAITING_BYTES = 4 << 20
 
 
 class ChangeJoin:
@@ -61,20 +49,22 @@ class ChangeJoin:
                 f"the store holds the streams {', '.join(store.streams)}, the join needs "
                 f"{', '.join(wanted)}; open the store with spec.stream_schemas"
             )
-        check_unmatched(unmatched)
-        self.unmatched_retractions = 0
         self._spec = spec
         self._store = store
-        self._unmatched = unmatched
+        self._input = ChangeInput(
+            store, spec.streams, spec.operations, spec.keys.key_batch, piece_bytes, unmatched
+        )
         self._codec = KeyCodec(spec.keys.key_schema)
         self._null_codec = KeyCodec(null_safe_schema(spec.keys.key_schema))
-        self._row_codecs = {name: RowCodec(spec.streams[name]) for name in spec.operations}
         self._probe_order = ProbeOrder()
-        self._piece_bytes = piece_bytes
         self._emitter = Emitter(spec, piece_bytes)
         self._required = required_streams(spec.tree)
-        self._waiting: dict[str, Changes] = {}
         self._unfinished: Results | None = None
+
+    @property
+    def unmatched_retractions(self) -> int:
+        """Retractions left out so far."""
+        return self._input.unmatched_retractions
 
     def process(
         self,
@@ -96,7 +86,7 @@ class ChangeJoin:
         """
         self._spec.check_stream(stream)
         check_finished(stream, self._unfinished)
-        changes = self._arrived(stream, batch, keys)
+        changes = self._input.arrived(stream, batch, keys)
         encoded = self._codec.encode(changes.keys)
         alone = changes.take(np.flatnonzero(~encoded.valid))
         if len(alone):
@@ -104,74 +94,15 @@ class ChangeJoin:
         if not self._spec.is_preserved(stream):
             alone = alone.take(np.zeros(0, dtype=np.int64))
         if not changes.is_added.all() or not alone.is_added.all():
-            changes, lost = self._present(stream, changes, self._codec.encode(changes.keys))
+            present = self._input.present
+            changes, lost = present(stream, changes, stream, self._codec.encode(changes.keys))
             null_keys = self._null_codec.encode(null_safe_keys(alone.keys))
-            alone, also_lost = self._present(null_stream(stream), alone, null_keys, of=stream)
-            self._wait_or_drop(stream, lost.then(also_lost), more)
+            alone, also_lost = present(stream, alone, null_stream(stream), null_keys)
+            self._input.settle(stream, lost.then(also_lost), more=more)
         changed = self._stored(stream, changes)
         self._store_alone(stream, alone)
         self._unfinished = Results(self._results(stream, changed, alone))
         return self._unfinished
-
-    def _arrived(self, stream: str, batch: pa.RecordBatch, keys: pa.RecordBatch | None) -> Changes:
-        """The batch, with retractions that waited for it, and without what cancels out."""
-        operation = self._spec.operations.get(stream)
-        is_added: Mask = np.ones(batch.num_rows, dtype=np.bool_)
-        if operation is not None:
-            batch, is_added = without_operation(batch, operation)
-        if keys is None:
-            keys = self._spec.keys.key_batch(stream, batch)
-        if len(keys) != batch.num_rows:
-            raise InvalidArgumentError(
-                f"process({stream!r}): {batch.num_rows} rows but {len(keys)} keys; "
-                "give one key per row"
-            )
-        changes = Changes(batch, keys, is_added)
-        if stream in self._waiting:
-            changes = self._waiting.pop(stream).then(changes)
-        return changes.netted(self._row_codecs[stream]) if operation is not None else changes
-
-    def _present(
-        self, name: str, changes: Changes, keys: KeyBatch, of: str | None = None
-    ) -> tuple[Changes, Changes]:
-        """The changes that can be made, and retractions of rows that the store's stream ``name``
-        does not hold."""
-        removed = np.flatnonzero(~changes.is_added)
-        if len(removed) == 0:
-            return changes, changes.take(removed)
-        codec = self._row_codecs[of or name]
-        codes, encoded = row_codes(changes.rows.take(pa.array(removed)), codec)
-        stored = np.zeros(len(encoded), dtype=np.int64)
-        distinct, _ = keys.take(removed).distinct()
-        probe = self._store.probe(name, distinct)
-        for piece in probe.fetch(np.flatnonzero(probe.counts), self._piece_bytes):
-            at = pc.index_in(encoded_rows(piece.rows, codec), value_set=encoded).drop_null()
-            stored += np.bincount(at.to_numpy(), minlength=len(encoded))
-        is_lost = ranks(codes) >= stored[codes]
-        lost = removed[is_lost]
-        if len(lost) == 0:
-            return changes, changes.take(lost)
-        return changes.take(np.setdiff1d(np.arange(len(changes)), lost)), changes.take(lost)
-
-    def _wait_or_drop(self, stream: str, lost: Changes, more: bool) -> None:
-        if len(lost) == 0:
-            return
-        if more:
-            size = int(row_sizes(lost.rows).sum())
-            if size > _WAITING_BYTES:
-                raise MemoryLimitError(
-                    f"stream {stream!r}: {len(lost)} retractions ({size} bytes) stand before their "
-                    "rows; order the changelog, or give it in smaller batches"
-                )
-            self._waiting[stream] = lost
-        elif self._unmatched == "error":
-            raise InvalidArgumentError(
-                f"stream {stream!r}: {len(lost)} rows are taken back that are not there, such as "
-                f"{lost.rows.slice(0, 1).to_pylist()[0]!r}; correct the changelog, or say "
-                "unmatched='count' to leave such retractions out"
-            )
-        else:
-            self.unmatched_retractions += len(lost)
 
     def _stored(self, stream: str, changes: Changes) -> Changed:
         """Make the changes; what they were, by key, and where there were rows before and after."""
@@ -228,9 +159,3 @@ class ChangeJoin:
         # So that the order of the results does not depend on that of probing.
         probes = {name: probes[name] for name in others}
         yield from self._emitter.changed(stream, changed, probes, keys)
-
-
-def check_unmatched(value: str) -> None:
-    """InvalidArgumentError for what is no way to treat retractions of rows that are not there."""
-    if value not in UNMATCHED:
-        raise InvalidArgumentError(f"unmatched={value!r} is unknown; known: {', '.join(UNMATCHED)}")

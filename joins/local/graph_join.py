@@ -9,6 +9,7 @@ when the last of its rows arrives. (UMJoin, section 3.1: iterative probing; the 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -68,6 +69,14 @@ class GraphJoin:
         """
         self._spec.check_stream(stream)
         check_finished(stream, self._unfinished)
+        self._unfinished = Results(self.results(stream, self.store(stream, batch, "append")))
+        return self._unfinished
+
+    def store(
+        self, stream: str, batch: pa.RecordBatch, kind: Literal["append", "retract"]
+    ) -> list[pa.RecordBatch]:
+        """Append or retract the rows in all indexes of the stream; those that can be joined, in
+        parts for ``results``."""
         rows = self._joinable(stream, batch)
         sizes = row_sizes(rows)
         parts = [
@@ -77,11 +86,14 @@ class GraphJoin:
             )
         ]
         for part in parts:
-            self._append(stream, part)
+            self._write(stream, part, kind)
+        return parts
+
+    def results(self, stream: str, parts: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The combinations of the parts' rows with those of the other streams, in pieces."""
         combinations = (c for part in parts for c in self._combinations(stream, part))
         pieces = (piece for found in combinations for piece in self._gathered(found))
-        self._unfinished = Results(_coalesced(pieces, self._piece_bytes))
-        return self._unfinished
+        return _coalesced(pieces, self._piece_bytes)
 
     def _joinable(self, stream: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows no key of which is null."""
@@ -89,13 +101,13 @@ class GraphJoin:
         valid = self._encode(classes, self._spec.key_batch(stream, batch, classes)).valid
         return batch if valid.all() else batch.filter(pa.array(valid))
 
-    def _append(self, stream: str, rows: pa.RecordBatch) -> None:
+    def _write(self, stream: str, rows: pa.RecordBatch, kind: Literal["append", "retract"]) -> None:
         indexes = [index for index in self._spec.indexes if index.stream == stream]
         # As one: a row that only some indexes held would be found by some of its partners.
         self._store.write(
             [
                 Mutation(
-                    "append",
+                    kind,
                     index.name,
                     self._encode(index.classes, self._spec.key_batch(stream, rows, index.classes)),
                     rows,

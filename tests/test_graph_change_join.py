@@ -1,0 +1,118 @@
+"""GraphChangeJoin against DuckDB after every batch: changelogs joined by several keys."""
+
+import random
+import tempfile
+from collections import Counter
+
+import hypothesis.strategies as st
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from join_cases import PIECES, QUICK, attempt
+from oracle import joined_graph
+from test_change_join import apply, batch_of, random_changes, table_of
+from test_graph_join import MOST_ROWS, random_graph
+
+from joins.change_spec import GraphChangeSpec
+from joins.local.graph_change_join import GraphChangeJoin
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.join import MultiwayJoin
+
+
+@st.composite
+def changing_graphs(draw):
+    """A spec, batches of (stream, changes, all that lives after them), and restarts or none."""
+    rng = random.Random(draw(st.integers(0, 2**32)))
+    graph, pools = random_graph(rng)
+    names = list(graph.streams)
+    operations = {name: "op" for name in names if rng.random() < 0.7}
+    spec = GraphChangeSpec.of(graph, "changes", operations)
+    live = {name: [] for name in names}
+    batches = []
+    for number in range(len(names) + rng.randint(2, 8)):
+        name = names[number] if number < len(names) else rng.choice(names)
+        most = MOST_ROWS[len(names)]
+        batch, after = random_changes(rng, pools[name], live[name], name in operations, most)
+        live = {**live, name: after}
+        batches.append((name, batch, live))
+    return spec, batches, rng.random() < 0.4
+
+
+def check(case, backend, piece_bytes):
+    spec, batches, restarts = case
+    shown = Counter()
+    with tempfile.TemporaryDirectory() as directory:
+        store = pointer = None
+        for number, (name, changes, live) in enumerate(batches):
+            if store is None or restarts:
+                if store is not None:
+                    pointer = store.commit()
+                    store.close()
+                store = attempt(directory, spec, backend, number, pointer)
+                join = GraphChangeJoin(spec, store, piece_bytes, unmatched="error")
+            pieces = list(join.process(name, batch_of(spec, name, changes)))
+            assert all(piece.schema == spec.output_schema for piece in pieces)
+            apply(shown, pieces)
+            tables = {n: table_of(spec.streams[n], rows) for n, rows in live.items()}
+            assert +shown == joined_graph(spec.graph, tables)
+        store.close()
+
+
+@settings(QUICK, max_examples=15)
+@given(changing_graphs(), PIECES)
+def test_the_result_equals_duckdb_after_every_batch(case, piece_bytes):
+    check(case, "memory", piece_bytes)
+
+
+@settings(QUICK, max_examples=8)
+@given(changing_graphs(), PIECES)
+def test_the_result_equals_duckdb_after_every_batch_on_lsm(case, piece_bytes):
+    check(case, "lsm", piece_bytes)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("backend", ["memory", "lsm", "rocksdb"])
+@settings(QUICK, derandomize=False, max_examples=500)
+@given(changing_graphs(), PIECES)
+def test_many_random_results_equal_duckdb(backend, case, piece_bytes):
+    check(case, backend, piece_bytes)
+
+
+STREAMS = {
+    "c": pa.schema([("ck", pa.int64()), ("op", pa.string())]),
+    "o": pa.schema([("ok", pa.int64()), ("ck", pa.int64())]),
+    "l": pa.schema([("ok", pa.int64()), ("kind", pa.string())]),
+}
+CHAIN = "c.ck = o.ck AND o.ok = l.ok"
+
+
+def changed(join, name, *rows):
+    columns = list(zip(*rows, strict=True))
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, STREAMS[name], strict=True)]
+    found = join.process(name, pa.RecordBatch.from_arrays(arrays, schema=STREAMS[name]))
+    return [tuple(row.values()) for piece in found for row in piece.to_pylist()]
+
+
+def test_results_come_and_go_with_their_rows():
+    options = {"emit": "changes", "changes": {"c": "op", "l": "kind"}, "backend": "memory"}
+    with MultiwayJoin(STREAMS, CHAIN, **options) as join:
+        assert join.output_schema.names == ["op", "c_ck", "o_ok", "o_ck", "l_ok"]
+        assert changed(join, "o", (7, 1)) == []
+        assert changed(join, "c", (1, "+I"), (None, "+I"), (2, "-D")) == []
+        assert changed(join, "l", (7, "+I"), (7, "+I")) == [("+I", 1, 7, 1, 7)] * 2
+        assert changed(join, "l", (7, "-D"), (8, "+I")) == [("-D", 1, 7, 1, 7)]
+        assert changed(join, "c", (1, "-U"), (1, "+U"), (1, "+U")) == [("+I", 1, 7, 1, 7)]
+        assert (
+            changed(join, "c", (1, "-D"), (1, "-D"), (None, "-D"), (1, "-D"))
+            == [("-D", 1, 7, 1, 7)] * 2
+        )
+        assert join.unmatched_retractions == 2
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(InvalidArgumentError, match="takes back results; say emit='changes'"):
+        MultiwayJoin(STREAMS, CHAIN, changes={"c": "op"})
+    streams = {**STREAMS, "l": pa.schema([("ok", pa.string())]), "o": STREAMS["l"]}
+    with pytest.raises(InvalidArgumentError, match=r"l\.ok is a part of the key"):
+        MultiwayJoin(streams, "l.ok = o.kind AND c.ck = o.ok", emit="changes", changes={"l": "ok"})
