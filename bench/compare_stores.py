@@ -1,6 +1,8 @@
 """Our store beside rocksdict and LevelDB used as well as they can be: A B A B, medians, ratios.
 
     python bench/compare_stores.py --rows 1000000 --rounds 5
+    python bench/compare_stores.py --workloads int-uniform,string-zipf   # two tables
+    python bench/compare_stores.py --sides ours,rocksdict,leveldb        # LevelDB as well
 
 Every run is a fresh process on an empty directory; rounds alternate between the sides, after one
 of each that is not counted. What was found is hashed and must agree on all sides. The page cache
@@ -132,7 +134,30 @@ def main() -> None:
     parser.add_argument("--measures", default="store,unlogged,join,commits")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--warm-up", type=int, default=1, help="rounds that are not counted")
+    parser.add_argument(
+        "--workloads", help="a table for each of these, key-skew: int-uniform,string-zipf"
+    )
     arguments = parser.parse_args()
+    for key, skew in workloads(parser, arguments):
+        compare(argparse.Namespace(**{**vars(arguments), "key": key, "skew": skew}))
+
+
+def workloads(
+    parser: argparse.ArgumentParser, arguments: argparse.Namespace
+) -> list[tuple[str, str]]:
+    """(key, skew) of each table."""
+    if arguments.workloads is None:
+        return [(arguments.key, arguments.skew)]
+    known = [(key, skew) for key in ("int", "string") for skew in ("uniform", "zipf")]
+    wanted = [tuple(name.split("-")) for name in arguments.workloads.split(",")]
+    for unknown in set(wanted).difference(known):
+        there = ", ".join("-".join(pair) for pair in known)
+        parser.error(f"no workload {'-'.join(unknown)!r}; there are {there}")
+    return [pair for name in wanted for pair in known if pair == name]
+
+
+def compare(arguments: argparse.Namespace) -> None:
+    """Run all sides on one workload and print their table."""
     sides = arguments.sides.split(",")
     runs: dict[tuple[str, str], list[Figures]] = defaultdict(list)
     runner = Runner(arguments)
@@ -152,7 +177,7 @@ def main() -> None:
         f"median (least-most) of {arguments.rounds}; {platform.machine()}, {os.cpu_count()} "
         f"cores, load {load:.1f} before and {os.getloadavg()[0]:.1f} after; page cache warm\n"
     )
-    print("\n".join(markdown(runs, sides)))
+    print("\n".join(markdown(runs, sides)), end="\n\n", flush=True)
 
 
 def add_running(parser: argparse.ArgumentParser) -> None:
