@@ -16,7 +16,8 @@ cdef struct CachedBlock:
     CachedBlock* older
 
 cdef struct Slot:
-    uint64_t hash          # of file and offset
+    uint32_t hash          # of file and offset
+    uint32_t size          # of the block's data
     CachedBlock* block     # or NULL: free
 
 # Room in a reader's spare block for one of `size` bytes, twice; -1: no memory.
@@ -38,10 +39,11 @@ cdef class BlockCache:
     cdef size_t mark_count
     # The pinned block, or NULL. `promote`: it is marked as used, and counted.
     cdef CachedBlock* get(self, uint64_t file, uint64_t offset, bint promote) noexcept nogil
-    # Have the processor fetch what a look-up will touch: first the record, then, if `inside`, of
-    # the data `size` bytes from `start` on and the end.
+    # Have the processor fetch what a look-up will touch: first its slot, then the block's record, of
+    # the data `size` bytes from `start` on, and the end.
+    cdef void prefetch_slot(self, uint64_t file, uint64_t offset) noexcept nogil
     cdef void prefetch(
-        self, uint64_t file, uint64_t offset, bint inside, size_t start, size_t size
+        self, uint64_t file, uint64_t offset, size_t start, size_t size
     ) noexcept nogil
     # A pinned block of `size` bytes to fill, not visible to others yet; NULL: no memory.
     cdef CachedBlock* allocate(self, uint64_t file, uint64_t offset, size_t size) noexcept nogil

@@ -30,7 +30,7 @@ is charged, and freed at its last unpin: a reader never fails for want of cache.
 """
 
 cimport cython
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
@@ -128,7 +128,7 @@ cdef class BlockCache:
 
     cdef size_t _find(self, uint64_t file, uint64_t offset) noexcept nogil:
         """The slot of a block, or the free one where it would be put."""
-        cdef uint64_t hash = _hash(file, offset)
+        cdef uint32_t hash = <uint32_t> _hash(file, offset)
         cdef size_t place = hash & (self.slot_count - 1)
         cdef CachedBlock* block = self.slots[place].block
         while block != NULL and (
@@ -138,25 +138,29 @@ cdef class BlockCache:
             block = self.slots[place].block
         return place
 
+    cdef void prefetch_slot(self, uint64_t file, uint64_t offset) noexcept nogil:
+        # Without the mutex: if the table grows meanwhile a wrong line is fetched.
+        prefetch_line(&self.slots[_hash(file, offset) & (self.slot_count - 1)])
+
     cdef void prefetch(
-        self, uint64_t file, uint64_t offset, bint inside, size_t start, size_t size
+        self, uint64_t file, uint64_t offset, size_t start, size_t size
     ) noexcept nogil:
-        cdef uint64_t hash = _hash(file, offset)
+        cdef uint32_t hash = <uint32_t> _hash(file, offset)
         cdef size_t mask, place
-        cdef CachedBlock* block
+        cdef const uint8_t* data
         pthread_mutex_lock(<pthread_mutex_t*> self.mutex)
         mask = self.slot_count - 1
         place = hash & mask
         while self.slots[place].block != NULL and self.slots[place].hash != hash:
             place = (place + 1) & mask
-        block = self.slots[place].block
-        if block != NULL and not inside:
-            prefetch_line(block)
-        elif block != NULL:
-            prefetch_line(block.data + block.size - 1)
-            size = min(start + size, block.size)
+        if self.slots[place].block != NULL:
+            # The record itself is not there yet, so its place and size are not asked of it.
+            prefetch_line(self.slots[place].block)
+            data = <uint8_t*> self.slots[place].block + sizeof(CachedBlock)
+            prefetch_line(data + self.slots[place].size - 1)
+            size = min(start + size, <size_t> self.slots[place].size)
             while start < size:
-                prefetch_line(block.data + start)
+                prefetch_line(data + start)
                 start += LINE_BYTES
         pthread_mutex_unlock(<pthread_mutex_t*> self.mutex)
 
@@ -205,7 +209,8 @@ cdef class BlockCache:
             return
         slot = &self.slots[self._find(block.file, block.offset)]
         if slot.block == NULL:  # else another thread was first
-            slot.hash = _hash(block.file, block.offset)
+            slot.hash = <uint32_t> _hash(block.file, block.offset)
+            slot.size = <uint32_t> block.size
             slot.block = block
             self.count += 1
             if (cold or self.misses % KEPT) and self.oldest != NULL:

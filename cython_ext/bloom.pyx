@@ -10,6 +10,12 @@ from libc.string cimport memset
 
 from cython_ext.coding cimport Buffer, reserve
 
+cdef extern from *:
+    void __builtin_prefetch(const void*) nogil
+
+cdef enum:
+    LINE_BYTES = 64
+
 
 cdef int build_filter(
     Buffer* target, const uint64_t* hashes, size_t count, int bits_per_key
@@ -23,20 +29,29 @@ cdef int build_filter(
     if bits_per_key == 0 or count == 0:
         return 0
     probes = 1 if probes < 1 else (12 if probes > 12 else probes)
-    reserve(target, lines * 64 + 1)
+    reserve(target, lines * LINE_BYTES + 1)
     data = target.data + target.size
-    memset(data, 0, lines * 64)
+    memset(data, 0, lines * LINE_BYTES)
     for i in range(count):
-        line = data + ((hashes[i] >> 32) * lines >> 32) * 64
+        line = <uint8_t*> line_of(data, lines, hashes[i])
         h = <uint32_t> hashes[i]
         delta = (h >> 17) | (h << 15)
         for probe in range(probes):
             bit = h >> 23  # nine bits: one of 512
             line[bit >> 3] |= <uint8_t> (1 << (bit & 7))
             h += delta
-    data[lines * 64] = <uint8_t> probes
-    target.size += lines * 64 + 1
+    data[lines * LINE_BYTES] = <uint8_t> probes
+    target.size += lines * LINE_BYTES + 1
     return 0
+
+
+cdef inline const uint8_t* line_of(const uint8_t* data, size_t lines, uint64_t hash) noexcept nogil:
+    return data + ((hash >> 32) * lines >> 32) * LINE_BYTES
+
+
+cdef void prefetch_filter(const uint8_t* data, size_t size, uint64_t hash) noexcept nogil:
+    if size > LINE_BYTES:
+        __builtin_prefetch(line_of(data, (size - 1) // LINE_BYTES, hash))
 
 
 cdef int may_contain(const uint8_t* data, size_t size, uint64_t hash) noexcept nogil:
@@ -44,11 +59,11 @@ cdef int may_contain(const uint8_t* data, size_t size, uint64_t hash) noexcept n
     cdef const uint8_t* line
     cdef uint32_t h, delta, bit
     cdef int probe, probes
-    if size < 65:
+    if size <= LINE_BYTES:
         return 1
-    lines = (size - 1) // 64
-    line = data + ((hash >> 32) * lines >> 32) * 64
-    probes = data[lines * 64]
+    lines = (size - 1) // LINE_BYTES
+    line = line_of(data, lines, hash)
+    probes = data[lines * LINE_BYTES]
     h = <uint32_t> hash
     delta = (h >> 17) | (h << 15)
     for probe in range(probes):

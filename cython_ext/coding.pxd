@@ -7,6 +7,7 @@ from libc.string cimport memcmp, memcpy
 
 cdef extern from *:
     int __builtin_ctzll(unsigned long long) nogil
+    uint64_t __builtin_bswap64(uint64_t) nogil
 
 
 cdef struct Buffer:
@@ -118,10 +119,22 @@ cdef inline const uint8_t* get_varint(
 cdef inline int compare(
     const uint8_t* a, size_t a_size, const uint8_t* b, size_t b_size
 ) noexcept nogil:
-    """Order of byte strings: memcmp, then the shorter first."""
-    cdef int found = memcmp(a, b, a_size if a_size < b_size else b_size)
-    if found:
-        return found
+    """Order of byte strings: that of their bytes, then the shorter first. Word by word, because a
+    call of memcmp takes longer than what it does for a key."""
+    cdef size_t shared = a_size if a_size < b_size else b_size
+    cdef size_t place = 0
+    cdef uint64_t ours, theirs
+    cdef int found
+    if shared < 8:
+        found = memcmp(a, b, shared)
+        return found if found else (a_size > b_size) - (a_size < b_size)
+    while place < shared:
+        place = place if place + 8 <= shared else shared - 8  # the last word may overlap
+        ours = load_u64(a + place)
+        theirs = load_u64(b + place)
+        if ours != theirs:
+            return 1 if __builtin_bswap64(ours) > __builtin_bswap64(theirs) else -1
+        place += 8
     return (a_size > b_size) - (a_size < b_size)
 
 

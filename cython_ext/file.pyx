@@ -9,7 +9,7 @@ The price where no hook is set is one test of a C pointer.
 import errno
 import os
 
-from libc.errno cimport EINTR
+from libc.errno cimport EINTR, EPERM
 from libc.errno cimport errno as c_errno
 from libc.stdint cimport int64_t, uint8_t
 from posix.fcntl cimport O_APPEND, O_CLOEXEC, O_CREAT, O_EXCL, O_RDONLY, O_WRONLY, open as c_open
@@ -17,6 +17,15 @@ from posix.unistd cimport close as c_close
 from posix.unistd cimport fdatasync, fsync as c_fsync, pread, write
 
 from cython_ext.errors import CorruptionError
+
+cdef extern from *:
+    """
+    #include <fcntl.h>
+    #ifndef O_NOATIME
+    #define O_NOATIME 0
+    #endif
+    """
+    int O_NOATIME  # reading changes nothing about a file: two per cent of a read saved
 
 cdef object _hook = None
 cdef bint _hooked = False
@@ -45,7 +54,9 @@ cdef class ReadFile:
         if _hooked:
             _ask("open", path, 0, 0)
         self.path = path
-        self.descriptor = c_open(os.fsencode(path), O_RDONLY | O_CLOEXEC)
+        self.descriptor = c_open(os.fsencode(path), O_RDONLY | O_CLOEXEC | O_NOATIME)
+        if self.descriptor < 0 and c_errno == EPERM:  # another user's file
+            self.descriptor = c_open(os.fsencode(path), O_RDONLY | O_CLOEXEC)
         if self.descriptor < 0:
             raise OSError(c_errno, os.strerror(c_errno), path)
         self.size = os.fstat(self.descriptor).st_size

@@ -134,7 +134,7 @@ cdef class Cursor:
 
     cdef void _prefetch(self, Py_ssize_t place, bint inside) noexcept nogil:
         """Have what the key at a later place needs of the block cache fetched; `inside`: the rows
-        that it has in runs, else the records of their blocks."""
+        that it has in runs, else where the cache says that they are."""
         cdef Py_ssize_t tier
         cdef uint32_t position
         cdef int32_t first
@@ -149,9 +149,13 @@ cdef class Cursor:
             run = &self.lookup.runs[tier]
             first = run.first[position]
             hit = &run.hits.items[first]
-            if hit.rows:
+            if not inside:
+                (<Sst> run.files[first]).cache.prefetch_slot(
+                    (<Sst> run.files[first]).uid, hit.row_block
+                )
+            elif hit.rows:
                 (<Sst> run.files[first]).cache.prefetch(
-                    (<Sst> run.files[first]).uid, hit.row_block, inside,
+                    (<Sst> run.files[first]).uid, hit.row_block,
                     hit.row_index * (hit.row_bytes // hit.rows),
                     min(hit.row_bytes, <uint64_t> MOST_AHEAD_BYTES),
                 )

@@ -15,11 +15,19 @@ from cython_ext.block cimport (
     search_key_block,
 )
 from cython_ext.block_cache cimport CachedBlock
-from cython_ext.bloom cimport may_contain
+from cython_ext.bloom cimport may_contain, prefetch_filter
 from cython_ext.coding cimport Buffer, compare, load_u32, load_u64, mix_stream, release
 from cython_ext.entries cimport FLAG_CONTINUES
 from cython_ext.key_codec cimport KeyBatch
 from cython_ext.sst_reader cimport INDEX_PAYLOAD, USE_PROBE, Sst
+
+
+cdef extern from *:
+    void __builtin_prefetch(const void*) nogil
+
+cdef enum:
+    AHEAD_KEYS = 8    # whose part of the filter is asked for before it is looked at
+    LINE_BYTES = 64
 
 
 cdef struct Prober:
@@ -88,6 +96,11 @@ cdef Py_ssize_t _walk(
         if prober.filter != NULL:
             prober.counters.filter_checks += 1
             stream = (<uint32_t> key[0] << 8) | key[1]
+            if i + AHEAD_KEYS < count:
+                prefetch_filter(
+                    prober.filter.data, prober.filter.size,
+                    mix_stream(keys.hashes[positions[i + AHEAD_KEYS]], stream),
+                )
             if not may_contain(
                 prober.filter.data, prober.filter.size,
                 mix_stream(keys.hashes[position], stream),
@@ -152,6 +165,7 @@ cdef int _load_index(Sst sst, Prober* prober) except -1 nogil:
 
 
 cdef int _load_keys(Sst sst, Prober* prober, uint64_t offset, uint32_t size) except -1 nogil:
+    cdef const uint8_t* line
     sst.cache.unpin(prober.key_block)
     prober.key_block = NULL
     prober.key_block = sst.load(offset, size, BLOCK_KEYS, USE_PROBE)
@@ -159,6 +173,10 @@ cdef int _load_keys(Sst sst, Prober* prober, uint64_t offset, uint32_t size) exc
     prober.key_size = size
     if parse_key_block(prober.key_block.data, prober.key_block.size, &prober.keys):
         sst.damaged(offset, BLOCK_KEYS)
+    line = prober.keys.restarts
+    while line < &prober.keys.restarts[<size_t> prober.keys.restart_count * 4]:
+        __builtin_prefetch(line)  # what a search looks at first
+        line += LINE_BYTES
     return 0
 
 
