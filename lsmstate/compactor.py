@@ -37,27 +37,34 @@ class FileJob:
         self._lock = threading.Lock()
         self._error: BaseException | None = None
         self._is_over = False
+        self._is_abandoned = False
+        #: The thread that goes on with it just now.
+        self._thread: int | None = None
         #: About so many bytes were read so far.
         self.done_bytes = 0
 
     @property
     def is_over(self) -> bool:
         """Whether there is nothing left to do: done, failed or abandoned."""
-        return self._is_over
+        return self._is_over or self._is_abandoned
 
     def advance(self, max_bytes: int) -> bool:
         """See background.Job."""
         with self._lock:
             limit = self.done_bytes + max_bytes
+            self._thread = threading.get_ident()
             try:
-                while not self._is_over and self.done_bytes < limit:
+                while not self.is_over and self.done_bytes < limit:
                     written = next(self._slices, None)
                     self._is_over = written is None
                     self.done_bytes += written or 0
             except BaseException as error:  # noqa: BLE001 - its store raises it, in step
                 self._error = error
                 self._is_over = True
-            return self._is_over
+            self._thread = None
+            if self._is_abandoned:
+                self._give_up()
+            return self.is_over
 
     def step(self, max_bytes: int) -> bool:
         """As advance, for the job's own store: raises the error, whichever thread met it."""
@@ -66,17 +73,25 @@ class FileJob:
             raise self._error
         return is_over
 
-    def abandon(self) -> None:
-        """Let nobody go on with it, and delete what was written and is still its own."""
+    def abandon(self) -> bool:
+        """Let nobody go on with it, and delete what was written and is still its own. False: this
+        very thread is in the middle of a slice (the garbage collector closes its store), which
+        needs what the job reads; it is the last one, and deletes what was written."""
+        self._is_abandoned = True
+        if self._thread == threading.get_ident():
+            return False
         with self._lock:
-            self._is_over = True
-            try:
-                self._slices.close()
-                self._files.remove(self.names)
-            except OSError as error:
-                _log.warning("unneeded files stay until the store is opened again: %s", error)
-            self.names.clear()
-            self._error = None  # its frames hold the buffers of what was being written
+            self._give_up()
+        return True
+
+    def _give_up(self) -> None:
+        try:
+            self._slices.close()
+            self._files.remove(self.names)
+        except OSError as error:
+            _log.warning("unneeded files stay until the store is opened again: %s", error)
+        self.names.clear()
+        self._error = None  # its frames hold the buffers of what was being written
 
 
 class Flush(FileJob):
@@ -105,9 +120,8 @@ class Flush(FileJob):
         first = self.memtables[0].first_sequence if self.memtables else 0
         self.table = yield from files.write_unsealed(source_of(self.memtables), first, kind, names)
 
-    def abandon(self) -> None:
-        """See FileJob."""
-        super().abandon()
+    def _give_up(self) -> None:
+        super()._give_up()
         self.table = None
 
     def finish(self) -> UnsealedTable:

@@ -163,9 +163,8 @@ class WritePath:
     def close(self) -> None:
         """Give up what is under way, and let the memtables go."""
         flush, self._flush = self._flush, None
-        if flush is not None:
-            flush.abandon()
-        self.memtables.close()
+        if flush is None or flush.abandon():
+            self.memtables.close()
 
     def _flush_soon(self) -> None:
         """Have full memtables written out: by the worker, which may still be at the last ones."""

@@ -219,6 +219,42 @@ def test_a_commit_raises_the_error_of_the_worker(tmp_path):
         store.close()
 
 
+def test_the_worker_may_close_the_store_it_works_for_as_garbage(tmp_path):
+    """A generator that is given up closes what it holds, in whichever thread finds the garbage."""
+
+    def user():
+        with opened(tmp_path) as store:
+            append_until(store, lambda: flush_of(store) is not None)
+            yield
+
+    def collect(operation, path, offset, size):
+        if operation == "append" and threading.current_thread().name == "lsmstate":
+            gc.collect()
+            collected.set()
+
+    collected = threading.Event()
+    gc.collect()
+    gc.disable()
+    set_fault_hook(collect)
+    try:
+        with no_worker():
+            given_up = [user()]
+            next(given_up[0])
+            given_up.append(given_up)
+            del given_up
+        assert collected.wait(20)
+        assert worker().standing.acquire(timeout=20), "the worker waits for itself"
+        worker().standing.release()
+    finally:
+        set_fault_hook(None)
+        gc.enable()
+    with opened(tmp_path) as store:
+        found = values(store)
+        assert len(found) > 0
+        assert found == all_of(len(found) // BATCH)
+        store.check()
+
+
 def test_closing_deletes_what_is_under_way_or_was_not_installed(tmp_path):
     with opened(tmp_path) as store:
         count = append_until(store, lambda: flush_of(store) is not None)
