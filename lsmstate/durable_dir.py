@@ -9,14 +9,16 @@ import logging
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pyarrow import NativeFile
-from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 
 from cython_ext.file import AppendFile, ReadFile, link, remove, sync_directory, sync_file
 from lsmstate.filesystems import is_url, resolve
 from lsmstate.memory_budget import process_memory
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem  # 8 MiB of every process that imports it
 
 #: Files are read, sent and checked in pieces of so many bytes; the last one is shorter.
 PIECE_BYTES = 1 << 20
@@ -72,13 +74,13 @@ class DurableDir(Protocol):
         ...
 
 
-def durable_dir(place: str | os.PathLike[str], filesystem: FileSystem | None) -> DurableDir:
+def durable_dir(place: str | os.PathLike[str], filesystem: "FileSystem | None") -> DurableDir:
     """``place`` is a path in the file system if one is given, else a URI (``s3://bucket/path``) or
     a local path. InvalidArgumentError if there is no such file system here."""
     path = os.fspath(place)
     if filesystem is None and is_url(path):
         filesystem, path = resolve(path)
-    if filesystem is None or isinstance(filesystem, LocalFileSystem):
+    if filesystem is None or filesystem.type_name == "local":
         return LocalDir(path)
     return RemoteDir(filesystem, path)
 
@@ -146,7 +148,7 @@ class LocalDir:
 class RemoteDir:
     """A directory of any file system that pyarrow knows or is taught (PyFileSystem)."""
 
-    def __init__(self, filesystem: FileSystem, path: str) -> None:
+    def __init__(self, filesystem: "FileSystem", path: str) -> None:
         self._filesystem = filesystem
         self._directory = path.rstrip("/")
         self.where = f"{filesystem.type_name.removeprefix('py::')}:{self._directory}"
@@ -155,12 +157,14 @@ class RemoteDir:
         return f"{self._directory}/{name}"
 
     def sizes(self) -> dict[str, int]:
+        from pyarrow.fs import FileSelector
+
         found = self._filesystem.get_file_info(FileSelector(self._directory, allow_not_found=True))
-        return {info.base_name: info.size for info in found if info.type == FileType.File}
+        return {info.base_name: info.size for info in found if info.is_file}
 
     def size(self, name: str) -> int | None:
         info = self._filesystem.get_file_info(self._path(name))
-        return int(info.size) if info.type == FileType.File else None
+        return int(info.size) if info.is_file else None
 
     def read(self, name: str, offset: int, size: int) -> bytes:
         with self._filesystem.open_input_file(self._path(name)) as file:

@@ -13,12 +13,13 @@ hold secrets: no message shows their values.
 
 import importlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from pyarrow.fs import FileSystem, LocalFileSystem
-
 from lsmstate.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
 
 #: Names that other tools have for a scheme.
 _SAME_AS = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "viewfs": "hdfs"}
@@ -39,12 +40,14 @@ def is_url(place: str) -> bool:
     return "://" in place
 
 
-def resolve(url: str, options: Mapping[str, Any] | None = None) -> tuple[FileSystem, str]:
+def resolve(url: str, options: Mapping[str, Any] | None = None) -> "tuple[FileSystem, str]":
     """The file system and the path in it. InvalidArgumentError if there is no such file system
     here, or it does not take these options. Cost: no request is made (HDFS connects)."""
     parts = urlsplit(url)
     scheme = _SAME_AS.get(parts.scheme, parts.scheme)
     if scheme == "file":
+        from pyarrow.fs import LocalFileSystem
+
         return LocalFileSystem(), unquote(parts.path)
     given = options
     if scheme in _CLASSES:
@@ -62,7 +65,9 @@ def resolve(url: str, options: Mapping[str, Any] | None = None) -> tuple[FileSys
         ) from error
 
 
-def _native(scheme: str, parts: SplitResult, options: Mapping[str, Any]) -> tuple[FileSystem, str]:
+def _native(
+    scheme: str, parts: SplitResult, options: Mapping[str, Any]
+) -> "tuple[FileSystem, str]":
     try:
         kind = getattr(importlib.import_module("pyarrow.fs"), _CLASSES[scheme])
     except (AttributeError, ImportError) as error:
@@ -85,7 +90,7 @@ def _native(scheme: str, parts: SplitResult, options: Mapping[str, Any]) -> tupl
     return kind(**options), path
 
 
-def _fsspec(url: str, options: Mapping[str, Any]) -> tuple[FileSystem, str]:
+def _fsspec(url: str, options: Mapping[str, Any]) -> "tuple[FileSystem, str]":
     from pyarrow.fs import FSSpecHandler, PyFileSystem
 
     scheme = url.partition("://")[0]
