@@ -1,0 +1,202 @@
+"""The cases no join may get wrong, for each operator: one common key, several keys, the tree.
+
+A case has values and, for each, what it equals (its class; None equals nothing). Every operator
+joins three streams of them, in memory at once, and on our store with a restart after every batch.
+"""
+
+import datetime
+import decimal
+import itertools
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lsmstate.join import MultiwayJoin
+
+D = decimal.Decimal
+NAN = float("nan")
+OTHER_NAN = np.array([0x7FF8000000000001], dtype=np.int64).view(np.float64)[0]
+OPERATORS = ("umjoin", "graph", "tree")
+INT64 = (-(2**63), 2**63 - 1)
+
+
+def texts(*values):
+    """A string column of any bytes, valid UTF-8 or not."""
+    data = b"".join(value or b"" for value in values)
+    ends = np.cumsum([0, *(len(value or b"") for value in values)], dtype=np.int32)
+    valid = np.packbits([value is not None for value in values], bitorder="little")
+    buffers = [pa.py_buffer(valid), pa.py_buffer(ends), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.string(), len(values), buffers)
+
+
+def instants(zone, *hours):
+    """Times of a zone, by hours in UTC around the night in which Berlin's clocks go back."""
+    start = datetime.datetime(2024, 10, 26, 22, tzinfo=datetime.UTC)
+    times = [None if h is None else start + datetime.timedelta(hours=h) for h in hours]
+    return pa.array(times, pa.timestamp("us", zone))
+
+
+def column(kind):
+    return lambda *values: pa.array(values, kind)
+
+
+#: Per case: the column of each stream, and the class of each of its values.
+CASES = {
+    "nulls": [(pa.array([None, 1, None, 2]), [None, 1, None, 2])] * 3,
+    "only nulls": [(pa.array([None, None], pa.int32()), [None, None])] * 3,
+    "floats": [
+        (pa.array([0.0, -0.0, NAN, None, np.inf]), [0, 0, "nan", None, "inf"]),
+        (pa.array([-0.0, OTHER_NAN, -np.inf], pa.float32()), [0, "nan", "-inf"]),
+        (pa.array([-NAN, 0.0, 5e-324, np.inf]), ["nan", 0, "tiny", "inf"]),
+    ],
+    "strings with NUL": [
+        (texts(b"a", b"a\0", b"a\0b", b"", b"\0", None), ["a", "a0", "a0b", "", "0", None]),
+        (texts(b"a\0", b"\0\0", b"", b"a"), ["a0", "00", "", "a"]),
+        (texts(b"\0", b"a\0b", b"a", b"a\0", b""), ["0", "a0b", "a", "a0", ""]),
+    ],
+    "strings that are no UTF-8": [
+        (texts(b"\xff", b"\xc3", b"\xc3\xa4", b"\xed\xa0\x80", None), [1, 2, 3, 4, None]),
+        (texts(b"\xc3", b"\xff\xff", b"\xff", b"\xed\xa0\x80"), [2, 5, 1, 4]),
+        (texts(b"\xed\xa0\x80", b"\xff", b"\xc3\xa4", b"\xc3"), [4, 1, 3, 2]),
+    ],
+    "keys of 70 kB": [
+        (texts(b"x" * 70_000, b"x" * 70_000 + b"\0", b"y" * 70_000), [1, 2, 3]),
+        (texts(b"x" * 69_999 + b"y", b"x" * 70_000, b"x" * 70_000 + b"\0"), [4, 1, 2]),
+        (texts(b"x" * 70_000 + b"\0", b"x" * 70_000, b"x"), [2, 1, 5]),
+    ],
+    "limits of integers": [
+        (pa.array([*INT64, -1, 0, 2**31]), [*INT64, -1, 0, 2**31]),
+        (pa.array([INT64[1], 2**63, 0], pa.uint64()), [INT64[1], 2**63, 0]),
+        (pa.array([0, -1, *INT64]), [0, -1, *INT64]),
+    ],
+    "integers of different width": [
+        (pa.array([-128, 127, -1], pa.int8()), [-128, 127, -1]),
+        (pa.array([255, 127, 65535, 128], pa.uint16()), [255, 127, 65535, 128]),
+        (pa.array([-(2**31), 127, -129, 255], pa.int32()), [-(2**31), 127, -129, 255]),
+    ],
+    "decimals of different scale": [
+        (pa.array([D("1.50"), D("-0.01"), D(0), None], pa.decimal128(5, 2)), [15, -1, 0, None]),
+        (pa.array([D("1.5"), D("1.4"), D("-0")], pa.decimal128(3, 1)), [15, 14, 0]),
+        (pa.array([D("1.5000"), D("0.0000"), D("1.5001")], pa.decimal128(20, 4)), [15, 0, 16]),
+    ],
+    "times of different zones": [
+        (instants("Europe/Berlin", 0, 2, 3, None, 4), [0, 2, 3, None, 4]),
+        (instants("UTC", 3, 2, 5), [3, 2, 5]),
+        (instants("America/New_York", 2, 3, 4), [2, 3, 4]),
+    ],
+    "duplicates": [
+        (pa.array([7] * 5 + [8]), [7] * 5 + [8]),
+        (pa.array([7, 8, 7, 8]), [7, 8, 7, 8]),
+        (pa.array([8, 7, 7]), [8, 7, 7]),
+    ],
+    "an empty stream": [
+        (pa.array([1, 2]), [1, 2]),
+        (pa.array([], pa.int64()), []),
+        (pa.array([1, 2]), [1, 2]),
+    ],
+}
+
+
+def streams_of(case, operator):
+    """Name -> rows: the key (of ``b``, in several keys, twice) and the row's number."""
+    streams = {}
+    for name, (key, _) in zip("abc", case, strict=True):
+        columns = {"k": key, "n": pa.array(range(len(key)), pa.int64())}
+        if operator == "graph" and name == "b":
+            columns["k2"] = key
+        streams[name] = pa.record_batch(columns)
+    return streams
+
+
+def open_join(streams, operator, **options):
+    on = "a.k = b.k AND b.k2 = c.k" if operator == "graph" else "a.k = b.k AND b.k = c.k"
+    schemas = {name: batch.schema for name, batch in streams.items()}
+    algorithm = "tree" if operator == "tree" else "umjoin"
+    return MultiwayJoin(schemas, on, algorithm=algorithm, memory="8m", **options)
+
+
+def found_rows(pieces, streams):
+    """(row of a, row of b, row of c) of each result, after a look at the keys themselves."""
+    found = []
+    for piece in pieces:
+        for name, batch in streams.items():
+            numbers = piece.column(f"{name}_n")
+            assert bits(batch.column("k").take(numbers)) == bits(piece.column(f"{name}_k"))
+        found += zip(*(piece.column(f"{name}_n").to_pylist() for name in "abc"), strict=True)
+    return sorted(found)
+
+
+def bits(values):
+    """What tells -0.0 from 0.0, one NaN from another, and shows bytes that are no text."""
+    if pa.types.is_floating(values.type):
+        return values.fill_null(0).to_numpy().tobytes()
+    return (
+        values.cast(pa.binary()).to_pylist() if values.type == pa.string() else values.to_pylist()
+    )
+
+
+def expected_rows(case):
+    places = itertools.product(*(range(len(classes)) for _, classes in case))
+    classes = [classes for _, classes in case]
+    return [
+        at
+        for at in places
+        if classes[0][at[0]] is not None
+        and len({(type(c[n]).__name__, c[n]) for c, n in zip(classes, at, strict=True)}) == 1
+    ]
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("name", CASES)
+def test_in_memory_at_once(operator, name):
+    streams = streams_of(CASES[name], operator)
+    with open_join(streams, operator, backend="memory") as join:
+        pieces = [p for stream, batch in streams.items() for p in join.process(stream, batch)]
+    assert found_rows(pieces, streams) == expected_rows(CASES[name])
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("name", CASES)
+def test_on_our_store_with_a_restart_after_every_batch(tmp_path, operator, name):
+    streams = streams_of(CASES[name], operator)
+    batches = [
+        (stream, batch.slice(first, 2))
+        for first in range(0, 6, 2)
+        for stream, batch in streams.items()
+        if first == 0 or first < batch.num_rows
+    ]
+    pieces = []
+    for stream, batch in batches:
+        with open_join(streams, operator, path=str(tmp_path / "state")) as join:
+            pieces += list(join.process(stream, batch))
+            join.commit()
+    assert found_rows(pieces, streams) == expected_rows(CASES[name])
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_the_same_stream_three_times(operator):
+    key = pa.array([1, 1, 2, None])
+    streams = streams_of([(key, [1, 1, 2, None])] * 3, operator)
+    with open_join(streams, operator) as join:
+        pieces = [p for stream, batch in streams.items() for p in join.process(stream, batch)]
+    assert len(found_rows(pieces, streams)) == 2**3 + 1
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_a_stream_that_does_not_speak_for_long(operator):
+    key = pa.array(range(300))
+    streams = streams_of([(key, None)] * 3, operator)
+    with open_join(streams, operator) as join:
+        for first in range(0, 300, 30):
+            for name in "ac":
+                assert list(join.process(name, streams[name].slice(first, 30))) == []
+        pieces = list(join.process("b", streams["b"]))
+    assert found_rows(pieces, streams) == [(n, n, n) for n in range(300)]
+
+
+def test_the_zones_of_the_case_have_a_night_with_an_hour_twice():
+    berlin = ZoneInfo("Europe/Berlin")
+    hours = [t.astimezone(berlin).hour for t in instants("UTC", 2, 3).to_pylist()]
+    assert hours == [2, 2]
