@@ -21,7 +21,7 @@ BUILD_REQUIREMENTS := "setuptools>=77" wheel "cython>=3.1" "blosc2>=4.5"
 BUILD_EXT = $(BIN)/python setup.py --quiet build_ext --inplace --parallel 2
 
 .DEFAULT_GOAL := help
-.PHONY: help run kafka-demo test stress build debug lint types bench wheel dist-check clean check-all
+.PHONY: help run kafka-demo test stress build debug lint types bench figures wheel dist-check clean check-all
 .NOTPARALLEL:
 
 help:
@@ -30,6 +30,7 @@ help:
 	@echo "make test    lint, types, then the tests (ARGS= goes to pytest)"
 	@echo "make build   virtual environment and extensions      make debug   the same with assertions, and the tests of the store"
 	@echo "make stress  the slow tests                          make bench   benchmarks"
+	@echo "make figures the UMJoin paper's figures 5 to 7 (SF=1; some 10 minutes)"
 	@echo "make lint    ruff                                    make types   mypy"
 	@echo "make wheel   dist/: one wheel for CPython 3.11 and later, and the source distribution it is built from"
 	@echo "make dist-check  the same from a clean copy, installed and tested in a virtual environment of its own"
@@ -50,6 +51,10 @@ stress: check-all build
 
 bench: build
 	@$(BIN)/python -m pytest bench --benchmark-only --benchmark-columns=min,median,max,rounds -p no:cacheprovider -o python_files='bench_*.py' $(ARGS)
+
+# Images and runs.jsonl in bench/figures, tables on standard output; a run on file is not repeated.
+figures: build
+	@$(BIN)/python bench/figures.py --scale $(SF)
 
 lint: $(STAMPS)/dev
 	@$(BIN)/ruff check .
