@@ -1,7 +1,7 @@
 """Catalyst over py4j: the only place that reads or builds Spark's own plans.
 
-None of it is public API of Spark. Releases are therefore named that it was tested with, and a small
-round trip at the first use finds out whether this one has all it needs.
+None of it is public API of Spark. Releases are therefore named whose differences are known (it is
+tested with 4.3), and a small round trip at the first use finds out whether this one has all it needs.
 """
 
 import json
@@ -48,7 +48,7 @@ class Catalyst:
         release = ".".join(spark.version.split(".")[:2])
         if release not in _INLINE_CTE_ARGUMENTS:
             raise InvalidArgumentError(
-                f"Spark {spark.version}: its plans can be read and built in the releases "
+                f"Spark {spark.version}: plans can be read and built in the releases "
                 f"{', '.join(_INLINE_CTE_ARGUMENTS)} only; install one of those, or name the "
                 "streams yourself: multiway_join(...)"
             )
