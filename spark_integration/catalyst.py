@@ -1,7 +1,8 @@
 """Catalyst over py4j: the only place that reads or builds Spark's own plans.
 
 None of it is public API of Spark. Releases are therefore named whose differences are known (it is
-tested with 4.3), and a small round trip at the first use finds out whether this one has all it needs.
+tested with 4.3), and a small round trip at the first use finds out whether this one has all it
+needs.
 """
 
 import json
