@@ -5,23 +5,22 @@ one up to which the join has forgotten rows. A row of time t is forgotten as soo
 reaches t + ``kept_us``: then no row that is not late can match it, or its retention is over.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from joins.condition import Column
 from joins.graph_spec import GraphSpec, create_spec
 from joins.key_classes import resolved
-from joins.spec import Condition, JoinSpec, check_streams, output_names
+from joins.spec import Condition, JoinSpec, check_streams
 from joins.split_condition import SplitCondition, split_condition
 from joins.time_bounds import Bound, needed_us, parse_bounds, parse_duration
+from joins.time_checks import UNITS
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.expiry import EventTimes, Expiry
+from lsmstate.expiry import Expiry
 from lsmstate.store import StreamSchema
 
 LATE: Final = ("drop", "join", "side")
@@ -31,7 +30,6 @@ WATERMARK: Final = StreamSchema(
     pa.schema([("name", pa.string())]),
     pa.schema([("watermark_us", pa.int64())]),
 )
-_UNITS: Final = ("s", "ms", "us", "ns")
 
 #: How long rows of each stream are kept: ``"7 days"`` or a timedelta.
 Retention = Mapping[str, str | timedelta]
@@ -50,6 +48,8 @@ class EventTime:
     late: str
     """``drop``: late rows are left out; ``join``: they match what is there; ``side``: they are
     handed out aside."""
+    needs_time: bool = False
+    """Whether a row without an event time is late too."""
 
     @classmethod
     def create(
@@ -59,6 +59,7 @@ class EventTime:
         bounds: Iterable[Bound],
         retention: Retention,
         late: str,
+        needs_time: bool = False,
     ) -> "EventTime":
         """InvalidArgumentError names what does not fit."""
         if late not in LATE:
@@ -77,7 +78,7 @@ class EventTime:
             least = _retention_us(given, value)
             most = needed[name]
             kept[name] = least if most is None else min(least, most)
-        return cls(columns, bounds, kept, late)
+        return cls(columns, bounds, kept, late, needs_time)
 
     @property
     def forgets(self) -> bool:
@@ -150,72 +151,6 @@ def create_timed(
     return spec, timing if columns or bounds or retention else None
 
 
-class LateRows:
-    """Judges the rows of one stream."""
-
-    def __init__(self, name: str, column: str, rows: pa.Schema) -> None:
-        self._times = EventTimes(name, Expiry(column, timedelta(0)), rows)
-        self._has_zone = rows.field(column).type.tz is not None
-
-    def watermark(self, watermark_us: int) -> datetime:
-        """A watermark as the store takes it for this stream."""
-        return moment(watermark_us, has_zone=self._has_zone)
-
-    def late(self, rows: pa.RecordBatch, watermark_us: int) -> npt.NDArray[np.bool_]:
-        """Which rows are late: not after the watermark. One without an event time never is."""
-        ticks, known = self._times.of(rows)
-        return np.asarray(known & (ticks <= self._times.watermark(self.watermark(watermark_us))))
-
-
-class BoundCheck:
-    """Which rows of a result keep all bounds; exact in the finest unit of the columns."""
-
-    def __init__(self, streams: Mapping[str, pa.Schema], bounds: Sequence[Bound]) -> None:
-        names = output_names({name: schema.names for name, schema in streams.items()})
-        self._places = {
-            Column(stream, column): names[stream][schema.names.index(column)]
-            for stream, schema in streams.items()
-            for column in schema.names
-        }
-        self._bounds = tuple(bounds)
-
-    def keep(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Only those rows. Cost: a few vector operations a bound."""
-        if not self._bounds:
-            return rows
-        kept = np.logical_and.reduce([self._holds(bound, rows) for bound in self._bounds])
-        return rows if kept.all() else rows.filter(pa.array(kept))
-
-    def _holds(self, bound: Bound, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        later, earlier = (rows[self._places[c]] for c in (bound.later, bound.earlier))
-        return holds(bound, later, earlier)
-
-
-def holds(bound: Bound, later: pa.Array, earlier: pa.Array) -> npt.NDArray[np.bool_]:
-    """Per row whether the bound is kept; a null keeps none."""
-    unit = max("us", later.type.unit, earlier.type.unit, key=_UNITS.index)
-    known = later.is_valid().to_numpy(False) & earlier.is_valid().to_numpy(False)
-    last, first = (_ticks(column, unit) for column in (later, earlier))
-    most = bound.most_us * (1000 if unit == "ns" else 1) - int(bound.is_strict)
-    least, greatest = np.iinfo(np.int64).min, np.iinfo(np.int64).max
-    if most >= 0:
-        limit = np.where(first > greatest - most, greatest, first + np.int64(most))
-        return np.asarray(known & (last <= limit))
-    limit = first + np.int64(most)
-    return np.asarray(known & (first >= least - most) & (last <= limit))
-
-
-def _ticks(column: pa.Array, unit: str) -> npt.NDArray[np.int64]:
-    try:
-        same = column.cast(pa.timestamp(unit, column.type.tz))
-    except pa.ArrowInvalid as error:
-        raise InvalidArgumentError(
-            f"a time stamp of {column.type} is beyond what {unit} count to ({error}); cast the "
-            "columns of a time interval to one unit"
-        ) from error
-    return np.asarray(same.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False))
-
-
 def time_bounds(
     streams: Mapping[str, pa.Schema], conjuncts: Iterable[str]
 ) -> tuple[tuple[Bound, ...], tuple[str, ...]]:
@@ -248,15 +183,6 @@ def _resolved_column(streams: Mapping[str, pa.Schema], column: Column) -> Column
 def _is_between_times(streams: Mapping[str, pa.Schema], bound: Bound) -> bool:
     kinds = [streams[c.stream].field(c.name).type for c in (bound.later, bound.earlier)]
     return all(map(pa.types.is_timestamp, kinds)) and len({k.tz is None for k in kinds}) == 1
-
-
-def moment(watermark_us: int, *, has_zone: bool) -> datetime:
-    """Microseconds since 1970 as a datetime; beyond the years 1 to 9999 the nearest one."""
-    epoch = datetime(1970, 1, 1)
-    least = (datetime.min - epoch) // timedelta(microseconds=1)
-    most = (datetime.max - epoch) // timedelta(microseconds=1)
-    found = epoch + timedelta(microseconds=min(max(watermark_us, least), most))
-    return found.replace(tzinfo=UTC) if has_zone else found
 
 
 def _resolved_columns(
@@ -305,4 +231,4 @@ def _retention_us(name: str, value: str | timedelta) -> int:
 
 
 def _per_second(kind: pa.DataType) -> int:
-    return int(1000 ** _UNITS.index(kind.unit))
+    return int(1000 ** UNITS.index(kind.unit))

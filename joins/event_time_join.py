@@ -10,12 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from joins.event_time import WATERMARK, BoundCheck, EventTime, LateRows
+from joins.event_time import WATERMARK, EventTime
 from joins.graph_spec import GraphSpec
 from joins.local.graph_join import GraphJoin
+from joins.local.probe_order import ProbeOrder
 from joins.local.results import Results
 from joins.local.umjoin import UMJoin
 from joins.spec import JoinSpec
+from joins.time_checks import BoundCheck, LateRows
 from lsmstate.store import MultimapStore
 
 _NAME = "watermark"
@@ -33,16 +35,18 @@ class EventTimeJoin:
         event_time: EventTime,
         store: MultimapStore,
         piece_bytes: int = 1 << 20,
+        probe_order: ProbeOrder | None = None,
     ) -> None:
+        """``probe_order``: what an operator of the same join has learned before."""
         self.event_time = event_time
         self._spec = spec
         self._join: UMJoin | GraphJoin
         if isinstance(spec, GraphSpec):
-            self._join = GraphJoin(spec, store, piece_bytes)
+            self._join = GraphJoin(spec, store, piece_bytes, probe_order)
         else:
-            self._join = UMJoin(spec, store, piece_bytes)
+            self._join = UMJoin(spec, store, piece_bytes, probe_order)
         self._store = store
-        self._check = BoundCheck(spec.streams, event_time.bounds)
+        self._check = BoundCheck(spec, event_time.bounds)
         self._lateness = {
             name: LateRows(name, column, spec.streams[name])
             for name, column in event_time.columns.items()
@@ -112,9 +116,15 @@ class EventTimeJoin:
 
     def _late(self, stream: str, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         lateness = self._lateness.get(stream)
-        if self.watermark_us is None or lateness is None:
-            return np.zeros(batch.num_rows, dtype=np.bool_)
-        return lateness.late(batch, self.watermark_us)
+        found = np.zeros(batch.num_rows, dtype=np.bool_)
+        if lateness is None:
+            return found
+        if self.watermark_us is not None:
+            found = lateness.late(batch, self.watermark_us)
+        if self.event_time.needs_time:
+            times = batch.column(self.event_time.columns[stream])
+            found |= times.is_null().to_numpy(zero_copy_only=False)
+        return found
 
     def _can_match(self, stream: str, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         found = np.ones(batch.num_rows, dtype=np.bool_)

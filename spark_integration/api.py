@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from joins.change_spec import ChangeSpec, GraphChangeSpec
+from joins.event_time import Retention
 from joins.from_clause import is_from_clause
 from joins.graph_spec import GraphSpec, create_spec
 from joins.how import How, TypedCondition, typed_condition
@@ -25,6 +26,13 @@ from spark_integration.change_join import (
     explained,
     routes_null_keys,
 )
+from spark_integration.event_time import (
+    check_keeps_all,
+    check_not_named,
+    described,
+    explained_time,
+    timing_of,
+)
 from spark_integration.inputs import Inputs, session_of
 from spark_integration.join_function import (
     CoercedSpec,
@@ -34,17 +42,28 @@ from spark_integration.join_function import (
     join_function,
 )
 from spark_integration.operator_options import OPTION_NAMES, OperatorOptions, nearest
+from spark_integration.pinned import KEPT
 from spark_integration.plan import StatefulPlan
 from spark_integration.residual import filtered
 from spark_integration.schemas import output_fields
 from spark_integration.shares_choice import with_shares
 from spark_integration.stateful_operator import default_buckets, stateful_operator
 from spark_integration.storage import Storage
+from spark_integration.timed_join import (
+    TICK,
+    timed_join_function,
+    with_result_time,
+    with_time,
+    with_watermark,
+)
 
 _OPERATOR: Final = "multiway_join"
-_OPTIONS: Final = ("how", "emit", "changes", "unmatched", "rows", "shares", *OPTION_NAMES)
-#: Names kept for later versions, with the only value this one accepts.
-_RESERVED: Final = {"event_time": None, "late": None, "retention": None}
+_OPTIONS: Final = (
+    *("how", "emit", "changes", "unmatched", "rows", "shares", "pins"),
+    *("retention", "late", "result_time", *OPTION_NAMES),
+)
+#: An option of plain joins.
+_NAMED_BY_WATERMARKS: Final = "event_time"
 
 
 def multiway_join(
@@ -63,12 +82,15 @@ def multiway_join(
     rows: Mapping[str, int] | None = None,
     shares: Mapping[str, int] | None = None,
     pins: Mapping[str, str] | None = None,
+    retention: Retention | None = None,
+    late: str = "drop",
+    result_time: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     cache_dir: str | None = None,
     cache: int | str = DEFAULT_CACHE,
     **reserved: Any,
 ) -> DataFrame:
-    """Join streaming DataFrames over their full history, in one operator.
+    """Join streaming DataFrames in one operator, over their full history or what is kept of it.
 
         joined = multiway_join({"o": orders, "p": payments}, on="o.id = p.order_id")
         joined.select("amount", "o_day").writeStream...
@@ -95,6 +117,17 @@ def multiway_join(
     is taken back and is not there is left out and counted in the workers' log, as in Flink, or
     with ``unmatched="error"`` fails the query.
 
+    **Time.** A stream's event time is the column of its watermark (``withWatermark``). With
+    intervals in ``on`` between those (``p.at BETWEEN o.at AND o.at + INTERVAL 2 HOURS``), rows that
+    no later row can match are forgotten as the watermark moves, also through other streams'
+    intervals; ``retention={"o": "7 days"}`` says how long rows of a stream match at most. Where
+    any rows are forgotten, those that come after the watermark of the micro-batch before has
+    passed them are *late*: left out, as Spark does, and counted in the metrics
+    (``late="drop"``), or matched with what is still there (``late="join"``). ``result_time="at"``
+    adds a column: the latest event time of a result's rows, with a watermark of its own that is
+    true for windows, outer joins and deduplication above the join; Spark wants its setting
+    ``spark.sql.streaming.statefulOperator.checkCorrectness.enabled`` to be false for those.
+
     **Columns of the result.** All columns of all inputs, in the order of ``streams``. A name that
     occurs in one input only stays; one that occurs in several becomes ``<stream>_<column>``
     (``o_day``, ``p_day``). Name columns by these names: ``joined["o_day"]`` or ``F.col("o_day")``.
@@ -112,7 +145,7 @@ def multiway_join(
     ``{"compression": "zstd"}``. ``memory`` and ``options`` may change with every start of a query.
     ``pins`` are settings of your own, by name, that the checkpoint keeps: a later start with others
     is refused, and both are shown.
-    ``event_time``, ``late`` and ``retention`` are reserved.
+    How long rows are kept is fixed by the first start too.
 
     The result may stand once in a query: to use it twice, write it once with ``foreachBatch``, or
     to a table that other queries read. In ``foreachBatch`` read each batch to its end: ``take``
@@ -140,12 +173,18 @@ def multiway_join(
         )
     spec: CoercedSpec | GraphSpec | ChangeSpec | GraphChangeSpec
     spec = changing or (coerced_graph(inputs) if is_graph else CoercedSpec.of(inputs))
+    timing = None
+    if isinstance(spec, ChangeSpec | GraphChangeSpec):
+        check_keeps_all(retention, late, result_time)
+    else:
+        timing = timing_of(spec, streams, rest, retention or {}, late, result_time)
+    settings = {**_pinned(inputs, checked), **change_settings(changing), KEPT: described(timing)}
     plan = StatefulPlan(
         operator=_OPERATOR,
         inputs=inputs.plans,
         state=spec.stream_schemas,
         output=spec.output_schema,
-        settings={**_pinned(inputs, checked), **change_settings(changing), **(pins or {})},
+        settings={**settings, **(pins or {})},
         keeps_null_keys=False,
         output_mode="append",
         options=checked.store,
@@ -168,25 +207,31 @@ def multiway_join(
         return stateful_operator(plan, inputs, function, output)
     if isinstance(spec, GraphSpec):
         plan = with_shares(plan, spec, rows or {}, shares)
+    plan = replace(plan, explanation=f"{plan.explanation}\n{explained_time(timing)}")
+    output = _output(streams)
+    if timing is not None:
+        plan = with_time(plan, spec, timing, result_time)
+        function = timed_join_function(spec, plan.inputs, timing, result_time)
+        output = with_result_time(output, streams, result_time)
+    elif isinstance(spec, GraphSpec):
         function = graph_join_function(spec, inputs)
     else:
         function = join_function(spec)
-    joined = stateful_operator(plan, inputs, function, _output(streams))
-    return filtered(joined, streams, rest)
+    joined = stateful_operator(plan, inputs, function, output)
+    if result_time is None:
+        return filtered(joined, streams, rest)
+    joined = filtered(joined, streams, rest, others=(result_time, TICK), unless=TICK)
+    return with_watermark(joined, result_time)
 
 
 def _check_reserved(reserved: Mapping[str, Any]) -> None:
-    for name, value in reserved.items():
-        if name not in _RESERVED:
-            near = nearest(name, (*_OPTIONS, *_RESERVED))
+    check_not_named(reserved)
+    for name in reserved:
+        if name != _NAMED_BY_WATERMARKS:
+            near = nearest(name, _OPTIONS)
             raise InvalidArgumentError(
                 f"there is no option {name!r}; did you mean {near!r}? "
                 f"Options: {', '.join(_OPTIONS)}"
-            )
-        if value != _RESERVED[name]:
-            raise InvalidArgumentError(
-                f"{name}={value!r} is not available in this version; leave {name} out "
-                "(inner joins over the full history only)"
             )
 
 

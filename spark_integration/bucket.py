@@ -1,13 +1,22 @@
 """What a stateful function is given: the bucket it is called for, and the bucket's batches."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from lsmstate.key_groups import KeyGroups
 from lsmstate.store import MultimapStore
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a function of ours reports for the metrics."""
+
+    late_rows: int = 0
+    ticks: int = 0
+    """Rows of the result that are dropped above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +29,10 @@ class Bucket:
     """The micro-batch: Spark's own number, the same when the batch is repeated."""
     schema: pa.Schema
     """The columns every batch of results must have."""
+    watermark_us: int | None = None
+    """How far event time has come, in microseconds since 1970; None: no watermark yet, or the
+    operator does not watch it."""
+    tally: Tally = field(default_factory=Tally, compare=False)
 
 
 class InputBatch(NamedTuple):

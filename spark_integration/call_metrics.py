@@ -27,6 +27,7 @@ class CallMetrics:
     def __init__(self, directory: str, pointer: str | None) -> None:
         self.rows_in = 0
         self.rows_out = 0
+        self.late_rows = 0
         self.fan_out = FanOut()
         self._directory = directory
         self._is_handed_over = pointer is not None and _committed.get(directory) != pointer
@@ -60,6 +61,7 @@ class CallMetrics:
         return BucketMetrics(
             rows_in=self.rows_in,
             rows_out=self.rows_out,
+            late_rows=self.late_rows,
             probed_keys=after.probes.keys,
             matches=self.fan_out.matches,
             runs_searched=after.probes.runs_searched,

@@ -63,7 +63,7 @@ def join_function(spec: JoinSpec) -> BucketFunction:
     def join(
         _bucket: Bucket, batches: Iterator[InputBatch], store: MultimapStore
     ) -> Iterator[pa.RecordBatch]:
-        joined = UMJoin(spec, store, probe_order=_learned(str(spec.keys)))
+        joined = UMJoin(spec, store, probe_order=learned(str(spec.keys)))
         for batch in batches:
             yield from joined.process(batch.input, batch.rows, batch.keys)
 
@@ -77,7 +77,7 @@ def graph_join_function(spec: GraphSpec, inputs: Inputs) -> BucketFunction:
     def join(
         _bucket: Bucket, batches: Iterator[InputBatch], store: MultimapStore
     ) -> Iterator[pa.RecordBatch]:
-        joined = GraphJoin(spec, store, probe_order=_learned(str(spec.classes)))
+        joined = GraphJoin(spec, store, probe_order=learned(str(spec.classes)))
         for batch in batches:
             stored = stored_rows(plans[batch.input], batch, spec.streams[batch.input])
             yield from joined.process(batch.input, stored)
@@ -86,7 +86,7 @@ def graph_join_function(spec: GraphSpec, inputs: Inputs) -> BucketFunction:
 
 
 @lru_cache(maxsize=64)
-def _learned(_join: str) -> ProbeOrder:
+def learned(_join: str) -> ProbeOrder:
     """What this worker knows about the order of probing: a bucket's call goes on where the last one
     of the same join was."""
     return ProbeOrder()

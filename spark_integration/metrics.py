@@ -21,6 +21,7 @@ class BucketMetrics:
 
     rows_in: int
     rows_out: int
+    late_rows: int
     probed_keys: int
     matches: int
     runs_searched: int
@@ -60,6 +61,7 @@ _NUMBERS: Final = tuple(f.name for f in fields(BucketMetrics) if f.name != "fan_
 _SUMMED: Final = (
     "rows_in",
     "rows_out",
+    "late_rows",
     "probed_keys",
     "matches",
     "runs_searched",

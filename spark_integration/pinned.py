@@ -22,6 +22,8 @@ from spark_integration.records import create_record_in, read_record_in
 #: Name of the state's directory in the checkpoint location.
 STATE_NAME: Final = "lsmstate"
 FILE_NAME: Final = "query.json"
+#: What a join pins that forgets rows: how long each stream's are kept.
+KEPT: Final = "rows kept"
 
 
 @dataclass(frozen=True, slots=True)

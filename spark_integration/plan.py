@@ -83,6 +83,10 @@ class StatefulPlan:
     """How that, or the checkpoint location, is reached."""
     storage_key: str = ""
     """Under which the process that built the plan keeps it."""
+    watches_time: bool = False
+    """Whether buckets are called with each new watermark, also where they have no rows."""
+    result_time: str | None = None
+    """The column of the result that has a true watermark."""
 
     @property
     def memory_bytes(self) -> int:
@@ -100,6 +104,8 @@ class StatefulPlan:
             dict(self.adopted),
             self.explanation,
             self.storage_key,
+            self.watches_time,
+            self.result_time,
         )
 
 
@@ -115,6 +121,8 @@ class Wanted:
     adopted: dict[str, Any] = field(default_factory=dict)
     explanation: str = ""
     storage_key: str = ""
+    watches_time: bool = False
+    result_time: str | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

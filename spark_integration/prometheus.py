@@ -29,6 +29,7 @@ from spark_integration.query_metrics import QueryMetrics, metrics_of
 _COUNTERS: Final = {
     "rows_in": "Rows that arrived at buckets.",
     "rows_out": "Rows of the result.",
+    "late_rows": "Rows that came after the watermark had passed their event time.",
     "probed_keys": "Keys that were looked up in a stream.",
     "matches": "Rows stored under the keys that were looked up.",
     "runs_searched": "Pairs of a key and a sorted run that no filter ruled out.",

@@ -27,6 +27,7 @@ from lsmstate.backends import check_place
 from lsmstate.errors import InvalidArgumentError, LsmStateError
 from lsmstate.options import MIB
 from lsmstate.state_place import StatePlace, local_path
+from spark_integration.above import check_above
 from spark_integration.pinned import STATE_NAME, adopt_or_pin, newest_settings
 from spark_integration.plan import Wanted
 from spark_integration.refusal import refuse
@@ -89,6 +90,8 @@ class QueryStarter(StreamingQueryListener):
         if operators:
             try:
                 _check_stands_once(operators)
+                for wanted, above in operators_with_path(query.analyzedPlan()):
+                    check_above(above, wanted)
                 properties |= _prepare(query, str(event.id), operators[0], self._context)
             except (LsmStateError, Py4JError, OSError, ValueError) as refusal:
                 sentence = str(refusal)
@@ -172,11 +175,16 @@ def operators_in(plan: Any) -> list[Wanted]:
 
     A ``WITH`` clause that is named twice counts twice, as Spark will run what it holds twice.
     """
-    found: list[Wanted] = []
+    return [wanted for wanted, _ in operators_with_path(plan)]
+
+
+def operators_with_path(plan: Any) -> list[tuple[Wanted, list[Any]]]:
+    """The same, each with the nodes above it, the nearest first."""
+    found: list[tuple[Wanted, list[Any]]] = []
     clauses: dict[int, Any] = {}
-    stack = [plan]
+    stack: list[tuple[Any, list[Any]]] = [(plan, [])]
     while stack:
-        node = stack.pop()
+        node, above = stack.pop()
         kind = node.nodeName()
         children = node.children()
         nodes = [children.apply(i) for i in range(children.size())]
@@ -187,8 +195,8 @@ def operators_in(plan: Any) -> list[Wanted]:
         elif kind == "CTERelationRef":
             nodes = [clauses[node.cteId()]]
         elif "InPandasWithState" in kind:
-            found += _settings(nodes[0].output())
-        stack += nodes
+            found += [(wanted, above) for wanted in _settings(nodes[0].output())]
+        stack += [(child, [node, *above]) for child in nodes]
     return found
 
 

@@ -28,6 +28,8 @@ class QueryMetrics:
     """Those that had rows."""
     rows_in: int
     rows_out: int
+    late_rows: int
+    """Rows that came after the watermark had passed their event time."""
     largest_bucket_rows_in: int
     probed_keys: int
     """Keys that were looked up, once for each stream they were looked up in."""

@@ -26,7 +26,7 @@ from lsmstate.recovery import Recovered, read_commit
 from lsmstate.table_cache import table_cache
 from spark_integration.buckets import bucket_directory_name, bucket_ids
 from spark_integration.checkpoint import SparkCheckpoint
-from spark_integration.pinned import STATE_NAME, Pinned, file_name, newest_settings
+from spark_integration.pinned import KEPT, STATE_NAME, Pinned, file_name, newest_settings
 from spark_integration.query_state import QueryState
 from spark_integration.records import create_record, read_record
 from spark_integration.rescale_fill import fill
@@ -170,6 +170,11 @@ class _State:
                 "be rescaled: start the query anew with another number of buckets"
             )
         pinned = Pinned.of(settings, version)
+        if settings.get(KEPT):
+            raise InvalidArgumentError(
+                f"{root} is the state of a join that forgets rows by event time, which cannot be "
+                "rescaled; start the query anew with another number of buckets"
+            )
         if SHARES in pinned.adopted:
             # Rows are copied over the buckets there: which copy is the row, no bucket can tell.
             raise InvalidArgumentError(

@@ -12,9 +12,16 @@ from spark_integration.keys import quiet_query_log
 
 
 def filtered(
-    joined: DataFrame, streams: Mapping[str, DataFrame], conditions: Sequence[str]
+    joined: DataFrame,
+    streams: Mapping[str, DataFrame],
+    conditions: Sequence[str],
+    *,
+    others: Sequence[str] = (),
+    unless: str | None = None,
 ) -> DataFrame:
     """Rows of ``joined`` for which every condition is true; columns are named ``stream.column``.
+    ``others`` are columns of ``joined`` that are no stream's; where the one that ``unless`` names
+    is true, nothing is filtered.
 
     Spark evaluates them, by its own rules. InvalidArgumentError if it cannot, with its reason.
     Cost: none but the evaluation; Spark's optimizer removes the structs made here.
@@ -31,12 +38,16 @@ def filtered(
                 )
             ).alias(name)
             for name, frame in streams.items()
-        )
+        ),
+        *map(quoted, others),
     )
     for condition in conditions:
         try:
             with quiet_query_log():
-                by_stream = by_stream.where(condition)
+                wanted = F.expr(condition)
+                by_stream = by_stream.where(
+                    wanted if unless is None else wanted | F.col(quoted(unless))
+                )
         except (AnalysisException, ParseException) as refusal:
             reason = str(refusal).splitlines()[0]
             raise InvalidArgumentError(
@@ -48,7 +59,8 @@ def filtered(
             F.col(f"{quoted(name)}.{quoted(column)}").alias(found)
             for name, frame in streams.items()
             for column, found in zip(frame.columns, names[name], strict=True)
-        )
+        ),
+        *map(quoted, others),
     )
 
 

@@ -19,7 +19,7 @@ from spark_integration.carried import carried_type
 Schema: TypeAlias = str | T.StructType | pa.Schema
 
 #: Metadata that would declare a watermark the joined rows do not keep.
-_WATERMARK_METADATA = "spark.watermarkDelayMs"
+WATERMARK_METADATA = "spark.watermarkDelayMs"
 
 _PLAIN: dict[type[T.DataType], pa.DataType] = {
     T.BooleanType: pa.bool_(),
@@ -159,4 +159,4 @@ def output_fields(schema: T.StructType, names: list[str]) -> list[T.StructField]
 
 
 def _without_watermark(metadata: dict[str, object] | None) -> dict[str, object]:
-    return {k: v for k, v in (metadata or {}).items() if k != _WATERMARK_METADATA}
+    return {k: v for k, v in (metadata or {}).items() if k != WATERMARK_METADATA}

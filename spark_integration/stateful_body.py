@@ -49,7 +49,10 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
     ) -> Iterator[pd.DataFrame]:
         settle()
         run = current_run(plan)
-        bucket = Bucket(int(key[0]), run.batch_id, plan.output)
+        watermark_ms = state.getCurrentWatermarkMs() if plan.watches_time else 0
+        # 0: no watermark yet. Spark's own operators take it for the year 1970.
+        watermark_us = watermark_ms * 1000 if watermark_ms > 0 else None
+        bucket = Bucket(int(key[0]), run.batch_id, plan.output, watermark_us)
         files = bucket_files(run, bucket.number)
         directory = working_directory(files)
         with closing(FrameSpool(directory, min(plan.memory_bytes // 8, 8 * MIB))) as spool:
@@ -67,10 +70,15 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
                             payload = _payload(piece)
                             yield _frame(piece.num_rows, payload, None)
                             yield from pacer.passed(run, len(payload))
+                measured.rows_out -= bucket.tally.ticks
+                measured.late_rows = bucket.tally.late_rows
                 pointer = measured.commit(store)
                 yield _frame(None, None, measured.result(store).values())
         give_back()
         write_pointer(state, pointer)
+        if plan.watches_time:
+            # Called again as soon as the watermark is later than now, with rows or without.
+            state.setTimeoutTimestamp(max(1, watermark_ms))
 
     # Spark quotes the name where it refuses a plan that holds the operator twice.
     call.__name__ = (

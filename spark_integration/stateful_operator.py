@@ -23,6 +23,7 @@ from spark_integration.plan import StatefulPlan
 from spark_integration.query import PLAN_METADATA, listen, operators_in
 from spark_integration.residual import quoted
 from spark_integration.route import route_function
+from spark_integration.schemas import WATERMARK_METADATA
 from spark_integration.stateful_body import OUTPUT_DDL, stateful_function
 from spark_integration.unpack import unpack_function
 from spark_integration.worker_memory import ENVIRONMENT
@@ -63,7 +64,11 @@ def stateful_operator(
     grouped = _routed(plan, inputs).groupBy("bucket")
     with _worker_environment(spark) if is_classic else nullcontext():
         results = grouped.applyInPandasWithState(
-            stateful_function(plan, function), OUTPUT_DDL, STATE_DDL, plan.output_mode, "NoTimeout"
+            stateful_function(plan, function),
+            OUTPUT_DDL,
+            STATE_DDL,
+            plan.output_mode,
+            "EventTimeTimeout" if plan.watches_time else "NoTimeout",
         )
     payloads = metrics.observe(results).where("payload IS NOT NULL").select("rows", "payload")
     return _unpacked(payloads, plan, output)
@@ -92,7 +97,13 @@ def _routed(plan: StatefulPlan, inputs: Inputs) -> DataFrame:
         routed = frames if routed is None else routed.unionAll(frames)
     assert routed is not None
     bucket = F.col("bucket").alias("bucket", metadata={PLAN_METADATA: plan.wanted().to_json()})
-    return routed.select(bucket, "stream", "partition", "number", "rows", "payload")
+    columns = ["stream", "partition", "number", "rows", "payload"]
+    if not plan.watches_time:
+        return routed.select(bucket, *columns)
+    # mapInArrow dropped the mark by which Spark hands the watermark over. It is on a column of
+    # nulls, since Spark drops a frame whose time is late, whatever its rows' times are.
+    time = F.lit(None).cast("timestamp").alias("et", metadata={WATERMARK_METADATA: 0})
+    return routed.select(bucket, *columns, time)
 
 
 def _unpacked(payloads: DataFrame, plan: StatefulPlan, output: T.StructType) -> DataFrame:

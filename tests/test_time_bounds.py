@@ -4,8 +4,9 @@ import pyarrow as pa
 import pytest
 
 from joins.condition import Column
-from joins.event_time import holds, time_bounds
+from joins.event_time import time_bounds
 from joins.time_bounds import Bound, Distances, needed_us, parse_bounds, parse_duration
+from joins.time_checks import holds
 from lsmstate.errors import InvalidArgumentError
 
 A, B, C = Column("a", "ts"), Column("b", "ts"), Column("c", "ts")
