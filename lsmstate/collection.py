@@ -6,7 +6,7 @@ from functools import cache, partial
 from typing import Protocol
 
 from lsmstate.errors import CorruptionError
-from lsmstate.file_names import parse_attempt_file
+from lsmstate.file_names import AttemptFile, Written, parse_attempt_file
 from lsmstate.memory_budget import process_memory
 from lsmstate.recovery import Named, named_by
 from lsmstate.retention import collectable, kept_batches
@@ -18,6 +18,10 @@ class AttemptFiles(Protocol):
 
     def names(self) -> list[str]:
         """Of all files that are there, whoever wrote them."""
+        ...
+
+    def parse(self, name: str) -> Written | None:
+        """What a name says; None if it is not one that attempts give."""
         ...
 
     def named_by(self, commit: str) -> Named:
@@ -39,6 +43,9 @@ class LocalFiles:
     def names(self) -> list[str]:
         return os.listdir(self._directory)
 
+    def parse(self, name: str) -> AttemptFile | None:
+        return parse_attempt_file(name)
+
     def named_by(self, commit: str) -> Named:
         return named_by(partial(self._tables.peek, self._directory), commit)
 
@@ -46,12 +53,15 @@ class LocalFiles:
         self._tables.delete(self._directory, name)
 
 
-def is_time_to_collect(current_batch: int, parent: str | None, retained: int) -> bool:
-    """Four times while as many micro-batches pass as are retained, by whichever attempt comes
-    first: a bucket may have no rows in any particular one. ``parent``: see ``collect``."""
-    before = None if parent is None else parse_attempt_file(parent)
+def collect_now_and_then(
+    files: AttemptFiles, live: set[str], parent: str | None, current_batch: int, retained: int
+) -> None:
+    """``collect``, after a commit, four times while as many micro-batches pass as are retained, by
+    whichever attempt comes first: a bucket may have no rows in any particular one."""
+    before = None if parent is None else files.parse(parent)
     period = max(1, retained // 4)
-    return before is not None and current_batch // period != before.batch_id // period
+    if before is not None and current_batch // period != before.batch_id // period:
+        collect(files, live, parent, current_batch, retained)
 
 
 def collect(
@@ -62,10 +72,10 @@ def collect(
     listing, and one small read per kept commit. An error leaves the rest to the next time; it
     deletes nothing that is needed, as reading comes first."""
     read = cache(files.named_by)
-    found = [f for f in map(parse_attempt_file, files.names()) if f is not None]
+    found = [file for file in map(files.parse, files.names()) if file is not None]
     commits = [file for file in found if file.kind == "commit"]
     batches = {file.batch_id for file in commits}
-    kept = kept_batches(batches, current_batch, retained, _ancestors(read, parent))
+    kept = kept_batches(batches, current_batch, retained, _ancestors(files, read, parent))
     needed = set(live)
     for commit in commits:
         if commit.batch_id in kept:
@@ -76,11 +86,13 @@ def collect(
     return len(unneeded)
 
 
-def _ancestors(read: Callable[[str], Named], commit: str | None) -> Iterator[int]:
+def _ancestors(
+    files: AttemptFiles, read: Callable[[str], Named], commit: str | None
+) -> Iterator[int]:
     """The micro-batches of a commit, of its parent, and so on. Ends at the first of all, at one
     that is there no more, or at one of a release that named no parents."""
     while commit is not None:
-        file = parse_attempt_file(commit)
+        file = files.parse(commit)
         if file is None:
             return
         yield file.batch_id

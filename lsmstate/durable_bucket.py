@@ -24,6 +24,7 @@ from lsmstate.collection import LocalFiles
 from lsmstate.durable_dir import PIECE_BYTES, DurableDir, file_pieces, piece_memory
 from lsmstate.errors import CorruptionError
 from lsmstate.file_cache import FileCache
+from lsmstate.file_names import AttemptFile, parse_attempt_file
 from lsmstate.manifest import parse_pointer
 from lsmstate.memory_budget import process_memory
 from lsmstate.owners import AttemptOwner
@@ -143,6 +144,10 @@ class DurableBucket:
         self._sizes = retried(self._place.sizes, f"listing {self.where}")
         self._named = {name: found for name, found in self._named.items() if name in self._sizes}
         return list(self._sizes)
+
+    def parse(self, name: str) -> AttemptFile | None:
+        """See collection.AttemptFiles."""
+        return parse_attempt_file(name)
 
     def named_by(self, commit: str) -> Named:
         """See collection.AttemptFiles. Cost: one request, the first time and without a copy."""

@@ -8,6 +8,7 @@ writer and counts: ``run-0000000042.sst``, ``MANIFEST-0000000041``, ``changelog-
 import os
 import re
 from dataclasses import dataclass
+from typing import Protocol
 
 from lsmstate.errors import InvalidArgumentError
 
@@ -27,6 +28,30 @@ class AttemptFile:
     @property
     def name(self) -> str:
         return f"{self.kind}-{self.batch_id:010d}-{self.attempt_id}-{self.number:04d}.sst"
+
+
+class Written(Protocol):
+    """What the name of something says that an attempt wrote, whatever the backend."""
+
+    @property
+    def kind(self) -> str:
+        """``commit`` for what a pointer names."""
+        ...
+
+    @property
+    def batch_id(self) -> int: ...
+
+    @property
+    def name(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OtherFile:
+    """A file or directory of an attempt whose backend is not ``lsm``."""
+
+    kind: str
+    batch_id: int
+    name: str
 
 
 def parse_attempt_file(name: str) -> AttemptFile | None:

@@ -4,6 +4,7 @@ It never spills: work that would pass the cap is refused. The cap covers all mem
 process and the states kept from closed ones.
 """
 
+import logging
 import os
 import weakref
 from collections import OrderedDict
@@ -16,10 +17,19 @@ import numpy as np
 import pyarrow as pa
 
 from cython_ext.key_codec import KeyBatch, KeyCodec
+from lsmstate.collection import collect_now_and_then
 from lsmstate.directory_lock import DirectoryLock
-from lsmstate.errors import MemoryLimitError
+from lsmstate.errors import CorruptionError, FormatVersionError, MemoryLimitError
 from lsmstate.key_range import key_range
-from lsmstate.memory_log import Change, LogWriter, newest_pointer, read_chain
+from lsmstate.memory_log import (
+    Change,
+    Link,
+    LogFile,
+    LogFiles,
+    LogWriter,
+    newest_pointer,
+    read_chain,
+)
 from lsmstate.memory_reader import MemoryReader, Tables
 from lsmstate.memory_table import MemoryTable
 from lsmstate.options import Options
@@ -37,9 +47,14 @@ from lsmstate.store_checks import (
 )
 from lsmstate.store_writes import StoreWrites
 
+_log = logging.getLogger("lsmstate")
+
+#: Tables are written to a file in pieces of about this.
+_PIECE_BYTES = 1 << 20
+
 #: Committed states of closed stores, by directory and pointer: opening one takes it out, since
 #: its owner will change it. Whoever comes second loads the files.
-_kept: OrderedDict[tuple[str, str], tuple[Tables, int]] = OrderedDict()
+_kept: OrderedDict[tuple[str, str], Tables] = OrderedDict()
 _open_stores: "weakref.WeakSet[MemoryStore]" = weakref.WeakSet()
 
 
@@ -73,7 +88,9 @@ class MemoryStore(StoreWrites):
         self._snapshots = Snapshots()
         #: The tables of the snapshots, by identity.
         self._copies: dict[int, Tables] = {}
-        self._disk_bytes = 0
+        #: The files of the last commit, oldest first.
+        self._chain: list[Link] = []
+        self._flushed_bytes = self._merged_bytes = 0
         self._peak_bytes = 0
         self._reader = MemoryReader(self._streams, self._codecs, lambda: self._tables)
         _open_stores.add(self)
@@ -207,23 +224,67 @@ class MemoryStore(StoreWrites):
         is_own = self._attempt_id is None
         if self._pointer is not None and self._log is None and (is_own or self._guard.is_sealed):
             return self._pointer
-        log = self._log or self._new_log()
-        self._pointer = log.finish(self._pointer, self._streams)
-        self._disk_bytes += log.size
+        parent = self._pointer
+        with self._guard.whole_or_nothing():
+            self._pointer = self._sealed(self._log or self._new_log())
         self._log = None
-        self._batch_id += 1
         if not is_own:
             self._guard.seal()
+        self._collect(parent)
+        self._batch_id += 1
         return self._pointer
+
+    def _sealed(self, log: LogWriter) -> str:
+        """The pointer of a commit whose file takes in small ones before it. Where these are all
+        there are, the tables are written instead: what was deleted is not written again."""
+        new_bytes = log.data_bytes
+        chain = list(self._chain)
+        while chain and chain[-1].data_bytes <= log.data_bytes:
+            absorbed = chain.pop()
+            if chain:
+                log.absorb(LogFile(self._directory, absorbed.pointer))
+            else:
+                log.discard()
+                self._log = log = self._new_log()
+                self._write_tables(log)
+        predecessor = chain[-1].pointer if chain else None
+        link = log.finish(predecessor, self._pointer, self._streams)
+        self._chain = [*chain, link]
+        self._flushed_bytes += new_bytes
+        self._merged_bytes += max(0, link.data_bytes - new_bytes)
+        return link.pointer
+
+    def _write_tables(self, log: LogWriter) -> None:
+        for name, table in self._tables.items():
+            for keys, counts, rows in table.groups(_PIECE_BYTES):
+                log.write(Change("append", name, [*keys], counts, rows))
+            for key, rows in table.pending():
+                log.write(Change("retract", name, [key], np.array([rows.num_rows]), rows))
+
+    def _collect(self, parent: str | None) -> None:
+        files = LogFiles(self._directory)
+        try:
+            if self._attempt_id is None and self._pointer is not None:
+                files.remove_all_but(self._pointer)
+            else:
+                retained = self._options.retained_batches
+                collect_now_and_then(files, set(), parent, self._batch_id, retained)
+        except (OSError, CorruptionError, FormatVersionError) as error:
+            # The commit is made; what stays costs space only, and the next time comes.
+            _log.warning("old files of %s were not deleted: %s", self._directory, error)
 
     def stats(self) -> StoreStats:
         self._guard.check_readable()
         return replace(
             self._reader.stats(),
             peak_memory_bytes=self._peak_bytes,
-            disk_bytes=self._disk_bytes,
+            disk_bytes=sum(link.size for link in self._chain),
             memory_limit_bytes=self._options.memory_bytes,
-            writes=WriteStats(self._reader.counters["appended_rows"]),
+            writes=WriteStats(
+                self._reader.counters["appended_rows"],
+                flushed_bytes=self._flushed_bytes,
+                merged_bytes=self._merged_bytes,
+            ),
         )
 
     def close(self) -> None:
@@ -235,7 +296,7 @@ class MemoryStore(StoreWrites):
             self._log.discard()
         elif self._pointer is not None and self._guard.is_sealed:
             place = (os.path.realpath(self._directory), self._pointer)
-            _kept[place] = (self._tables, self._disk_bytes)
+            _kept[place] = self._tables
         self._tables = {}
         if self._lock is not None:
             self._lock.release()
@@ -261,12 +322,12 @@ class MemoryStore(StoreWrites):
             return self
         chain = read_chain(self._directory, self._pointer, self._streams)
         self._pointer = chain[-1].pointer
+        self._chain = [file.link for file in chain]
         place = (os.path.realpath(self._directory), self._pointer)
         if place in _kept:
-            self._tables, self._disk_bytes = _kept.pop(place)
+            self._tables = _kept.pop(place)
             return self
         for file in chain:
-            self._disk_bytes += file.size
             for change in file.changes():
                 if change.rows is not None:
                     self._reserve(MemoryTable.cost(_present(change.keys), change.rows))
@@ -298,10 +359,10 @@ class MemoryStore(StoreWrites):
     def _reserve(self, more: int) -> None:
         """MemoryLimitError if ``more`` bytes do not fit under the cap beside all that is held."""
         held = sum(store.held_bytes for store in _open_stores)
-        kept = sum(_bytes_of(tables) for tables, _ in _kept.values())
+        kept = sum(map(_bytes_of, _kept.values()))
         cap = self._options.memory_bytes
         while _kept and held + kept + more > cap:
-            _, (tables, _) = _kept.popitem(last=False)
+            _, tables = _kept.popitem(last=False)
             kept -= _bytes_of(tables)
         if held + more > cap:
             raise MemoryLimitError(

@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
@@ -207,6 +208,17 @@ class MemoryTable:
                 size += part_size
         if waiting:
             yield keys, self.rows(np.concatenate(waiting))
+
+    def groups(self, max_bytes: int) -> Iterator[tuple[list[bytes], Positions, pa.RecordBatch]]:
+        """All live rows, as ``append`` takes them, in pieces of about ``max_bytes``."""
+        for keys, rows in self.scan(KeyRange(), max_bytes):
+            found = [(key, len(list(same))) for key, same in groupby(keys)]
+            yield [key for key, _ in found], np.array([count for _, count in found]), rows
+
+    def pending(self) -> Iterator[tuple[bytes, pa.RecordBatch]]:
+        """The retractions of each key that wait for a row."""
+        for key, encoded in self._pending.items():
+            yield key, self._codec.decode(encoded)
 
     def _keep(self, rows: pa.RecordBatch) -> None:
         if rows.num_rows == 0:

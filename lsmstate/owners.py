@@ -9,7 +9,7 @@ from typing import Protocol
 from cython_ext.file import AppendFile, ReadFile, remove, sync_directory, sync_file
 from lsmstate.changelog import Changelog, Write, changelog_files, replay
 from lsmstate.checkpoints import CheckpointPin, Checkpoints
-from lsmstate.collection import AttemptFiles, LocalFiles, collect, is_time_to_collect
+from lsmstate.collection import AttemptFiles, LocalFiles, collect_now_and_then
 from lsmstate.directory_lock import DirectoryLock
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.file_names import AttemptFile, check_attempt_id, numbered, parse_numbered
@@ -102,8 +102,7 @@ class AttemptOwner:
 
     def collect(self, live: set[str], opened_at: str | None, retained_batches: int) -> None:
         parent = None if opened_at is None else parse_pointer(opened_at).name
-        if is_time_to_collect(self._batch_id, parent, retained_batches):
-            collect(self._attempt_files, live, parent, self._batch_id, retained_batches)
+        collect_now_and_then(self._attempt_files, live, parent, self._batch_id, retained_batches)
 
     def release(self) -> None:
         """Nothing is held."""

@@ -10,7 +10,7 @@ this bucket, or of a future that was given up when the query was set back.
 
 from collections.abc import Collection, Iterable
 
-from lsmstate.file_names import AttemptFile
+from lsmstate.file_names import Written
 
 
 def kept_batches(
@@ -34,7 +34,7 @@ def kept_batches(
 
 
 def collectable(
-    files: Iterable[AttemptFile], live: Collection[str], kept: Collection[int], current_batch: int
+    files: Iterable[Written], live: Collection[str], kept: Collection[int], current_batch: int
 ) -> list[str]:
     """Names of files that nothing can need: not named by a kept commit, and of a micro-batch
     older than all that are kept, so that no attempt that is still running can be writing them."""

@@ -1,13 +1,18 @@
 """How the RocksDB backend sets a database up, and what its errors become."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import rocksdict
 
 from lsmstate.errors import CorruptionError
 from lsmstate.options import MIB, Options
+from lsmstate.stats import FilterStats
+
+_TICKER: Final = re.compile(r"rocksdb\.(\S+) COUNT : (\d+)")
 
 
 class PendingWrite:
@@ -87,6 +92,21 @@ def database_options(
 def _compression(name: str) -> rocksdict.DBCompressionType:
     kinds = rocksdict.DBCompressionType
     return {"lz4": kinds.lz4, "zstd": kinds.zstd, "none": kinds.none}[name]()
+
+
+def counted(options: rocksdict.Options) -> Counter[str]:
+    """What a database has counted since it was opened, by RocksDB's names without ``rocksdb.``;
+    nothing if its options do not ask for it."""
+    lines = (options.get_statistics() or "").splitlines()
+    found = (_TICKER.fullmatch(line) for line in lines)
+    return Counter({match[1]: int(match[2]) for match in found if match is not None})
+
+
+def filter_stats(seen: Mapping[str, int]) -> FilterStats:
+    """What the filters said, of the numbers that ``counted`` gives."""
+    negatives, positives = seen["bloom.filter.useful"], seen["bloom.filter.full.positive"]
+    misled = positives - seen["bloom.filter.full.true.positive"]
+    return FilterStats(negatives + positives, negatives, misled)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ commit is a RocksDB checkpoint (hard links again) in a new directory that the po
 """
 
 import json
+import logging
 import os
 import shutil
 import uuid
@@ -26,10 +27,12 @@ import pyarrow as pa
 import rocksdict
 
 from cython_ext.key_codec import KeyBatch
+from lsmstate.collection import collect_now_and_then
 from lsmstate.directory_lock import DirectoryLock
-from lsmstate.errors import FormatVersionError, InvalidArgumentError
+from lsmstate.errors import FormatVersionError
 from lsmstate.key_range import key_range
 from lsmstate.options import Options
+from lsmstate.rocks_attempts import RocksAttempts, link_files
 from lsmstate.rocks_chunks import (
     PENDING_CHUNK,
     Entry,
@@ -38,11 +41,17 @@ from lsmstate.rocks_chunks import (
     pack_chunk,
     unpack_entry,
 )
-from lsmstate.rocks_database import PendingWrite, database_options, rocks_errors
+from lsmstate.rocks_database import (
+    PendingWrite,
+    counted,
+    database_options,
+    filter_stats,
+    rocks_errors,
+)
 from lsmstate.rocks_reader import RocksReader
 from lsmstate.row_parts import check_mutations
 from lsmstate.snapshot import Snapshot, Snapshots
-from lsmstate.stats import ProbeStats, StoreStats, WriteStats
+from lsmstate.stats import CacheStats, ProbeStats, StoreStats, WriteStats
 from lsmstate.store import KeyBounds, Mutation, StreamSchema
 from lsmstate.store_checks import (
     StoreGuard,
@@ -58,9 +67,9 @@ from lsmstate.store_writes import StoreWrites
 
 FORMAT_VERSION = 1
 
+_log = logging.getLogger("lsmstate")
+
 _STREAMS_KEY = b"streams"
-_CHECKPOINT = "rocks-"
-_WORK = "work-"
 _SNAPSHOT = "snapshot-"
 
 
@@ -86,6 +95,9 @@ class RocksStore(StoreWrites):
         self._options = options
         self._path = path
         self._checkpoint = checkpoint
+        #: What an attempt was opened at.
+        self._parent: str | None = None
+        self._batch_id = 0
         self._lock = lock
         self._guard = StoreGuard(directory)
         self._peak_bytes = 0
@@ -114,30 +126,20 @@ class RocksStore(StoreWrites):
 
         Cost: a hard link per table, a copy of the manifest, the opening of a database.
         """
-        safe = "".join(c if c.isalnum() or c in "_-" else "_" for c in attempt_id)
-        name = f"{batch_id:012d}-{safe}-{uuid.uuid4().hex}"
-        work = os.path.join(directory, _WORK + name)
-        if pointer is not None:
-            source = os.path.join(directory, pointer)
-            if os.path.basename(pointer) != pointer or not pointer.startswith(_CHECKPOINT):
-                raise InvalidArgumentError(
-                    f"pointer {pointer!r} is not one that a RocksDB store's commit returned"
-                )
-            _link_files(source, work)
+        files = RocksAttempts(directory)
+        source = None if pointer is None else files.check(pointer)
+        work, commit = files.new_names(batch_id, attempt_id)
+        if source is not None:
+            link_files(source, work)
         else:
             os.makedirs(work)
         try:
-            return cls(
-                directory,
-                streams,
-                options,
-                path=work,
-                checkpoint=os.path.join(directory, _CHECKPOINT + name),
-                lock=None,
-            )
+            store = cls(directory, streams, options, path=work, checkpoint=commit, lock=None)
         except BaseException:
             shutil.rmtree(work)
             raise
+        store._parent, store._batch_id = pointer, batch_id
+        return store
 
     @classmethod
     def open(
@@ -221,7 +223,11 @@ class RocksStore(StoreWrites):
         own snapshots forget themselves when iterated over). Cost: a flush, a hard link per table,
         the opening of a database."""
         self._guard.check_readable()
-        path = os.path.join(self._directory, f"{_SNAPSHOT}{uuid.uuid4().hex}")
+        name = f"{_SNAPSHOT}{uuid.uuid4().hex}"
+        if self._checkpoint is None:
+            path = os.path.join(self._directory, name)
+        else:  # under the attempt's name, by which it is collected should this process be killed
+            path = f"{self._path}-{name}"
         with rocks_errors(self._path):
             rocksdict.Checkpoint(self._database).create_checkpoint(path)
         try:
@@ -262,13 +268,24 @@ class RocksStore(StoreWrites):
             if not self._guard.is_sealed:
                 # Flushes the memtables first: attempts write no log.
                 rocksdict.Checkpoint(self._database).create_checkpoint(self._checkpoint)
+                RocksAttempts(self._directory).seal(self._checkpoint, self._parent)
                 self._guard.seal()
+                self._collect()
         return os.path.basename(self._checkpoint)
+
+    def _collect(self) -> None:
+        files, retained = RocksAttempts(self._directory), self._options.retained_batches
+        try:
+            collect_now_and_then(files, set(), self._parent, self._batch_id, retained)
+        except OSError as error:
+            # The commit is made; what stays costs space only, and the next time comes.
+            _log.warning("old files of %s were not deleted: %s", self._directory, error)
 
     def stats(self) -> StoreStats:
         self._guard.check_readable()
         self._note_memory()
         disk = self._property("rocksdb.total-sst-files-size")
+        seen = counted(self._families["default"])
         return StoreStats(
             memory=self._memory(),
             peak_memory_bytes=self._peak_bytes,
@@ -276,8 +293,14 @@ class RocksStore(StoreWrites):
             spilled_bytes=disk,
             counters=dict(self._reader.counters),
             memory_limit_bytes=self._options.memory_bytes,
+            cache=CacheStats(seen["block.cache.hit"], seen["block.cache.miss"]),
+            filters=filter_stats(seen),
             probes=ProbeStats(self._reader.counters["probed_keys"]),
-            writes=WriteStats(self._reader.counters["appended_rows"]),
+            writes=WriteStats(
+                self._reader.counters["appended_rows"],
+                flushed_bytes=seen["flush.write.bytes"],
+                merged_bytes=seen["compact.write.bytes"],
+            ),
         )
 
     def close(self) -> None:
@@ -385,6 +408,8 @@ class RocksStore(StoreWrites):
         )
         default = database_options(self._options, self._cache, buffers, with_filter=True)
         rows = database_options(self._options, self._cache, buffers, with_filter=False)
+        if self._checkpoint is not None:
+            default.enable_statistics()
         self._write_options = rocksdict.WriteOptions()
         # The stub calls this attribute a method.
         options: Any = self._write_options
@@ -421,22 +446,6 @@ class RocksStore(StoreWrites):
             return sum(
                 f.property_int_value(name) or 0 for f in (self._reader.counts, self._reader.rows)
             )
-
-
-def _link_files(source: str, target: str) -> None:
-    """A private copy of a checkpoint: tables are immutable and hard-linked, the rest is copied."""
-    names = sorted(os.listdir(source))
-    os.makedirs(target)
-    for name in names:
-        old, new = os.path.join(source, name), os.path.join(target, name)
-        if not name.endswith(".sst"):
-            shutil.copyfile(old, new)
-            continue
-        try:
-            os.link(old, new)
-        except OSError:
-            # A file system without hard links.
-            shutil.copyfile(old, new)
 
 
 def _remove(rows: list[bytes], row: bytes) -> bool:

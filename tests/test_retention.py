@@ -1,13 +1,17 @@
 """Which files a restart could still need."""
 
 import os
+import re
+import uuid
+from collections import Counter
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lsmstate import manifest
+from lsmstate import manifest, memory_store
+from lsmstate.backends import open_attempt
 from lsmstate.file_names import AttemptFile, parse_attempt_file
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import Options
@@ -161,3 +165,94 @@ def test_a_commit_of_a_later_release_stops_the_collection_and_not_the_query(
 def test_options_refuse_to_retain_nothing():
     with pytest.raises(ValueError, match="retained_batches"):
         Options(retained_batches=0)
+
+
+def attempt_of(backend, directory, pointer, batch):
+    return open_attempt(
+        str(directory),
+        [STREAM],
+        backend=backend,
+        pointer=pointer,
+        batch_id=batch,
+        attempt_id="a",
+        options=Options(memory_bytes=8 << 20, retained_batches=RETAINED),
+    )
+
+
+def rows_of(batch):
+    values = [[batch * 3, batch * 3 + 1, -1], [batch] * 3]
+    rows = pa.RecordBatch.from_arrays([pa.array(v, pa.int64()) for v in values], schema=ROWS)
+    return rows, rows.select(["k"])
+
+
+def write_batch(backend, directory, pointer, batch):
+    with attempt_of(backend, directory, pointer, batch) as store:
+        store.append("s", *rows_of(batch))
+        return store.commit()
+
+
+def batches_at(backend, directory, pointer, batch):
+    """Which micro-batches a state has, by a store that commits nothing."""
+    with attempt_of(backend, directory, pointer, batch) as store:
+        return Counter(v for piece in store.scan("s") for v in piece.column("v").to_pylist())
+
+
+RETAINED = 4
+
+
+def killed_attempt(backend, directory, pointer, batch):
+    """Under the names that it had begun something stays behind."""
+    before = set(directory.iterdir())
+    with attempt_of(backend, directory, pointer, batch) as store:
+        store.append("s", *rows_of(99))
+        begun = set(directory.iterdir()) - before
+        assert begun
+        for path in begun:
+            left = directory / re.sub("[0-9a-f]{32}", uuid.uuid4().hex, path.name)
+            if path.is_dir():
+                left.mkdir()
+                left = left / "000009.sst"
+            left.write_bytes(b"half")
+
+
+@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
+def test_other_backends_keep_what_a_restart_needs_and_little_more(tmp_path, backend):
+    """Attempts that are killed, attempts that nobody took, and a query that is set back."""
+    pointers, left = {}, []
+    for batch in range(26):
+        newest = pointers[max(pointers)] if pointers else None
+        if batch % 4 == 0:
+            killed_attempt(backend, tmp_path, newest, batch)
+        write_batch(backend, tmp_path, newest, batch)
+        if batch == 18:
+            del pointers[15], pointers[16], pointers[17]
+            continue
+        pointers[batch] = write_batch(backend, tmp_path, newest, batch)
+        for kept in kept_batches(pointers, batch, RETAINED) if batch % 6 == 1 else ():
+            memory_store._kept.clear()
+            found = batches_at(backend, tmp_path, pointers[kept], batch)
+            assert found == dict.fromkeys((b for b in pointers if b <= kept), 3)
+        left.append(len(os.listdir(tmp_path)))
+    assert max(left) <= 6 * RETAINED
+    assert left[-1] <= max(left[:14]), "more and more stays"
+
+
+@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
+def test_other_backends_write_what_is_new_and_say_what_they_wrote(tmp_path, backend):
+    pointer, flushed, merged, looked = None, 0, 0, 0
+    for batch in range(24):
+        with attempt_of(backend, tmp_path, pointer, batch) as store:
+            rows, keys = rows_of(batch)
+            store.put("s", rows, keys)
+            assert store.probe("s", keys).counts.tolist() == [1, 1, 1]
+            pointer = store.commit()
+            stats = store.stats()
+        flushed, merged = flushed + stats.writes.flushed_bytes, merged + stats.writes.merged_bytes
+        looked += stats.cache.hits + stats.cache.misses + stats.filters.checks
+        assert stats.writes.flushed_bytes > 0
+        assert stats.disk_bytes > 0
+    assert 0 < merged < 8 * flushed
+    assert (looked > 0) is (backend == "rocksdb"), "tables in memory have neither cache nor filter"
+    with attempt_of(backend, tmp_path, pointer, 24) as store:
+        assert store.probe("s", rows_of(23)[1]).counts.tolist() == [1, 1, 1]
+        assert sum(piece.num_rows for piece in store.scan("s")) == 24 * 2 + 1
