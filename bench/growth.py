@@ -1,15 +1,17 @@
 """Does a micro-batch cost the same after 200 of them? One bucket of a join of three streams.
 
-    python growth.py                                        # another process for every micro-batch
-    python growth.py --workers kept                         # one process: open files, cache stay
-    python growth.py --spark                                # a real query, workers as they come
+    python growth.py                            # another process for every micro-batch
+    python growth.py --workers kept             # one process: open files, cache stay
+    python growth.py --spark                    # a real query, another worker for every task
+    python growth.py --spark --workers kept     # the same, workers as Spark gives them
 
 Each key has one row in ``a`` and one in ``b``, which arrive together; each row of ``c`` names one
 of all the keys that have arrived so far, so every micro-batch probes and reads the whole history
 and gives as many results as it has rows of ``c``. A micro-batch opens the store at the last
 pointer, joins and commits, as a task attempt on Spark does. CPU time is that of the process that
-does so, from its fork on. The last line compares the first and the last 20 micro-batches (the
-very first ten, in which everything fits the memtable and no merge is due, are left out).
+does so, from its fork on; of a query, that of Spark and all its workers. The last line compares
+the first and the last 20 micro-batches (the very first ten, in which everything fits the memtable
+and no merge is due, are left out).
 """
 
 import argparse
@@ -21,9 +23,10 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -32,6 +35,9 @@ from joins.local.umjoin import UMJoin
 from joins.spec import JoinSpec
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import Options, parse_bytes
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 NAMES = ("a", "b", "c")
 WARM_UP = 10
@@ -126,21 +132,16 @@ def run(directory: str, arguments: argparse.Namespace) -> Iterator[dict[str, Any
 def run_on_spark(home: Path, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A query over files, one of each stream a micro-batch; times as Spark reports them."""
     import pyarrow.parquet as pq
-    from pyspark.sql import SparkSession
 
     from lsmstate.spark import multiway_join
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parent.parent)
     for batch in range(arguments.batches):
         for name, rows in rows_of(batch, arguments.rows, arguments.before).items():
             path = home / name / f"{batch:04d}.parquet"
             path.parent.mkdir(exist_ok=True)
             pq.write_table(pa.table(rows), path)
             os.utime(path, (1_700_000_000 + batch,) * 2)
-    session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    spark = session.config("spark.sql.streaming.minBatchesToRetain", "20").getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = session(arguments)
     frames = {
         name: spark.readStream.schema(f"{name}_k BIGINT, {name}_text STRING, {name}_n BIGINT")
         .option("maxFilesPerTrigger", 1)
@@ -148,21 +149,78 @@ def run_on_spark(home: Path, arguments: argparse.Namespace) -> Iterator[dict[str
         for name in NAMES
     }
     joined = multiway_join(frames, on="a.a_k = b.b_k AND a.a_k = c.c_k", memory=arguments.memory)
-    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", arguments.batches + 10)
-    writer = joined.writeStream.foreachBatch(lambda batch, _: batch.write.format("noop").save())
+    cpu = CpuMeter()
+    left: list[dict[str, float]] = []
+
+    def consume(batch: Any, _: int) -> None:
+        batch.write.format("noop").mode("append").save()
+        state = sum(1 for _ in (home / "checkpoint" / "lsmstate").rglob("*.sst"))
+        left.append({"cpu_ms": cpu.passed_ms(), "files": state})
+
+    writer = joined.writeStream.foreachBatch(consume)
     query = writer.option("checkpointLocation", str(home / "checkpoint")).trigger(availableNow=True)
     started = query.start()
     started.awaitTermination()
-    for progress in started.recentProgress:
-        metrics = progress["observedMetrics"]["lsmstate"]
+    done = [p for p in started.recentProgress if "lsmstate" in p["observedMetrics"]]
+    for progress, found in zip(done, left, strict=True):
+        metrics, durations = progress["observedMetrics"]["lsmstate"], progress["durationMs"]
+        assert metrics["rows_out"] >= arguments.rows, "every row of c has one match"
         yield {
-            "cpu_ms": float("nan"),
-            "wall_ms": progress["durationMs"]["addBatch"],
+            **found,
+            "batch_ms": durations["triggerExecution"],
+            "operator_ms": durations["addBatch"],
             "commit_ms": metrics["commit_ms"],
-            "results": metrics["rows_out"],
+            "hand_overs": metrics["hand_overs"],
+            "hand_over_ms": metrics["longest_hand_over_ms"],
+            "runs_per_key": metrics["runs_searched"] / metrics["probed_keys"],
+            "merged_mib": metrics["merged_bytes"] / (1 << 20),
             "state_mib": metrics["state_disk_bytes"] / (1 << 20),
         }
     spark.stop()
+
+
+def session(arguments: argparse.Namespace) -> "SparkSession":
+    """Two cores. ``--workers changed``: Spark forks another worker for every task."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parent.parent)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.python.daemon.module": "spark_integration.daemon",
+        "spark.python.worker.reuse": str(arguments.workers == "kept").lower(),
+        "spark.sql.streaming.minBatchesToRetain": "20",
+        "spark.sql.streaming.numRecentProgressUpdates": str(arguments.batches + 10),
+    }
+    spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+class CpuMeter:
+    """CPU time of Spark's JVM and all its workers, those that have ended too."""
+
+    def __init__(self) -> None:
+        self._before = 0.0
+        self.passed_ms()
+
+    def passed_ms(self) -> float:
+        """Since the last call."""
+        now = sum(map(self._seconds, psutil.Process().children(recursive=True)))
+        passed = now - self._before
+        self._before = now
+        return passed * 1000
+
+    @staticmethod
+    def _seconds(process: psutil.Process) -> float:
+        """Its own and that of its children that have ended."""
+        try:
+            return sum(process.cpu_times()[:4])
+        except psutil.NoSuchProcess:
+            return 0.0  # it has just ended: its parent has it
 
 
 def report(found: list[dict[str, Any]], figure: str) -> None:

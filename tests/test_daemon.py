@@ -1,0 +1,33 @@
+"""pyspark's daemon that has our imports done before it forks workers."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytest.importorskip("pyspark")
+
+ROOT = str(Path(__file__).parent.parent)
+
+
+def test_it_listens_as_sparks_own_does_and_ends_with_spark() -> None:
+    daemon = subprocess.Popen(
+        [sys.executable, "-m", "spark_integration.daemon", "pyspark.worker"],
+        env={**os.environ, "PYTHONPATH": ROOT, "PYTHON_WORKER_FACTORY_SECRET": "secret"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert daemon.stdin is not None
+    assert daemon.stdout is not None
+    port = int.from_bytes(daemon.stdout.read(4), "big")
+    with socket.create_connection(("127.0.0.1", port), timeout=60):
+        mapped = [entry.path for entry in psutil.Process(daemon.pid).memory_maps()]
+        assert any("pandas" in path for path in mapped)
+        assert any("memtable" in path for path in mapped)
+    daemon.stdin.close()
+    daemon.wait(60)
+    daemon.stdout.close()
