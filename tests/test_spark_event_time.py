@@ -341,3 +341,25 @@ def test_spark_refuses_a_window_above_timeouts_unless_told_otherwise(
     joined = multiway_join(frames, ON, result_time="latest", backend=BACKEND)
     with pytest.raises(AnalysisException, match=CORRECTNESS.replace(".", r"\.")):
         run(counts_by_hour(joined, "latest"), tmp_path)
+
+
+def test_a_chain_of_keys_forgets_through_the_stream_in_between(spark: Any, tmp_path: Path) -> None:
+    rng = random.Random(6)
+    sources = {}
+    for name in "abc":
+        found = FileStream(tmp_path / name, f"k INT, j BIGINT, at TIMESTAMP, n{name} BIGINT")
+        for hour in range(2):
+            rows = table(name, [(rng.randrange(5), hour + rng.random(), n) for n in range(20)])
+            keys = pa.array([rng.randrange(4) for _ in range(20)], pa.int64())
+            found.add(rows.set_column(0, "k", rows["k"].cast(pa.int32())).add_column(1, "j", keys))
+        sources[name] = found
+    on = (
+        "a.k = b.k AND b.j = c.j AND b.at >= a.at AND b.at <= a.at + INTERVAL 20 MINUTES "
+        "AND c.at BETWEEN b.at AND b.at + INTERVAL 40 MINUTES"
+    )
+    frames = {name: read(spark, source) for name, source in sources.items()}
+    joined = multiway_join(frames, on, backend=BACKEND, memory="8m", buckets=2)
+    assert "a: until the watermark is 1:00:00 past at" in explain_join(joined)
+    listed = ", ".join(f"{source.sql} {name}" for name, source in sources.items())
+    expected = by_duckdb(f"SELECT na, nb, nc FROM {listed} WHERE {on}")
+    assert run(joined.select("na", "nb", "nc"), tmp_path) == expected
