@@ -63,7 +63,8 @@ class Options:
     1.8, 4.9 and 1.5, 2.8 and 2.5. Up to 5.6 GB: 4.1 and 2.2, 7.7 and 1.5, 4.4 and 2.2."""
 
     max_runs: int = 8
-    """At most this many sorted runs are left for a probe to visit."""
+    """At most this many sorted runs are left for a probe to visit; while they are being merged,
+    ``fanout`` more: a merge of the bottom run is spread over the appends that bring them."""
 
     file_bytes: int = 32 * MIB
     """A run is cut into key-range files of about this size."""
@@ -144,6 +145,13 @@ class Options:
     def syncs_writes(self) -> bool:
         """Whether each logged write is."""
         return self.sync == "always"
+
+    @property
+    def most_runs(self) -> int:
+        """How many may stand while some of them are merged: as far as memory would carry a merge of
+        all of them, ``fanout`` more than are left otherwise."""
+        carried = self.memory_bytes // (4 * self.block_bytes)
+        return max(self.max_runs, min(self.max_runs + self.fanout, carried))
 
     @property
     def memtable_limit_bytes(self) -> int:

@@ -69,8 +69,6 @@ class RunSet:
         self._merge: Merge | None = None
         #: How many bytes of it should have been read by now.
         self._due_bytes = 0
-        #: Within how many more flushes.
-        self._flushes_before_due = 1
         #: Attempts: how many bytes of merges were read so far.
         self._paid_bytes = 0
 
@@ -176,14 +174,14 @@ class RunSet:
 
     def pace(self, appended_bytes: int, memtable_bytes: int) -> None:
         """Pay for the merge that is under way or due, as far as nobody else did: as large a part
-        of it as ``appended_bytes`` are of what the memtables take before there would be too many
-        runs. So it is done in time, and the longest append does not grow with the state as long
-        as runs may wait."""
+        of it as ``appended_bytes`` are of what ``fanout`` memtables take. So it is done before the
+        next one is due."""
         if (merge := self.begin_merge()) is not None:
             # Alone it has to be twice as fast, to be done in time; the worker may use all of it.
-            # Of a memtable a third goes to what is not keys and rows.
             haste = 1 if self._options.background else 2
-            room = memtable_bytes * 2 // 3 * self._flushes_before_due
+            # Of a memtable a third goes to what is not keys and rows. The last of them is left to
+            # what the estimate is short of.
+            room = memtable_bytes * 2 // 3 * (self._options.fanout - 1)
             share = min(1.0, haste * appended_bytes / room)
             self._due_bytes += int(merge.total_bytes * share)
             behind = self._due_bytes - merge.done_bytes
@@ -192,7 +190,8 @@ class RunSet:
 
     def keep_up(self) -> None:
         """After a new run: end what was not paid for in time, if runs would become too many."""
-        while len(self.version.runs) > self._options.max_runs and self.begin_merge() is not None:
+        most = self._options.most_runs
+        while len(self.version.runs) > most and self.begin_merge() is not None:
             self._step(EVERYTHING)
 
     def begin_merge(self, left: int = EVERYTHING) -> Merge | None:
@@ -211,8 +210,6 @@ class RunSet:
         source = self._merged(task, runs, is_partial=is_partial)
         self._merge = Merge(task, runs, source, self._files, file_bytes=file_bytes)
         self._due_bytes = 0
-        # One more than these is left to what the estimate is short of.
-        self._flushes_before_due = max(1, self._options.max_runs - len(self.version.runs))
         if self._options.background:
             worker().submit(self._merge)
 
