@@ -18,7 +18,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 from spark_streams import BACKEND, FileStream, collected, metric
 
-from lsmstate.spark import QueryState, explain_join, multiway_join
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.spark import QueryState, explain_join, multiway_join, rescale
 from lsmstate.state_place import StatePlace, open_bucket
 
 pytestmark = pytest.mark.spark
@@ -363,3 +364,17 @@ def test_a_chain_of_keys_forgets_through_the_stream_in_between(spark: Any, tmp_p
     listed = ", ".join(f"{source.sql} {name}" for name, source in sources.items())
     expected = by_duckdb(f"SELECT na, nb, nc FROM {listed} WHERE {on}")
     assert run(joined.select("na", "nb", "nc"), tmp_path) == expected
+    if BACKEND == "lsm":
+        with pytest.raises(InvalidArgumentError, match="forgets rows by event time, which cannot"):
+            rescale(str(tmp_path / "checkpoint"), 4)
+
+
+def test_late_rows_may_match_what_is_still_there(spark: Any, tmp_path: Path) -> None:
+    a = stream(tmp_path, "a", [(1, 0.0, 1), (1, 5.0, 2)], [(1, 9.0, 3)], [(9, 10.0, 4)])
+    b = stream(tmp_path, "b", [(1, 5.0, 1)], [(1, 9.0, 2)], [(1, 5.5, 3), (1, 4.8, 4), (1, 0, 5)])
+    frames = {"a": read(spark, a), "b": read(spark, b)}
+    # The watermark was 5:00, so the last two are late, and the a of 0:00 is forgotten.
+    joined = multiway_join(frames, ON, backend=BACKEND, memory="8m", buckets=1, late="join")
+    found, query = run_query(joined.select("na", "nb"), tmp_path)
+    assert found == Counter([(2, 1), (3, 2), (2, 3), (2, 4)])
+    assert sum(metric(query, "late_rows")) == 2
