@@ -8,6 +8,8 @@ BATCHES ?= 10
 BACKEND ?= lsm
 # JSON=1: the last line of standard output is one JSON object.
 JSON ?=
+# Releases of PySpark that SQL and DataFrames are converted on; `make spark-releases` tests them.
+SPARK_RELEASES ?= 4.0.5 4.1.4 4.2.1 4.3.0
 # Further arguments of pytest, e.g. ARGS="-k layers".
 ARGS ?=
 
@@ -21,7 +23,8 @@ BUILD_REQUIREMENTS := "setuptools>=77" wheel "cython>=3.1" "blosc2>=4.5"
 BUILD_EXT = $(BIN)/python setup.py --quiet build_ext --inplace --parallel 2
 
 .DEFAULT_GOAL := help
-.PHONY: help run kafka-demo test stress build debug lint types bench figures wheel dist-check clean check-all
+.PHONY: help run kafka-demo test stress build debug lint types bench figures wheel dist-check clean check-all \
+	spark-releases
 .NOTPARALLEL:
 
 help:
@@ -34,6 +37,7 @@ help:
 	@echo "make lint    ruff                                    make types   mypy"
 	@echo "make wheel   dist/: one wheel for CPython 3.11 and later, and the source distribution it is built from"
 	@echo "make dist-check  the same from a clean copy, installed and tested in a virtual environment of its own"
+	@echo "make spark-releases  the tests of SQL and DataFrames on each release of PySpark they are for"
 	@echo "make clean   remove builds and caches (not $(VENV), not the data)"
 
 run: check-all $(STAMPS)/release $(STAMPS)/installed
@@ -79,6 +83,16 @@ wheel: $(STAMPS)/dev
 
 dist-check: $(STAMPS)/dev
 	@$(BIN)/python -m pytest -m stress tests/test_packaging.py $(ARGS)
+
+# Each release lies in a directory of its own (400 MB) that stands in front of the installed one.
+spark-releases: build
+	@for release in $(SPARK_RELEASES); do \
+		home=.run/pyspark-$$release; \
+		test -d $$home/pyspark || $(PIP) install --target $$home pyspark==$$release || exit 1; \
+		echo "PySpark $$release"; \
+		PYTHONPATH=$$PWD/$$home $(BIN)/python -m pytest -q -o timeout=900 \
+			tests/test_streaming_sql.py tests/test_random_sql.py $(ARGS) || exit 1; \
+	done
 
 check-all:
 	@.ci/preflight all >/dev/null

@@ -79,7 +79,8 @@ class Catalyst:
         return self.inlined(df._jdf.queryExecution().analyzed())
 
     def inlined(self, plan: Any) -> Any:
-        """The plan with a copy of each common table expression where it is named."""
+        """The plan with a copy of each common table expression where it is named. What could not
+        be resolved is left as it is."""
         return self._inline.apply(plan)
 
     def parsed(self, sql: str) -> Any:
@@ -110,6 +111,12 @@ class Catalyst:
     def is_streaming(self, node: Any) -> bool:
         return bool(node.isStreaming())
 
+    def is_stream_of_known_columns(self, plan: Any) -> bool:
+        """Whether all its names were found, and it reads a stream, be it in a subquery."""
+        if not plan.resolved():
+            return False
+        return self.is_streaming(plan) or "Streaming" in plan.toString()
+
     def is_deterministic(self, node: Any) -> bool:
         """Of a plan, with all below it, or of an expression."""
         return bool(node.deterministic())
@@ -122,13 +129,17 @@ class Catalyst:
         """One of ``OPERATORS``."""
         return self._class(OPERATORS[name])(*operands)
 
-    def alias(self, value: Any, name: str, like: Any = None) -> Any:
-        """The value under a name; with ``like`` under the id and qualifier of that attribute."""
+    def alias(
+        self, value: Any, name: str, like: Any = None, *, keeps_metadata: bool = False
+    ) -> Any:
+        """The value under a name; with ``like`` under the id and qualifier of that attribute, and
+        with its metadata if that ``keeps_metadata``, else with the value's own."""
         if like is None:
             expr_id, qualifier = self._class("NamedExpression").newExprId(), self._seq([])
         else:
             expr_id, qualifier = like.exprId(), like.qualifier()
-        metadata = self._jvm.scala.Option.empty()
+        option = self._jvm.scala.Option
+        metadata = option.apply(like.metadata()) if keeps_metadata else option.empty()
         return self._class("Alias")(value, name, expr_id, qualifier, metadata, self._seq([]))
 
     def filter(self, condition: Any, child: Any) -> Any:

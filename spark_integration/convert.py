@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from joins.plan.explain import explain
-from joins.plan.join_tree import Join, MultiJoin, Node, is_streaming, parents_first
+from joins.plan.join_tree import MultiJoin, Node, is_streaming
 from joins.plan.prune import pruned
 from joins.plan.tsc import Conversion, inner_join_of_streams, two_step_convert
 from lsmstate.errors import InvalidArgumentError
@@ -17,6 +17,7 @@ from spark_integration.plan_reader import ReadPlan, read_plan
 from spark_integration.plan_writer import PlanWriter
 from spark_integration.query import operators_in
 from spark_integration.shares_choice import explain_join
+from spark_integration.watermarks import stateful_above
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,9 @@ def convert(
     df: DataFrame | None,
     rows: Mapping[str, int],
     options: Mapping[str, Any],
+    refused: str = "",
 ) -> Converted:
-    """Convert an analyzed plan; ``df`` is the query as Spark runs it, None if it refuses to.
+    """Convert an analyzed plan; ``df`` is the query as Spark runs it, None if it was ``refused``.
 
     InvalidArgumentError for options that do not fit, before anything runs.
     """
@@ -57,7 +59,7 @@ def convert(
 
     def unconverted(note: str, conversion: Conversion | None = None) -> Converted:
         takes = df is not None and len(before) < len(OUTPUT_MODES)
-        refusal = "" if takes else next(iter(before.values()), "a stream stands in a subquery")
+        refusal = "" if takes else refused or next(iter(before.values()))
         return Converted(df if takes else None, False, note, refusal, conversion)
 
     if not catalyst.is_streaming(plan):
@@ -71,9 +73,6 @@ def convert(
     conversion = largest_group(read.tree)
     if not conversion.multi_joins:
         return unconverted(_reasons(conversion) or _no_joins(conversion), conversion)
-    trap = _silent_trap(conversion.after)
-    if trap:
-        return unconverted(trap, conversion)
     rebuilt = _rebuilt(read, conversion, rows, options)
     after = catalyst.refusals(rebuilt)
     if df is not None and "append" in after and "append" not in before:
@@ -81,8 +80,7 @@ def convert(
             f"converted, it would not run in append mode: {after['append']}", conversion
         )
     if df is None or len(after) == len(OUTPUT_MODES):
-        reason = next(iter(after.values()), "a stream stands in a subquery")
-        return Converted(None, False, "", reason, conversion)
+        return Converted(None, False, "", refused or next(iter(after.values())), conversion)
     return Converted(catalyst.dataframe(rebuilt), True, _reasons(conversion), "", conversion)
 
 
@@ -121,22 +119,6 @@ def _no_joins(conversion: Conversion) -> str:
     return f"there is no join {'of streams ' if conversion.verdicts else ''}in it"
 
 
-def _silent_trap(after: Node) -> str:
-    """What would give fewer rows without an error: joins above ours that wait for a watermark."""
-    for node in parents_first(after):
-        if (
-            isinstance(node, Join)
-            and node.kind != "inner"
-            and all(map(is_streaming, node.inputs))
-            and any(isinstance(below, MultiJoin) for below in parents_first(node))
-        ):
-            return (
-                f"a {node.kind} join of streams stands above the joins, and waits for a watermark "
-                "that the operator does not pass on"
-            )
-    return ""
-
-
 def _rebuilt(
     read: ReadPlan, conversion: Conversion, rows: Mapping[str, int], options: Mapping[str, Any]
 ) -> Any:
@@ -148,5 +130,6 @@ def _rebuilt(
         plan = joined._jdf.queryExecution().analyzed()
         return plan, result_columns(catalyst, multi_join, plan)
 
-    writer = PlanWriter(read, write_join)
+    waits = bool(stateful_above(conversion.after))
+    writer = PlanWriter(read, write_join, passes_watermark=waits)
     return writer.plan(pruned(conversion.after))

@@ -28,7 +28,10 @@ _JOIN_KINDS: Final = {
 _AGGREGATES: Final = ("Aggregate", "Distinct")
 #: Expressions whose text leaves nothing out by which two of them could differ in value.
 _FULLY_SHOWN: Final = ("Cast", "Add", "Subtract", "Multiply", "Divide", "UnaryMinus", "Like")
-_SUBQUERIES: Final = ("ScalarSubquery", "Exists", "InSubquery", "ListQuery", "LateralSubquery")
+#: Expressions that hold a plan.
+_SUBQUERIES: Final = ("ScalarSubquery", "Exists", "ListQuery", "LateralSubquery")
+#: Beside those: what depends on a row outside of a subquery has to stay where it is.
+_UNMOVABLE: Final = (*_SUBQUERIES, "InSubquery", "OuterReference")
 
 Json = dict[str, Any]
 
@@ -75,7 +78,8 @@ class ReadPlan:
     """Per column of a source or of an unknown operator: the node and the place in its output."""
     named: dict[Column, ExpressionHandle]
     """Per computed column: the ``Alias`` that computes it."""
-    streaming_leaves: dict[NodeHandle, str] = field(default_factory=dict)
+    subqueries: tuple[ExpressionHandle, ...]
+    """The expressions in it that hold a plan of their own."""
 
 
 def read_plan(catalyst: Catalyst, root: Any) -> ReadPlan:
@@ -83,14 +87,14 @@ def read_plan(catalyst: Catalyst, root: Any) -> ReadPlan:
     a handful for each node that is no join, filter or projection."""
     reader = _Reader(catalyst, root)
     tree = reader.read((), iter(catalyst.tree(root)))
-    return ReadPlan(catalyst, root, tree, reader.attributes, reader.named, reader.streams)
+    return ReadPlan(catalyst, root, tree, reader.attributes, reader.named, tuple(reader.subqueries))
 
 
 class _Reader:
     def __init__(self, catalyst: Catalyst, root: Any) -> None:
         self.attributes: dict[Column, tuple[NodeHandle, int]] = {}
         self.named: dict[Column, ExpressionHandle] = {}
-        self.streams: dict[NodeHandle, str] = {}
+        self.subqueries: list[ExpressionHandle] = []
         self._catalyst = catalyst
         self._root = root
         self._is_deterministic = catalyst.is_deterministic(root)
@@ -132,7 +136,6 @@ class _Reader:
         name = source_name(node)
         rows = None
         if is_streaming:
-            self.streams[handle] = name
             stored = self._catalyst.stored_bytes(relation)
             rows = None if stored is None else max(1, stored // _row_bytes(node))
         return Source(name, self._output(node, handle), rows, is_streaming, handle)
@@ -165,7 +168,8 @@ class _Reader:
         for place, attribute in enumerate(known):
             column = self._column(attribute[0])
             columns[column] = None
-            self.attributes.setdefault(column, (handle, place))
+            # The outermost counts: an operator may add a watermark to the column of its input.
+            self.attributes[column] = (handle, place)
         return tuple(columns)
 
     def _column(self, attribute: Json) -> Column:
@@ -196,12 +200,15 @@ class _Reader:
             case kind, (left, right) if kind in _COMPARISONS:
                 return Comparison(left, _COMPARISONS[kind], right)
             case kind, _:
+                found = replace(handle, arguments=arguments)
+                if kind in _SUBQUERIES:
+                    self.subqueries.append(found)
                 return Opaque(
                     self._name(kind, node),
                     arguments,
                     volatile=self._is_volatile(handle),
-                    subquery=kind in _SUBQUERIES,
-                    handle=replace(handle, arguments=arguments),
+                    subquery=kind in _UNMOVABLE,
+                    handle=found,
                 )
 
     def _is_volatile(self, handle: ExpressionHandle) -> bool:

@@ -13,18 +13,33 @@ from spark_integration.plan_reader import (
     expression_of,
     node_of,
 )
+from spark_integration.watermarks import has_watermark, with_watermark
 
-#: A multi-way join -> the plan of its result, and the attribute of each of its columns.
-JoinWriter = Callable[[MultiJoin], tuple[Any, Mapping[Column, Any]]]
+#: A plan, and its attribute for each column.
+Written = tuple[Any, Mapping[Column, Any]]
+JoinWriter = Callable[[MultiJoin], Written]
 
 
 class PlanWriter:
     """Builds what differs from the plan that was read; the rest is Spark's own, ids included."""
 
-    def __init__(self, read: ReadPlan, write_join: JoinWriter) -> None:
+    def __init__(
+        self,
+        read: ReadPlan,
+        write_join: JoinWriter,
+        *,
+        write_stream: Callable[[Source], Written] | None = None,
+        write_subquery: Callable[[ExpressionHandle], Any] | None = None,
+        passes_watermark: bool = False,
+    ) -> None:
+        """``write_stream``: what stands for a streaming source, by default itself.
+        ``write_subquery``: the plan of a subquery, by default as it was read."""
         self._read = read
         self._catalyst = read.catalyst
         self._write_join = write_join
+        self._write_stream = write_stream
+        self._write_subquery = write_subquery
+        self._passes_watermark = passes_watermark
         self._nodes: dict[NodeHandle, Any] = {}
         self._attributes: dict[Column, Any] = {}
 
@@ -32,7 +47,9 @@ class PlanWriter:
         """Spark's plan for a node and all below it."""
         match node:
             case Source():
-                return self._node(node.handle)
+                if self._write_stream is None or not node.is_streaming:
+                    return self._node(node.handle)
+                return self._under_own_ids(*self._write_stream(node))
             case MultiJoin():
                 return self._multi_join(node)
             case Filter():
@@ -78,7 +95,10 @@ class PlanWriter:
                 return built
             case Opaque(handle=ExpressionHandle() as handle):
                 original = self._original(handle)
-                if expression.arguments == handle.arguments:
+                if self._write_subquery is not None:
+                    if handle in self._read.subqueries:
+                        return original.withNewPlan(self._write_subquery(handle))
+                elif expression.arguments == handle.arguments:
                     return original
                 arguments = [self.expression(argument) for argument in expression.arguments]
                 return self._catalyst.with_children(original, arguments)
@@ -86,8 +106,17 @@ class PlanWriter:
                 raise AssertionError(f"{expression!r} was not read from a plan")
 
     def _project(self, node: Project) -> Any:
-        values = [self._named(column, value) for column, value in node.values]
-        return self._catalyst.project(values, self.plan(node.input))
+        child = self.plan(node.input)
+        if not isinstance(node.handle, NodeHandle):
+            return self._catalyst.project([self._named(*value) for value in node.values], child)
+        # Where it was read a column is written as the user wrote it, in upper case for instance.
+        values = [
+            self._original(ExpressionHandle(node.handle, place))
+            if value == column
+            else self._named(column, value)
+            for place, (column, value) in enumerate(node.values)
+        ]
+        return self._catalyst.project(values, child)
 
     def _named(self, column: Column, value: Expression) -> Any:
         if value == column:
@@ -100,13 +129,37 @@ class PlanWriter:
         return built
 
     def _multi_join(self, node: MultiJoin) -> Any:
+        """Its result under the ids the columns had; keys made for the join end here."""
         result, columns = self._write_join(node)
-        own = [
-            self._catalyst.alias(found, column.name, like=self.attribute(column))
-            for column, found in columns.items()
+        plan = self._under_own_ids(result, columns)
+        timed = [c for c in node.columns if self._passes_watermark and self._is_timed(c)]
+        if not timed:
+            return plan
+        source = next(side for side in node.inputs if timed[0] in side.columns)
+        only_time = Project(source, ((timed[0], timed[0]),))
+        return with_watermark(self._catalyst, plan, self.plan(only_time), timed[0].name)
+
+    def _under_own_ids(self, plan: Any, columns: Mapping[Column, Any]) -> Any:
+        was = {
+            column: self.attribute(column)
+            for column in columns
             if column in self._read.named or column in self._read.attributes
+        }
+        own = [
+            self._catalyst.alias(
+                columns[column],
+                column.name,
+                like=attribute,
+                keeps_metadata=self._passes_watermark and has_watermark(attribute),
+            )
+            for column, attribute in was.items()
         ]
-        return self._catalyst.project(own, result)
+        return self._catalyst.project(own, plan)
+
+    def _is_timed(self, column: Column) -> bool:
+        """Whether the plan that was read has a watermark on it."""
+        known = column in self._read.named or column in self._read.attributes
+        return known and has_watermark(self.attribute(column))
 
     def _original(self, handle: ExpressionHandle) -> Any:
         return expression_of(self._catalyst, self._read.root, handle)

@@ -5,8 +5,8 @@ planned it; what cannot be converted runs as Spark would run it, and says so.
 """
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -16,6 +16,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from lsmstate.errors import InvalidArgumentError
 from spark_integration.catalyst import Catalyst
 from spark_integration.convert import Converted, convert
+from spark_integration.staged import StagedQuery
 
 _log = logging.getLogger("lsmstate")
 
@@ -25,6 +26,7 @@ class MultiwayQuery:
     """A query, converted or not; stands for its DataFrame wherever that has a method."""
 
     converted: Converted
+    _stage: Callable[[str], StagedQuery] = field(repr=False)
 
     @property
     def dataframe(self) -> DataFrame:
@@ -52,6 +54,12 @@ class MultiwayQuery:
     def writeStream(self) -> DataStreamWriter:  # noqa: N802
         """As of a DataFrame."""
         return self.dataframe.writeStream
+
+    def staged(self, path: str) -> StagedQuery:
+        """The query in staged mode, for what Spark does not stream: subqueries, distinct or nested
+        aggregates, sorts without an aggregate, semi and anti joins. ``path`` is a directory of this
+        query alone, for its checkpoint, its fragments and its answers."""
+        return self._stage(path)
 
     def explain_multiway(self) -> str:
         """The plan before and after as text, why each join was or was not merged, and how the
@@ -91,31 +99,62 @@ def streaming_sql(
     Costs under a second beside Spark's own analysis. InvalidArgumentError: the message names the
     value and the remedy; AnalysisException and ParseException are Spark's.
     """
+    if not hasattr(spark, "_jsparkSession"):
+        return _query_of(_unseen(spark.sql(sql)), strict, _no_stages)
     catalyst = Catalyst(spark)
-    plan = catalyst.parsed(sql)
+    df, refusal = None, ""
     try:
         df = spark.sql(sql)
-    except AnalysisException:
-        if not catalyst.is_streaming(plan):
+    except AnalysisException as error:
+        # A stream in a subquery is refused here, and may be answered in staged mode.
+        if not catalyst.is_stream_of_known_columns(catalyst.parsed(sql)):
             raise
-        df = None
-    return _query(convert(catalyst, plan, df, rows or {}, options), strict)
+        refusal = str(error).splitlines()[0]
+    plan = catalyst.parsed(sql) if df is None else catalyst.analyzed(df)
+    return _query(catalyst, plan, df, strict, rows or {}, options, refusal)
 
 
 def to_multiway(
     df: DataFrame, *, strict: bool = False, rows: Mapping[str, int] | None = None, **options: Any
 ) -> MultiwayQuery:
     """The same for a streaming DataFrame that was built with ``join``, ``where`` and so on."""
+    if not hasattr(df.sparkSession, "_jsparkSession"):
+        return _query_of(_unseen(df), strict, _no_stages)
     catalyst = Catalyst(df.sparkSession)
-    converted = convert(catalyst, catalyst.analyzed(df), df, rows or {}, options)
-    return _query(converted, strict)
+    return _query(catalyst, catalyst.analyzed(df), df, strict, rows or {}, options)
 
 
-def _query(converted: Converted, strict: bool) -> MultiwayQuery:
+def _query(
+    catalyst: Catalyst,
+    plan: Any,
+    df: DataFrame | None,
+    strict: bool,
+    rows: Mapping[str, int],
+    options: Mapping[str, Any],
+    refusal: str = "",
+) -> MultiwayQuery:
+    converted = convert(catalyst, plan, df, rows, options, refusal)
+    return _query_of(
+        converted, strict, lambda path: StagedQuery(catalyst, plan, path, rows, options)
+    )
+
+
+def _query_of(
+    converted: Converted, strict: bool, stage: Callable[[str], StagedQuery]
+) -> MultiwayQuery:
     if converted.note:
         if strict:
             raise InvalidArgumentError(
                 f"strict=True, and joins would be left to Spark: {converted.note}"
             )
         _log.warning("joins are left to Spark: %s", converted.note)
-    return MultiwayQuery(converted)
+    return MultiwayQuery(converted, stage)
+
+
+def _unseen(df: DataFrame) -> Converted:
+    note = "Spark Connect does not show its plans; name the streams yourself: multiway_join(...)"
+    return Converted(df, False, note, "", None)
+
+
+def _no_stages(_path: str) -> StagedQuery:
+    raise InvalidArgumentError("staged mode reads plans, which Spark Connect does not show")

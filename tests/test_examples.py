@@ -78,3 +78,44 @@ def test_aggregate(tmp_path: Path) -> None:
         assert db.execute(f"SELECT count(*) > 140000 FROM ({totals})").fetchall() == [(True,)]
     peak, spilled = max(metric(query, "peak_state_bytes")), sum(metric(query, "spilled_bytes"))
     assert peak <= 5 * MIB < spilled, (peak, spilled)
+
+
+JOINED = """
+SELECT c.name, o.day, l.price FROM {customers} c JOIN {orders} o ON o.customer = c.id
+JOIN {lines} l ON l.order_id = o.id WHERE l.price > 1"""
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FileStream]:
+    home = tmp_path_factory.mktemp("shop")
+    names = pa.table({"id": pa.array(range(40)), "name": [f"c{i % 7}" for i in range(40)]})
+    orders = pa.table(
+        {
+            "id": pa.array(range(90)),
+            "customer": pa.array([i * 7 % 45 for i in range(90)]),
+            "day": pa.array([i % 30 for i in range(90)], pa.date32()),
+        }
+    )
+    lines = pa.table(
+        {
+            "order_id": pa.array([i * 11 % 100 for i in range(200)]),
+            "price": pa.array([i % 5 for i in range(200)], pa.int32()),
+        }
+    )
+    return {
+        "customers": FileStream(home / "customers", "").add(*pieces(names, 2)),
+        "orders": FileStream(home / "orders", "").add(*pieces(orders, 2)),
+        "lines": FileStream(home / "lines", "").add(*pieces(lines, 2)),
+    }
+
+
+@pytest.mark.parametrize("name", ["sql_join", "dataframe_join", "arrow_join"])
+def test_a_join_in_each_way_of_use(name: str, shop: dict[str, FileStream], tmp_path: Path) -> None:
+    home, out = str(shop["lines"].directory.parent), tmp_path / "out"
+    if name == "arrow_join":
+        example(name).main(home, str(out), "8m")
+    else:
+        example(name).main(home, str(tmp_path / "checkpoint"), str(out), "8m")
+    files = [str(out)] if name == "arrow_join" else committed(out)
+    expected = JOINED.format(**{stream: files.sql for stream, files in shop.items()})
+    assert_same_rows(expected, files, at_least=80)

@@ -1,6 +1,7 @@
 """SQL and DataFrames whose joins are merged into one operator: the rows of Spark and of DuckDB."""
 
 import random
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.errors import AnalysisException
 from spark_streams import FileStream, pieces
 
 from lsmstate.errors import InvalidArgumentError
@@ -62,6 +64,15 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FileStream]:
 
 
 @pytest.fixture(scope="module", autouse=True)
+def _few_partitions(spark: Any) -> Iterator[None]:
+    """Spark's own state would have 200."""
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    yield
+    spark.conf.set("spark.sql.shuffle.partitions", before)
+
+
+@pytest.fixture(scope="module", autouse=True)
 def _views(spark: Any, files: dict[str, FileStream]) -> Iterator[None]:
     for name, stream in files.items():
         df = spark.read.parquet(str(stream.directory)) if name == "nation" else stream.read(spark)
@@ -96,8 +107,12 @@ def run(query: Any, home: Path, mode: str = "append") -> list[list[tuple[Any, ..
     return batches
 
 
+def rows_of(batches: list[list[tuple[Any, ...]]]) -> list[tuple[Any, ...]]:
+    return [row for batch in batches for row in batch]
+
+
 def assert_appends(query: Any, sql: str, files: dict[str, FileStream], home: Path) -> None:
-    found = Counter(row for batch in run(query, home) for row in batch)
+    found = Counter(rows_of(run(query, home)))
     expected = Counter(in_duckdb(files, sql))
     assert found == expected
     assert len(expected) > 20, "a query without rows shows nothing"
@@ -105,7 +120,7 @@ def assert_appends(query: Any, sql: str, files: dict[str, FileStream], home: Pat
 
 AROUND = """
 WITH big AS (SELECT ok + 0 AS ok, ck, price * 2 AS twice FROM ord WHERE price > 10)
-SELECT c.seg, name, o.twice - l.qty AS left_over, l.note, o2.price AS again
+SELECT c.SEG, name, o.twice - l.qty AS left_over, l.note, o2.price AS again
 FROM cust c JOIN nation n ON c.nk = n.nk
 JOIN big o ON o.ck = c.ck
 JOIN (SELECT * FROM line WHERE note <> 'n3') l ON l.ok = o.ok
@@ -190,7 +205,6 @@ def test_what_is_left_to_spark(spark: Any):
         "SELECT name FROM nation": "no stream is read",
         "SELECT * FROM cust c JOIN ord o ON c.ck < o.ck": "no equality links its two sides",
         "SELECT * FROM cust c JOIN nation n ON c.nk = n.nk": "there is no join of streams in it",
-        outer: "a left outer join of streams stands above",
     }
     for sql, reason in cases.items():
         query = streaming_sql(spark, sql)
@@ -199,10 +213,114 @@ def test_what_is_left_to_spark(spark: Any):
         assert reason in query.explain_multiway()
         with pytest.raises(InvalidArgumentError, match="strict=True"):
             streaming_sql(spark, sql, strict=True)
-    with pytest.raises(InvalidArgumentError, match="staged"):
+    with pytest.raises(InvalidArgumentError, match=r"watermark.*staged"):
         _ = streaming_sql(spark, outer).dataframe
+    with pytest.raises(AnalysisException, match="prise"):
+        streaming_sql(spark, "SELECT c.prise FROM cust c, ord o WHERE c.ck = o.ck")
     subquery = (
         "SELECT * FROM cust c, ord o WHERE c.ck = o.ck AND price > (SELECT avg(price) FROM ord)"
     )
     with pytest.raises(InvalidArgumentError, match="staged"):
         _ = streaming_sql(spark, subquery).dataframe
+
+
+WINDOWS = """
+SELECT window.start AS start, count(*) AS n, sum(v) AS total
+FROM clicks JOIN views ON clicks.k = views.k
+GROUP BY window(clicks.at, '10 minutes')"""
+
+
+def minutes(*at: int) -> pa.Array:
+    return pa.array([m * 60_000_000 for m in at], pa.timestamp("us", "UTC"))
+
+
+def test_windows_in_append_mode_through_a_pause_of_the_join(spark: Any, tmp_path: Path):
+    """The watermark reaches the window above, also while the join gives nothing: as in Spark."""
+    clicks = FileStream(tmp_path / "clicks", "k INT, at TIMESTAMP").add(
+        pa.table({"k": pa.array([1, 2, 3], pa.int32()), "at": minutes(1, 5, 12)}),
+        pa.table({"k": pa.array([9, 9], pa.int32()), "at": minutes(31, 34)}),  # match nothing
+        pa.table({"k": pa.array([9, 9], pa.int32()), "at": minutes(51, 3)}),
+        pa.table({"k": pa.array([1, 2, 1], pa.int32()), "at": minutes(52, 58, 2)}),  # one is late
+        pa.table({"k": pa.array([9], pa.int32()), "at": minutes(95)}),
+    )
+    views = FileStream(tmp_path / "views", "k INT, v INT")
+    kinds = {"k": pa.int32(), "v": pa.int32()}
+    views.add(*(pa.table({"k": [k, k], "v": [k, 2 * k]}, pa.schema(kinds)) for k in (1, 2, 3)))
+    clicks.read(spark).withWatermark("at", "5 minutes").createOrReplaceTempView("clicks")
+    views.read(spark).createOrReplaceTempView("views")
+    converted = streaming_sql(spark, WINDOWS, strict=True, buckets=2)
+    assert "MultiJoin 1 of 2 inputs" in converted.explain_multiway()
+    found = run(converted, tmp_path / "converted")
+    expected = run(spark.sql(WINDOWS), tmp_path / "spark")
+    assert sorted(rows_of(found)) == sorted(rows_of(expected))
+    assert len(rows_of(expected)) == 3
+
+
+LARGE = """
+SELECT c.ck, count(DISTINCT l.note) AS notes, max(price) AS most
+FROM cust c, ord o, line l
+WHERE c.ck = o.ck AND o.ok = l.ok AND price > (SELECT avg(price) FROM ord WHERE ck IS NOT NULL)
+  AND NOT EXISTS (SELECT * FROM line x WHERE x.ok = o.ok AND x.qty = 8)
+GROUP BY c.ck ORDER BY c.ck"""
+
+
+def test_staged_answers_after_every_micro_batch(
+    spark: Any, files: dict[str, FileStream], tmp_path: Path
+):
+    """Also when a micro-batch fails after its answer, and is repeated."""
+    answers: dict[int, list[tuple[Any, ...]]] = {}
+    failed: list[int] = []
+
+    def keep(df: Any, number: int) -> None:
+        rows = [tuple(row) for row in df.collect()]
+        assert answers.setdefault(number, rows) == rows
+        if number == 1 and not failed:
+            failed.append(number)
+            raise RuntimeError("the sink is away")
+
+    def start() -> Any:
+        staged = streaming_sql(spark, LARGE, buckets=2).staged(str(tmp_path))
+        assert staged.fragments == ("join of c, o, l", "ord", "line")
+        return staged.start(keep, trigger={"availableNow": True})
+
+    with pytest.raises(Exception, match="the sink is away"):
+        start().awaitTermination()
+    start().awaitTermination()
+    assert failed == [1]
+    for number in range(3):
+        arrived = {
+            name: f"read_parquet([{', '.join(first_files(stream, number + 1))}])"
+            for name, stream in files.items()
+        }
+        with duckdb.connect() as db:
+            for name, source in arrived.items():
+                db.execute(f"CREATE VIEW {name} AS SELECT * FROM {source}")
+            assert answers[number] == db.execute(LARGE).fetchall()
+    assert len(answers[2]) > 5
+    other = streaming_sql(spark, LARGE.replace("c.ck = o.ck", "c.ck = o.ck + 1"), buckets=2)
+    with pytest.raises(InvalidArgumentError, match="was started with"):
+        other.staged(str(tmp_path)).start(keep)
+
+
+def first_files(stream: FileStream, count: int) -> list[str]:
+    paths = sorted(stream.directory.glob("*.parquet"))[:count]
+    return [f"'{path}'" for path in paths]
+
+
+def test_a_conversion_asks_spark_little(spark: Any, monkeypatch: pytest.MonkeyPatch):
+    """A call takes 0.1 to 0.3 ms: node by node the plan below would take some 10,000 of them."""
+    streaming_sql(spark, AROUND)
+    calls = 0
+    client = spark.sparkContext._gateway._gateway_client
+    send = client.send_command
+
+    def counted(command: str, *rest: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += not command.startswith("m\n")  # the garbage collector's
+        return send(command, *rest, **named)
+
+    monkeypatch.setattr(client, "send_command", counted)
+    before = time.process_time()
+    assert streaming_sql(spark, AROUND).is_converted
+    print(f"{calls} calls, {time.process_time() - before:.2f} s of this process")
+    assert 100 < calls < 3000

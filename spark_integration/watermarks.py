@@ -1,0 +1,55 @@
+"""The watermark, carried past an operator that Spark holds for one without.
+
+The operator's results keep the event time they had, but nothing tells Spark's windows and joins
+above that the global watermark holds for them: a window in append mode would give no row and no
+error. A branch of one of the watermarked sources that never has a row, united with the results,
+does: Spark takes a union's watermark from those of its branches that have one, also while the join
+gives nothing. That source is read twice.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from pyspark.sql import functions as F
+
+from joins.plan.join_tree import Join, MultiJoin, Node, Other, is_streaming, parents_first
+from spark_integration.catalyst import Catalyst
+from spark_integration.residual import quoted
+
+_DELAY: Final = "spark.watermarkDelayMs"
+_LONG_MAX: Final = 9223372036854775807
+
+
+def stateful_above(plan: Node) -> list[Node]:
+    """Operators above the multi-way join that may forget, or give rows, by the watermark."""
+    return [node for node in _above(plan) if _may_wait(node)]
+
+
+def has_watermark(attribute: Any) -> bool:
+    """Whether a column is one that the plan declares a watermark on."""
+    return _DELAY in json.loads(attribute.metadata().json())
+
+
+def with_watermark(catalyst: Catalyst, results: Any, source: Any, time: str) -> Any:
+    """The plan ``results``, united with no row of the plan ``source``, whose column ``time`` has
+    the watermark."""
+    frame = catalyst.dataframe(results)
+    # The optimizer finds no contradiction in it, and cannot push it below the watermark.
+    never = F.unix_micros(F.col(quoted(time)).cast("timestamp")) > F.lit(_LONG_MAX)
+    nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in frame.schema.fields]
+    branch = catalyst.dataframe(source).where(never).select(*nothing)
+    return frame.union(branch)._jdf.queryExecution().analyzed()
+
+
+def _above(plan: Node) -> Iterator[Node]:
+    for node in parents_first(plan):
+        below = parents_first(node)
+        if not isinstance(node, MultiJoin) and any(isinstance(b, MultiJoin) for b in below):
+            yield node
+
+
+def _may_wait(node: Node) -> bool:
+    if isinstance(node, Join):
+        return all(map(is_streaming, node.inputs))
+    return isinstance(node, Other) and node.name not in ("Sort", "GlobalLimit", "LocalLimit")
