@@ -5,6 +5,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="module")
+def few_partitions(spark: Any) -> Iterator[None]:
+    """Two tasks to a stage of Spark's own; unset afterwards, since a value counts as the user's."""
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    yield
+    spark.conf.unset("spark.sql.shuffle.partitions")
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from spark_streams import FileStream, collected, pieces
 
 from lsmstate.spark import streaming_sql
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions")]
 
 KINDS = {"INT": pa.int32(), "BIGINT": pa.int64(), "STRING": pa.string()}
 

@@ -19,7 +19,7 @@ from spark_streams import FileStream, pieces
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import streaming_sql, to_multiway
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions")]
 
 VIEWS = ("cust", "ord", "line", "nation")
 
@@ -61,15 +61,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FileStream]:
         "line": FileStream(home / "line", "ok INT, qty INT, note STRING").add(*pieces(line, 3)),
         "nation": FileStream(home / "nation", "nk INT, name STRING").add(nation),
     }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _few_partitions(spark: Any) -> Iterator[None]:
-    """Spark's own state would have 200."""
-    before = spark.conf.get("spark.sql.shuffle.partitions")
-    spark.conf.set("spark.sql.shuffle.partitions", "2")
-    yield
-    spark.conf.set("spark.sql.shuffle.partitions", before)
 
 
 @pytest.fixture(scope="module", autouse=True)

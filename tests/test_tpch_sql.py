@@ -15,7 +15,7 @@ from tpch_tables import MICRO_BATCHES, arrived, tpch_streams
 
 from lsmstate.spark import streaming_sql
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions")]
 
 #: Inputs of the group that is merged; Q15 joins a table with an aggregate, which is left to Spark.
 INPUTS = {
@@ -41,14 +41,11 @@ Rows = list[tuple[Any, ...]]
 def tables(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, FileStream]]:
     """Streaming views of all tables, at scale 0.01."""
     streams = tpch_streams(tmp_path_factory.mktemp("tpch"), 0.01)
-    before = spark.conf.get("spark.sql.shuffle.partitions")
-    spark.conf.set("spark.sql.shuffle.partitions", "2")
     for name, stream in streams.items():
         stream.read(spark).createOrReplaceTempView(name)
     yield streams
     for name in streams:
         spark.catalog.dropTempView(name)
-    spark.conf.set("spark.sql.shuffle.partitions", before)
 
 
 def expected(tables: dict[str, FileStream], sql: str, micro_batches: int) -> Rows:
