@@ -5,7 +5,6 @@ import os
 import subprocess
 import sysconfig
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from spark_streams import BACKEND, FileStream, assert_same_rows, committed, metr
 
 from lsmstate.spark import explain_join, multiway_join
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions")]
 
 #: Columns of each table that the queries use, with their SQL types.
 COLUMNS = {
@@ -120,15 +119,6 @@ def _cut(db: duckdb.DuckDBPyConnection, home: Path, name: str) -> FileStream:
     step = -(-shuffled.num_rows // MICRO_BATCHES)
     files = [shuffled.slice(at, step) for at in range(0, shuffled.num_rows, step)]
     return FileStream(home / name, COLUMNS[name]).add(*files)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def short_partitions(spark: Any) -> Iterator[None]:
-    """Two tasks to a stage; 200 would be the tests' whole time."""
-    before = spark.conf.get("spark.sql.shuffle.partitions")
-    spark.conf.set("spark.sql.shuffle.partitions", "2")
-    yield
-    spark.conf.set("spark.sql.shuffle.partitions", before)
 
 
 def check(spark: Any, tables: dict[str, FileStream], name: str, home: Path) -> None:
