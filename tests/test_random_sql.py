@@ -116,9 +116,8 @@ def _no_views_left(spark: Any) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_no_views_left")
-@pytest.mark.parametrize(
-    "seed", [1, *(pytest.param(seed, marks=pytest.mark.stress) for seed in range(2, 40))]
-)
+@pytest.mark.stress
+@pytest.mark.parametrize("seed", range(1, 40))
 def test_random_sql(spark: Any, tmp_path: Path, seed: int) -> None:
     query = RandomQuery(seed)
     print(query.sql)
