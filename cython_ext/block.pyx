@@ -171,12 +171,14 @@ cdef int unseal_row_block(
 cdef void take_transposed(
     const RowBlock* block, uint32_t first, uint32_t count, uint8_t* target
 ) noexcept nogil:
-    cdef const uint8_t* column = block.data + first
-    cdef uint32_t j, i
-    for j in range(block.width):
-        for i in range(count):
-            target[<size_t> i * block.width + j] = column[i]
-        column += block.rows
+    cdef const uint8_t* byte
+    cdef uint32_t i, j
+    for i in range(count):
+        byte = block.data + first + i
+        for j in range(block.width):
+            target[j] = byte[0]
+            byte += block.rows
+        target += block.width
 
 
 cdef void set_upright(const RowBlock* block, uint8_t* target) noexcept nogil:

@@ -1,6 +1,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from cython_ext.budget cimport Budget
+from cython_ext.file cimport ReadAhead
 
 cdef struct CachedBlock:
     uint64_t file
@@ -11,7 +12,7 @@ cdef struct CachedBlock:
     uint32_t pins
     uint8_t transient      # not in the table: freed at the last unpin
     uint8_t used           # asked for since it was last up for eviction
-    uint8_t transposed     # of a reader's spare one: see block.unseal_row_block
+    uint8_t transposed     # of a PassedBlock: see block.unseal_row_block
     CachedBlock* newer
     CachedBlock* older
 
@@ -20,8 +21,14 @@ cdef struct Slot:
     uint32_t size          # of the block's data
     CachedBlock* block     # or NULL: free
 
-# Room in a reader's spare block for one of `size` bytes, twice; -1: no memory.
-cdef int make_room(CachedBlock* spare, size_t size) noexcept nogil
+cdef struct PassedBlock:   # a reader's own memory for what it reads past the cache
+    CachedBlock block      # room for it twice
+    ReadAhead ahead
+
+# Room for a block of `size` bytes; -1: no memory.
+cdef int make_room(PassedBlock* passed, size_t size) noexcept nogil
+cdef size_t passed_bytes(const PassedBlock* passed) noexcept nogil
+cdef void free_passed(PassedBlock* passed) noexcept nogil
 
 
 cdef class BlockCache:
@@ -47,6 +54,7 @@ cdef class BlockCache:
     ) noexcept nogil
     # A pinned block of `size` bytes to fill, not visible to others yet; NULL: no memory.
     cdef CachedBlock* allocate(self, uint64_t file, uint64_t offset, size_t size) noexcept nogil
+    cdef bint holds(self, uint64_t file, uint64_t offset) noexcept nogil
     # Whether a block that was just missed should be kept; a reader may pass over one that should not.
     cdef bint wants(self, uint64_t file, uint64_t offset, size_t size) noexcept nogil
     # Make a filled block visible to others; it stays pinned. `cold`: it is evicted first.

@@ -36,6 +36,7 @@ from libc.string cimport memset
 
 from cython_ext.atomic cimport atomic_get
 from cython_ext.budget cimport CACHE, PROBE, Budget
+from cython_ext.coding cimport release
 
 cdef extern from *:
     """
@@ -182,6 +183,13 @@ cdef class BlockCache:
             block.transient = 1
             self.budget.charge(PROBE, <int64_t> block.capacity)
         return block
+
+    cdef bint holds(self, uint64_t file, uint64_t offset) noexcept nogil:
+        cdef bint found
+        pthread_mutex_lock(<pthread_mutex_t*> self.mutex)
+        found = self.slots[self._find(file, offset)].block != NULL
+        pthread_mutex_unlock(<pthread_mutex_t*> self.mutex)
+        return found
 
     cdef bint wants(self, uint64_t file, uint64_t offset, size_t size) noexcept nogil:
         cdef uint64_t hash = _hash(file, offset) >> (64 - MARK_BITS)
@@ -342,13 +350,23 @@ cdef class BlockCache:
         return self.count
 
 
-cdef int make_room(CachedBlock* spare, size_t size) noexcept nogil:
-    if spare.capacity < 2 * size:
-        free(spare.data)
-        spare.data = <uint8_t*> malloc(2 * size)
-        spare.capacity = 2 * size if spare.data != NULL else 0
-    spare.size = size
-    return 0 if spare.data != NULL else -1
+cdef int make_room(PassedBlock* passed, size_t size) noexcept nogil:
+    cdef CachedBlock* block = &passed.block
+    if block.capacity < 2 * size:
+        free(block.data)
+        block.data = <uint8_t*> malloc(2 * size)
+        block.capacity = 2 * size if block.data != NULL else 0
+    block.size = size
+    return 0 if block.data != NULL else -1
+
+
+cdef size_t passed_bytes(const PassedBlock* passed) noexcept nogil:
+    return passed.block.capacity + passed.ahead.bytes.capacity
+
+
+cdef void free_passed(PassedBlock* passed) noexcept nogil:
+    free(passed.block.data)
+    release(&passed.ahead.bytes)
 
 
 cdef inline void _link_oldest(BlockCache cache, CachedBlock* block) noexcept nogil:

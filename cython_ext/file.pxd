@@ -1,4 +1,13 @@
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+
+from cython_ext.coding cimport Buffer
+
+
+cdef struct ReadAhead:     # bytes that were read together, for whoever reads a file upwards
+    void* file             # the ReadFile, which its reader keeps
+    uint64_t offset
+    Buffer bytes
+    uint64_t wanted_end    # the reader will want most of what comes before this
 
 
 cdef class ReadFile:
@@ -6,6 +15,11 @@ cdef class ReadFile:
     cdef readonly str path
     cdef readonly int64_t size
     # Exactly `size` bytes at `offset`, or CorruptionError (short file) / OSError.
+    # The bytes at `offset` out of `ahead`, filled up to its wanted_end if need be; NULL without an
+    # exception if nothing behind them is wanted.
+    cdef const uint8_t* read_ahead(
+        self, uint64_t offset, size_t size, ReadAhead* ahead
+    ) except? NULL nogil
     cdef int read_at(self, int64_t offset, uint8_t* target, size_t size) except -1 nogil
 
 

@@ -11,10 +11,12 @@ import os
 
 from libc.errno cimport EINTR, EPERM
 from libc.errno cimport errno as c_errno
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 from posix.fcntl cimport O_APPEND, O_CLOEXEC, O_CREAT, O_EXCL, O_RDONLY, O_WRONLY, open as c_open
 from posix.unistd cimport close as c_close
 from posix.unistd cimport fdatasync, fsync as c_fsync, pread, write
+
+from cython_ext.coding cimport reserve
 
 from cython_ext.errors import CorruptionError
 
@@ -90,6 +92,23 @@ cdef class ReadFile:
                     )
             done += got
         return 0
+
+    cdef const uint8_t* read_ahead(
+        self, uint64_t offset, size_t size, ReadAhead* ahead
+    ) except? NULL nogil:
+        cdef size_t together
+        cdef bint is_there = ahead.file == <void*> self and ahead.offset <= offset
+        if not is_there or offset + size > ahead.offset + ahead.bytes.size:
+            if ahead.wanted_end <= offset + size or ahead.wanted_end > <uint64_t> self.size:
+                return NULL
+            together = ahead.wanted_end - offset
+            ahead.bytes.size = 0
+            reserve(&ahead.bytes, together)
+            self.read_at(offset, ahead.bytes.data, together)
+            ahead.bytes.size = together
+            ahead.file = <void*> self
+            ahead.offset = offset
+        return ahead.bytes.data + (offset - ahead.offset)
 
     def read(self, int64_t offset, Py_ssize_t size) -> bytes:
         """Exactly `size` bytes at `offset`."""

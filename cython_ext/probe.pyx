@@ -15,7 +15,7 @@ from cython_ext.block cimport (
     BLOCK_KEYS, BLOCK_ROWS, KeyBlock, RowBlock, parse_key_block, parse_row_block,
     row_block_place, row_span, set_upright, take_transposed,
 )
-from cython_ext.block_cache cimport CachedBlock
+from cython_ext.block_cache cimport CachedBlock, PassedBlock, free_passed, passed_bytes
 from cython_ext.budget cimport PROBE
 from cython_ext.coding cimport Buffer, put_bytes, put_u64, release, reserve
 from cython_ext.lookup cimport Lookup, RunHits
@@ -26,12 +26,14 @@ from cython_ext.sst_reader cimport USE_PROBE, Sst
 cdef enum:
     AHEAD_KEYS = 4           # about the time that the memory takes
     MOST_AHEAD_BYTES = 512   # behind these the processor sees by itself what comes next
+    NEXT_KEYS = 32           # looked at for blocks that are worth reading together
+    MOST_TOGETHER = 8        # blocks, or as much
     MOST_TRANSPOSED = 16     # rows of a key; for more it pays to set the whole block upright
 
 
 cdef struct RunCursor:
-    CachedBlock* block        # the row block being read, pinned if it is not the spare
-    CachedBlock spare         # for blocks that the cache does not want
+    CachedBlock* block        # the row block being read, pinned if it is the cache's
+    PassedBlock passed        # what is read past the cache
     uint64_t offset
     void* file
     RowBlock view
@@ -82,7 +84,7 @@ cdef class Cursor:
         if self.cursors != NULL:
             for i in range(self.lookup.run_count):
                 self._unpin(&self.cursors[i])
-                free(self.cursors[i].spare.data)
+                free_passed(&self.cursors[i].passed)
         free(self.cursors)
         release(&self.staging)
         release(&self.offsets)
@@ -117,7 +119,7 @@ cdef class Cursor:
             self.staging.capacity + self.offsets.capacity + self.found.capacity
         ) - self.charged
         for i in range(self.lookup.run_count):
-            grown += <int64_t> self.cursors[i].spare.capacity
+            grown += <int64_t> passed_bytes(&self.cursors[i].passed)
         self.lookup.budget.charge(PROBE, grown)
         self.charged += grown
         n = <Py_ssize_t> (self.found.size // 8)
@@ -246,6 +248,7 @@ cdef class Cursor:
             self.block_size = hit.row_block_size
         while self.left:
             if cursor.block == NULL or cursor.offset != self.block_offset or cursor.file != file:
+                cursor.passed.ahead.wanted_end = self._wanted_end(run)
                 _pin_rows(cursor, file, self.block_offset, self.block_size)
             if self.row_index >= cursor.view.rows:
                 self.block_index += 1
@@ -254,7 +257,7 @@ cdef class Cursor:
                     cursor, file, hit, self.block_index, &self.block_offset, &self.block_size
                 )
                 continue
-            if cursor.block == &cursor.spare and cursor.spare.transposed:
+            if cursor.block == &cursor.passed.block and cursor.block.transposed:
                 taken = self._take_transposed(cursor, max_bytes)
             else:
                 taken = self._take_rows(<Sst> file, &cursor.view, max_bytes)
@@ -273,14 +276,41 @@ cdef class Cursor:
                     )
         return 0
 
+    cdef uint64_t _wanted_end(self, RunHits* run) noexcept nogil:
+        """Where in the file the blocks end that this key and the next ones want, as far as reading
+        them together is cheaper than one by one: what lies between takes less than a system call,
+        and none of them is cached."""
+        cdef uint64_t end = self.block_offset + self.block_size
+        cdef uint64_t most = self.block_offset + MOST_TOGETHER * <uint64_t> self.block_size
+        cdef Py_ssize_t place = self.place + 1
+        cdef int32_t first
+        cdef Hit* hit
+        while place < self.positions.shape[0] and place <= self.place + NEXT_KEYS:
+            first = run.first[self.positions[place]]
+            place += 1
+            if first < 0 or run.hits.items[first].row_block < end:
+                continue
+            hit = &run.hits.items[first]
+            if (
+                run.files[first] != run.files[self.hit]
+                or hit.row_block > end + self.block_size
+                or hit.row_block + hit.row_block_size > most
+                or (<Sst> run.files[first]).cache.holds(
+                    (<Sst> run.files[first]).uid, hit.row_block
+                )
+            ):
+                break
+            end = hit.row_block + hit.row_block_size
+        return end
+
     cdef int64_t _take_transposed(self, RunCursor* cursor, int64_t max_bytes) except -1 nogil:
         """As _take_rows, of a block that is."""
         cdef RowBlock* view = &cursor.view
         cdef uint32_t taken = 0, wanted = min(<uint64_t> view.rows - self.row_index, self.left)
         if wanted > MOST_TRANSPOSED:
-            set_upright(view, cursor.spare.data + cursor.spare.size)
-            view.data = cursor.spare.data + cursor.spare.size
-            cursor.spare.transposed = 0
+            set_upright(view, cursor.block.data + cursor.block.size)
+            view.data = cursor.block.data + cursor.block.size
+            cursor.block.transposed = 0
             return self._take_rows(<Sst> cursor.file, view, max_bytes)
         while taken < wanted and not self._full(max_bytes, (taken + 1) * view.width):
             taken += 1
@@ -313,7 +343,7 @@ cdef class Cursor:
 
 
 cdef void _leave_block(RunCursor* cursor) noexcept nogil:
-    if cursor.block != NULL and cursor.block != &cursor.spare:
+    if cursor.block != NULL and cursor.block != &cursor.passed.block:
         (<Sst> cursor.file).cache.unpin(cursor.block)
     cursor.block = NULL
 
@@ -327,7 +357,7 @@ cdef int _pin_rows(
             (<Sst> cursor.file).cache.unpin(cursor.key_block)
             cursor.key_block = NULL
     cursor.file = file
-    cursor.block = (<Sst> file).load_rows(offset, size, &cursor.spare)
+    cursor.block = (<Sst> file).load_rows(offset, size, &cursor.passed)
     cursor.offset = offset
     if parse_row_block(cursor.block.data, cursor.block.size, &cursor.view):
         _leave_block(cursor)

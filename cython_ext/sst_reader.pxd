@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from cython_ext.block cimport IndexBlock, KeyBlock, KeyEntry, RowBlock
-from cython_ext.block_cache cimport BlockCache, CachedBlock
+from cython_ext.block_cache cimport BlockCache, CachedBlock, PassedBlock
 from cython_ext.budget cimport Budget
 from cython_ext.coding cimport Buffer
 from cython_ext.entries cimport EntrySource, RowRef
@@ -37,23 +37,22 @@ cdef class Sst:
     cdef CachedBlock* load(
         self, uint64_t offset, uint32_t size, int kind, Use use
     ) except NULL nogil
-    # As load, for the rows of a probe: if the cache does not want the block it is `spare`, whose
-    # data is the caller's to free and has room for the block twice.
+    # As load, for the rows of a probe: if the cache does not want the block it is that of `passed`.
     cdef CachedBlock* load_rows(
-        self, uint64_t offset, uint32_t size, CachedBlock* spare
+        self, uint64_t offset, uint32_t size, PassedBlock* passed
     ) except NULL nogil
     cdef CachedBlock* _missed(
-        self, uint64_t offset, uint32_t size, int kind, Use use, CachedBlock* spare
+        self, uint64_t offset, uint32_t size, int kind, Use use, PassedBlock* passed
     ) except NULL nogil
     cdef CachedBlock* _read_or_renew(
-        self, uint64_t offset, uint32_t size, int kind, Use use, CachedBlock* spare
+        self, uint64_t offset, uint32_t size, int kind, Use use, PassedBlock* passed
     ) except NULL
     cdef CachedBlock* _read(
-        self, uint64_t offset, uint32_t size, int kind, Use use, CachedBlock* spare
+        self, uint64_t offset, uint32_t size, int kind, Use use, PassedBlock* passed
     ) except NULL nogil
     cdef CachedBlock* _cached(self, uint64_t offset, Use use) noexcept nogil
     cdef CachedBlock* _unsealed(
-        self, const uint8_t* stored, uint64_t offset, uint32_t size, int kind, CachedBlock* spare
+        self, const uint8_t* stored, uint64_t offset, uint32_t size, int kind, PassedBlock* passed
     ) except NULL nogil
     cdef int damaged(self, uint64_t offset, int kind) except -1 nogil
 

@@ -19,12 +19,10 @@ from cython_ext.block cimport (
     parse_index_block, parse_key_block, parse_row_block, restart_before, restart_place,
     row_block_place, row_of, unseal_block, unseal_row_block,
 )
-from cython_ext.block_cache cimport BlockCache, CachedBlock, make_room
+from cython_ext.block_cache cimport BlockCache, CachedBlock, PassedBlock, make_room
 from cython_ext.budget cimport MERGE, TABLES, Budget
 from cython_ext.codec cimport xxh3
-from cython_ext.coding cimport (
-    Buffer, compare, load_u32, load_u64, put_bytes, release, reserve,
-)
+from cython_ext.coding cimport Buffer, compare, load_u32, load_u64, put_bytes, release, reserve
 from cython_ext.entries cimport FLAG_CONTINUES, EntrySource, RowRef
 from cython_ext.file cimport ReadFile
 from cython_ext.sst_writer cimport FOOTER_BYTES, FORMAT_VERSION, HEADER_BYTES
@@ -41,11 +39,7 @@ cdef class Sst:
     """One immutable file. Shared by stores and threads; closed when it is garbage."""
 
     def __init__(
-        self,
-        str path not None,
-        BlockCache cache not None,
-        int64_t expected_size=-1,
-        renew=None,
+        self, str path not None, BlockCache cache not None, int64_t expected_size=-1, renew=None
     ):
         cdef bytes footer
         cdef const uint8_t* data
@@ -116,27 +110,27 @@ cdef class Sst:
         return block if block else self._missed(offset, size, kind, use, NULL)
 
     cdef CachedBlock* load_rows(
-        self, uint64_t offset, uint32_t size, CachedBlock* spare
+        self, uint64_t offset, uint32_t size, PassedBlock* passed
     ) except NULL nogil:
         cdef CachedBlock* block = self._cached(offset, USE_PROBE)
-        return block if block else self._missed(offset, size, BLOCK_ROWS, USE_PROBE, spare)
+        return block if block else self._missed(offset, size, BLOCK_ROWS, USE_PROBE, passed)
 
     cdef CachedBlock* _missed(
-        self, uint64_t offset, uint32_t size, int kind, Use use, CachedBlock* spare
+        self, uint64_t offset, uint32_t size, int kind, Use use, PassedBlock* passed
     ) except NULL nogil:
         if self._renew is None:
-            return self._read(offset, size, kind, use, spare)
+            return self._read(offset, size, kind, use, passed)
         with gil:
-            return self._read_or_renew(offset, size, kind, use, spare)
+            return self._read_or_renew(offset, size, kind, use, passed)
 
     cdef CachedBlock* _read_or_renew(
-        self, uint64_t offset, uint32_t size, int kind, Use use, CachedBlock* spare
+        self, uint64_t offset, uint32_t size, int kind, Use use, PassedBlock* passed
     ) except NULL:
         """As _read. The file is a copy: if it is damaged it is brought once more."""
         cdef CachedBlock* block = NULL
         try:
             with nogil:
-                block = self._read(offset, size, kind, use, spare)
+                block = self._read(offset, size, kind, use, passed)
             return block
         except CorruptionError:
             if self._original is None:
@@ -146,7 +140,7 @@ cdef class Sst:
                 self.file = ReadFile(self.file.path)
         try:
             with nogil:
-                block = self._read(offset, size, kind, use, spare)
+                block = self._read(offset, size, kind, use, passed)
             return block
         except CorruptionError as error:
             raise CorruptionError(
@@ -155,25 +149,30 @@ cdef class Sst:
             ) from error
 
     cdef CachedBlock* _read(
-        self, uint64_t offset, uint32_t size, int kind, Use use, CachedBlock* spare
+        self, uint64_t offset, uint32_t size, int kind, Use use, PassedBlock* passed
     ) except NULL nogil:
         cdef CachedBlock* block
         cdef uint8_t room[STACK_BYTES]
-        cdef uint8_t* stored = room
+        cdef uint8_t* own = room
+        cdef const uint8_t* stored = NULL
         if size < TRAILER_BYTES or offset + size > <uint64_t> self.file.size:
             self.damaged(offset, kind)
-        if size > STACK_BYTES:
-            stored = <uint8_t*> malloc(size)
-            if stored == NULL:
+        if passed != NULL and self._renew is None:
+            stored = self.file.read_ahead(offset, size, &passed.ahead)
+        if stored == NULL and size > STACK_BYTES:
+            own = <uint8_t*> malloc(size)
+            if own == NULL:
                 with gil:
                     raise MemoryError(f"cannot allocate {size} bytes")
         try:
-            self.file.read_at(offset, stored, size)
-            block = self._unsealed(stored, offset, size, kind, spare)
+            if stored == NULL:
+                self.file.read_at(offset, own, size)
+                stored = own
+            block = self._unsealed(stored, offset, size, kind, passed)
         finally:
-            if stored != room:
-                free(stored)
-        if use != USE_ONCE and block != spare:
+            if own != room:
+                free(own)
+        if use != USE_ONCE and (passed == NULL or block != &passed.block):
             self.cache.publish(block, use == USE_SCAN)
         return block
 
@@ -184,24 +183,25 @@ cdef class Sst:
         return self.cache.get(self.uid, offset, use == USE_PROBE)
 
     cdef CachedBlock* _unsealed(
-        self, const uint8_t* stored, uint64_t offset, uint32_t size, int kind, CachedBlock* spare
+        self, const uint8_t* stored, uint64_t offset, uint32_t size, int kind, PassedBlock* passed
     ) except NULL nogil:
-        """A pinned block from what was read, or the spare if the cache does not want the block."""
+        """A pinned block, or that of `passed` if the cache does not want it."""
         cdef long raw_size = check_block(stored, size, offset, kind)
         cdef CachedBlock* block
         if raw_size < 0:
             self.damaged(offset, kind)
         atomic_count(&self.blocks_read, 1)
         atomic_count(&self.bytes_read, size)
-        if spare != NULL and raw_size <= SPARE_BYTES and not self.cache.wants(
+        if passed != NULL and raw_size <= SPARE_BYTES and not self.cache.wants(
             self.uid, offset, raw_size
         ):
-            if make_room(spare, raw_size):
+            if make_room(passed, raw_size):
                 with gil:
                     raise MemoryError(f"cannot allocate {2 * raw_size} bytes")
-            if unseal_row_block(stored, size, spare.data, raw_size, &spare.transposed):
+            block = &passed.block
+            if unseal_row_block(stored, size, block.data, raw_size, &block.transposed):
                 self.damaged(offset, kind)
-            return spare
+            return block
         block = self.cache.allocate(self.uid, offset, raw_size)
         if block == NULL:
             with gil:
