@@ -338,3 +338,41 @@ def test_a_kept_join_goes_on_where_it_was_committed(tmp_path):
         assert changed(join, "p", ("-D", None, 5)) == [("-D", None, None, None, 5)]
         found = changed(join, "o", (1, "pen"))
         assert found == [("-D", None, None, 1, 5), ("+I", 1, "pen", 1, 5)]
+
+
+def test_a_state_that_spills_and_loses_a_third_of_its_rows_again_and_again():
+    rng = random.Random(2)
+    schema = pa.schema([("op", pa.string()), ("k", pa.int64()), ("text", pa.string())])
+    live = {"a": [], "b": []}
+    shown = Counter()
+    with MultiwayJoin(
+        {"a": schema, "b": schema}, ["k"], how="full", emit="changes", memory="5m",
+        changes={"a": "op", "b": "op"}, unmatched="error",
+    ) as join:  # fmt: skip
+        for number in range(16):
+            name = "ab"[number % 2]
+            rng.shuffle(live[name])
+            cut = len(live[name]) * 2 // 3
+            gone, live[name] = live[name][cut:], live[name][:cut]
+            come = [(rng.randrange(9000), f"{number}-{i}" * 12) for i in range(4000)]
+            live[name] += come
+            changes = [("-U", *row) for row in gone] + [("+U", *row) for row in come]
+            columns = [pa.array(column) for column in zip(*changes, strict=True)]
+            batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+            for piece in join.process(name, batch):
+                rows = Counter(zip(*(c.to_pylist() for c in piece.columns[1:]), strict=True))
+                if piece.column("op")[0].as_py() == "+I":
+                    shown.update(rows)
+                else:
+                    shown.subtract(rows)
+            join.commit()
+        assert join.stats().spilled_bytes > 0
+    tables = {
+        name: pa.table(list(zip(*rows, strict=True)), ["k", "x"]) for name, rows in live.items()
+    }
+    with duckdb.connect() as db:
+        for name, table in tables.items():
+            db.register(name, table)
+        sql = "SELECT a.k, a.x, b.k, b.x FROM a FULL JOIN b ON a.k = b.k"
+        assert +shown == Counter(db.execute(sql).fetchall())
+    assert min(shown.values()) >= 0
