@@ -96,7 +96,8 @@ def streaming_sql(
     ``multiway_join``. The checkpoint keeps the merged join (inputs in their order, columns, keys)
     and refuses another one, showing both.
 
-    Costs under a second beside Spark's own analysis. InvalidArgumentError: the message names the
+    Costs about a second beside Spark's own analysis: some 5,000 calls into the JVM for a join of
+    four inputs. InvalidArgumentError: the message names the
     value and the remedy; AnalysisException and ParseException are Spark's.
     """
     if not hasattr(spark, "_jsparkSession"):
