@@ -41,6 +41,10 @@ def check_above(path: Sequence[Any], wanted: Wanted) -> None:
             is_known = True
         elif is_known:
             continue
+        elif kind == "Union" and not wanted.watches_time and _has_watermark(node):
+            # Spark takes the watermark of a union from those branches that have one. Above a join
+            # that forgets, whose results may be older than that, a result time is needed.
+            is_known = True
         elif kind == "Aggregate" and _waits(node):
             raise InvalidArgumentError(
                 f"the aggregation by {_grouping(node)} stands above {wanted.operator}, of whose "
@@ -52,6 +56,17 @@ def check_above(path: Sequence[Any], wanted: Wanted) -> None:
                 "whose columns Spark knows no watermark: rows without a partner would never come; "
                 f"{remedy}"
             )
+
+
+def _has_watermark(node: Any) -> bool:
+    """Whether a watermark is declared anywhere below."""
+    stack = [node]
+    while stack:
+        node = stack.pop()
+        if node.nodeName() == "EventTimeWatermark":
+            return True
+        stack += _items(node.children())
+    return False
 
 
 def _waits(aggregate: Any) -> bool:

@@ -326,11 +326,13 @@ def test_a_window_with_a_watermark_declared_again(
 
 
 def test_a_window_over_a_union_with_an_empty_branch_is_refused(
-    spark: Any, tmp_path: Path, short: tuple[FileStream, FileStream]
+    spark: Any, tmp_path: Path, short: tuple[FileStream, FileStream], unchecked: None
 ) -> None:
     """Its watermark is true, but the times of the result may be older: they would be lost."""
-    empty = read(spark, short[0]).where("at < '1900-01-01'").select("at")
-    both = empty.union(history(spark, short).select("a_at"))
+    a, b = short
+    timed = multiway_join({"a": read(spark, a), "b": read(spark, b)}, ON, backend=BACKEND)
+    empty = read(spark, a).where("at < '1900-01-01'").select("at")
+    both = empty.union(timed.select("a_at"))
     refused(counts_by_hour(both, "at"), tmp_path, "never give a row; give multiway_join a result")
 
 
