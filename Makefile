@@ -23,7 +23,7 @@ BUILD_REQUIREMENTS := "setuptools>=77" wheel "cython>=3.1" "blosc2>=4.5"
 BUILD_EXT = $(BIN)/python setup.py --quiet build_ext --inplace --parallel 2
 
 .DEFAULT_GOAL := help
-.PHONY: help run kafka-demo test stress build debug lint types bench figures wheel dist-check clean check-all \
+.PHONY: help run kafka-demo test stress build debug lint types bench figures peers wheel dist-check clean check-all \
 	spark-releases
 .NOTPARALLEL:
 
@@ -33,7 +33,7 @@ help:
 	@echo "make test    lint, types, then the tests (ARGS= goes to pytest)"
 	@echo "make build   virtual environment and extensions      make debug   the same with assertions, and the tests of the store"
 	@echo "make stress  the slow tests                          make bench   benchmarks"
-	@echo "make figures the UMJoin paper's figures 5 to 7 (SF=1; some 10 minutes)"
+	@echo "make figures the UMJoin paper's figures 5 to 7    make peers   Spark's own joins beside ours (both SF=1; 10 minutes and more)"
 	@echo "make lint    ruff                                    make types   mypy"
 	@echo "make wheel   dist/: one wheel for CPython 3.11 and later, and the source distribution it is built from"
 	@echo "make dist-check  the same from a clean copy, installed and tested in a virtual environment of its own"
@@ -59,6 +59,9 @@ bench: build
 # Images and runs.jsonl in bench/figures, tables on standard output; a run on file is not repeated.
 figures: build
 	@$(BIN)/python bench/figures.py --scale $(SF)
+
+peers: check-all build
+	@$(BIN)/python bench/peers.py --scale $(SF)
 
 lint: $(STAMPS)/dev
 	@$(BIN)/ruff check .
