@@ -59,13 +59,14 @@ def check_above(path: Sequence[Any], wanted: Wanted) -> None:
 
 
 def _has_watermark(node: Any) -> bool:
-    """Whether a watermark is declared anywhere below."""
+    """Whether a watermark is declared below, not counting what an operator of ours reads."""
     stack = [node]
     while stack:
         node = stack.pop()
         if node.nodeName() == "EventTimeWatermark":
             return True
-        stack += _items(node.children())
+        if "InPandasWithState" not in node.nodeName():
+            stack += _items(node.children())
     return False
 
 
