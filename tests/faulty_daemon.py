@@ -4,8 +4,10 @@ Spark starts it in place of its own (spark.python.daemon.module). LSMSTATE_FAULT
 ``kill K`` kills the whole session at the K-th operation of a worker, ``stop K`` stops that worker
 alone, until somebody sends SIGCONT, and takes it out of the session. LSMSTATE_FAULT_MARK names a
 file that is made just before, with the worker's process id in it, so that it happens once.
+``full K``: from the K-th operation of a worker on the disk is full, for all of them.
 """
 
+import errno
 import os
 import signal
 from pathlib import Path
@@ -27,7 +29,12 @@ class Fate:
 
     def __call__(self, operation: str, path: str, offset: int, size: int) -> None:
         self._seen += 1
-        if self._seen >= self._at and self._is_first():
+        if self._kind == "full":
+            if self._seen >= self._at or self._mark.exists():
+                self._mark.touch()
+                if operation in ("create", "append"):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        elif self._seen >= self._at and self._is_first():
             if self._kind == "kill":
                 kill(session(os.getsid(0)))
             else:

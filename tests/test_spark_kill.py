@@ -187,6 +187,23 @@ def ended_well(driver: Driver) -> bool:
     return driver.process.wait() == 0
 
 
+def let_arrive(home: Path, rng: random.Random, files: int) -> None:
+    """Of each stream so many files."""
+    for number, (name, stream) in enumerate(streams(home).items()):
+        rows = files * ROWS_PER_FILE
+        keys = [rng.randrange(rows // 4) + number for _ in range(rows)]
+        texts = [f"{name}{i}" for i in range(rows)]
+        table = pa.table({f"{name}_k": pa.array(keys, pa.int64()), f"{name}_text": texts})
+        stream.add(*pieces(table, files))
+
+
+def check_result(home: Path) -> int:
+    """What was written is DuckDB's result; its rows."""
+    a, b, c = (stream.sql for stream in streams(home).values())
+    query = f"SELECT * FROM {a} JOIN {b} ON a_k = b_k JOIN {c} ON a_k = c_k"
+    return assert_same_rows(query, committed(home / "out"))
+
+
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_whatever_is_killed_nothing_is_lost_and_nothing_doubled(
     provider: str, tmp_path: Path
@@ -195,13 +212,7 @@ def test_whatever_is_killed_nothing_is_lost_and_nothing_doubled(
     seed = int(os.environ.get("LSMSTATE_SEED", str(random.SystemRandom().randrange(1 << 32))))
     print(f"LSMSTATE_SEED={seed}")
     rng = random.Random(seed)
-    files = FILES_PER_KILL * (kills + 2)
-    for number, (name, stream) in enumerate(streams(tmp_path).items()):
-        rows = files * ROWS_PER_FILE
-        keys = [rng.randrange(rows // 4) + number for _ in range(rows)]
-        texts = [f"{name}{i}" for i in range(rows)]
-        table = pa.table({f"{name}_k": pa.array(keys, pa.int64()), f"{name}_text": texts})
-        stream.add(*pieces(table, files))
+    let_arrive(tmp_path, rng, FILES_PER_KILL * (kills + 2))
     killer = Killer(tmp_path, provider, rng)
     done = dict.fromkeys(KINDS, 0)
     for number in range(kills):
@@ -214,8 +225,17 @@ def test_whatever_is_killed_nothing_is_lost_and_nothing_doubled(
     last = Driver(tmp_path, provider, files_per_batch=8)
     assert ended_well(last), "the last start of the query failed"
     print(f"{done}, {last_commit(tmp_path) + 1} batches, {killer.written_late} files by zombies")
-    a, b, c = (stream.sql for stream in streams(tmp_path).values())
-    query = f"SELECT * FROM {a} JOIN {b} ON a_k = b_k JOIN {c} ON a_k = c_k"
-    rows = assert_same_rows(query, committed(tmp_path / "out"))
-    print(f"{rows} rows equal DuckDB's")
+    print(f"{check_result(tmp_path)} rows equal DuckDB's")
     assert sum(done.values()) == kills, f"some kills came too late: {done}"
+
+
+def test_a_full_disk_ends_the_query_with_its_error_and_loses_nothing(tmp_path: Path) -> None:
+    let_arrive(tmp_path, random.Random(5), 8)
+    full = Driver(tmp_path, "hdfs", "full 30")
+    assert not ended_well(full), "the disk was never full"
+    told = full.log.read_text()
+    assert "No space left on device" in told
+    assert -1 < last_commit(tmp_path) < 7, "it is to fail in the middle"
+    full.end()
+    assert ended_well(Driver(tmp_path, "hdfs", files_per_batch=8)), "it does not go on"
+    assert check_result(tmp_path) > 100
