@@ -1,63 +1,28 @@
 """multiway_join: named streaming DataFrames and a condition -> one streaming DataFrame."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import types as T
 
-from joins.change_spec import ChangeSpec, GraphChangeSpec
 from joins.event_time import Retention
 from joins.from_clause import is_from_clause
 from joins.graph_spec import GraphSpec, create_spec
 from joins.how import How, TypedCondition, typed_condition
 from joins.local.change_input import check_unmatched
-from joins.spec import Condition, output_names
+from joins.spec import Condition
 from joins.split_condition import split_condition
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.state_place import DEFAULT_CACHE
-from spark_integration.change_join import (
-    change_join_function,
-    change_output,
-    change_settings,
-    change_spec,
-    explained,
-    routes_null_keys,
-)
-from spark_integration.event_time import (
-    check_keeps_all,
-    check_not_named,
-    described,
-    explained_time,
-    timing_of,
-)
+from spark_integration.change_join import change_spec
+from spark_integration.event_time import check_keeps_all, check_not_named, timing_of
 from spark_integration.inputs import Inputs, session_of
-from spark_integration.join_function import (
-    CoercedSpec,
-    coerced_graph,
-    condition_of,
-    graph_join_function,
-    join_function,
-)
+from spark_integration.join_function import CoercedSpec, coerced_graph
+from spark_integration.join_request import OPERATOR, JoinRequest
 from spark_integration.operator_options import OPTION_NAMES, OperatorOptions, nearest
-from spark_integration.pinned import KEPT
-from spark_integration.plan import StatefulPlan
-from spark_integration.residual import filtered
-from spark_integration.schemas import output_fields
-from spark_integration.shares_choice import with_shares
-from spark_integration.stateful_operator import default_buckets, stateful_operator
 from spark_integration.storage import Storage
-from spark_integration.timed_join import (
-    TICK,
-    timed_join_function,
-    with_result_time,
-    with_time,
-    with_watermark,
-)
 
-_OPERATOR: Final = "multiway_join"
 _OPTIONS: Final = (
     *("how", "emit", "changes", "unmatched", "rows", "shares", "pins"),
     *("retention", "late", "result_time", *OPTION_NAMES),
@@ -155,7 +120,7 @@ def multiway_join(
     """
     _check_reserved(reserved)
     _check_streams(streams)
-    remedy = f"join it afterwards: {_OPERATOR}(...).join({{name}}, ...)"
+    remedy = f"join it afterwards: {OPERATOR}(...).join({{name}}, ...)"
     spark = session_of(streams, "stream", remedy)
     storage = Storage.of(spark, storage_options, cache_dir, cache)
     checked = OperatorOptions.of(memory, backend, buckets, state_dir, options, storage)
@@ -165,63 +130,16 @@ def multiway_join(
     inputs = Inputs.of(spark, streams, keys)
     is_graph = any(None in columns for columns in keys.values())
     _check_graph_options(is_graph, rows, shares)
+    request = JoinRequest(streams, inputs, rest, checked, storage, rows, shares, pins or {})
     changing = change_spec(inputs, typed.tree, emit, changes)
-    if changing is not None and rest:
-        raise InvalidArgumentError(
-            f"join condition {rest[0]!r}: joins of other types and changelogs have only equalities "
-            "of keys; filter the inputs before, or the result: multiway_join(...).where(...)"
-        )
-    spec: CoercedSpec | GraphSpec | ChangeSpec | GraphChangeSpec
-    spec = changing or (coerced_graph(inputs) if is_graph else CoercedSpec.of(inputs))
-    timing = None
-    if isinstance(spec, ChangeSpec | GraphChangeSpec):
+    if changing is not None:
         check_keeps_all(retention, late, result_time)
-    else:
-        timing = timing_of(spec, streams, rest, retention or {}, late, result_time)
-    settings = {**_pinned(inputs, checked), **change_settings(changing), KEPT: described(timing)}
-    plan = StatefulPlan(
-        operator=_OPERATOR,
-        inputs=inputs.plans,
-        state=spec.stream_schemas,
-        output=spec.output_schema,
-        settings={**settings, **(pins or {})},
-        keeps_null_keys=False,
-        output_mode="append",
-        options=checked.store,
-        backend=checked.backend,
-        buckets=checked.buckets,
-        default_buckets=default_buckets(spark),
-        state_dir=checked.state_dir,
-        explanation=f"one key: {condition_of(inputs)}\neach row goes to the bucket of its key",
-        storage=storage,
-        storage_key=storage.keep(),
-    )
-    if isinstance(spec, ChangeSpec | GraphChangeSpec):
-        if isinstance(spec, GraphChangeSpec):
-            plan = with_shares(plan, spec.graph, rows or {}, shares)
-        else:
-            plan = replace(plan, routes_null_keys=routes_null_keys(spec))
-        plan = replace(plan, explanation=f"{plan.explanation}\n{explained(spec)}")
-        output = change_output(spec, {name: frame.schema for name, frame in streams.items()})
-        function = change_join_function(spec, inputs, unmatched)
-        return stateful_operator(plan, inputs, function, output)
-    if isinstance(spec, GraphSpec):
-        plan = with_shares(plan, spec, rows or {}, shares)
-    plan = replace(plan, explanation=f"{plan.explanation}\n{explained_time(timing)}")
-    output = _output(streams)
+        return request.changing(changing, unmatched)
+    spec = coerced_graph(inputs) if is_graph else CoercedSpec.of(inputs)
+    timing = timing_of(spec, streams, rest, retention or {}, late, result_time)
     if timing is not None:
-        plan = with_time(plan, spec, timing, result_time)
-        function = timed_join_function(spec, plan.inputs, timing, result_time)
-        output = with_result_time(output, streams, result_time)
-    elif isinstance(spec, GraphSpec):
-        function = graph_join_function(spec, inputs)
-    else:
-        function = join_function(spec)
-    joined = stateful_operator(plan, inputs, function, output)
-    if result_time is None:
-        return filtered(joined, streams, rest)
-    joined = filtered(joined, streams, rest, others=(result_time, TICK), unless=TICK)
-    return with_watermark(joined, result_time)
+        return request.in_time(spec, timing, result_time)
+    return request.full_history(spec)
 
 
 def _check_reserved(reserved: Mapping[str, Any]) -> None:
@@ -277,23 +195,3 @@ def _check_graph_options(
                 f"{name}={value!r}: all streams share one key, so every row goes to one bucket; "
                 f"leave {name} out"
             )
-
-
-def _pinned(inputs: Inputs, options: OperatorOptions) -> dict[str, Any]:
-    """What the checkpoint has to agree with."""
-    return {
-        "streams": list(inputs.frames),
-        "condition": condition_of(inputs),
-        "backend": options.backend,
-        "key types": inputs.key_types,
-        "time zone of the keys": inputs.time_zone,
-        **{f"columns of {name}": columns for name, columns in inputs.columns.items()},
-    }
-
-
-def _output(streams: Mapping[str, DataFrame]) -> T.StructType:
-    names = output_names({name: frame.columns for name, frame in streams.items()})
-    fields: list[T.StructField] = []
-    for name, frame in streams.items():
-        fields += output_fields(frame.schema, names[name])
-    return T.StructType(fields)

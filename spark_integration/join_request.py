@@ -1,0 +1,165 @@
+"""What multiway_join was asked for, checked; and the three forms in which it is built."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+
+from joins.change_spec import ChangeSpec, GraphChangeSpec
+from joins.event_time import EventTime
+from joins.graph_spec import GraphSpec
+from joins.spec import output_names
+from lsmstate.errors import InvalidArgumentError
+from spark_integration.change_join import (
+    change_join_function,
+    change_output,
+    change_settings,
+    explained,
+    routes_null_keys,
+)
+from spark_integration.event_time import described, explained_time
+from spark_integration.inputs import Inputs
+from spark_integration.join_function import (
+    CoercedSpec,
+    condition_of,
+    graph_join_function,
+    join_function,
+)
+from spark_integration.operator_options import OperatorOptions
+from spark_integration.pinned import KEPT
+from spark_integration.plan import StatefulPlan
+from spark_integration.residual import filtered
+from spark_integration.schemas import output_fields
+from spark_integration.shares_choice import with_shares
+from spark_integration.stateful_operator import default_buckets, stateful_operator
+from spark_integration.storage import Storage
+from spark_integration.timed_join import (
+    TICK,
+    timed_join_function,
+    with_result_time,
+    with_time,
+    with_watermark,
+)
+
+OPERATOR: Final = "multiway_join"
+
+
+@dataclass(frozen=True)
+class JoinRequest:
+    """The parts that every form of the join needs."""
+
+    streams: Mapping[str, DataFrame]
+    inputs: Inputs
+    residual: tuple[str, ...]
+    """Conditions beside the equalities of keys and the intervals."""
+    options: OperatorOptions
+    storage: Storage
+    rows: Mapping[str, int] | None
+    """Rows per stream, in proportion."""
+    shares: Mapping[str, int] | None
+    pins: Mapping[str, str]
+
+    def full_history(self, spec: CoercedSpec | GraphSpec) -> DataFrame:
+        """The inner join of all rows."""
+        plan = self._inner_plan(spec, None)
+        function = (
+            graph_join_function(spec, self.inputs)
+            if isinstance(spec, GraphSpec)
+            else join_function(spec)
+        )
+        joined = stateful_operator(plan, self.inputs, function, self._inner_output())
+        return filtered(joined, self.streams, self.residual)
+
+    def in_time(
+        self, spec: CoercedSpec | GraphSpec, timing: EventTime, result_time: str | None
+    ) -> DataFrame:
+        """The inner join of the rows that are kept."""
+        plan = with_time(self._inner_plan(spec, timing), spec, timing, result_time)
+        function = timed_join_function(spec, plan.inputs, timing, result_time)
+        output = with_result_time(self._inner_output(), self.streams, result_time)
+        joined = stateful_operator(plan, self.inputs, function, output)
+        if result_time is None:
+            return filtered(joined, self.streams, self.residual)
+        added = (result_time, TICK)
+        joined = filtered(joined, self.streams, self.residual, others=added, unless=TICK)
+        return with_watermark(joined, result_time)
+
+    def changing(self, spec: ChangeSpec | GraphChangeSpec, unmatched: str) -> DataFrame:
+        """The join of other types and of changelogs. InvalidArgumentError for other conditions
+        than equalities, which would have to be known before a row counts as matched."""
+        if self.residual:
+            raise InvalidArgumentError(
+                f"join condition {self.residual[0]!r}: joins of other types and changelogs have "
+                "only equalities of keys; filter the inputs before, or the result: "
+                f"{OPERATOR}(...).where(...)"
+            )
+        plan = self._plan(spec, spec, None)
+        if isinstance(spec, GraphChangeSpec):
+            plan = with_shares(plan, spec.graph, self.rows or {}, self.shares)
+        else:
+            plan = replace(plan, routes_null_keys=routes_null_keys(spec))
+        schemas = {name: frame.schema for name, frame in self.streams.items()}
+        function = change_join_function(spec, self.inputs, unmatched)
+        output = change_output(spec, schemas)
+        return stateful_operator(_explaining(plan, explained(spec)), self.inputs, function, output)
+
+    def _inner_plan(self, spec: CoercedSpec | GraphSpec, timing: EventTime | None) -> StatefulPlan:
+        plan = self._plan(spec, None, timing)
+        if isinstance(spec, GraphSpec):
+            plan = with_shares(plan, spec, self.rows or {}, self.shares)
+        return _explaining(plan, explained_time(timing))
+
+    def _plan(
+        self,
+        spec: CoercedSpec | GraphSpec | ChangeSpec | GraphChangeSpec,
+        changing: ChangeSpec | GraphChangeSpec | None,
+        timing: EventTime | None,
+    ) -> StatefulPlan:
+        condition = condition_of(self.inputs)
+        return StatefulPlan(
+            operator=OPERATOR,
+            inputs=self.inputs.plans,
+            state=spec.stream_schemas,
+            output=spec.output_schema,
+            settings={
+                **self._pinned(condition),
+                **change_settings(changing),
+                KEPT: described(timing),
+                **self.pins,
+            },
+            keeps_null_keys=False,
+            output_mode="append",
+            options=self.options.store,
+            backend=self.options.backend,
+            buckets=self.options.buckets,
+            default_buckets=default_buckets(next(iter(self.streams.values())).sparkSession),
+            state_dir=self.options.state_dir,
+            explanation=f"one key: {condition}\neach row goes to the bucket of its key",
+            storage=self.storage,
+            storage_key=self.storage.keep(),
+        )
+
+    def _pinned(self, condition: str) -> dict[str, Any]:
+        """What the checkpoint has to agree with."""
+        inputs = self.inputs
+        return {
+            "streams": list(inputs.frames),
+            "condition": condition,
+            "backend": self.options.backend,
+            "key types": inputs.key_types,
+            "time zone of the keys": inputs.time_zone,
+            **{f"columns of {name}": columns for name, columns in inputs.columns.items()},
+        }
+
+    def _inner_output(self) -> T.StructType:
+        names = output_names({name: frame.columns for name, frame in self.streams.items()})
+        fields: list[T.StructField] = []
+        for name, frame in self.streams.items():
+            fields += output_fields(frame.schema, names[name])
+        return T.StructType(fields)
+
+
+def _explaining(plan: StatefulPlan, more: str) -> StatefulPlan:
+    return replace(plan, explanation=f"{plan.explanation}\n{more}")
