@@ -1,8 +1,9 @@
 """The join for plain Python: Arrow batches in, Arrow batches out, no Spark."""
 
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import datetime
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
@@ -25,10 +26,14 @@ from lsmstate.backends import open_store
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.options import Options, parse_bytes
 from lsmstate.stats import StoreStats
+from lsmstate.store import MultimapStore, StreamSchema
 from lsmstate.store_checks import nearest
 
 #: How several streams are joined; see MultiwayJoin.
 ALGORITHMS = ("umjoin", "tree")
+
+Spec = JoinSpec | GraphSpec | ChangeSpec | GraphChangeSpec
+Operator = UMJoin | GraphJoin | ChangeJoin | GraphChangeJoin | TreeJoin | EventTimeJoin
 
 
 class MultiwayJoin:
@@ -86,7 +91,7 @@ class MultiwayJoin:
         late: str = "drop",
     ) -> None:
         check_unmatched(unmatched)
-        self.spec: JoinSpec | GraphSpec | ChangeSpec | GraphChangeSpec
+        self.spec: Spec
         timing: EventTime | None = None
         if _may_change(on, how, emit, changes):
             if event_time or retention:
@@ -103,33 +108,15 @@ class MultiwayJoin:
                 "algorithm='tree' joins over the full history; leave event_time, retention and "
                 "time intervals out, or the algorithm"
             )
-        schemas = (self.spec if tree is None else tree).stream_schemas
-        if timing is not None:
-            assert isinstance(self.spec, JoinSpec | GraphSpec), "others are refused above"
-            schemas = timing.store_streams(self.spec)
+        schemas, operator = _operator(self.spec, tree, timing, unmatched, piece_bytes)
         options = Options(memory_bytes=parse_bytes(memory))
-        self._temporary = None if path else tempfile.TemporaryDirectory(prefix="lsmstate-")
-        directory = path or (self._temporary.name if self._temporary else "")
-        try:
-            self._store = open_store(directory, schemas, backend=backend, options=options)
-        except BaseException:
-            if self._temporary is not None:
-                self._temporary.cleanup()
-            raise
-        self._join: UMJoin | GraphJoin | ChangeJoin | GraphChangeJoin | TreeJoin | EventTimeJoin
         self._unfinished: Results | None = None
-        if isinstance(self.spec, ChangeSpec):
-            self._join = ChangeJoin(self.spec, self._store, piece_bytes, unmatched)
-        elif isinstance(self.spec, GraphChangeSpec):
-            self._join = GraphChangeJoin(self.spec, self._store, piece_bytes, unmatched)
-        elif tree is not None:
-            self._join = TreeJoin(tree, self._store, piece_bytes)
-        elif timing is not None:
-            self._join = EventTimeJoin(self.spec, timing, self._store, piece_bytes)
-        elif isinstance(self.spec, GraphSpec):
-            self._join = GraphJoin(self.spec, self._store, piece_bytes)
-        else:
-            self._join = UMJoin(self.spec, self._store, piece_bytes)
+        with ExitStack() as opened:
+            directory = path or opened.enter_context(TemporaryDirectory(prefix="lsmstate-"))
+            self._store = open_store(directory, schemas, backend=backend, options=options)
+            opened.callback(self._store.close)
+            self._join = operator(self._store)
+            self._opened = opened.pop_all()
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -197,9 +184,7 @@ class MultiwayJoin:
 
     def close(self) -> None:
         """Release memory, locks and the temporary directory. A second call does nothing."""
-        self._store.close()
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        self._opened.close()
 
     def __enter__(self) -> "MultiwayJoin":
         return self
@@ -212,6 +197,31 @@ def _may_change(on: Condition, how: How, emit: str, changes: Mapping[str, str] |
     """Whether more is asked for than inner joins of rows that stay."""
     is_typed = how != "inner" or (isinstance(on, str) and is_from_clause(on))
     return is_typed or emit != "append" or bool(changes)
+
+
+def _operator(
+    spec: Spec,
+    tree: BinaryTree | None,
+    timing: EventTime | None,
+    unmatched: str,
+    piece_bytes: int,
+) -> tuple[Sequence[StreamSchema], Callable[[MultimapStore], Operator]]:
+    """The streams of the join's store, and what makes the operator over it."""
+    if isinstance(spec, ChangeSpec):
+        return spec.stream_schemas, lambda store: ChangeJoin(spec, store, piece_bytes, unmatched)
+    if isinstance(spec, GraphChangeSpec):
+        return spec.stream_schemas, lambda store: GraphChangeJoin(
+            spec, store, piece_bytes, unmatched
+        )
+    if tree is not None:
+        return tree.stream_schemas, lambda store: TreeJoin(tree, store, piece_bytes)
+    if timing is not None:
+        return timing.store_streams(spec), lambda store: EventTimeJoin(
+            spec, timing, store, piece_bytes
+        )
+    if isinstance(spec, GraphSpec):
+        return spec.stream_schemas, lambda store: GraphJoin(spec, store, piece_bytes)
+    return spec.stream_schemas, lambda store: UMJoin(spec, store, piece_bytes)
 
 
 def _tree(
