@@ -393,3 +393,12 @@ def test_nested_keys_of_other_types_are_refused():
         schemas = {"a": pa.schema([("k", left)]), "b": pa.schema([("k", right)])}
         with pytest.raises(InvalidArgumentError, match="cannot be compared"):
             JoinSpec.create(schemas, ["k"])
+
+
+def test_a_refused_argument_leaves_the_state_closed(tmp_path):
+    streams = {"a": pa.schema([("id", pa.int64())]), "b": pa.schema([("id", pa.int64())])}
+    for _ in range(2):  # a store that stayed open would hold the directory's lock
+        with pytest.raises(InvalidArgumentError, match="piece_bytes=0"):
+            MultiwayJoin(streams, ["id"], path=str(tmp_path), piece_bytes=0)
+    with MultiwayJoin(streams, ["id"], path=str(tmp_path)) as join:
+        assert join.stats().probes.keys == 0
