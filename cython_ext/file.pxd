@@ -14,12 +14,12 @@ cdef class ReadFile:
     cdef int descriptor
     cdef readonly str path
     cdef readonly int64_t size
-    # Exactly `size` bytes at `offset`, or CorruptionError (short file) / OSError.
     # The bytes at `offset` out of `ahead`, filled up to its wanted_end if need be; NULL without an
     # exception if nothing behind them is wanted.
     cdef const uint8_t* read_ahead(
         self, uint64_t offset, size_t size, ReadAhead* ahead
     ) except? NULL nogil
+    # Exactly `size` bytes at `offset`, or CorruptionError (short file) / OSError.
     cdef int read_at(self, int64_t offset, uint8_t* target, size_t size) except -1 nogil
 
 

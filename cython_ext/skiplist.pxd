@@ -49,7 +49,7 @@ cdef struct Finger:        # how far ascending insertions have come
 cdef inline uint8_t* key_of(const Node* node) noexcept nogil:
     return <uint8_t*> &node.next[node.height]
 
-# Bytes 2 to 10 of a stored key, big-endian, zero-padded.
+# Of a node of that height, without its key.
 cdef size_t head_bytes(int height) noexcept nogil
 # Put the finger at the start of a list.
 cdef void start_path(const StreamList* stream_list, Node** path) noexcept nogil

@@ -157,7 +157,8 @@ cdef class Sst:
         cdef const uint8_t* stored = NULL
         if size < TRAILER_BYTES or offset + size > <uint64_t> self.file.size:
             self.damaged(offset, kind)
-        if passed != NULL and self._renew is None:
+        # Large ones are read one by one: several of them at a time would be memory nobody counted.
+        if passed != NULL and size <= STACK_BYTES and self._renew is None:
             stored = self.file.read_ahead(offset, size, &passed.ahead)
         if stored == NULL and size > STACK_BYTES:
             own = <uint8_t*> malloc(size)

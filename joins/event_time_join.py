@@ -4,8 +4,6 @@ The local join knows nothing of time: the store hides what is due, and the water
 does lies in the store too, so that it is exactly as old as the rows.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -86,7 +84,7 @@ class EventTimeJoin:
         self.late_count += int(is_late.sum())
         if self.event_time.late == "side":
             self.late_rows = batch.filter(pa.array(is_late))
-        return Results(self._kept(results))
+        return results.through(self._check.keep)
 
     def advance(self, watermark_us: int) -> None:
         """Forget what is due by this watermark, in microseconds since 1970. A lower one than
@@ -133,10 +131,3 @@ class EventTimeJoin:
                 if column.stream == stream:
                     found &= batch.column(column.name).is_valid().to_numpy(zero_copy_only=False)
         return found
-
-    def _kept(self, results: Results) -> Iterator[pa.RecordBatch]:
-        with results:
-            for piece in results:
-                kept = self._check.keep(piece)
-                if kept.num_rows:
-                    yield kept

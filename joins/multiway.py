@@ -135,14 +135,16 @@ class MultiwayJoin:
         """No row with a time up to the watermark will come any more: forget what no later one can
         match. A lower watermark than before changes nothing; ``commit`` keeps it.
 
-        InvalidArgumentError if no stream has an event time, or the watermark has no time zone
-        although one of them has; one with a zone is taken as UTC for those without.
+        InvalidArgumentError if results were neither consumed nor closed (they may need what would
+        be forgotten), if no stream has an event time, or the watermark has no time zone although
+        one of them has; one with a zone is taken as UTC for those without.
         """
         if self._timed is None or not self._timed.event_time.columns:
             raise InvalidArgumentError(
                 f"advance({watermark!r}): no stream has an event time; name their columns of time "
                 'stamps, as in event_time={"a": "at", "b": "at"}'
             )
+        check_finished(f"advance({watermark!r})", self._unfinished)
         self._timed.advance(self._timed.event_time.watermark_us(self.spec.streams, watermark))
 
     @property
@@ -175,7 +177,7 @@ class MultiwayJoin:
         """Make everything fed so far durable: opening ``path`` again finds it. InvalidArgumentError
         if a tree has results that were neither consumed nor closed: its state follows from them."""
         if isinstance(self._join, TreeJoin):
-            check_finished(None, self._unfinished)
+            check_finished("commit()", self._unfinished)
         self._store.commit()
 
     def stats(self) -> StoreStats:

@@ -132,7 +132,8 @@ class EventTimes:
         else:
             life = after
         if not 0 <= life <= _MOST:
-            raise InvalidArgumentError(f"{self._where}: after={after!r} must not be negative")
+            what = "must not be negative" if life < 0 else f"is more than {kind} counts to"
+            raise InvalidArgumentError(f"{self._where}: after={after!r} {what}")
         return life
 
     def _refuse_watermark(self, value: Any) -> None:

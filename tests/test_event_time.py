@@ -287,6 +287,20 @@ def test_rows_past_their_retention_match_no_more():
         assert feed(join, "a", row(2, 9, 3)) == [(3, 9)]
 
 
+@pytest.mark.parametrize("condition", ["a.k = b.k", "a.k = b.k AND a.at <= b.at + INTERVAL 1 HOUR"])
+def test_results_that_are_given_up_or_asked_for_late(condition):
+    times = {"event_time": {"a": "at", "b": "at"}, "retention": {"a": "2 hours"}}
+    with MultiwayJoin({"a": SCHEMA, "b": SCHEMA}, condition, **times) as join:
+        batch = pa.RecordBatch.from_pylist([row(1, 0, 1)], schema=SCHEMA)
+        join.process("a", batch).close()  # nothing of it was asked for
+        results = join.process("b", batch)
+        with pytest.raises(InvalidArgumentError, match=r"advance.*not consumed"):
+            join.advance(EPOCH + 9 * HOUR)  # would forget what they are made of
+        assert sum(piece.num_rows for piece in results) == 1
+        join.advance(EPOCH + 9 * HOUR)
+        assert feed(join, "b", row(1, 9, 2)) == []
+
+
 def test_watermark_and_lateness_outlive_a_restart(tmp_path):
     def opened(**changes):
         options = {"retention": {"a": "2 hours"}, "event_time": {"a": "at", "b": "at"}, **changes}

@@ -161,3 +161,16 @@ def test_a_join_by_several_keys_too(tmp_path, seed):
         found = join.process("o", rows("o", [10, 11, 12, 13], [1, 1, 2, 4], [5, 6, 7, 8]))
         got = [(r["seg"], r["day"], r["price"]) for piece in found for r in piece.to_pylist()]
     assert sorted(got) == [("x", 5, 0.5), ("x", 5, 1.5), ("y", 7, 2.5)]
+
+
+def test_a_stream_that_was_not_looked_into_for_very_long():
+    order = ProbeOrder()
+    for _ in range(10):
+        for name in order.order("a", ["b", "c"]):
+            order.record("a", name, 10_000, 10_000)
+    for _ in range(100):  # b lets nothing through, so nobody asks c
+        order.order("a", ["b"])
+        order.record("a", "b", 1_000_000, 0)
+    order.order("a", ["c"])
+    order.record("a", "c", 10_000, 10_000)
+    assert set(order.order("a", ["b", "c"])) == {"b", "c"}

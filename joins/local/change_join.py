@@ -85,7 +85,7 @@ class ChangeJoin:
         Cost: that of an inner join's probes; a retraction reads its stream's rows of the key.
         """
         self._spec.check_stream(stream)
-        check_finished(stream, self._unfinished)
+        check_finished(f"process({stream!r})", self._unfinished)
         changes = self._input.arrived(stream, batch, keys)
         encoded = self._codec.encode(changes.keys)
         alone = changes.take(np.flatnonzero(~encoded.valid))

@@ -43,7 +43,7 @@ class GraphChangeJoin:
         """Store the batch now; return what it changes: first what goes, then what comes. All else
         as in ChangeJoin.process and GraphJoin.process."""
         self._spec.check_stream(stream)
-        check_finished(stream, self._unfinished)
+        check_finished(f"process({stream!r})", self._unfinished)
         changes = self._input.arrived(stream, batch)
         if changes.keys.num_columns and not changes.is_added.all():
             # Rows with a null in a key are in no result and are not stored.

@@ -68,7 +68,7 @@ class GraphJoin:
         fetched rows and 16,384 combinations, whatever the data.
         """
         self._spec.check_stream(stream)
-        check_finished(stream, self._unfinished)
+        check_finished(f"process({stream!r})", self._unfinished)
         self._unfinished = Results(self.results(stream, self.store(stream, batch, "append")))
         return self._unfinished
 

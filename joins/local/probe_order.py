@@ -22,6 +22,8 @@ FADING_KEYS = 50_000
 RECHECKED_SLICES = 64
 #: In so many of the first slices; the first one's blocks come from the disk.
 _FIRST_CHECKS = 2
+#: So much of an old measurement stays, whatever came since.
+_LEAST_LEFT = 1e-9
 #: What lets everything through is looked into last, however cheap.
 _LEAST_REFUSED = 1e-3
 
@@ -86,7 +88,7 @@ class ProbeOrder:
         is_first = measured.last_first == arrivals.slices
         if is_first:
             arrivals.keys += asked
-        faded = 0.5 ** ((arrivals.keys - measured.arrived) / FADING_KEYS)
+        faded = max(_LEAST_LEFT, 0.5 ** ((arrivals.keys - measured.arrived) / FADING_KEYS))
         measured.arrived = arrivals.keys
         measured.asked = measured.asked * faded + asked
         measured.matched = measured.matched * faded + matched

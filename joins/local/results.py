@@ -1,6 +1,6 @@
 """What a local join hands out: pieces of result rows, worked out as they are asked for."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
@@ -29,6 +29,12 @@ class Results(Iterator[pa.RecordBatch]):
             self._error = error
             raise
 
+    def through(self, change: Callable[[pa.RecordBatch], pa.RecordBatch]) -> "Results":
+        """These results, each piece as ``change`` makes it; empty ones are left out."""
+        changed = map(change, self._pieces)
+        self._pieces = (piece for piece in changed if piece.num_rows)
+        return self
+
     def close(self) -> None:
         """Give up the results that were not asked for yet."""
         self.is_finished = True
@@ -41,11 +47,10 @@ class Results(Iterator[pa.RecordBatch]):
         self.close()
 
 
-def check_finished(stream: str | None, earlier: Results | None) -> None:
-    """InvalidArgumentError if the results of the previous call were not consumed or closed, before
-    a batch of ``stream`` or, if None, a commit."""
+def check_finished(call: str, earlier: Results | None) -> None:
+    """InvalidArgumentError if the results of the previous call were not consumed or closed before
+    ``call``."""
     if earlier is not None and not earlier.is_finished:
-        call = "commit()" if stream is None else f"process({stream!r})"
         raise InvalidArgumentError(
             f"{call}: the results of the previous call were not consumed to the "
             "end; iterate over them, or close() them to give up the rest"

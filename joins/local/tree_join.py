@@ -64,7 +64,7 @@ class TreeJoin:
         KEPT_BYTES; more intermediate results lie in temporary files.
         """
         self._tree.join.check_stream(stream)
-        check_finished(stream, self._unfinished)
+        check_finished(f"process({stream!r})", self._unfinished)
         self._unfinished = _StoredResults(self._results(stream, batch))
         return self._unfinished
 

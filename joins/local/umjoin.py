@@ -69,7 +69,7 @@ class UMJoin:
         Memory: a piece and, per stream, about ``piece_bytes`` of fetched rows, whatever the data.
         """
         self._spec.check_stream(stream)
-        check_finished(stream, self._unfinished)
+        check_finished(f"process({stream!r})", self._unfinished)
         arrived = self._cut(stream, batch, keys)
         for part in arrived:
             self._store.append(stream, part.rows, part.keys)
