@@ -1,9 +1,6 @@
 """The joins of TPC-H Q3, Q5 and Q9 as streams at scale 0.01: a chain, a cycle, and a star with two
 keys; after the last micro-batch the result is DuckDB's. ``-s`` shows what each cost."""
 
-import os
-import subprocess
-import sysconfig
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,25 +13,24 @@ import pytest
 pytest.importorskip("pyspark")
 
 from spark_streams import BACKEND, FileStream, assert_same_rows, committed, metric, run_to_end
+from tpch_tables import tpch_streams
 
 from lsmstate.spark import explain_join, multiway_join
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions")]
 
-#: Columns of each table that the queries use, with their SQL types.
+#: Columns of each table that the queries use.
 COLUMNS = {
-    "customer": "c_custkey BIGINT, c_nationkey BIGINT, c_mktsegment STRING",
-    "orders": "o_orderkey BIGINT, o_custkey BIGINT, o_orderdate DATE, o_shippriority INT",
-    "lineitem": "l_orderkey BIGINT, l_partkey BIGINT, l_suppkey BIGINT, l_linenumber INT, "
-    "l_quantity DECIMAL(15,2), l_extendedprice DECIMAL(15,2), l_discount DECIMAL(15,2), "
-    "l_shipdate DATE",
-    "supplier": "s_suppkey BIGINT, s_nationkey BIGINT",
-    "part": "p_partkey BIGINT, p_name STRING",
-    "partsupp": "ps_partkey BIGINT, ps_suppkey BIGINT, ps_supplycost DECIMAL(15,2)",
-    "nation": "n_nationkey BIGINT, n_name STRING, n_regionkey BIGINT",
-    "region": "r_regionkey BIGINT, r_name STRING",
+    "customer": "c_custkey, c_nationkey, c_mktsegment",
+    "orders": "o_orderkey, o_custkey, o_orderdate, o_shippriority",
+    "lineitem": "l_orderkey, l_partkey, l_suppkey, l_linenumber, l_quantity, l_extendedprice, "
+    "l_discount, l_shipdate",
+    "supplier": "s_suppkey, s_nationkey",
+    "part": "p_partkey, p_name",
+    "partsupp": "ps_partkey, ps_suppkey, ps_supplycost",
+    "nation": "n_nationkey, n_name, n_regionkey",
+    "region": "r_regionkey, r_name",
 }
-MICRO_BATCHES = 3
 
 
 @dataclass(frozen=True)
@@ -102,23 +98,7 @@ QUERIES = {
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FileStream]:
     """TPC-H at scale 0.01, each table shuffled and cut into the files of its micro-batches."""
-    home = tmp_path_factory.mktemp("tpch")
-    generator = os.path.join(sysconfig.get_path("scripts"), "tpchgen-cli")
-    made = ["parquet", "--scale-factor", "0.01", "--output-dir", str(home / "made")]
-    subprocess.run([generator, *made], check=True, capture_output=True)
-    with duckdb.connect() as db:
-        return {name: _cut(db, home, name) for name in COLUMNS}
-
-
-def _cut(db: duckdb.DuckDBPyConnection, home: Path, name: str) -> FileStream:
-    columns = ", ".join(column.split()[0] for column in COLUMNS[name].split(", "))
-    shuffled = db.execute(
-        f"SELECT {columns} FROM '{home}/made/{name}.parquet' t ORDER BY hash(t, 7)"
-    ).to_arrow_table()
-    # Views of strings come out of DuckDB as strings; Spark reads no other.
-    step = -(-shuffled.num_rows // MICRO_BATCHES)
-    files = [shuffled.slice(at, step) for at in range(0, shuffled.num_rows, step)]
-    return FileStream(home / name, COLUMNS[name]).add(*files)
+    return tpch_streams(tmp_path_factory.mktemp("tpch"), 0.01, columns=COLUMNS)
 
 
 def check(spark: Any, tables: dict[str, FileStream], name: str, home: Path) -> None:

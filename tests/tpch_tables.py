@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sysconfig
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +17,28 @@ MICRO_BATCHES = 3
 
 
 def tpch_streams(
-    home: Path, scale: float, micro_batches: int = MICRO_BATCHES
+    home: Path,
+    scale: float,
+    micro_batches: int = MICRO_BATCHES,
+    columns: Mapping[str, str] | None = None,
 ) -> dict[str, FileStream]:
-    """All columns of all tables; every file of a table is one micro-batch's."""
+    """All tables, or some ``columns`` of some; every file of a table is one micro-batch's."""
+    wanted = dict.fromkeys(TABLES, "*") if columns is None else columns
     generator = os.path.join(sysconfig.get_path("scripts"), "tpchgen-cli")
     made = ["parquet", "--scale-factor", str(scale), "--output-dir", str(home / "made")]
     subprocess.run([generator, *made], check=True, capture_output=True)
     with duckdb.connect() as db:
-        return {name: _stream(db, home, name, micro_batches) for name in TABLES}
+        return {
+            name: _stream(db, home, name, chosen, micro_batches) for name, chosen in wanted.items()
+        }
 
 
-def _stream(db: duckdb.DuckDBPyConnection, home: Path, name: str, files: int) -> FileStream:
+def _stream(
+    db: duckdb.DuckDBPyConnection, home: Path, name: str, columns: str, files: int
+) -> FileStream:
     # Views of strings come out of DuckDB as strings; Spark reads no other.
     source = f"'{home}/made/{name}.parquet'"
-    table = db.execute(f"SELECT * FROM {source} t ORDER BY hash(t, 7)").to_arrow_table()
+    table = db.execute(f"SELECT {columns} FROM {source} t ORDER BY hash(t, 7)").to_arrow_table()
     ddl = ", ".join(f"{field.name} {_type(field.type)}" for field in table.schema)
     return FileStream(home / name, ddl).add(*pieces(table, files))
 
