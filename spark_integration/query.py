@@ -45,6 +45,7 @@ from spark_integration.storage import kept, state_url
 PLAN_METADATA: Final = "lsmstate.join"
 
 _MAX_BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
+_POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
 #: Spark hands rows to Python in pieces of at most this.
 _PIECE_BYTES: Final = 4 * MIB
 
@@ -124,6 +125,7 @@ def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> dict[st
     if local_path(checkpoint) is not None or wanted.state_dir is None:
         _check_state_is_there(storage.place(state_url(f"{checkpoint}/commits")), place)
     conf = query.sparkSessionForStream().conf()
+    _check_policy(conf, wanted)
     partitions = context.defaultParallelism()
     if conf.contains(PARTITIONS):
         partitions = int(conf.get(PARTITIONS))
@@ -167,6 +169,17 @@ def _check_mode(query: Any, operator: str) -> None:
         raise InvalidArgumentError(
             f"{operator} runs in micro-batches, not under {trigger}; use "
             "trigger(processingTime=...) or trigger(availableNow=True)"
+        )
+
+
+def _check_policy(conf: Any, wanted: Wanted) -> None:
+    """The result time has no delay of its own: as the query's watermark it would make rows late
+    that come within the delays of the inputs."""
+    if wanted.result_time is not None and conf.get(_POLICY, "min").lower() == "max":
+        raise InvalidArgumentError(
+            f"{_POLICY}=max: the query's watermark would be that of result_time="
+            f"{wanted.result_time!r}, the latest event time of all, and rows within the delays of "
+            "the inputs would be dropped; set it to min, or leave result_time out"
         )
 
 

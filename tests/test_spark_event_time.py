@@ -26,6 +26,7 @@ pytestmark = pytest.mark.spark
 
 START = datetime(2026, 3, 28, tzinfo=UTC)  # clocks in Berlin go forward the night after
 CORRECTNESS = "spark.sql.streaming.statefulOperator.checkCorrectness.enabled"
+POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 ON = "a.k = b.k AND b.at BETWEEN a.at - INTERVAL 30 MINUTES AND a.at + INTERVAL 1 HOUR"
 
 
@@ -201,6 +202,19 @@ def test_a_result_time_is_true_above_the_join(spark: Any, tmp_path: Path, unchec
     )
     # Ticks are no rows of the result.
     assert sum(metric(query, "rows_out")) == sum(by_duckdb(joined_sql(a, b)).values())
+
+
+def test_the_fastest_stream_may_not_set_the_watermark_of_a_result_time(
+    spark: Any, tmp_path: Path, short: tuple[FileStream, FileStream]
+) -> None:
+    """A result time has no delay: rows within those of the inputs would come late."""
+    frames = {name: read(spark, s, "1 hour") for name, s in zip("ab", short, strict=True)}
+    joined = multiway_join(frames, ON, result_time="latest", backend=BACKEND)
+    spark.conf.set(POLICY, "max")
+    try:
+        refused(joined, tmp_path, "rows within the delays of the inputs would be dropped")
+    finally:
+        spark.conf.unset(POLICY)
 
 
 def third(spark: Any, home: Path) -> Any:
