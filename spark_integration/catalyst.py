@@ -121,6 +121,10 @@ class Catalyst:
         """Of a plan, with all below it, or of an expression."""
         return bool(node.deterministic())
 
+    def is_tried(self, cast: Any) -> bool:
+        """Whether it is ``try_cast``, which ``tree`` shows as any other cast."""
+        return str(cast.evalMode().toString()) == "TRY"
+
     def with_children(self, node: Any, children: Iterable[Any]) -> Any:
         """A plan or an expression over other children."""
         return node.withNewChildren(self._seq(children))

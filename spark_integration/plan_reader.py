@@ -26,8 +26,9 @@ _JOIN_KINDS: Final = {
 }
 #: Operators whose results change as rows arrive.
 _AGGREGATES: Final = ("Aggregate", "Distinct")
-#: Expressions whose text leaves nothing out by which two of them could differ in value.
-_FULLY_SHOWN: Final = ("Cast", "Add", "Subtract", "Multiply", "Divide", "UnaryMinus", "Like")
+#: Expressions whose text leaves nothing out by which two of them could differ in value, if it is
+#: said of a cast whether it is tried. Not LIKE: its escape character is left out.
+_FULLY_SHOWN: Final = ("Cast", "Add", "Subtract", "Multiply", "Divide", "UnaryMinus")
 #: Expressions that hold a plan.
 _SUBQUERIES: Final = ("ScalarSubquery", "Exists", "ListQuery", "LateralSubquery")
 #: Beside those: what depends on a row outside of a subquery has to stay where it is.
@@ -204,7 +205,7 @@ class _Reader:
                 if kind in _SUBQUERIES:
                     self.subqueries.append(found)
                 return Opaque(
-                    self._name(kind, node),
+                    "Try" * self._is_tried(kind, handle) + self._name(kind, node),
                     arguments,
                     volatile=self._is_volatile(handle),
                     subquery=kind in _UNMOVABLE,
@@ -215,6 +216,12 @@ class _Reader:
         if self._is_deterministic:
             return False
         return not self._catalyst.is_deterministic(
+            expression_of(self._catalyst, self._root, handle)
+        )
+
+    def _is_tried(self, kind: str, handle: ExpressionHandle) -> bool:
+        """Whether it is a cast that gives null where others fail, or a value that overflowed."""
+        return kind == "Cast" and self._catalyst.is_tried(
             expression_of(self._catalyst, self._root, handle)
         )
 
