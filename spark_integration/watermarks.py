@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from joins.plan.join_tree import Join, MultiJoin, Node, Other, is_streaming, parents_first
 from spark_integration.catalyst import Catalyst
@@ -36,9 +37,13 @@ def with_watermark(catalyst: Catalyst, results: Any, source: Any, time: str) -> 
     the watermark."""
     frame = catalyst.dataframe(results)
     # The optimizer finds no contradiction in it, and cannot push it below the watermark.
-    never = F.unix_micros(F.col(quoted(time)).cast("timestamp")) > F.lit(_LONG_MAX)
+    timed = catalyst.dataframe(source)
+    column = F.col(quoted(time))
+    if isinstance(timed.schema[time].dataType, T.StructType):
+        column = column["end"]  # window(...) hands the watermark on
+    never = F.unix_micros(column.cast("timestamp")) > F.lit(_LONG_MAX)
     nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in frame.schema.fields]
-    branch = catalyst.dataframe(source).where(never).select(*nothing)
+    branch = timed.where(never).select(*nothing)
     return frame.union(branch)._jdf.queryExecution().analyzed()
 
 
