@@ -17,7 +17,7 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.state_place import DEFAULT_CACHE
 from spark_integration.change_join import change_spec
 from spark_integration.event_time import check_keeps_all, check_not_named, timing_of
-from spark_integration.inputs import Inputs, session_of
+from spark_integration.inputs import Inputs, UnfitInputError, session_of
 from spark_integration.join_function import CoercedSpec, coerced_graph
 from spark_integration.join_request import OPERATOR, JoinRequest
 from spark_integration.operator_options import OPTION_NAMES, OperatorOptions, nearest
@@ -127,7 +127,10 @@ def multiway_join(
     check_unmatched(unmatched)
     typed, rest = _condition(streams, on, how)
     keys = _keys(streams, typed.on)
-    inputs = Inputs.of(spark, streams, keys)
+    try:
+        inputs = Inputs.of(spark, streams, keys)
+    except InvalidArgumentError as unfit:
+        raise UnfitInputError(str(unfit)) from unfit
     is_graph = any(None in columns for columns in keys.values())
     _check_graph_options(is_graph, rows, shares)
     request = JoinRequest(streams, inputs, rest, checked, storage, rows, shares, pins or {})

@@ -9,10 +9,17 @@ from pyspark.sql import DataFrame
 from joins.plan.explain import explain
 from joins.plan.join_tree import MultiJoin, Node, is_streaming
 from joins.plan.prune import pruned
-from joins.plan.tsc import Conversion, inner_join_of_streams, two_step_convert
+from joins.plan.tsc import (
+    Conversion,
+    GroupRule,
+    any_keys,
+    inner_join_of_streams,
+    two_step_convert,
+)
 from lsmstate.errors import InvalidArgumentError
 from spark_integration.catalyst import OUTPUT_MODES, Catalyst
 from spark_integration.group_join import joined_frames, result_columns
+from spark_integration.inputs import UnfitInputError
 from spark_integration.plan_reader import ReadPlan, read_plan
 from spark_integration.plan_writer import PlanWriter
 from spark_integration.query import operators_in
@@ -73,7 +80,10 @@ def convert(
     conversion = largest_group(read.tree)
     if not conversion.multi_joins:
         return unconverted(_reasons(conversion) or _no_joins(conversion), conversion)
-    rebuilt = _rebuilt(read, conversion, rows, options)
+    try:
+        rebuilt = _rebuilt(read, conversion, rows, options)
+    except UnfitInputError as unfit:
+        return unconverted(str(unfit), conversion)
     after = catalyst.refusals(rebuilt)
     if df is not None and "append" in after and "append" not in before:
         return unconverted(
@@ -84,9 +94,9 @@ def convert(
     return Converted(catalyst.dataframe(rebuilt), True, _reasons(conversion), "", conversion)
 
 
-def largest_group(tree: Node) -> Conversion:
+def largest_group(tree: Node, group_rule: GroupRule = any_keys) -> Conversion:
     """The conversion of the group with most inputs alone, of several the first."""
-    conversion = two_step_convert(tree)
+    conversion = two_step_convert(tree, group_rule=group_rule)
     if len(conversion.multi_joins) < 2:
         return conversion
     largest = max(conversion.multi_joins, key=lambda found: len(found.inputs))
@@ -100,7 +110,9 @@ def largest_group(tree: Node) -> Conversion:
         if verdict.group not in (None, largest.group)
     }
     return two_step_convert(
-        tree, lambda join: reason if join.handle in others else inner_join_of_streams(join)
+        tree,
+        lambda join: reason if join.handle in others else inner_join_of_streams(join),
+        group_rule,
     )
 
 

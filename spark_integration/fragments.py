@@ -5,6 +5,7 @@ is read outside of it. All else (subqueries, semi and anti joins, aggregates, so
 what they have given, which Spark runs as a batch query.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -14,7 +15,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from joins.plan.conditions import Column
-from joins.plan.join_tree import MultiJoin, Node, Source, parents_first
+from joins.plan.explain import draw
+from joins.plan.join_tree import (
+    Join,
+    MultiJoin,
+    Node,
+    Other,
+    Source,
+    is_streaming,
+    parents_first,
+)
 from joins.plan.prune import pruned
 from spark_integration.catalyst import Catalyst
 from spark_integration.convert import largest_group
@@ -24,6 +34,10 @@ from spark_integration.plan_writer import PlanWriter, Written
 
 #: The column that says which fragment a row of the streaming query belongs to.
 FRAGMENT: Final = "fragment"
+#: Operators whose rows over a stream are not those over what has come of it, or that are refused.
+_NOT_AT_ONCE: Final = (
+    *("Sort", "GlobalLimit", "LocalLimit", "Offset", "Tail", "Window", "Except", "Intersect"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +60,8 @@ class Fragments:
     part: Part
     names: list[str] = field(default_factory=list)
     frames: list[DataFrame] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    """What each streams, with its filters: other rows would be missing from what is kept."""
     _of_join: int | None = None
     _of_stream: list[tuple[Any, int]] = field(default_factory=list)
 
@@ -111,6 +127,7 @@ class Fragments:
                 frames = [self.catalyst.dataframe(writer.plan(side)) for side in node.inputs]
                 self._of_join = len(self.frames)
                 self.names.append("join of " + ", ".join(input_names(node)))
+                self.texts.append(_text(node))
                 self.frames.append(_numbered(joined_frames(node, frames, rows, options)))
 
     def _add_stream(self, read: ReadPlan, node: Source) -> None:
@@ -118,6 +135,7 @@ class Fragments:
         if self._known(relation) is None:
             self._of_stream.append((relation, len(self.frames)))
             self.names.append(node.name)
+            self.texts.append(node.name)
             self.frames.append(_numbered(self.catalyst.dataframe(relation)))
 
     def _number_of(self, read: ReadPlan, node: Source) -> int:
@@ -143,17 +161,35 @@ def _with_largest_group(part: Part) -> Part:
     """The part with one group of joins merged: the largest of all, subqueries included."""
     sizes = {}
     for below in part.all():
-        groups = largest_group(below.tree).multi_joins
+        groups = largest_group(below.tree, _only_grows).multi_joins
         sizes[below] = len(groups[0].inputs) if groups else 0
     largest = max(sizes, key=lambda found: sizes[found])
 
     def rebuilt(below: Part) -> Part:
         tree = below.tree
         if below is largest:
-            tree = pruned(largest_group(tree).after)
+            tree = pruned(largest_group(tree, _only_grows).after)
         return Part(below.read, tree, {h: rebuilt(p) for h, p in below.subqueries.items()})
 
     return rebuilt(part)
+
+
+def _only_grows(multi_join: MultiJoin) -> str | None:
+    """Spark streams what its inputs hold, and each row at once: no joins, sorts or limits."""
+    for node in parents_first(multi_join):
+        waits = isinstance(node, Join) and not _joins_tables_only(node)
+        if waits or (isinstance(node, Other) and node.name in _NOT_AT_ONCE):
+            return "an input holds what Spark does not stream row by row"
+    return None
+
+
+def _joins_tables_only(join: Join) -> bool:
+    """Whether it gives each row of a stream at once, with what tables have for it."""
+    left, right = map(is_streaming, join.inputs)
+    if left and right:
+        return False
+    kept = {"inner": True, "right outer": not left, "full outer": False}.get(join.kind, not right)
+    return kept or not (left or right)
 
 
 def _outside(tree: Node) -> list[Source]:
@@ -169,6 +205,13 @@ def _outside(tree: Node) -> list[Source]:
         for node in parents_first(tree)
         if isinstance(node, Source) and node.is_streaming and node not in inside
     ]
+
+
+def _text(node: Node) -> str:
+    """The plan without what a session or the sizes of files give to it."""
+    numbers: dict[str, str] = {}
+    plan = re.sub(r", about [\d,]+ rows\)", ")", draw(node))
+    return re.sub(r"#\d+", lambda n: numbers.setdefault(n[0], f"#{len(numbers) + 1}"), plan)
 
 
 def _numbered(frame: DataFrame) -> DataFrame:

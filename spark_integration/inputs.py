@@ -14,6 +14,10 @@ from spark_integration.plan import InputPlan
 from spark_integration.schemas import arrow_schema, pinned_type
 
 
+class UnfitInputError(InvalidArgumentError):
+    """A column that cannot be stored, or keys that Spark does not compare."""
+
+
 @dataclass(frozen=True)
 class Inputs:
     """Inputs of one operator, in their order, with the keys they have in common."""

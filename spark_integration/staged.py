@@ -96,9 +96,10 @@ class StagedQuery:
     def _pin(self) -> None:
         """What is kept in ``path`` must be what this query reads."""
         place = StatePlace(state_url(self._path))
+        found = self._fragments
         now = {
-            name: json.dumps(frame.schema.jsonValue()["fields"])
-            for name, frame in zip(self.fragments, self._fragments.frames, strict=True)
+            f"{number} {text}": json.dumps(frame.schema.jsonValue()["fields"])
+            for number, (text, frame) in enumerate(zip(found.texts, found.frames, strict=True))
         }
         if not create_record_in(place, _RECORD, now):
             was = read_record_in(place, _RECORD)

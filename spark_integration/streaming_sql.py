@@ -20,6 +20,9 @@ from spark_integration.staged import StagedQuery
 
 _log = logging.getLogger("lsmstate")
 
+#: Options of multiway_join that would make another query of it.
+_SAID_BY_THE_QUERY = ("on", "streams", "how", "emit", "changes", "unmatched", "result_time", "pins")
+
 
 @dataclass(frozen=True)
 class MultiwayQuery:
@@ -134,6 +137,12 @@ def _query(
     options: Mapping[str, Any],
     refusal: str = "",
 ) -> MultiwayQuery:
+    for name in _SAID_BY_THE_QUERY:
+        if name in options:
+            raise InvalidArgumentError(
+                f"{name}={options[name]!r}: what is joined and what comes of it the query says; "
+                "leave it out, or name the streams yourself: multiway_join(...)"
+            )
     converted = convert(catalyst, plan, df, rows, options, refusal)
     return _query_of(
         converted, strict, lambda path: StagedQuery(catalyst, plan, path, rows, options)

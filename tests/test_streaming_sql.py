@@ -204,6 +204,8 @@ def test_what_is_left_to_spark(spark: Any):
         assert reason in query.explain_multiway()
         with pytest.raises(InvalidArgumentError, match="strict=True"):
             streaming_sql(spark, sql, strict=True)
+    with pytest.raises(InvalidArgumentError, match=r"emit='changes'.*the query says"):
+        streaming_sql(spark, TOP, emit="changes")
     with pytest.raises(InvalidArgumentError, match=r"watermark.*staged"):
         _ = streaming_sql(spark, outer).dataframe
     with pytest.raises(AnalysisException, match="prise"):
@@ -288,9 +290,10 @@ def test_staged_answers_after_every_micro_batch(
                 db.execute(f"CREATE VIEW {name} AS SELECT * FROM {source}")
             assert answers[number] == db.execute(LARGE).fetchall()
     assert len(answers[2]) > 5
-    other = streaming_sql(spark, LARGE.replace("c.ck = o.ck", "c.ck = o.ck + 1"), buckets=2)
-    with pytest.raises(InvalidArgumentError, match="was started with"):
-        other.staged(str(tmp_path)).start(keep)
+    for changed in ("c.ck = o.ck + 1", "c.ck = o.ck AND c.ck < 40"):
+        other = streaming_sql(spark, LARGE.replace("c.ck = o.ck", changed), buckets=2)
+        with pytest.raises(InvalidArgumentError, match="was started with"):
+            other.staged(str(tmp_path)).start(keep)
 
 
 def first_files(stream: FileStream, count: int) -> list[str]:
