@@ -1,7 +1,7 @@
 """A multi-way join of a plan as a ``multiway_join`` over DataFrames."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from joins.plan.conditions import Column
 from joins.plan.join_tree import MultiJoin, Node, Source, parents_first
 from joins.plan.signature import leaf_name, signature
+from joins.spec import output_names
 from lsmstate.errors import InvalidArgumentError
 from spark_integration.api import multiway_join
 from spark_integration.catalyst import Catalyst
@@ -32,7 +33,7 @@ def joined_frames(
     operator refuses the inputs, or a name in ``rows`` is none of theirs.
     """
     names = input_names(multi_join)
-    columns = [column_names(node) for node in multi_join.inputs]
+    columns = _names_of_columns(multi_join, names)
     streams = {
         name: frame.toDF(*own) for name, frame, own in zip(names, frames, columns, strict=True)
     }
@@ -57,6 +58,18 @@ def input_names(multi_join: MultiJoin) -> list[str]:
 def column_names(node: Node) -> list[str]:
     """A name for each column: its own, numbered where it occurs again."""
     return list(_distinct(column.name for column in node.columns))
+
+
+def _names_of_columns(multi_join: MultiJoin, names: Sequence[str]) -> list[list[str]]:
+    """Those of ``column_names``, numbered where two would have one name in the result, as ``c.id``
+    and ``o.c_id`` would beside ``o.id``."""
+    columns = [column_names(node) for node in multi_join.inputs]
+    try:
+        output_names(dict(zip(names, columns, strict=True)))
+    except InvalidArgumentError:
+        distinct = _distinct(column for own in columns for column in own)
+        return [list(islice(distinct, len(own))) for own in columns]
+    return columns
 
 
 def result_columns(catalyst: Catalyst, multi_join: MultiJoin, plan: Any) -> dict[Column, Any]:

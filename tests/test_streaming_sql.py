@@ -217,6 +217,17 @@ def test_what_is_left_to_spark(spark: Any):
         _ = streaming_sql(spark, subquery).dataframe
 
 
+def test_columns_that_would_have_one_name(spark: Any, files: dict[str, FileStream], tmp_path: Path):
+    """Ids and what refers to them, as they are often named: o.id and c.id beside o.c_id."""
+    sql = """SELECT c.name, o.id, l.qty
+        FROM (SELECT ck AS id, seg AS name FROM cust) c
+        JOIN (SELECT ok AS id, ck AS c_id FROM ord) o ON c.id = o.c_id
+        JOIN (SELECT ok AS o_id, qty FROM line) l ON l.o_id = o.id"""
+    query = streaming_sql(spark, sql, strict=True, buckets=2)
+    assert query.is_converted
+    assert_appends(query, sql, files, tmp_path)
+
+
 WINDOWS = """
 SELECT window.start AS start, count(*) AS n, sum(v) AS total
 FROM clicks JOIN views ON clicks.k = views.k
