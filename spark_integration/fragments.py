@@ -149,7 +149,7 @@ class Fragments:
 
 
 def _part(catalyst: Catalyst, plan: Any) -> Part:
-    read = read_plan(catalyst, plan)
+    read = read_plan(catalyst, plan, is_kept=True)
     below = {
         handle: _part(catalyst, expression_of(catalyst, plan, handle).plan())
         for handle in read.subqueries

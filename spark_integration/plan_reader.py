@@ -33,6 +33,8 @@ _FULLY_SHOWN: Final = ("Cast", "Add", "Subtract", "Multiply", "Divide", "UnaryMi
 _SUBQUERIES: Final = ("ScalarSubquery", "Exists", "ListQuery", "LateralSubquery")
 #: Beside those: what depends on a row outside of a subquery has to stay where it is.
 _UNMOVABLE: Final = (*_SUBQUERIES, "InSubquery", "OuterReference")
+#: What the clock says: of a row that is kept it must be asked anew for each answer.
+_CLOCKS: Final = ("CurrentTimestamp", "Now", "LocalTimestamp", "CurrentDate", "CurrentTime")
 
 Json = dict[str, Any]
 
@@ -83,21 +85,23 @@ class ReadPlan:
     """The expressions in it that hold a plan of their own."""
 
 
-def read_plan(catalyst: Catalyst, root: Any) -> ReadPlan:
+def read_plan(catalyst: Catalyst, root: Any, *, is_kept: bool = False) -> ReadPlan:
     """InvalidArgumentError if the plan is none that ``joins.plan`` can express. Cost: one call and
-    a handful for each node that is no join, filter or projection."""
-    reader = _Reader(catalyst, root)
+    a handful for each node that is no join, filter or projection. ``is_kept``: rows of the joins
+    are kept and asked again, so that conditions on the time of day stay above them."""
+    reader = _Reader(catalyst, root, (*_UNMOVABLE, *_CLOCKS) if is_kept else _UNMOVABLE)
     tree = reader.read((), iter(catalyst.tree(root)))
     return ReadPlan(catalyst, root, tree, reader.attributes, reader.named, tuple(reader.subqueries))
 
 
 class _Reader:
-    def __init__(self, catalyst: Catalyst, root: Any) -> None:
+    def __init__(self, catalyst: Catalyst, root: Any, unmovable: tuple[str, ...]) -> None:
         self.attributes: dict[Column, tuple[NodeHandle, int]] = {}
         self.named: dict[Column, ExpressionHandle] = {}
         self.subqueries: list[ExpressionHandle] = []
         self._catalyst = catalyst
         self._root = root
+        self._unmovable = unmovable
         self._is_deterministic = catalyst.is_deterministic(root)
         self._columns: dict[int, Column] = {}
         self._serial = 0
@@ -208,7 +212,7 @@ class _Reader:
                     "Try" * self._is_tried(kind, handle) + self._name(kind, node),
                     arguments,
                     volatile=self._is_volatile(handle),
-                    subquery=kind in _UNMOVABLE,
+                    subquery=kind in self._unmovable,
                     handle=found,
                 )
 
