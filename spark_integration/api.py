@@ -65,10 +65,10 @@ def multiway_join(
     Equalities of two streams' columns are keys, compared as Spark's ``=`` compares them; a null
     key matches nothing. Other conditions (``o.day < p.day``) filter what the keys match.
 
-    **Several keys.** Streams need not share one key: ``c.id = o.c_id AND o.id = l.o_id`` joins all
-    three in one operator. Rows then go to the cells of a grid of buckets and are copied along
-    the dimensions they have no key for (shares). ``rows`` says how many rows each stream has in
-    proportion, which makes the copies few; ``shares`` sets the buckets per key instead, as in
+    **Several keys.** Streams need not share one key: ``c.id = o.customer AND o.id = l.order_id``
+    joins all three in one operator. Rows then go to the cells of a grid of buckets and are copied
+    along the dimensions they have no key for (shares). ``rows`` says how many rows each stream has
+    in proportion, which makes the copies few; ``shares`` sets the buckets per key instead, as in
     ``{"c.id": 2, "o.id": 4}``. The first start's choice is kept; ``explain_join`` shows it.
 
     **Beyond inner**, where all streams share one key: ``how`` is the join type of the streams after

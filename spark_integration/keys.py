@@ -5,7 +5,6 @@ the type they are compared in. A key of three or more columns is compared in one
 which is right only where no pair loses a difference by it; where one does, the key is refused.
 """
 
-import logging
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from itertools import combinations
 from typing import Final, NamedTuple
 
 from pyspark.errors import AnalysisException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -175,7 +175,9 @@ def _compared_in(spark: SparkSession, left: KeyColumn, right: KeyColumn) -> T.Da
 @contextmanager
 def quiet_query_log() -> Iterator[None]:
     """PySpark logs an analysis error with its Java stack before it raises it; ours says enough."""
-    logger = logging.getLogger("SQLQueryContextLogger")
+    # Of PySpark's class from the start: made by logging.getLogger it would stay a plain one, which
+    # fails when PySpark hands it the error's class.
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
     was_disabled, logger.disabled = logger.disabled, True
     try:
         yield

@@ -1,5 +1,6 @@
 """Bad input to multiway_join is answered when the join is built, with what to write instead."""
 
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -294,3 +295,13 @@ def test_spark_connect_needs_a_state_directory(frames: dict[str, Any]) -> None:
         InvalidArgumentError, match=r"l\.lower .* under Spark Connect strings under"
     ):
         multiway_join(alike, on=["lower"], state_dir="/x")
+
+
+def test_an_analysis_error_after_ours_is_still_sparks_own(
+    spark: Any, frames: dict[str, Any]
+) -> None:
+    logging.Logger.manager.loggerDict.pop("SQLQueryContextLogger", None)  # as in a new process
+    with pytest.raises(InvalidArgumentError, match="cannot be compared"):
+        multiway_join(pair(frames), on="cu.flag = sr.day")
+    with pytest.raises(AnalysisException, match="no_such_column"):
+        spark.sql("SELECT no_such_column")
