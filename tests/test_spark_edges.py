@@ -158,6 +158,7 @@ def test_batches_that_are_looked_at_before_or_without_reading_them(
         assert Counter(got[number]) == (new if number else {})
 
 
+@pytest.mark.stress
 def test_files_of_batches_that_spark_forgot_are_removed(spark: Any, tmp_path: Path) -> None:
     batches, retained = 12, 2
     streams = {name: FileStream(tmp_path / name, f"{name}_k BIGINT") for name in "ab"}

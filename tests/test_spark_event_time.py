@@ -148,6 +148,7 @@ def test_an_interval_join_forgets_and_goes_on(spark: Any, tmp_path: Path) -> Non
         run(other, tmp_path)
 
 
+@pytest.mark.stress
 def test_late_rows_are_dropped_as_sparks_own_join_does(spark: Any, tmp_path: Path) -> None:
     rng = random.Random(9)
     sources = {}
@@ -247,6 +248,7 @@ def short(spark: Any, tmp_path: Path) -> tuple[FileStream, FileStream]:
     return a.add(table("a", [(77, 20.0, 9999)])), b.add(table("b", [(77, 20.0, 9999)]))
 
 
+@pytest.mark.stress
 def test_an_outer_join_above_a_result_time(
     spark: Any, tmp_path: Path, short: tuple[FileStream, FileStream], unchecked: None
 ) -> None:
@@ -315,6 +317,7 @@ def test_an_outer_join_with_nothing_declared_is_refused(
     refused(result, tmp_path, "left outer join.*without a partner would never come; give")
 
 
+@pytest.mark.stress
 def test_an_outer_join_with_a_watermark_declared_again(
     spark: Any, tmp_path: Path, short: tuple[FileStream, FileStream]
 ) -> None:

@@ -82,6 +82,7 @@ def shuffle_partitions(spark: Any) -> Iterator[Any]:
     spark.conf.unset(name)
 
 
+@pytest.mark.stress
 def test_stopped_and_restarted_with_other_partitions(
     spark: Any, tmp_path: Path, streams: dict[str, FileStream], shuffle_partitions: Any
 ) -> None:

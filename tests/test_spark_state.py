@@ -229,7 +229,7 @@ def test_missing_and_damaged_files(home: Path, tmp_path: Path) -> None:
     bucket, pointer = next(iter(state.pointers.items()))
     file = next((place / "lsmstate").rglob(pointer.partition(":")[0]))
     whole = file.read_bytes()
-    file.write_bytes(whole[:-9] + b"\0" + whole[-8:])
+    file.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
     with pytest.raises(CorruptionError, match=file.name), state.bucket(bucket):
         pass  # opening it is enough
     file.unlink()

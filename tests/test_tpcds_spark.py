@@ -48,6 +48,7 @@ def expected_sql(files: StreamFiles) -> str:
     return sql.replace(source, dated)
 
 
+@pytest.mark.stress
 def test_the_whole_result_equals_duckdb_s(
     spark: "SparkSession", files: StreamFiles, tmp_path: Path
 ) -> None:
