@@ -94,11 +94,13 @@ class MultiwayJoin:
         self.spec: Spec
         timing: EventTime | None = None
         if _may_change(on, how, emit, changes):
-            if event_time or retention:
-                raise InvalidArgumentError(
-                    "event_time and retention go with inner joins of rows that stay; leave them "
-                    "out, or how, emit and changes"
-                )
+            given = {"event_time": event_time, "retention": retention, "late": late}
+            for name, told in given.items():
+                if told and told != "drop":
+                    raise InvalidArgumentError(
+                        f"{name}={told!r} goes with inner joins of rows that stay; leave it out, "
+                        "or how, emit and changes"
+                    )
             self.spec = create_join(streams, on, how, emit, changes)
         else:
             self.spec, timing = create_timed(streams, on, event_time or {}, retention or {}, late)

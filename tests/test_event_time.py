@@ -390,6 +390,7 @@ def test_state_stays_bounded_over_a_long_stream():
         ({"on": "a.k = b.k AND a.n < b.n"}, "a.n < b.n"),
         ({"algorithm": "tree"}, "algorithm='tree' joins over the full history"),
         ({"on": "a.k = b.k AND a.at < b.at AND a.at > b.at + INTERVAL 1 HOUR"}, "no row can"),
+        ({"event_time": None, "late": "side", "emit": "changes"}, "late='side' goes with inner"),
     ],
 )
 def test_refusals(options, words):

@@ -162,6 +162,29 @@ def test_huge_rows_in_many_runs_are_not_held_at_a_time(tmp_path):
         store.check()
 
 
+def test_huge_rows_side_by_side_are_not_read_ahead(tmp_path):
+    """Small blocks that lie together are read at once; eight of these would be 24 MiB."""
+    cap = 16 * MIB
+    count = 24
+    bits = random.Random(5)
+    with opened(tmp_path, memory_bytes=cap) as store:
+        for number in range(count):
+            rows, keys = batch([number], [number], 0)
+            name = bits.randbytes(3 * MIB // 2).hex()
+            rows = pa.RecordBatch.from_arrays([rows[0], pa.array([name])], schema=CUSTOMERS.rows)
+            store.append("customers", rows, keys)
+        store.compact()
+        _, keys = batch(list(range(count)), list(range(count)), 0)
+        probe = store.probe("customers", keys)
+        worst = found = 0
+        for piece in probe.fetch(np.arange(count), MIB):
+            found += piece.rows.num_rows
+            worst = max(worst, process_memory().budget.total_bytes)
+        assert found == count
+        assert worst <= cap
+        assert store.stats().peak_memory_bytes <= cap
+
+
 @pytest.mark.parametrize(("cap", "block"), [(5 * MIB, 40 * KIB), (32 * MIB, 256 * KIB)])
 def test_merging_many_runs_of_large_blocks_keeps_the_cap(tmp_path, cap, block):
     options = {"memory_bytes": cap, "block_bytes": block, "fanout": 16, "max_runs": 32}

@@ -22,7 +22,7 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import QueryState, explain_join, multiway_join, rescale
 from lsmstate.state_place import StatePlace, open_bucket
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions")]
 
 START = datetime(2026, 3, 28, tzinfo=UTC)  # clocks in Berlin go forward the night after
 CORRECTNESS = "spark.sql.streaming.statefulOperator.checkCorrectness.enabled"
@@ -92,14 +92,6 @@ def run_query(result: Any, home: Path) -> tuple[Counter[tuple[Any, ...]], Any]:
     )
     query.awaitTermination()
     return Counter(map(tuple, got)), query
-
-
-@pytest.fixture(autouse=True)
-def few_partitions(spark: Any) -> Iterator[None]:
-    """Also for Spark's own operators."""
-    spark.conf.set("spark.sql.shuffle.partitions", "2")
-    yield
-    spark.conf.unset("spark.sql.shuffle.partitions")
 
 
 @pytest.fixture
