@@ -4,6 +4,10 @@ A commit is durable (fsync on both sides) and complete in itself: what it names 
 elsewhere and opened there. Ours: an attempt opened at the last pointer, appended to, sealed.
 RocksDB: one database stays open; a checkpoint flushes its memtable (there is no log to write) and
 hard-links its tables into a directory of their own.
+
+What is due to be merged is merged before the first commit and, on the clock, after the last one;
+and the commits bring half as many rows as the state had. So they pay for what they bring, for at
+least one whole turn of the largest run, wherever merges fall.
 """
 
 import os
@@ -22,7 +26,7 @@ from workloads import Workload
 
 from lsmstate.options import Options
 
-COMMITS = 20
+LEAST_COMMITS = 20
 
 #: Below the run's directory: the state a hand-over opens (once it has been copied), and its name.
 STATE = "state"
@@ -36,6 +40,7 @@ def commit_ours(work: Workload, directory: str, memory_bytes: int) -> Figures:
     with closing(OurSide.attempt(path, work, options, None, 0)) as side:
         for rows, keys in work.batches():
             side.append(0, rows, keys)
+        side.merge_due()
         pointer = side.commit()
     walls, clock = [], CpuClock()
     for number, (rows, keys) in enumerate(clock.each(_more(work)), start=1):
@@ -44,6 +49,9 @@ def commit_ours(work: Workload, directory: str, memory_bytes: int) -> Figures:
             side.append(0, rows, keys)
             pointer = side.commit()
         walls.append(time.perf_counter() - start)
+    with closing(OurSide.attempt(path, work, options, pointer, number + 1)) as side:
+        side.merge_due()
+        pointer = side.commit()
     seconds = clock.seconds()
     with open(os.path.join(directory, POINTER), "w") as file:
         file.write(pointer)
@@ -79,7 +87,8 @@ def hand_over_ours(work: Workload, directory: str, memory_bytes: int) -> Figures
     path = os.path.join(directory, STATE)
     options = Options(memory_bytes=memory_bytes, sync="commit")
     clock = Lap()
-    return _answer(work, OurSide.attempt(path, work, options, pointer, COMMITS + 1), clock)
+    number = commits_of(work) + 2
+    return _answer(work, OurSide.attempt(path, work, options, pointer, number), clock)
 
 
 def hand_over_rocks(
@@ -92,10 +101,16 @@ def hand_over_rocks(
     return _answer(work, PeerSide(work, 1, engine, LAYOUTS[setup.layout]()), clock)
 
 
+def commits_of(work: Workload) -> int:
+    """How many commits are measured."""
+    return max(LEAST_COMMITS, work.rows // 2 // work.batch_rows)
+
+
 def _more(work: Workload) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
     """Further batches with keys of the same range."""
     rng = np.random.default_rng(17)
-    further = Workload(COMMITS * work.batch_rows, work.key, work.skew, work.batch_rows)
+    rows_in_all = commits_of(work) * work.batch_rows
+    further = Workload(rows_in_all, work.key, work.skew, work.batch_rows)
     for rows, _ in further.numbered_batches(seed=19):
         numbers = work.key_numbers(rng, work.batch_rows)
         yield rows.set_column(0, rows.schema.field(0), pa.array(numbers)), work.key_batch(numbers)

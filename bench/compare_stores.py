@@ -3,10 +3,12 @@
     python bench/compare_stores.py --rows 1000000 --rounds 5
     python bench/compare_stores.py --workloads int-uniform,string-zipf   # two tables
     python bench/compare_stores.py --sides ours,rocksdict,leveldb        # LevelDB as well
+    python bench/compare_stores.py --sizes 250000,1000000,4000000 --measures commits
 
 Every run is a fresh process on an empty directory; rounds alternate between the sides, after one
 of each that is not counted. What was found is hashed and must agree on all sides. The page cache
-is warm: the files were just written.
+is warm: the files were just written. What a run pays for merging moves with where its last merge
+falls: the mean over several sizes (``--sizes``) does not, and shows what grows with the state.
 """
 
 import argparse
@@ -66,6 +68,9 @@ TABLE = {
 
 #: What a side cannot do.
 LACKING = {"leveldb": {"unlogged", "commits", "handover"}}
+
+#: (measure, side) -> the figures of its runs.
+Runs = dict[tuple[str, str], list[Figures]]
 
 
 class Runner:
@@ -137,9 +142,16 @@ def main() -> None:
     parser.add_argument(
         "--workloads", help="a table for each of these, key-skew: int-uniform,string-zipf"
     )
+    parser.add_argument("--sizes", help="instead of --rows: a table for each, and one of all")
     arguments = parser.parse_args()
+    sizes = [int(size) for size in (arguments.sizes or str(arguments.rows)).split(",")]
     for key, skew in workloads(parser, arguments):
-        compare(argparse.Namespace(**{**vars(arguments), "key": key, "skew": skew}))
+        found = {}
+        for rows in sizes:
+            given = {**vars(arguments), "key": key, "skew": skew, "rows": rows}
+            found[rows] = compare(argparse.Namespace(**given))
+        if len(found) > 1:
+            print("\n".join(by_size(found, arguments.sides.split(","))), end="\n\n", flush=True)
 
 
 def workloads(
@@ -156,10 +168,10 @@ def workloads(
     return [pair for name in wanted for pair in known if pair == name]
 
 
-def compare(arguments: argparse.Namespace) -> None:
-    """Run all sides on one workload and print their table."""
+def compare(arguments: argparse.Namespace) -> Runs:
+    """Run all sides on one workload and print their table; what was measured."""
     sides = arguments.sides.split(",")
-    runs: dict[tuple[str, str], list[Figures]] = defaultdict(list)
+    runs: Runs = defaultdict(list)
     runner = Runner(arguments)
     load = os.getloadavg()[0]
     for measure in arguments.measures.split(","):
@@ -178,6 +190,7 @@ def compare(arguments: argparse.Namespace) -> None:
         f"cores, load {load:.1f} before and {os.getloadavg()[0]:.1f} after; page cache warm\n"
     )
     print("\n".join(markdown(runs, sides)), end="\n\n", flush=True)
+    return runs
 
 
 def add_running(parser: argparse.ArgumentParser) -> None:
@@ -185,7 +198,7 @@ def add_running(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=float, default=600, help="seconds for one run")
 
 
-def check_agreement(runs: dict[tuple[str, str], list[Figures]]) -> None:
+def check_agreement(runs: Runs) -> None:
     for measure in {measure for measure, _ in runs}:
         found = {
             tuple(figures.get(name) for name in CHECKED)
@@ -197,7 +210,7 @@ def check_agreement(runs: dict[tuple[str, str], list[Figures]]) -> None:
             sys.exit(f"{measure}: the sides found different rows: {found}")
 
 
-def markdown(runs: dict[tuple[str, str], list[Figures]], sides: list[str]) -> Iterator[str]:
+def markdown(runs: Runs, sides: list[str]) -> Iterator[str]:
     ours = sides[0]
     ratios = [f"{side.partition(':')[0]} / {ours}" for side in sides[1:]]
     yield "| | " + " | ".join([*sides, *ratios]) + " |"
@@ -218,6 +231,32 @@ def markdown(runs: dict[tuple[str, str], list[Figures]], sides: list[str]) -> It
                 for side in sides[1:]
             ]
             yield "| " + " | ".join([title, *cells]) + " |"
+
+
+def by_size(found: dict[int, Runs], sides: list[str]) -> Iterator[str]:
+    """Medians of each side at each size, and their mean: a line a side, and one of the ratios."""
+    yield "| | | " + " | ".join(f"{rows:,}" for rows in found) + " | mean |"
+    yield "|---" * (len(found) + 3) + "|"
+    for measure, titles in TABLE.items():
+        for figure, title in titles.items():
+            base: list[float] = []
+            for side in sides:
+                if not all((measure, side) in runs for runs in found.values()):
+                    continue
+                medians = [
+                    statistics.median(figures[figure] for figures in runs[measure, side])
+                    for runs in found.values()
+                ]
+                medians.append(statistics.mean(medians))
+                yield _line(title, side, values=medians)
+                if base:
+                    ratios = [theirs / ours for theirs, ours in zip(medians, base, strict=True)]
+                    yield _line("", f"{side.partition(':')[0]} / {sides[0]}", values=ratios)
+                base = base or medians
+
+
+def _line(*cells: str, values: list[float]) -> str:
+    return "| " + " | ".join([*cells, *(f"{value:.3g}" for value in values)]) + " |"
 
 
 def _spread(values: list[float] | None) -> str:

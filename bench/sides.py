@@ -120,10 +120,14 @@ class OurSide:
         """The pointer; an attempt takes no more writes then."""
         return self._store.commit()
 
+    def merge_due(self) -> None:
+        """All merges that are due, also those that an attempt would leave to the next ones."""
+        self._store.compact(due_only=True)
+
     def settle(self) -> None:
         self._store.commit()
         if self._logged:
-            self._store.compact(due_only=True)
+            self.merge_due()
 
     def merge_all(self) -> None:
         if self._logged:
