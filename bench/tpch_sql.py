@@ -1,123 +1,138 @@
-"""TPC-H's eleven queries of the paper's Table 3 as SQL over streams, checked against DuckDB.
+"""Queries of TPC-H and TPC-DS as SQL over streams, checked against DuckDB: the paper's Table 3.
 
-    python bench/tpch_sql.py [SCALE] [QUERY ...]        # scale 0.01, all queries
+    python bench/tpch_sql.py [--scale 0.01] [QUERY ...]      # Q3, DS17, paper; all by default
 
-Prints a row of the table per query: the groups of joins found by their inputs, those of the one
-that is merged, its key classes, shares and copies per row (estimated from the sizes of the files),
-how it runs, and whether the answers after a middle and after the last micro-batch are DuckDB's.
+Prints a row of the table per query: the inputs of the groups of joins that were found, and of
+those that the operator runs; its key classes, shares and copies per row (estimated from the sizes
+of the files, before filters); how it runs; whether the answers after a middle and after the last
+micro-batch are DuckDB's.
 """
 
+import argparse
+import re
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-import duckdb
-from pyspark.sql import SparkSession
-
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from spark_streams import FileStream
+from benchmark_tables import tpcds_streams, tpch_streams
+from sql_answers import (
+    COMPARED,
+    Answers,
+    Streams,
+    answers,
+    differing_appended,
+    differing_rows,
+    expected,
+    views,
+)
+from tpcds_queries import PAPER, TABLES, benchmark_text
+from tpcds_queries import STAGED as DS_STAGED
+from tpcds_queries import STREAMED as DS_STREAMED
 from tpch_queries import STAGED, STREAMED
-from tpch_tables import MICRO_BATCHES, arrived, tpch_streams
 
-from joins.plan.tsc import two_step_convert
-from lsmstate.spark import streaming_sql
 from spark_integration.local_session import start_session
 
 BUCKETS = 8
-Rows = list[tuple[Any, ...]]
+#: By name: mode and text. TPC-DS's texts come from DuckDB.
+TPCH = {
+    **{name: ("complete", sql) for name, sql in STREAMED.items()},
+    **{name: ("staged", sql) for name, sql in STAGED.items()},
+}
+TPCDS = {
+    **{f"DS{number}": ("complete", number) for number in DS_STREAMED},
+    **{f"DS{number}": ("staged", number) for number in DS_STAGED},
+    "paper": ("append", 0),
+}
+HEADINGS = ("query", "groups", "merged", "key classes", "shares", "copies per row", "mode", "equal")
 
 
 def main(scale: float, names: list[str]) -> None:
-    print("| query | groups | merged | key classes | shares | copies per row | mode | s | equal |")
-    print("|---|---|---|---|---|---|---|---|---|", flush=True)
+    for name in names:
+        if name not in TPCH and name not in TPCDS:
+            sys.exit(f"there is no query {name}; there are {', '.join([*TPCH, *TPCDS])}")
+    print(f"| {' | '.join(HEADINGS)} | s |\n|{'---|' * (len(HEADINGS) + 1)}", flush=True)
     with tempfile.TemporaryDirectory(prefix="tpch-") as directory:
         home = Path(directory)
         spark = start_session(home, 2)
         spark.conf.set("spark.sql.shuffle.partitions", "2")
-        streams = tpch_streams(home, scale)
-        for name, stream in streams.items():
-            stream.read(spark).createOrReplaceTempView(name)
-        for name in names:
-            print(row(spark, streams, name, home / name), flush=True)
+        tpch = [name for name in names if name in TPCH]
+        if tpch:
+            _rows(spark, tpch_streams(home / "tpch", scale), tpch, home)
+        tpcds = [name for name in names if name in TPCDS]
+        if tpcds:
+            _rows(spark, tpcds_streams(home / "tpcds", scale, TABLES), tpcds, home)
         spark.stop()
 
 
-def row(spark: SparkSession, streams: dict[str, FileStream], name: str, home: Path) -> str:
-    sql = STREAMED.get(name) or STAGED[name]
-    began = time.monotonic()
-    query = streaming_sql(spark, sql, memory="16m", buckets=BUCKETS)
-    answers: list[Rows] = []
+def _rows(spark: Any, streams: Streams, names: list[str], home: Path) -> None:
+    with views(spark, streams):
+        for name in names:
+            print(_row(spark, streams, name, home / name), flush=True)
 
-    def keep(df: Any, _number: int) -> None:
-        answers.append([tuple(found) for found in df.collect()])
 
-    if name in STREAMED:
-        writer = query.writeStream.outputMode("complete").foreachBatch(keep)
-        writer = writer.option("checkpointLocation", str(home))
-        started = writer.trigger(availableNow=True).start()
-        trees = [query.converted.conversion.before]
-        explanation = query.explain_multiway()
+def _row(spark: Any, streams: Streams, name: str, home: Path) -> str:
+    if name in TPCH:
+        mode, sql = TPCH[name]
     else:
-        staged = query.staged(str(home))
-        started = staged.start(keep, trigger={"availableNow": True})
-        trees = [part.read.tree for part in staged._fragments.part.all()]
-        explanation = staged.explain_multiway()
-    started.awaitTermination()
+        mode, number = TPCDS[name]
+        sql = benchmark_text(number) if number else PAPER
+    began = time.monotonic()
+    found = answers(spark, sql, mode, home, memory="16m", buckets=BUCKETS)
     seconds = time.monotonic() - began
-    equal = all(
-        same(answers[number], expected(streams, sql, number + 1))
-        for number in (MICRO_BATCHES // 2, MICRO_BATCHES - 1)
-    )
-    groups = sorted(len(m.inputs) for t in trees for m in two_step_convert(t).multi_joins)[::-1]
     cells = [
         name,
-        " + ".join(map(str, groups)) or "none",
-        str(groups[0]) if groups else "-",
-        *operator(explanation),
-        "streamed, complete" if name in STREAMED else "staged",
+        " + ".join(map(str, found.groups)) or "none",
+        " + ".join(map(str, found.merged)) or "none",
+        *_operator(found.explanation),
+        mode,
+        _equal(streams, sql, mode, found, home),
         f"{seconds:.0f}",
-        f"yes ({len(answers[-1])} rows)" if equal and answers[-1] else "NO",
     ]
     return f"| {' | '.join(cells)} |"
 
 
-def operator(explanation: str) -> tuple[str, str, str]:
+def _operator(explanation: str) -> tuple[str, str, str]:
     """Key classes, shares and estimated copies as ``explain_join`` writes them."""
-    found = {"keys": "-", "shares": "-", "estimated": "-"}
-    for line in explanation.splitlines():
-        name, _, text = line.strip().partition(": ")
-        name = name.split(" (")[0]
-        if name in found and found[name] == "-":
-            found[name] = text
-    copies = found["estimated"].split(" copies")[0]
-    return found["keys"], found["shares"].split("; ")[0], copies
 
+    def all_behind(pattern: str) -> str:
+        found = re.findall(rf"^\s*{pattern}", explanation, re.MULTILINE)
+        return " + ".join(map(_without_needless_qualifiers, found)) or "-"
 
-def expected(streams: dict[str, FileStream], sql: str, micro_batches: int) -> Rows:
-    with duckdb.connect() as db:
-        for name, stream in streams.items():
-            db.execute(f"CREATE VIEW {name} AS SELECT * FROM {arrived(stream, micro_batches)}")
-        return db.execute(sql).fetchall()
-
-
-def same(found: Rows, wanted: Rows) -> bool:
-    """In order; numbers to six digits, since Spark divides decimals and DuckDB doubles."""
-    return len(found) == len(wanted) and all(
-        is_close(value, other)
-        for row, exact in zip(found, wanted, strict=True)
-        for value, other in zip(row, exact, strict=True)
+    return (
+        all_behind(r"keys: (.*)$"),
+        all_behind(r"shares \(\w+\): (.*?);"),
+        all_behind(r"estimated: (\S+) copies"),
     )
 
 
-def is_close(value: Any, exact: Any) -> bool:
-    if isinstance(exact, float) or hasattr(exact, "as_tuple"):
-        return abs(float(value) - float(exact)) <= 1e-6 * abs(float(exact))
-    return bool(value == exact)
+def _without_needless_qualifiers(keys: str) -> str:
+    """``c_custkey`` for ``customer.c_custkey`` where there is one stream with such a column."""
+    qualified = set(re.findall(r"(\w+)\.([a-z]\w*)", keys))
+    columns = [column for _, column in qualified]
+    for qualifier, column in qualified:
+        if columns.count(column) == 1:
+            keys = re.sub(rf"\b{qualifier}\.{column}\b", column, keys)
+    return keys
+
+
+def _equal(streams: Streams, sql: str, mode: str, found: Answers, home: Path) -> str:
+    for number in COMPARED:
+        if mode == "append":
+            differing = differing_appended(streams, sql, home, number)
+        else:
+            differing = differing_rows(found.after[number], expected(streams, sql, number))
+        if differing:
+            return f"NO, after micro-batch {number}: {differing[0]}"
+    return "yes" if mode == "append" else f"yes, {len(found.after[-1])} rows"
 
 
 if __name__ == "__main__":
-    arguments = sys.argv[1:]
-    main(float(arguments[0]) if arguments else 0.01, arguments[1:] or [*STREAMED, *STAGED])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--scale", type=float, default=0.01)
+    parser.add_argument("queries", nargs="*", default=[*TPCH, *TPCDS])
+    arguments = parser.parse_args()
+    main(arguments.scale, arguments.queries)

@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from benchmark_tables import tpch_streams
 from spark_streams import BACKEND, FileStream, assert_same_rows, committed, metric, run_to_end
-from tpch_tables import tpch_streams
 
 from lsmstate.spark import explain_join, multiway_join
 
