@@ -147,7 +147,7 @@ class RandomQuery:
         text, seen, where = "", list[Value](), list[str]()
         for number, (source, columns) in enumerate(sources):
             alias = f"q{number}"
-            own = [Value(f"{alias}.{column.text}", column.kind) for column in columns]
+            own = [Value(f"{alias}.{self._recased(c.text)}", c.kind) for c in columns]
             if not seen:
                 text = f"FROM {source} {alias}"
             else:
@@ -161,6 +161,9 @@ class RandomQuery:
             seen += own
         where += [self._condition(seen) for _ in range(self.rng.choice([0, 0, 1, 2]))]
         return text + (f" WHERE {' AND '.join(where)}" if where else ""), seen
+
+    def _recased(self, name: str) -> str:
+        return self.rng.choice([name] * 4 + [name.upper()])
 
     def _link(self, seen: list[Value], own: list[Value]) -> str:
         """Of equal types or not; of columns, or of what is computed from one side."""
