@@ -7,7 +7,8 @@ without size and checksum: the pointer and the footer have them.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -121,13 +122,8 @@ def unpack_edit(
 ) -> Edit:
     """Inverse of pack_edit. ``base_runs`` None: only runs described in full are kept (enough to
     learn the base). CorruptionError if the section does not make sense."""
-    try:
-        found = msgpack.unpackb(data, strict_map_key=True)
-        if found["format"] not in (1, EDIT_VERSION):
-            raise FormatVersionError(
-                f"{path}: manifest format {found['format']}, this release reads up to "
-                f"{EDIT_VERSION}; open it with the release that wrote it or a later one"
-            )
+    with _making_sense(path):
+        found = _unpacked(data, path)
         runs = []
         for entry in found["runs"]:
             if not isinstance(entry, int):
@@ -144,7 +140,35 @@ def unpack_edit(
             _unpack_merge(found.get("merge"), pointer),
             found.get("parent"),
         )
-    except (KeyError, TypeError, ValueError, msgpack.UnpackException) as error:
+
+
+def names_in(data: bytes, path: str) -> tuple[set[str], str | None, str | None]:
+    """What an edit names, at a third of the cost of unpacking it: the files of the runs that it
+    describes and of the merge under way, its base, and its parent. CorruptionError."""
+    with _making_sense(path):
+        found = _unpacked(data, path)
+        described = [entry[2] for entry in found["runs"] if not isinstance(entry, int)]
+        if found.get("merge") is not None:
+            described.append(found["merge"][2])
+        names = {str(file[0]) for files in described for file in files}
+        return names, found["base"], found.get("parent")
+
+
+def _unpacked(data: bytes, path: str) -> Any:
+    found = msgpack.unpackb(data, strict_map_key=True)
+    if found["format"] not in (1, EDIT_VERSION):
+        raise FormatVersionError(
+            f"{path}: manifest format {found['format']}, this release reads up to "
+            f"{EDIT_VERSION}; open it with the release that wrote it or a later one"
+        )
+    return found
+
+
+@contextmanager
+def _making_sense(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (IndexError, KeyError, TypeError, ValueError, msgpack.UnpackException) as error:
         raise CorruptionError(f"the manifest does not make sense: {error!r}", path, 0) from error
 
 

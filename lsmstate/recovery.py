@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 from cython_ext.sst_reader import Sst
 from lsmstate.errors import CorruptionError
-from lsmstate.manifest import Edit, Pointer, parse_pointer, schema_digest, unpack_edit
+from lsmstate.manifest import (
+    Edit,
+    Pointer,
+    names_in,
+    parse_pointer,
+    schema_digest,
+    unpack_edit,
+)
 from lsmstate.store import StreamSchema
 from lsmstate.store_checks import check_same_streams, pack_schemas, unpack_schemas
 from lsmstate.table_cache import TableCache
@@ -92,10 +99,8 @@ def named_by(open_table: Callable[[str], Sst], commit: str) -> Named:
     """``open_table`` opens a file of its directory by name. CorruptionError if the commit was
     never sealed: then no pointer can name it."""
     table = open_table(commit)
-    pointer = Pointer(commit, table.size, table.checksum)
-    edit = unpack_edit(table.section("edit"), pointer, None, table.path)
-    files = {commit} | {file.name for file in edit.files}
-    if edit.base is not None:
-        files |= named_by(open_table, parse_pointer(edit.base).name).files
-    parent = None if edit.parent is None else parse_pointer(edit.parent).name
-    return Named(frozenset(files), parent)
+    files, base, parent = names_in(table.section("edit"), table.path)
+    files.add(commit)
+    if base is not None:
+        files |= named_by(open_table, parse_pointer(base).name).files
+    return Named(frozenset(files), None if parent is None else parse_pointer(parent).name)

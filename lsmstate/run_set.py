@@ -30,9 +30,9 @@ from lsmstate.table_cache import table_cache
 from lsmstate.table_files import TableWriter
 from lsmstate.version import FileMeta, PartialMerge, Run, Version
 
-#: An attempt reads so many bytes for merges, for each byte it writes: three times what lazy
-#: leveling needs in the long run, so that a large merge is done long before the next is due.
-MERGES_PER_WRITE = 16
+#: An attempt reads so many bytes for merges, for each byte it writes: twice what lazy leveling
+#: needs in the long run, so that a large merge is done before the next is due.
+MERGES_PER_WRITE = 8
 #: But so many at least: some 40 ms.
 LEAST_MERGE_BYTES = 4 * MIB
 
@@ -170,7 +170,7 @@ class RunSet:
 
     def _part_bytes(self, left: int = LEAST_MERGE_BYTES) -> int:
         """Of files of a merge that is left between two of them: a few of them are paid for."""
-        return min(self._options.file_bytes, max(MIB, left // 8))
+        return min(self._options.file_bytes, max(MIB, left // 4))
 
     def pace(self, appended_bytes: int, memtable_bytes: int) -> None:
         """Pay for the merge that is under way or due, as far as nobody else did: as large a part

@@ -102,7 +102,7 @@ class TableWriter:
             table = self.begin_table(kind, base_sequence, names=names)
             while table.writer.consume(source, SLICE_BYTES, _EVERYTHING, False) == _PAUSED:
                 yield SLICE_BYTES
-            if self.options.syncs_commits:
+            if self.options.syncs_commits and self.options.background:
                 table.file.sync()  # most of it, so that whoever seals it waits for little
         return table
 

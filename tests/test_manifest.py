@@ -22,6 +22,7 @@ from lsmstate.manifest import (
     Edit,
     Pointer,
     changes_base,
+    names_in,
     pack_edit,
     parse_pointer,
     unpack_edit,
@@ -88,6 +89,23 @@ def test_an_edit_upon_a_base_comes_back(version, data):
     if base_runs:
         with pytest.raises(CorruptionError):
             unpacked(packed, {})
+
+
+@RELAXED
+@given(VERSIONS)
+def test_the_names_alone_are_those_of_the_edit(version):
+    edit = edit_of(version, base=str(OWN))
+    names, base, parent = names_in(pack_edit(edit, {}), "/somewhere/own.sst")
+    assert names == {file.name for file in edit.files}
+    assert (base, parent) == (edit.base, edit.parent)
+
+
+def test_names_of_what_makes_no_sense_are_errors():
+    for data in (b"", b"\x93", msgpack.packb({"format": 1, "runs": [[1, 2]]})):
+        with pytest.raises(CorruptionError):
+            names_in(data, "/somewhere/own.sst")
+    with pytest.raises(FormatVersionError, match="format 99"):
+        names_in(msgpack.packb({"format": 99}), "/somewhere/own.sst")
 
 
 def test_a_run_that_changed_under_its_number_is_described_again():
