@@ -20,6 +20,8 @@ cdef void close_builder(Builder* builder) noexcept nogil
 # Hands the builder's buffers over; whoever holds `array` releases it.
 cdef int export_builder(Builder* builder, ArrowArray* array) except -1 nogil
 cdef int grow_bytes(Builder* builder, int64_t extra) except -1 nogil
+# The end of a list, which must fit the type; strings and lists begin with a 0.
+cdef int push_offset(Builder* builder, int64_t value) except -1 nogil
 # Column `c` of a tile, whose sizes are read; the loop is here, not a call for each row.
 cdef int read_nested(Builder* builder, Py_ssize_t c, Tile* tile, Place* place) except -1 nogil
 # Raises CorruptionError.

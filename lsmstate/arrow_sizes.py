@@ -9,17 +9,32 @@ import pyarrow.compute as pc
 
 Sizes = npt.NDArray[np.int64]
 
+_ZERO = pa.scalar(0, pa.int32())
+
 
 def row_sizes(batch: pa.RecordBatch) -> Sizes:
     """Bytes of Arrow data per row: values, offsets, one byte per column and row for nulls.
 
     Exact for flat types and lists of them, at least the right order for all others. Cost: a few
-    vector operations per column.
+    vector operations per column of variable width.
     """
-    total = np.zeros(batch.num_rows, dtype=np.int64)
-    for column in batch.columns:
-        total += _sizes(column)
-    return total
+    return RowSizes(batch.schema)(batch)
+
+
+class RowSizes:
+    """``row_sizes`` of batches with one schema, whose types are looked at once."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        widths = [_fixed_width(kind) for kind in schema.types]
+        self._fixed = sum(width for width in widths if width is not None)
+        self._varying = [column for column, width in enumerate(widths) if width is None]
+
+    def __call__(self, batch: pa.RecordBatch) -> Sizes:
+        """Bytes of each row."""
+        total = np.full(batch.num_rows, self._fixed, dtype=np.int64)
+        for column in self._varying:
+            total += _sizes(batch.column(column))
+        return total
 
 
 def pieces_of(sizes: Sizes, max_bytes: int) -> Iterator[slice]:
@@ -38,11 +53,10 @@ def least_row_bytes(schema: pa.Schema) -> int:
     return sum(int(_sizes(pa.nulls(1, field.type))[0]) for field in schema)
 
 
-def _sizes(column: pa.Array) -> Sizes:
-    kind = column.type
-    count = len(column)
+def _fixed_width(kind: pa.DataType) -> int | None:
+    """Bytes of any value; None if they vary."""
     if pa.types.is_null(kind):
-        return np.zeros(count, dtype=np.int64)
+        return 0
     if pa.types.is_dictionary(kind):
         kind = kind.index_type
     if (
@@ -50,9 +64,18 @@ def _sizes(column: pa.Array) -> Sizes:
         or pa.types.is_decimal(kind)
         or pa.types.is_fixed_size_binary(kind)
     ):
-        return np.full(count, 1 + (kind.bit_width + 7) // 8, dtype=np.int64)
+        return 1 + (int(kind.bit_width) + 7) // 8
+    return None
+
+
+def _sizes(column: pa.Array) -> Sizes:
+    kind = column.type
+    count = len(column)
+    width = _fixed_width(kind)
+    if width is not None:
+        return np.full(count, width, dtype=np.int64)
     if _is_text(kind):
-        lengths = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+        lengths = pc.coalesce(pc.binary_length(column), _ZERO).to_numpy(zero_copy_only=False)
         return np.asarray(lengths, dtype=np.int64) + 9
     if pa.types.is_struct(kind):
         children = [_sizes(column.field(k)) for k in range(kind.num_fields)]

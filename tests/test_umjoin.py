@@ -26,6 +26,7 @@ from join_cases import (
 )
 from oracle import counted, joined
 
+from cython_ext.gather import Gatherer
 from cython_ext.key_codec import KeyCodec
 from joins.local.cross_product import Side, cross_product
 from joins.local.umjoin import SLICE_ROWS, UMJoin
@@ -189,12 +190,31 @@ def test_a_result_row_larger_than_a_piece_travels_alone():
         assert [piece.num_rows for piece in pieces] == [1, 1, 1]
 
 
+def test_results_have_the_types_of_the_streams_whatever_is_stored():
+    kinds = [pa.string_view(), pa.dictionary(pa.int8(), pa.string())]
+    schema = pa.schema([("id", pa.int64()), ("v", kinds[0]), ("d", kinds[1])])
+    words = pa.array(["x", "y"])
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([1, 1]), words.cast(kinds[0]), words.cast(kinds[1])], schema=schema
+    )
+    with MultiwayJoin({"a": schema, "b": pa.schema([("k", pa.int64())])}, on="a.id = b.k") as join:
+        found = [*join.process("a", batch)]
+        for _ in range(2):  # stored rows for one that arrives, and one that is stored
+            found += join.process("b", pa.record_batch({"k": [1]}))
+            found += join.process("a", batch)
+    assert {piece.schema.field(1).type for piece in found} == {kinds[0]}
+    assert {piece.schema.field(2).type for piece in found} == {kinds[1]}
+    rows = [sorted(piece.column(1).to_pylist()) for piece in found]
+    assert rows == [sorted(["x", "y"] * n) for n in (1, 1, 2, 2)]
+
+
 def test_more_combinations_than_can_be_numbered_are_refused():
     one = pa.RecordBatch.from_arrays([pa.array([1] * 10_000)], names=["x"])
     side = Side(one, np.array([0, 10_000]), row_sizes(one))
     schema = pa.schema([(f"x{n}", pa.int64()) for n in range(5)])
+    gatherer = Gatherer([one.schema] * 5, schema)
     with pytest.raises(MemoryLimitError, match=r"1\.0e\+20"):
-        next(cross_product([side] * 5, schema, 100))
+        next(cross_product([side] * 5, gatherer, 100))
 
 
 def test_a_batch_larger_than_a_slice():

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cython_ext.gather import Gatherer
 from joins.local.cross_product import Numbers, Side, cross_product
-from lsmstate.arrow_sizes import least_row_bytes, row_sizes
+from lsmstate.arrow_sizes import RowSizes, least_row_bytes
 from lsmstate.store import Probe
 
 
@@ -50,9 +51,10 @@ class Combiner:
         beside_bytes: int = 0,
     ) -> None:
         self._streams = tuple(streams)
-        self._schema = schema
+        self._gatherer = Gatherer(list(streams.values()), schema)
         self._piece_bytes = piece_bytes
         self._beside_bytes = beside_bytes
+        self._row_sizes = {name: RowSizes(rows) for name, rows in streams.items()}
         self._least_bytes = {name: least_row_bytes(rows) for name, rows in streams.items()}
 
     def combined(
@@ -86,10 +88,10 @@ class Combiner:
         fetched = {}
         for name, probe in probes.items():
             pieces = list(probe.fetch(keys, self._piece_bytes))
-            rows = pa.concat_batches([piece.rows for piece in pieces])
+            rows = pieces[0].rows if len(pieces) == 1 else pa.concat_batches(p.rows for p in pieces)
             counts = probe.counts[keys]
             assert rows.num_rows == counts.sum(), f"{name}: fetched other rows than were counted"
-            fetched[name] = Side(rows, starts_of(counts), row_sizes(rows))
+            fetched[name] = Side(rows, starts_of(counts), self._row_sizes[name](rows))
         return self._product(at_hand, keys, fetched)
 
     def _hot(
@@ -110,9 +112,9 @@ class Combiner:
             if rows is None:
                 stack.pop()
                 continue
-            sides[names[len(stack) - 1]] = Side(
-                rows, np.array([0, rows.num_rows], dtype=np.int64), row_sizes(rows)
-            )
+            name = names[len(stack) - 1]
+            starts = np.array([0, rows.num_rows], dtype=np.int64)
+            sides[name] = Side(rows, starts, self._row_sizes[name](rows))
             if len(stack) < len(names):
                 name = names[len(stack)]
                 stack.append(self._pieces(probes[name], key, weight[name]))
@@ -133,7 +135,7 @@ class Combiner:
         ]
         if self._beside_bytes:
             sides[0] = replace(sides[0], sizes=sides[0].sizes + self._beside_bytes)
-        return cross_product(sides, self._schema, self._piece_bytes)
+        return cross_product(sides, self._gatherer, self._piece_bytes)
 
     def _weights(self, stream: str, probe: Probe) -> Numbers:
         """Bytes that the rows of each key take when fetched: an estimate, never far too low."""

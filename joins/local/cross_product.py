@@ -1,4 +1,4 @@
-"""The cross products of one group of keys, as index arrays, in pieces bounded in bytes.
+"""The cross products of one group of keys, in pieces bounded in bytes.
 
 A result is, per key, every combination of one row of each stream. Combinations are numbered: key
 by key, the last stream running fastest. A piece is a range of numbers; nothing larger than a piece
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cython_ext.gather import Gatherer
 from lsmstate.errors import MemoryLimitError
 
 Numbers = npt.NDArray[np.int64]
@@ -35,15 +36,17 @@ class Side:
 
 
 def cross_product(
-    sides: Sequence[Side], schema: pa.Schema, piece_bytes: int
+    sides: Sequence[Side], gatherer: Gatherer, piece_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    """All combinations of all keys, in pieces of at most ``piece_bytes`` of Arrow data or one row.
+    """All combinations of all keys, in pieces of at most ``piece_bytes`` of Arrow data or one row,
+    as ``gatherer`` makes them of the sides' rows.
 
     Cost: proportional to the result. Memory: one piece and 32,768 index entries per stream.
     """
     counts = [np.diff(side.starts) for side in sides]
     ends = np.cumsum(_combinations(counts))
     total = int(ends[-1]) if len(ends) else 0
+    sources = gatherer.sources([side.rows for side in sides])
     first = 0
     block_rows = _BLOCK_ROWS
     while first < total:
@@ -58,7 +61,8 @@ def cross_product(
             stop = max(stop, start + 1)
             if stop >= last - first and last < total and start > 0:
                 break  # not full: the next block begins with these
-            yield _gathered(sides, [place[start:stop] for place in places], schema)
+            at = [_rows(side, place[start:stop]) for side, place in zip(sides, places, strict=True)]
+            yield sources.gather(at)
             start = stop
         first += start
         # Wide rows: work out no more indices than a few pieces need.
@@ -95,11 +99,5 @@ def _places(
     return places
 
 
-def _gathered(
-    sides: Sequence[Side], places: Sequence[Numbers], schema: pa.Schema
-) -> pa.RecordBatch:
-    columns: list[pa.Array] = []
-    for side, place in zip(sides, places, strict=True):
-        rows = place if side.order is None else side.order[place]
-        columns.extend(side.rows.take(pa.array(rows)).columns)
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+def _rows(side: Side, places: Numbers) -> Numbers:
+    return places if side.order is None else side.order[places]

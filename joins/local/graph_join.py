@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
+from cython_ext.gather import Gatherer
 from cython_ext.key_codec import KeyBatch, KeyCodec
 from joins.graph_spec import GraphSpec, Index
 from joins.key_types import cast_key
@@ -55,6 +56,10 @@ class GraphJoin:
         self._piece_bytes = piece_bytes
         self._codecs: dict[tuple[int, ...], KeyCodec] = {}
         self._least_bytes = {name: least_row_bytes(schema) for name, schema in spec.streams.items()}
+        shown = [
+            pa.schema(list(schema)[: spec.shown[name]]) for name, schema in spec.streams.items()
+        ]
+        self._gatherer = Gatherer(shown, spec.output_schema)
         self._probe_order = probe_order or ProbeOrder()
         self._unfinished: Results | None = None
 
@@ -225,12 +230,10 @@ class GraphJoin:
         """Whole combinations as rows, in pieces."""
         streams = [(found.bound[name], self._spec.shown[name]) for name in self._spec.streams]
         sizes = sum((bound.sizes[bound.at] for bound, _ in streams), np.int64(0))
+        shown = [bound.rows.select(range(count)) for bound, count in streams]
+        sources = self._gatherer.sources(shown)
         for piece in pieces_of(np.asarray(sizes), self._piece_bytes):
-            columns: list[pa.Array] = []
-            for bound, shown in streams:
-                at = pa.array(bound.at[piece])
-                columns.extend(column.take(at) for column in bound.rows.columns[:shown])
-            yield pa.RecordBatch.from_arrays(columns, schema=self._spec.output_schema)
+            yield sources.gather([bound.at[piece] for bound, _ in streams])
 
 
 @dataclass(frozen=True, slots=True)

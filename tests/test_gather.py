@@ -1,0 +1,95 @@
+"""Gathered rows are what pyarrow's take gives, whatever the types."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from arrow_cases import batches
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cython_ext.errors import InvalidArgumentError
+from cython_ext.gather import Gatherer
+from cython_ext.row_codec import RowCodec
+
+
+def places(*numbers: int) -> np.ndarray:
+    return np.array(numbers, dtype=np.int64)
+
+
+def side_by_side(*sides: pa.RecordBatch) -> tuple[Gatherer, pa.Schema]:
+    schema = pa.schema(
+        [
+            field.with_name(f"{number}_{field.name}")
+            for number, side in enumerate(sides)
+            for field in side.schema
+        ]
+    )
+    return Gatherer([side.schema for side in sides], schema), schema
+
+
+@st.composite
+def gatherings(draw: st.DrawFn) -> tuple[list[pa.RecordBatch], list[np.ndarray]]:
+    """Batches, and as many places of each."""
+    sides = draw(st.lists(batches(maps=True, most=6), min_size=1, max_size=3))
+    count = draw(st.integers(0, 12)) if all(side.num_rows for side in sides) else 0
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    return sides, [rng.integers(0, max(1, side.num_rows), count) for side in sides]
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(gatherings())
+def test_gathered_rows_are_those_of_the_places(gathering):
+    sides, at = gathering
+    gatherer, schema = side_by_side(*sides)
+    found = gatherer.sources(sides).gather(at)
+    assert found.schema == schema
+    found.validate(full=True)
+    codec = RowCodec(schema)
+    encoded = codec.encode(found).to_pylist() if len(schema) else []
+    for row, side_places in enumerate(zip(*at, strict=True) if encoded else ()):
+        parts = [side.slice(place, 1) for side, place in zip(sides, side_places, strict=True)]
+        one = pa.RecordBatch.from_arrays([c for part in parts for c in part.columns], schema=schema)
+        assert codec.encode(one).to_pylist() == [encoded[row]]
+
+
+def test_a_slice_of_a_batch_is_gathered_by_its_own_places():
+    batch = pa.record_batch({"n": [1, None, 3, 4], "t": ["a", "bb", None, "dddd"]}).slice(1)
+    gatherer, schema = side_by_side(batch)
+    found = gatherer.sources([batch]).gather([places(2, 0, 0)])
+    assert found == pa.RecordBatch.from_pylist(
+        [{"0_n": 4, "0_t": "dddd"}, *[{"0_n": None, "0_t": "bb"}] * 2], schema=schema
+    )
+
+
+def test_what_a_null_hides_is_not_copied():
+    offsets = np.array([0, 100, 101], dtype=np.int32)
+    buffers = [pa.py_buffer(b"\2"), pa.py_buffer(offsets), pa.py_buffer(b"x" * 101)]
+    hidden = pa.Array.from_buffers(pa.string(), 2, buffers)
+    batch = pa.record_batch([hidden], ["t"])
+    gatherer, _ = side_by_side(batch)
+    found = gatherer.sources([batch]).gather([places(0, 1, 0)]).column(0)
+    assert found.to_pylist() == [None, "x", None]
+    assert found.buffers()[2].size == 1
+
+
+@pytest.mark.parametrize("place", [-1, 2])
+def test_a_place_that_is_not_there(place):
+    batch = pa.record_batch({"n": [1, 2]})
+    gatherer, _ = side_by_side(batch, batch)
+    with pytest.raises(IndexError, match=rf"side 1: place {place} of 2 rows"):
+        gatherer.sources([batch, batch]).gather([places(0), places(place)])
+
+
+def test_sides_and_places_must_agree():
+    batch = pa.record_batch({"n": [1, 2]})
+    gatherer, schema = side_by_side(batch, batch)
+    with pytest.raises(InvalidArgumentError, match="are not those of the schema"):
+        Gatherer([batch.schema], schema)
+    with pytest.raises(InvalidArgumentError, match="1 batches for 2 sides"):
+        gatherer.sources([batch])
+    with pytest.raises(InvalidArgumentError, match=r"\(n: string\)"):
+        gatherer.sources([batch, pa.record_batch({"n": ["a"]})])
+    with pytest.raises(InvalidArgumentError, match="places of 1 sides, not of 2"):
+        gatherer.sources([batch, batch]).gather([places(0)])
+    with pytest.raises(InvalidArgumentError, match="2 places in side 0, 1 in side 1"):
+        gatherer.sources([batch, batch]).gather([places(0, 1), places(0)])
