@@ -62,6 +62,9 @@ def holds(bound: Bound, later: pa.Array, earlier: pa.Array) -> npt.NDArray[np.bo
     last, first = (_ticks(column, unit) for column in (later, earlier))
     most = bound.most_us * (1000 if unit == "ns" else 1) - int(bound.is_strict)
     least, greatest = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    if abs(most) > greatest:  # 292 years of nanoseconds: two time stamps may lie further apart
+        differences = last.astype(object) - first.astype(object)
+        return np.asarray(known & (differences <= most).astype(np.bool_))
     if most >= 0:
         limit = np.where(first > greatest - most, greatest, first + np.int64(most))
         return np.asarray(known & (last <= limit))

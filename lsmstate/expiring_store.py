@@ -54,6 +54,9 @@ from lsmstate.store_writes import StoreWrites
 
 _MOVED_BYTES = 256 << 10
 
+#: A key, null or encoded, and an encoded row.
+_Row = tuple[bytes | None, bytes]
+
 
 class LaneReads(StoreReads):
     """Reads of streams, with expiry and without, out of a store or a snapshot of one."""
@@ -235,7 +238,9 @@ class ExpiringStore(LaneReads, StoreWrites):
         """See store.MultimapStore.write."""
         states = {name: lane.state for name, lane in self._lanes.items()}
         try:
-            planned = [part for mutation in mutations for part in self._planned(mutation)]
+            planned: list[Mutation] = []
+            for mutation in mutations:
+                planned += self._planned(mutation, planned)
             changed = [
                 lane.saved(lane.state)
                 for name, lane in self._lanes.items()
@@ -249,8 +254,9 @@ class ExpiringStore(LaneReads, StoreWrites):
         self._extra_rows += len(changed)
         return stored - len(changed)
 
-    def _planned(self, mutation: Mutation) -> list[Mutation]:
-        """The same in the slots. The lane's state is that with the rows in it."""
+    def _planned(self, mutation: Mutation, before: Sequence[Mutation]) -> list[Mutation]:
+        """The same in the slots, after what the write does ``before``. The lane's state is that
+        with the rows in it."""
         lane = self._lane(mutation.stream)
         if lane is None:
             return [mutation]
@@ -268,14 +274,14 @@ class ExpiringStore(LaneReads, StoreWrites):
             places, lane.state = lane.placed(rows)
             planned += _in_slots("append", lane, places, encoded, rows)
         elif rows is not None and kind == "retract":
-            places, lane.state = self._retracted(lane, encoded, rows)
+            places, lane.state = self._retracted(lane, encoded, rows, before)
             planned += _in_slots("retract", lane, places, encoded, rows)
         elif kind != "delete" or rows is not None:
             planned.append(mutation._replace(stream=lane.names[0]))  # to be refused
         return planned
 
     def _retracted(
-        self, lane: Lane, keys: KeyBatch, rows: pa.RecordBatch
+        self, lane: Lane, keys: KeyBatch, rows: pa.RecordBatch, earlier: Sequence[Mutation]
     ) -> tuple[npt.NDArray[np.int64], LaneState]:
         """The slot of each retraction, and the state with them in it: where its row is, or will be
         put. A row that is kept may be where it was before it was due."""
@@ -287,14 +293,14 @@ class ExpiringStore(LaneReads, StoreWrites):
         for slot in np.unique(before[looked_for]):
             asked = np.flatnonzero(looked_for & (before == slot))
             some = rows.take(pa.array(asked))
-            held = _held(self._inner, lane, lane.names[slot], keys.take(asked), some)
+            held = _held(self._inner, lane, lane.names[slot], keys.take(asked), some, earlier)
             places[asked[held]] = slot
             if not (held | kept[asked]).all():
                 row = some.slice(int(np.flatnonzero(~(held | kept[asked]))[0]), 1).to_pylist()[0]
                 raise InvalidArgumentError(
                     f"stream {lane.schema.name!r}: a retraction of {str(row)[:200]}, which is not "
                     "stored, cannot wait for it: its time lies out of the buckets around the "
-                    "watermark; retract it in a write after the one that appends it"
+                    "watermark; append it first"
                 )
         return places, state
 
@@ -431,22 +437,50 @@ def _in_slots(
 
 
 def _held(
-    store: StoreReader, lane: Lane, slot: str, keys: KeyBatch, rows: pa.RecordBatch
+    store: StoreReader,
+    lane: Lane,
+    slot: str,
+    keys: KeyBatch,
+    rows: pa.RecordBatch,
+    earlier: Sequence[Mutation],
 ) -> npt.NDArray[np.bool_]:
-    """Which of the rows a slot holds, of equal ones as many as it does; no matter with null keys,
-    which are never stored. Cost: what it holds of the keys is read, a piece at a time."""
+    """Which of the rows a slot holds after ``earlier`` changes, of equal ones as many as it does;
+    no matter with null keys, which are never stored. Cost: what it holds of the keys is read, a
+    piece at a time."""
     asked = list(zip(keys.to_pylist(), lane.row_codec.encode(rows).to_pylist(), strict=True))
-    wanted = set(asked)
     distinct, _ = keys.distinct()
     names = distinct.to_pylist()
-    stored: Counter[tuple[bytes | None, bytes]] = Counter()
+    stored: Counter[_Row] = Counter(dict.fromkeys(asked, 0))
     probe = store.probe(slot, distinct)
     for found in probe.fetch(np.flatnonzero(probe.counts), _MOVED_BYTES):
         encoded = lane.row_codec.encode(found.rows).to_pylist()
         here = zip((names[place] for place in found.positions.tolist()), encoded, strict=True)
-        stored.update(row for row in here if row in wanted)
+        stored.update(row for row in here if row in stored)
+    for mutation in earlier:
+        if mutation.stream == slot:
+            _replay(mutation, lane, stored)
     held = np.zeros(len(asked), dtype=np.bool_)
     for place, row in enumerate(asked):
         held[place] = row[0] is None or stored[row] > 0
         stored[row] -= 1
     return held
+
+
+def _replay(mutation: Mutation, lane: Lane, stored: Counter[_Row]) -> None:
+    """What a change of a slot makes of the numbers of some rows in it."""
+    kind, _, keys, rows = mutation
+    if isinstance(keys, KeyBounds):
+        low, high = key_range(lane.schema, *keys)
+        for row in stored:
+            if row[0] is not None and low <= row[0] and (high is None or row[0] < high):
+                stored[row] = 0
+        return
+    names = encoded_keys(lane.schema, lane.codec, keys).to_pylist()
+    if rows is None:
+        gone = set(names)
+        stored.update({row: -count for row, count in stored.items() if row[0] in gone})
+        return
+    step = 1 if kind == "append" else -1
+    for row in zip(names, lane.row_codec.encode(rows).to_pylist(), strict=True):
+        if row in stored:
+            stored[row] += step

@@ -12,7 +12,7 @@ from expiring_cases import (
 )
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.store import Mutation
+from lsmstate.store import KeyBounds, Mutation
 
 
 @pytest.fixture(params=BACKENDS)
@@ -94,6 +94,37 @@ def test_one_out_of_the_ring_cannot_wait(tmp_path, backend):
             retract(store, near, far, far)
         assert all_ids(store) == [1, 2]
         assert retract(store, near, far) == 2
+        assert all_ids(store) == []
+
+
+def test_it_sees_what_its_own_write_did_before(tmp_path, backend):
+    near, far = (1, 1, 1000), (1, 2, 1000 + 10 * LIFE)
+    rows, keys = batch(far)
+    append, retraction = (
+        Mutation("append", "timed", keys, rows),
+        Mutation("retract", "timed", keys, rows),
+    )
+    delete = Mutation("delete", "timed", keys)
+    everything = Mutation("delete_range", "timed", KeyBounds())
+    with opened(tmp_path, backend) as store:
+        store.append("timed", *batch(near))
+        assert store.write([append, append, retraction]) == 3
+        assert all_ids(store) == [1, 2]
+        for taken in (retraction, delete, everything):
+            with pytest.raises(InvalidArgumentError, match="append it first"):
+                store.write([taken, retraction])
+        assert store.write([delete, append, retraction]) == 2
+        assert all_ids(store) == []
+
+
+def test_two_in_one_write_take_a_kept_row_from_either_place(tmp_path, backend):
+    row = (1, 2, 1000)
+    rows, keys = batch(row)
+    with opened(tmp_path, backend, keep=even) as store:
+        store.append("timed", rows, keys)
+        store.advance("timed", 1000 + LIFE)
+        store.append("timed", rows, keys)  # due by now, so it lies elsewhere
+        assert store.write([Mutation("retract", "timed", keys, rows)] * 2) == 2
         assert all_ids(store) == []
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import resource
 from contextlib import closing
 
 import hypothesis.strategies as st
@@ -177,6 +178,27 @@ def test_a_hot_key_comes_in_bounded_pieces(tmp_path):
             assert row_sizes(piece).sum() <= 20_000
             np.add.at(seen, piece.column("price").to_numpy().astype(int), 1)
         assert seen.tolist() == [600] * 200
+
+
+def test_a_large_key_is_not_copied_for_each_combination(tmp_path):
+    """A key of 200 KB in 2,000 combinations would be 400 MB."""
+    text, number = pa.string(), pa.int64()
+    streams = {
+        "a": pa.schema([("x", number), ("y", text)]),
+        "b": pa.schema([("x", number)]),
+        "c": pa.schema([("y", text), ("z", number)]),
+    }
+    spec = create_spec(streams, "a.x = b.x AND a.y = c.y")
+    key = "k" * 200_000
+    with closing(attempt(tmp_path, spec, "memory")) as store:
+        join = GraphJoin(spec, store)
+        for name, row in (("a", {"x": 1, "y": key}), ("c", {"y": key + "!", "z": 3})):
+            list(join.process(name, pa.RecordBatch.from_pylist([row], schema=streams[name])))
+        many = pa.RecordBatch.from_pylist([{"x": 1}] * 2000, schema=streams["b"])
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        assert list(join.process("b", many)) == []
+        grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        assert grown_kib < 100_000
 
 
 def test_streams_that_nothing_connects_are_refused():

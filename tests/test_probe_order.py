@@ -22,7 +22,8 @@ from joins.spec import JoinSpec
 class Simulated:
     """A join of one stream with others of known rates and costs, on a clock of its own."""
 
-    def __init__(self, rates, costs=None, keys=1000):
+    def __init__(self, rates, costs=None, keys=1000, filters=None):
+        self.filters = filters
         self.rates = rates
         self.costs = costs or dict.fromkeys(rates, 1e-6)
         self.keys = keys
@@ -31,7 +32,7 @@ class Simulated:
 
     def slice(self):
         """One slice; returns the order in which the streams were to be asked."""
-        names = self.order.order("s", list(self.rates))
+        names = self.order.order("s", list(self.rates), self.filters)
         left = self.keys
         for name in names:
             self.now += left * self.costs[name]
@@ -62,6 +63,14 @@ def test_cost_and_rate_are_weighed():
     join.costs["selective"] = 9e-6
     join.usual(4 * FADING_KEYS // join.keys)
     assert join.usual() == ("cheap", "selective")
+
+
+def test_a_stream_that_refuses_no_key_is_never_first_and_the_others_are_measured():
+    rates = {"outer": 1.0, "dear": 0.5, "cheap": 0.5}
+    costs = {"outer": 1e-9, "dear": 5e-6, "cheap": 1e-6}
+    join = Simulated(rates, costs, filters={"dear", "cheap"})
+    assert {join.slice()[-1] for _ in range(5)} == {"outer"}
+    assert join.usual() == ("cheap", "dear", "outer")
 
 
 def test_a_single_slow_look_up_changes_nothing():

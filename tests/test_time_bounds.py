@@ -82,6 +82,16 @@ def test_conditions_that_are_no_intervals_of_time_stamps_are_left() -> None:
         time_bounds(streams, ["a.et <= b.at"])
 
 
+def test_an_interval_longer_than_nanoseconds_count_is_judged_exactly() -> None:
+    century = 100 * 365 * 24 * HOUR
+    times = pa.timestamp("ns")
+    last = pa.array([2**63 - 1, 2**63 - 1, None], times)
+    first = pa.array([-(2**63), 0, 0], times)
+    assert holds(Bound(A, B, 6 * century), last, first).tolist() == [True, True, False]
+    assert holds(Bound(A, B, 4 * century), last, first).tolist() == [False, True, False]
+    assert holds(Bound(B, A, -4 * century), first, last).tolist() == [True, False, False]
+
+
 def test_how_long_rows_are_needed_follows_through_other_streams() -> None:
     bounds = [Bound(B, A, HOUR), Bound(A, B, 5 * MINUTE), Bound(C, A, 10 * MINUTE), Bound(A, C, 0)]
     times = dict.fromkeys("abc", "ts")

@@ -146,8 +146,7 @@ class ChangeJoin:
             keys = keys[changed.had != changed.has]
         probes: dict[str, Probe] = {}
         others = [name for name in self._spec.streams if name != stream]
-        order = self._probe_order.order(stream, others)
-        for other in sorted(order, key=lambda name: name not in self._required):
+        for other in self._probe_order.order(stream, others, self._required):
             if len(keys) == 0:
                 return
             probe = probes[other] = self._store.probe(other, changed.keys, keys)

@@ -159,8 +159,9 @@ class GraphJoin:
             if len(found) == 0:
                 break
             index = reach[name]
-            keys = self._encode(index.classes, self._keys(found, index.classes))
-            distinct, groups = _grouped(keys)
+            keys, at = self._keys(found, index.classes)
+            distinct, groups = _grouped(self._encode(index.classes, keys))
+            groups = groups[at]
             probe = self._store.probe(index.name, distinct)
             present = int(np.count_nonzero(probe.counts))
             self._probe_order.record(asking, name, len(distinct), present)
@@ -198,22 +199,30 @@ class GraphJoin:
         grown = found.with_bound(name, bound)
         if not rest:
             return grown
-        here = self._keys(found, rest)
-        there = self._keys(Combinations({name: bound}, {}), rest)
-        both = pa.Table.from_batches([here, there]).combine_chunks().to_batches()[0]
-        _, groups = _grouped(self._encode(tuple(rest), both))
-        return grown.take(np.flatnonzero(groups[: len(found)] == groups[len(found) :]))
+        here, here_at = self._keys(found, rest)
+        there, there_at = self._keys(Combinations({name: bound}, {}), rest)
+        _, groups = _grouped(self._encode(tuple(rest), pa.concat_batches([here, there])))
+        agrees = groups[here_at] == groups[here.num_rows + there_at]
+        return grown.take(np.flatnonzero(agrees))
 
-    def _keys(self, found: "Combinations", classes: Sequence[int]) -> pa.RecordBatch:
-        """Per combination its values of the classes, from whichever bound row holds them."""
+    def _keys(
+        self, found: "Combinations", classes: Sequence[int]
+    ) -> tuple[pa.RecordBatch, Numbers]:
+        """The values that the combinations have of the classes, from whichever bound rows hold
+        them, and which of them each has. A key may be large and in many combinations: it is copied
+        once for the rows that hold it together."""
+        holders = [
+            next(name for name in found.bound if name in self._spec.classes[number].columns)
+            for number in classes
+        ]
+        examples, at = _distinct_places([found.bound[name].at for name in dict.fromkeys(holders)])
         columns = []
-        for number in classes:
+        for number, holder in zip(classes, holders, strict=True):
             key_class = self._spec.classes[number]
-            holder = next(name for name in found.bound if name in key_class.columns)
             bound = found.bound[holder]
-            column = bound.rows.column(key_class.columns[holder]).take(pa.array(bound.at))
+            column = bound.rows.column(key_class.columns[holder]).take(pa.array(bound.at[examples]))
             columns.append(cast_key(column, key_class.type))
-        return pa.RecordBatch.from_arrays(columns, schema=self._spec.key_schema(classes))
+        return pa.RecordBatch.from_arrays(columns, schema=self._spec.key_schema(classes)), at
 
     def _encode(self, classes: tuple[int, ...], keys: pa.RecordBatch) -> KeyBatch:
         if classes not in self._codecs:
@@ -290,6 +299,20 @@ def _grouped(keys: KeyBatch) -> tuple[KeyBatch, Numbers]:
     groups = np.empty(len(keys), dtype=np.int64)
     groups[keys.order] = np.repeat(np.arange(len(distinct), dtype=np.int64), np.diff(starts))
     return distinct, groups
+
+
+def _distinct_places(places: Sequence[Numbers]) -> tuple[Numbers, Numbers]:
+    """Of combinations, each of which holds one place out of every array: one example of each
+    different one, and per combination which of these it is."""
+    seen = np.zeros(int(places[0].max(initial=-1)) + 1, dtype=np.bool_)
+    seen[places[0]] = True
+    groups = (np.cumsum(seen) - 1)[places[0]]
+    for more in places[1:]:
+        pairs = groups * (int(more.max(initial=0)) + 1) + more
+        groups = np.unique(pairs, return_inverse=True)[1]
+    examples = np.empty(int(groups.max(initial=-1)) + 1, dtype=np.int64)
+    examples[groups] = np.arange(len(groups))
+    return examples, groups
 
 
 def _pairs(

@@ -13,7 +13,7 @@ first now and then. The order never changes a result: a key passes all filters o
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 
 #: Measurements fade to a half as so many keys arrive.
@@ -62,16 +62,23 @@ class ProbeOrder:
         self._arrivals: dict[str, _Arrivals] = {}
         self._start = 0.0
 
-    def order(self, asking: str, others: Iterable[str]) -> list[str]:
-        """The streams to look a slice's keys up in, one after the other. To be called once a
-        slice, ``record`` after each look-up."""
+    def order(
+        self, asking: str, others: Iterable[str], filters: Container[str] | None = None
+    ) -> list[str]:
+        """The streams to look a slice's keys up in, one after the other: those that refuse keys,
+        ``filters`` (default: all), before the rest. To be called once a slice, ``record`` after
+        each look-up."""
         arrivals = self._arrivals.setdefault(asking, _Arrivals())
         arrivals.slices += 1
         known = {name: self._of(asking, name) for name in others}
         costs = [m.cost for m in known.values() if m.cost is not None]
         mean = sum(costs) / len(costs) if costs else 1.0
         names = sorted(known, key=lambda name: _rank(known[name], mean))
-        due = next((name for name in names if _is_due(known[name], arrivals.slices)), None)
+        if filters is not None:
+            names.sort(key=lambda name: name not in filters)
+        # One that refuses nothing comes first only where nothing else is asked.
+        may_lead = [name for name in names if filters is None or name in filters] or names
+        due = next((name for name in may_lead if _is_due(known[name], arrivals.slices)), None)
         if due is not None:
             names.remove(due)
             names.insert(0, due)
