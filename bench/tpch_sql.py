@@ -86,7 +86,7 @@ def _row(spark: Any, streams: Streams, name: str, home: Path) -> str:
     cells = [
         name,
         " + ".join(map(str, found.groups)) or "none",
-        " + ".join(map(str, found.merged)) or "none",
+        " + ".join(map(str, found.merged)) or f"none: {found.note}",
         *_operator(found.explanation),
         mode,
         _equal(streams, sql, mode, found, home),

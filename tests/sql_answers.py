@@ -32,6 +32,8 @@ class Answers:
     """Inputs of every group of joins that the conversion found, the largest first."""
     merged: list[int]
     """Inputs of those that the operator runs."""
+    note: str
+    """Why joins were left to Spark."""
 
 
 @contextmanager
@@ -78,7 +80,7 @@ def answers(spark: Any, sql: str, mode: str, home: Path, **options: Any) -> Answ
         merged = [len(found.inputs) for found in conversion.multi_joins]
         explanation = query.explain_multiway()
     groups = [len(m.inputs) for tree in trees for m in two_step_convert(tree).multi_joins]
-    return Answers(after, explanation, sorted(groups, reverse=True), merged)
+    return Answers(after, explanation, sorted(groups, reverse=True), merged, query.note)
 
 
 def expected(streams: Streams, sql: str, number: int) -> Rows:
