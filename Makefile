@@ -10,6 +10,8 @@ BACKEND ?= lsm
 JSON ?=
 # Releases of PySpark that SQL and DataFrames are converted on; `make spark-releases` tests them.
 SPARK_RELEASES ?= 4.0.5 4.1.4 4.2.1 4.3.0
+# Processes that run the tests, each with a Spark session of its own; a file of tests stays in one.
+JOBS ?= 2
 # Further arguments of pytest, e.g. ARGS="-k layers".
 ARGS ?=
 
@@ -48,7 +50,7 @@ kafka-demo: check-all $(STAMPS)/release $(STAMPS)/installed
 	@$(BIN)/lsmstate demo --kafka --scale $(SF) --memory $(CAP) --batches $(BATCHES) --backend $(BACKEND) $(if $(JSON),--json)
 
 test: check-all build lint types
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 stress: check-all build
 	@$(BIN)/python -m pytest -m stress $(ARGS)

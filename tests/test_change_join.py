@@ -298,7 +298,7 @@ def test_a_stream_that_changes_no_others_results_is_not_asked_for_its_own_rows(t
         ({"changes": {"q": "op"}}, "no stream 'q'"),
         ({"changes": {"p": "ops"}}, "no column 'ops' in stream 'p'; did you mean 'op'"),
         ({"algorithm": "tree"}, "leave algorithm out"),
-        ({"event_time": {"o": "at"}}, "go with inner joins of rows that stay"),
+        ({"event_time": {"o": "at"}}, "goes with inner joins of rows that stay"),
         ({"changes": {}}, "the inputs have one already"),
     ],
 )
