@@ -183,12 +183,13 @@ class Merge(FileJob):
     def step_to_file_end(self, max_bytes: int) -> bool:
         """As step, and then to the end of a file."""
         is_over = self.step(max_bytes)
-        while not is_over and self._is_inside_file:
+        while not is_over and self.is_inside_file:
             is_over = self.step(1)
         return is_over
 
     @property
-    def _is_inside_file(self) -> bool:
+    def is_inside_file(self) -> bool:
+        """Whether a file was begun that is not sealed."""
         finished = self.files[-1].name if self.files else ""  # the first one may take more
         return bool(self.names) and self.names[-1] != finished
 

@@ -35,6 +35,8 @@ from lsmstate.version import FileMeta, PartialMerge, Run, Version
 MERGES_PER_WRITE = 8
 #: But so many at least: some 40 ms.
 LEAST_MERGE_BYTES = 4 * MIB
+#: A commit goes on with a merge to the end of a file, so files of one that is left are no larger.
+MOST_PART_BYTES = 8 * MIB
 
 
 class RunSet:
@@ -125,15 +127,30 @@ class RunSet:
             self._step(EVERYTHING)
 
     def compact_for(self, written_bytes: int) -> None:
-        """Attempts: pay for the merges that are due as far as it is in proportion to what this
-        one wrote. What is left of a large merge is gone on with by the next attempts."""
+        """Attempts, before the commit: pay for the merges that are due as far as it is in
+        proportion to what this one wrote. What is left of a large merge is gone on with by the
+        next attempts."""
         left = max(LEAST_MERGE_BYTES, MERGES_PER_WRITE * written_bytes) - self._paid_bytes
+        if self._merge is not None and self._merge.is_inside_file:
+            left = max(1, left)  # a file that is left unfinished was written for nothing
         while left > 0 and (merge := self._due_merge(left)) is not None:
-            before = merge.done_bytes
-            self._step(left, merge)
-            paid = max(1, merge.done_bytes - before)
-            self._paid_bytes += paid
-            left -= paid
+            left -= self._pay(merge, left)
+
+    def pay_ahead(self, appended_bytes: int, written_bytes: int) -> None:
+        """Attempts that write more than a memtable: this append's part of what ``compact_for``
+        would pay for all that was written so far. So neither one append nor the commit pays all."""
+        due = MERGES_PER_WRITE * written_bytes - self._paid_bytes
+        part = min(due, MERGES_PER_WRITE * appended_bytes)
+        if part > 0 and (merge := self.begin_merge(due, may_be_left=True)) is not None:
+            self._pay(merge, part, to_file_end=False)
+
+    def _pay(self, merge: Merge, max_bytes: int, *, to_file_end: bool = True) -> int:
+        """Go on with a merge; how many bytes were read, one at least."""
+        before = merge.done_bytes
+        self._step(max_bytes, merge, to_file_end=to_file_end)
+        paid = max(1, merge.done_bytes - before)
+        self._paid_bytes += paid
+        return paid
 
     def _due_merge(self, left: int) -> Merge | None:
         """The one to pay for next. While a large one is under way, smaller ones of newer runs come
@@ -170,7 +187,7 @@ class RunSet:
 
     def _part_bytes(self, left: int = LEAST_MERGE_BYTES) -> int:
         """Of files of a merge that is left between two of them: a few of them are paid for."""
-        return min(self._options.file_bytes, max(MIB, left // 4))
+        return min(self._options.file_bytes, MOST_PART_BYTES, max(MIB, left // 4))
 
     def pace(self, appended_bytes: int, memtable_bytes: int) -> None:
         """Pay for the merge that is under way or due, as far as nobody else did: as large a part
@@ -194,18 +211,18 @@ class RunSet:
         while len(self.version.runs) > most and self.begin_merge() is not None:
             self._step(EVERYTHING)
 
-    def begin_merge(self, left: int = EVERYTHING) -> Merge | None:
+    def begin_merge(self, left: int = EVERYTHING, *, may_be_left: bool = False) -> Merge | None:
         """The merge under way; begins the one that is due, of which an attempt pays for ``left``
-        bytes."""
+        bytes, not all at once if it ``may_be_left``."""
         if self._merge is None:
             task = pick(self.version.runs, self._options)
             if task is not None:
-                self._begin(task, left)
+                self._begin(task, left, may_be_left=may_be_left)
         return self._merge
 
-    def _begin(self, task: Task, left: int) -> None:
+    def _begin(self, task: Task, left: int, *, may_be_left: bool = False) -> None:
         runs = self.version.runs[task.start : task.end]
-        is_partial = self._owner.single_commit and raw_bytes_of(runs) > left
+        is_partial = self._owner.single_commit and (may_be_left or raw_bytes_of(runs) > left)
         file_bytes = self._part_bytes(left) if is_partial else None
         source = self._merged(task, runs, is_partial=is_partial)
         self._merge = Merge(task, runs, source, self._files, file_bytes=file_bytes)
@@ -243,12 +260,15 @@ class RunSet:
         ]
         return RetractingSource(source, MergingSource(ahead), len(self._streams))
 
-    def _step(self, max_bytes: int, merge: Merge | None = None) -> None:
-        """Go on with the merge under way, or with another one of newer runs."""
+    def _step(
+        self, max_bytes: int, merge: Merge | None = None, *, to_file_end: bool = True
+    ) -> None:
+        """Go on with the merge under way, or with another one of newer runs; an attempt before its
+        commit to the end of a file."""
         merge = merge or self._merge
         assert merge is not None
-        step = merge.step_to_file_end if self._owner.single_commit else merge.step
-        if not step(max_bytes):
+        to_file_end = to_file_end and self._owner.single_commit
+        if not (merge.step_to_file_end if to_file_end else merge.step)(max_bytes):
             return
         # An error leaves it for ``close`` to abandon: the worker may still be at it.
         if merge is self._merge:

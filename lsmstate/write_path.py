@@ -54,6 +54,7 @@ class WritePath:
         self._single_commit = single_commit
         #: As of the last commit.
         self._committed = (1, 0)
+        self._has_flushed = False
         #: Of sealed memtables, begun and not installed yet.
         self._flush: Flush | None = None
         #: Bytes held for the write that is being made.
@@ -142,9 +143,11 @@ class WritePath:
     def pace(self, written_bytes: int) -> None:
         """After a write of so many bytes: pay for the merge under way, if it is behind."""
         self.written_bytes += written_bytes
-        if not self._single_commit:
-            with self.pauses.measured():
+        with self.pauses.measured():
+            if not self._single_commit:
                 self._runs.pace(written_bytes, self.memtables.limit_bytes)
+            elif self._has_flushed:
+                self._runs.pay_ahead(written_bytes, self.written_bytes)
 
     def flush(self) -> None:
         """Write all memtables out as one run, now."""
@@ -153,7 +156,6 @@ class WritePath:
             self.commit()
         elif self.memtables:
             self._install(self._begin_flush("run"))
-            self._runs.compact_for(self.written_bytes)
 
     def commit(self) -> None:
         """Write all memtables out, and with them the manifest, in one file."""
@@ -196,7 +198,8 @@ class WritePath:
             self._committed = flush.replay_from
         self.memtables.release(flush.memtables)
         self._guard.writes += 1
-        if not self._single_commit:
+        self._has_flushed = True
+        if flush.kind == "run" or not self._single_commit:
             self._runs.keep_up()
-        elif self._in_background:
+        if self._single_commit and self._in_background:
             self._runs.begin_merge(LEAST_MERGE_BYTES)

@@ -20,6 +20,7 @@ from lsmstate.lsm_store import LsmStore
 from lsmstate.manifest import parse_pointer
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import KIB, MIB, Options
+from lsmstate.recovery import needed_files
 from lsmstate.table_cache import table_cache
 
 TINY = Options(memory_bytes=8 * MIB, memtable_bytes=256 * KIB, file_bytes=64 * KIB)
@@ -37,12 +38,9 @@ def wide(start, count=300):
 
 
 def needed(store):
-    """Names of the files the commit of a store needs."""
-    runs = store._runs
-    return {f.name for f in runs.version.files} | {
-        parse_pointer(runs.pointer).name,
-        runs._base.name,
-    }
+    """Names of the files the commit of a store needs, those of a merge under way too."""
+    runs, tables = store._runs, table_cache(process_memory())
+    return {file.name for file in needed_files(tables, store._directory, runs.pointer)}
 
 
 def forget_open_files():

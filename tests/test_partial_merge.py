@@ -9,6 +9,8 @@ import pytest
 
 from cython_ext.file import set_fault_hook
 from lsmstate import run_set
+from lsmstate.background import SLICE_BYTES
+from lsmstate.compactor import Merge
 from lsmstate.errors import CorruptionError
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import Options
@@ -124,6 +126,33 @@ def test_no_commit_waits_for_a_whole_merge(tmp_path):
     assert most < size / 3, "one commit rewrote a large part of the state"
     assert seen <= OPTIONS.max_runs + 4, "runs, while a merge is under way"
     assert size > 2_000_000
+
+
+def test_no_append_of_a_large_attempt_waits_for_a_whole_merge(tmp_path, monkeypatch):
+    """Each was once paid for by the append whose memtable was full."""
+    steps = []
+    step = Merge.step
+
+    def spied(merge, max_bytes):
+        before = merge.done_bytes
+        is_over = step(merge, max_bytes)
+        steps.append(merge.done_bytes - before)
+        return is_over
+
+    monkeypatch.setattr(Merge, "step", spied)
+    options = dataclasses.replace(OPTIONS, memtable_bytes=1 << 20, file_bytes=8 << 20)
+    attempts = Attempts(tmp_path, options)
+    store = attempts.open()
+    for _ in range(50):
+        attempts.write(store, 1000)
+    counters = store.stats().counters
+    raw_bytes = max(f.raw_bytes for r in store._runs.version.runs for f in r.files)
+    assert counters["merges"] >= 3
+    assert max(steps) <= 2 * SLICE_BYTES < raw_bytes / 2
+    attempts.pointer = store.commit()
+    store.close()
+    attempts.batch_id += 1
+    attempts.check()
 
 
 def test_every_commit_of_a_merge_holds_everything(tmp_path):
