@@ -5,11 +5,13 @@ Spark starts it in place of its own (spark.python.daemon.module). LSMSTATE_FAULT
 alone, until somebody sends SIGCONT, and takes it out of the session. LSMSTATE_FAULT_MARK names a
 file that is made just before, with the worker's process id in it, so that it happens once.
 ``full K``: from the K-th operation of a worker on the disk is full, for all of them.
+``slow MS``: every operation takes so many milliseconds more, as on a machine whose disk fails.
 """
 
 import errno
 import os
 import signal
+import time
 from pathlib import Path
 
 import psutil
@@ -29,7 +31,9 @@ class Fate:
 
     def __call__(self, operation: str, path: str, offset: int, size: int) -> None:
         self._seen += 1
-        if self._kind == "full":
+        if self._kind == "slow":
+            time.sleep(self._at / 1000)
+        elif self._kind == "full":
             if self._seen >= self._at or self._mark.exists():
                 self._mark.touch()
                 if operation in ("create", "append"):

@@ -2,9 +2,12 @@
 
 python kill_driver.py HOME FILES      (FILES a micro-batch of each of HOME/a, HOME/b, HOME/c)
 
-LSMSTATE_PROVIDER says where Spark keeps the commit pointers: see PROVIDERS.
+LSMSTATE_PROVIDER says where Spark keeps the commit pointers: see PROVIDERS. LSMSTATE_DRIVER, if
+there, is JSON with any of ``master``, ``settings`` (of Spark's), ``join`` (arguments of the join's)
+and ``checkpoint``.
 """
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -39,9 +42,10 @@ def main() -> None:
     from lsmstate.spark import multiway_join
 
     home, files_per_batch = Path(sys.argv[1]), int(sys.argv[2])
+    wanted = json.loads(os.environ.get("LSMSTATE_DRIVER", "{}"))
     spark = (
         # A task may fail, as it does when its worker is killed, and is done again.
-        SparkSession.builder.master("local[2,8]")
+        SparkSession.builder.master(wanted.get("master", "local[2,8]"))
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "1g")
         .config("spark.driver.bindAddress", "127.0.0.1")
@@ -53,6 +57,7 @@ def main() -> None:
         # So few that files are collected while things die.
         .config("spark.sql.streaming.minBatchesToRetain", "4")
         .config(map=PROVIDERS[os.environ["LSMSTATE_PROVIDER"]])
+        .config(map=wanted.get("settings", {}))
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")
@@ -60,9 +65,10 @@ def main() -> None:
         {name: stream.read(spark, files_per_batch) for name, stream in streams(home).items()},
         on="a.a_k = b.b_k AND a.a_k = c.c_k",
         memory="16m",
+        **wanted.get("join", {}),
     )
     print("started", flush=True)
-    run_to_end(joined, home / "checkpoint", home / "out")
+    run_to_end(joined, wanted.get("checkpoint", home / "checkpoint"), home / "out")
     print("done", flush=True)
     spark.stop()
 

@@ -51,7 +51,7 @@ def pieces(table: pa.Table, count: int) -> list[pa.Table]:
     return [table.slice(i * step, step) for i in range(count)]
 
 
-def run_to_end(joined: Any, checkpoint: Path, out: Path) -> Any:
+def run_to_end(joined: Any, checkpoint: Path | str, out: Path) -> Any:
     """Everything that has arrived, in as many micro-batches as there are files."""
     query = (
         joined.writeStream.format("parquet")
