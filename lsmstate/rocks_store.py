@@ -48,6 +48,7 @@ from lsmstate.rocks_database import (
     filter_stats,
     rocks_errors,
 )
+from lsmstate.rocks_fork import check_fork, watch
 from lsmstate.rocks_reader import RocksReader
 from lsmstate.row_parts import check_mutations
 from lsmstate.snapshot import Snapshot, Snapshots
@@ -416,11 +417,18 @@ class RocksStore(StoreWrites):
         options.disable_wal = self._checkpoint is not None
         options.sync = self._options.syncs_writes and self._checkpoint is None
         self._families = {"default": default, "counts": default, "rows": rows}
+        check_fork()
         self._database = rocksdict.Rdict(self._path, default, column_families=self._families)
         self._reader.counts = self._database.get_column_family("counts")
         self._reader.rows = self._database.get_column_family("rows")
         self._counts_family = self._database.get_column_family_handle("counts")
         self._rows_family = self._database.get_column_family_handle("rows")
+        watch(self)
+
+    def database_parts(self) -> list[object]:
+        """See rocks_fork.HoldsDatabase; none once it is closed."""
+        names = ("_database", "_counts_family", "_rows_family", "_snapshots", "_reader")
+        return [vars(self)[name] for name in names if name in vars(self)]
 
     def _close_database(self) -> None:
         with rocks_errors(self._path):
