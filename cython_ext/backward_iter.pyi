@@ -1,7 +1,8 @@
 from typing import final
 
 from cython_ext.memtable import Memtable, MemtableSource
-from cython_ext.sst_reader import Sst, SstSource
+from cython_ext.sst_reader import Sst
+from cython_ext.sst_source import SstSource
 
 @final
 class BackwardMemtableSource(MemtableSource):

@@ -16,7 +16,8 @@ from cython_ext.block cimport (
 from cython_ext.coding cimport compare, put_bytes, release
 from cython_ext.memtable cimport Memtable, MemtableSource, list_of
 from cython_ext.skiplist cimport Node, StreamList, key_of
-from cython_ext.sst_reader cimport USE_SCAN, Sst, SstSource
+from cython_ext.sst_reader cimport USE_SCAN, Sst
+from cython_ext.sst_source cimport SstSource
 
 
 @cython.final

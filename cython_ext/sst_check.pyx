@@ -5,7 +5,8 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from cython_ext.block cimport BLOCK_FILTER, BLOCK_ROWS, BLOCK_TOP, index_entry
 from cython_ext.coding cimport load_u32, load_u64
 from cython_ext.entries cimport RowRef
-from cython_ext.sst_reader cimport USE_ONCE, Sst, SstSource
+from cython_ext.sst_reader cimport USE_ONCE, Sst
+from cython_ext.sst_source cimport SstSource
 
 
 def layout(Sst sst not None) -> dict[str, int]:

@@ -1,10 +1,7 @@
 from collections.abc import Callable
 from typing import final
 
-from typing_extensions import disjoint_base
-
 from cython_ext.block_cache import BlockCache
-from cython_ext.entries import EntrySource
 
 @final
 class Sst:
@@ -26,11 +23,6 @@ class Sst:
         renew: Callable[[int], str] | None = ...,
     ) -> None: ...
     def section(self, name: str) -> bytes: ...
-    def source(self, scanning: bool = ...) -> SstSource: ...
     @property
     def index_bytes(self) -> int: ...
     def counters(self) -> dict[str, int]: ...
-
-@disjoint_base
-class SstSource(EntrySource):
-    def __init__(self, sst: Sst, scanning: bool = ...) -> None: ...

@@ -26,6 +26,7 @@ from cython_ext.file import remove
 from cython_ext.key_ranges import KeyRanges
 from cython_ext.merging_iter import ChainSource
 from cython_ext.sst_reader import Sst
+from cython_ext.sst_source import SstSource
 from lsmstate.errors import CorruptionError
 from lsmstate.memory_budget import ProcessMemory
 from lsmstate.version import FileMeta
@@ -121,7 +122,7 @@ class TableCache:
 
         def opened(file: FileMeta) -> EntrySource:
             table = self.open(directory, file)
-            return BackwardSstSource(table) if reverse else table.source(scanning)
+            return BackwardSstSource(table) if reverse else SstSource(table, scanning)
 
         ordered: Iterable[FileMeta] = reversed(files) if reverse else files
         return ChainSource([partial(opened, file) for file in ordered], deleted)

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from cython_ext.backward_iter import BackwardMemtableSource, BackwardSstSource
 from cython_ext.memtable import Memtable
 from cython_ext.merging_iter import ChainSource, MergingSource
+from cython_ext.sst_source import SstSource
 from lsmstate.errors import CorruptionError
 
 #: Behind every key of a test.
@@ -42,7 +43,7 @@ def test_merging_backward_is_merging_reversed(tmp_path, sources, on_disk, bound)
             continue
         path = str(tmp_path / f"{number}-{len(list(tmp_path.iterdir()))}")
         write_sst(path, budget, table.source())
-        forward.append(opened(path, cache).source())
+        forward.append(SstSource(opened(path, cache)))
         backward.append(BackwardSstSource(opened(path, cache)))
         bounded.append(BackwardSstSource(opened(path, cache)))
     expected = MergingSource(forward).entries()[::-1]
@@ -72,7 +73,7 @@ def large(tmp_path_factory):
 @pytest.mark.parametrize("kind", ["memtable", "file"])
 def test_a_large_table_backward(large, kind):
     _, table, sst = large
-    forward = (table if kind == "memtable" else sst).source()
+    forward = table.source() if kind == "memtable" else SstSource(sst)
     expected = forward.entries()[::-1]
 
     def made():
@@ -98,7 +99,7 @@ def test_a_large_table_backward(large, kind):
 def test_rows_may_be_left_unread(large):
     """Keys are right whether or not the rows before them were read, also those of a huge key."""
     budget, _, sst = large
-    expected = [key for key, _, _ in sst.source().entries()][::-1]
+    expected = [key for key, _, _ in SstSource(sst).entries()][::-1]
     # A source that resets all keys of a stream makes the merge leave the rows of others unread.
     resets = Memtable(budget, 32 << 20)
     resets.delete(key_batch(*[key[2:] for key in expected if key[:2] == b"\0\0"]), 9, 0)

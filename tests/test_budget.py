@@ -14,6 +14,7 @@ from cython_ext.budget import Budget
 from cython_ext.lookup import Lookup
 from cython_ext.memtable import Memtable
 from cython_ext.probe import Cursor
+from cython_ext.sst_source import SstSource
 from lsmstate.errors import InvalidArgumentError
 
 
@@ -154,7 +155,7 @@ def test_a_scan_leaves_the_probes_their_blocks(table_of, reverse):
         read(budget, sst, working_set)
     hits, misses = cache.hits, cache.misses
     for _ in range(3):
-        source = BackwardSstSource(sst) if reverse else sst.source(True)
+        source = BackwardSstSource(sst) if reverse else SstSource(sst, True)
         assert len(source.entries(b"\xff" if reverse else b"")) == len(entries)
     assert (cache.hits, cache.misses) == (hits, misses), "only probes are counted"
     before = sst.counters()["blocks_read"]
@@ -167,13 +168,13 @@ def test_a_scan_leaves_the_probes_their_blocks(table_of, reverse):
 def test_a_scan_of_a_short_range_finds_its_blocks_again(table_of):
     budget, cache, sst, entries = table_of()
     start = b"\0\0" + sorted(entries)[-30]
-    assert len(sst.source(True).entries(start)) == 30
+    assert len(SstSource(sst, True).entries(start)) == 30
     before = sst.counters()["blocks_read"]
-    assert len(sst.source(True).entries(start)) == 30
+    assert len(SstSource(sst, True).entries(start)) == 30
     assert sst.counters()["blocks_read"] == before
     # A merge keeps nothing.
     cache.clear()
-    sst.source().entries(start)
+    SstSource(sst).entries(start)
     assert len(cache) == 0
     assert budget.usage()["cache"] == 0
 
@@ -190,7 +191,7 @@ def test_a_budget_without_any_room_still_reads(table_of):
 
 def test_a_merge_leaves_the_cache_alone(table_of):
     budget, cache, sst, entries = table_of()
-    assert len(sst.source().entries()) == len(entries)
+    assert len(SstSource(sst).entries()) == len(entries)
     assert len(cache) == 0
     assert budget.usage()["cache"] == 0
 

@@ -6,6 +6,7 @@ from faults import encoded, filled, memory, opened, write_sst
 from hypothesis import HealthCheck, given, settings
 
 from cython_ext.merging_iter import ChainSource, MergingSource
+from cython_ext.sst_source import SstSource
 from lsmstate.errors import CorruptionError
 
 KEYS = st.sampled_from([b"a", b"b", b"bb", b"c" * 30, b"c" * 31, b"d"])
@@ -46,7 +47,7 @@ def test_random_sources_equal_the_model(tmp_path, sources, on_disk, start):
                 continue
             path = tmp_path / f"{number}-{len(list(tmp_path.iterdir()))}"
             write_sst(str(path), budget, table.source())
-            found.append(opened(str(path), cache).source())
+            found.append(SstSource(opened(str(path), cache)))
         return found
 
     expected = model_of(sources)
@@ -61,7 +62,7 @@ def test_a_merge_to_the_bottom_drops_the_marks(tmp_path):
     made = MergingSource([filled(budget, e, deleted=tuple(sorted(d))).source() for e, d in sources])
     path = str(tmp_path / "bottom")
     write_sst(path, budget, made, bottom=True)
-    assert opened(path, cache).source().entries() == [(b"\0\0b", 0, [encoded(b"3")])]
+    assert SstSource(opened(path, cache)).entries() == [(b"\0\0b", 0, [encoded(b"3")])]
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def chained(tmp_path):
 
     def chain(*numbers):
         return ChainSource(
-            [lambda n=n: opened(str(tmp_path / str(n)), cache).source() for n in numbers]
+            [lambda n=n: SstSource(opened(str(tmp_path / str(n)), cache)) for n in numbers]
         )
 
     return tmp_path, chain

@@ -18,6 +18,7 @@ from cython_ext.probe import Cursor
 from cython_ext.salvage import block_bytes, block_rows, find_blocks
 from cython_ext.scanner import Scanner
 from cython_ext.sst_check import verify
+from cython_ext.sst_source import SstSource
 from lsmstate.errors import CorruptionError, FormatVersionError
 
 #: The kind of a row block, in FORMAT.md.
@@ -89,13 +90,13 @@ def test_what_is_written_is_read_back(tmp_path, entries, codec, block_bytes, fil
     assert (facts["keys"], facts["rows"]) == (len(entries), sum(map(len, entries.values())))
     sst = opened(path, cache)
     everything = stored(entries)
-    assert sst.source().entries() == everything
+    assert SstSource(sst).entries() == everything
     assert verify(sst) == {"keys": facts["keys"], "rows": facts["rows"]}
     assert (sst.section("edit"), sst.section("properties")) == (b"edit", b"properties")
     keys = [key for key, _, _ in everything]
     for key in [*asked, *entries]:
         place = bisect.bisect_left(keys, b"\0\0" + key)
-        assert sst.source().entries(b"\0\0" + key) == everything[place:]
+        assert SstSource(sst).entries(b"\0\0" + key) == everything[place:]
     wanted = sorted({*asked, *entries})
     random.Random(len(wanted)).shuffle(wanted)
     wanted += wanted[:3]
@@ -118,14 +119,14 @@ def segmented(tmp_path_factory):
 
 def test_a_key_of_several_segments_is_one_entry(segmented):
     _, sst = segmented
-    assert sst.source().entries() == stored(SEGMENTED)
+    assert SstSource(sst).entries() == stored(SEGMENTED)
     assert verify(sst) == {"keys": 3, "rows": 2602}
 
 
 @pytest.mark.parametrize("start", [b"\0\0h", b"\0\0hot", b"\0\0before", b"\0\0hou", b"\0\0zz"])
 def test_seeking_to_a_key_of_several_segments_loses_no_row(segmented, start):
     _, sst = segmented
-    assert sst.source().entries(start) == [e for e in stored(SEGMENTED) if e[0] >= start]
+    assert SstSource(sst).entries(start) == [e for e in stored(SEGMENTED) if e[0] >= start]
 
 
 def test_probing_a_key_of_several_segments_twice_in_a_batch(segmented):
@@ -140,7 +141,7 @@ def test_a_scan_that_begins_with_a_key_of_several_segments(tmp_path):
     path = str(tmp_path / "sst")
     rows = {b"hot": SEGMENTED[b"hot"]}
     write_sst(path, budget, filled(budget, rows).source(), codec="none")
-    assert scanned(budget, opened(path, cache).source()) == rows[b"hot"]
+    assert scanned(budget, SstSource(opened(path, cache))) == rows[b"hot"]
 
 
 def test_leaving_a_segmented_key_before_its_rows_are_read(segmented):
@@ -149,7 +150,7 @@ def test_leaving_a_segmented_key_before_its_rows_are_read(segmented):
 
     budget, sst = segmented
     newer = filled(budget, {b"hot": [b"new"]}, deleted=(b"hot",))
-    found = MergingSource([sst.source(), newer.source()]).entries()
+    found = MergingSource([SstSource(sst), newer.source()]).entries()
     assert [(key[2:], flags, len(rows)) for key, flags, rows in found] == [
         (b"before", 0, 1),
         (b"hot", 1, 1),
@@ -166,7 +167,7 @@ def test_a_segmented_key_with_a_reset_hides_older_runs(tmp_path):
     runs = [[opened(str(tmp_path / name), cache)] for name in ("old", "new")]
     keys = [b"gone", b"hot", b"kept"]
     assert probed(budget, runs, keys) == [[], SEGMENTED[b"hot"], [b"old"]]
-    assert runs[1][0].source().entries()[0] == (b"\0\0gone", 1, [])
+    assert SstSource(runs[1][0]).entries()[0] == (b"\0\0gone", 1, [])
 
 
 def test_marks_of_deletion_go_at_the_bottom(tmp_path):
@@ -174,7 +175,7 @@ def test_marks_of_deletion_go_at_the_bottom(tmp_path):
     table = filled(budget, {b"b": [b"1"]}, deleted=(b"a", b"b"))
     _, facts = write_sst(str(tmp_path / "sst"), budget, table.source(), bottom=True)
     assert facts["keys"] == 1
-    assert opened(str(tmp_path / "sst"), cache).source().entries() == stored({b"b": [b"1"]})
+    assert SstSource(opened(str(tmp_path / "sst"), cache)).entries() == stored({b"b": [b"1"]})
 
 
 def test_many_partitions(tmp_path):
@@ -191,7 +192,7 @@ def test_many_partitions(tmp_path):
     counters = sst.counters()
     assert counters["filter_checks"] == 39_999  # the last one lies behind the last key
     assert 19_999 - counters["filter_negatives"] < 0.02 * 19_999  # at 10 bits a key
-    assert [k for k, _, _ in sst.source().entries(b"\0\x0000020001")] == [
+    assert [k for k, _, _ in SstSource(sst).entries(b"\0\x0000020001")] == [
         b"\0\0" + key for key in entries if key > b"00020001"
     ]
 
@@ -247,7 +248,7 @@ def every_path(path, entries):
         assert probed(budget, [[sst]], keys) == [entries.get(key, []) for key in keys]
 
     def scan():
-        assert sst.source().entries() == stored(entries)
+        assert SstSource(sst).entries() == stored(entries)
 
     def verified():
         assert verify(sst)["keys"] == len(entries)
@@ -344,9 +345,9 @@ def test_errors_in_the_middle_of_a_probe_release_everything(tmp_path):
     with pytest.raises(CorruptionError, match="row block"):
         probed(budget, [[sst]], list(entries))
     with pytest.raises(CorruptionError, match="row block"):
-        sst.source().entries()
+        SstSource(sst).entries()
     with pytest.raises(CorruptionError, match="row block"):
-        scanned(budget, sst.source())
+        scanned(budget, SstSource(sst))
     del sst
     gc.collect()
     cache.clear()
@@ -370,7 +371,7 @@ def test_a_cycle_of_garbage_is_collected(tmp_path, order):
         lookup.count()
         cursor = Cursor(lookup, np.arange(100))
         cursor.next_piece(100)
-        source = sst.source()
+        source = SstSource(sst)
         source.entries()
         made = [cursor, Scanner(source, b"\0\0", b"\0\1", CODEC, budget), Memtable(budget, 1 << 20)]
         made[2].append(key_batch(b"a"), row_batch(b"b"), 1, 0)

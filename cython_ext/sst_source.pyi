@@ -1,0 +1,8 @@
+from typing_extensions import disjoint_base
+
+from cython_ext.entries import EntrySource
+from cython_ext.sst_reader import Sst
+
+@disjoint_base
+class SstSource(EntrySource):
+    def __init__(self, sst: Sst, scanning: bool = ...) -> None: ...
