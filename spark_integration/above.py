@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lsmstate.errors import InvalidArgumentError
+from spark_integration.catalyst import items, kind_of
 from spark_integration.plan import Wanted
 
 _OUTER = ("LeftOuter", "RightOuter", "FullOuter")
@@ -24,7 +25,7 @@ def check_above(path: Sequence[Any], wanted: Wanted) -> None:
     is_known = False
     remedy = _REMEDY.format(operator=wanted.operator)
     for node in path:
-        kind = node.nodeName()
+        kind = kind_of(node)
         if kind == "EventTimeWatermark":
             column = node.eventTime().name()
             if is_known:
@@ -50,6 +51,12 @@ def check_above(path: Sequence[Any], wanted: Wanted) -> None:
                 f"the aggregation by {_grouping(node)} stands above {wanted.operator}, of whose "
                 f"columns Spark knows no watermark: it would never give a row; {remedy}"
             )
+        elif kind.startswith("TransformWithState") and _is_in_event_time(node):
+            raise InvalidArgumentError(
+                f"transformWithState in event time stands above {wanted.operator}, of whose "
+                "columns Spark knows no watermark: results of older rows would come after its "
+                f"timers; use processing time, or {remedy}"
+            )
         elif kind == "Join" and _is_outer_of_streams(node):
             raise InvalidArgumentError(
                 f"the {node.joinType().sql().lower()} join stands above {wanted.operator}, of "
@@ -63,10 +70,10 @@ def _has_watermark(node: Any) -> bool:
     stack = [node]
     while stack:
         node = stack.pop()
-        if node.nodeName() == "EventTimeWatermark":
+        if kind_of(node) == "EventTimeWatermark":
             return True
-        if "InPandasWithState" not in node.nodeName():
-            stack += _items(node.children())
+        if "InPandasWithState" not in kind_of(node):
+            stack += items(node.children())
     return False
 
 
@@ -80,14 +87,14 @@ def _grouping(aggregate: Any) -> str:
 
 
 def _attributes(aggregate: Any) -> Iterator[Any]:
-    for expression in _items(aggregate.groupingExpressions()):
-        yield from _items(expression.references().toSeq())
+    for expression in items(aggregate.groupingExpressions()):
+        yield from items(expression.references().toSeq())
+
+
+def _is_in_event_time(node: Any) -> bool:
+    return "EventTime" in str(node.timeMode().toString())
 
 
 def _is_outer_of_streams(join: Any) -> bool:
     kind = join.joinType().toString()
     return kind in _OUTER and join.left().isStreaming() and join.right().isStreaming()
-
-
-def _items(sequence: Any) -> Iterator[Any]:
-    return (sequence.apply(i) for i in range(sequence.size()))

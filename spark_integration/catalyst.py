@@ -1,4 +1,5 @@
-"""Catalyst over py4j: the only place that reads or builds Spark's own plans.
+"""Catalyst over py4j: the only place that reads or builds Spark's own plans, and the only one that
+takes the JVM's objects from PySpark's.
 
 None of it is public API of Spark. Releases are therefore named whose differences are known (it is
 tested with 4.3), and a small round trip at the first use finds out whether this one has all it
@@ -6,12 +7,13 @@ needs.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, cast
 
+from py4j.java_gateway import get_field
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from lsmstate.errors import InvalidArgumentError
@@ -35,6 +37,88 @@ OUTPUT_MODES: Final = ("append", "update", "complete")
 _tested: set[str] = set()
 
 
+def is_classic(spark: SparkSession) -> bool:
+    """Whether plans and the JVM can be reached: not under Spark Connect."""
+    return hasattr(spark, "_jsparkSession")
+
+
+def jvm_of(spark: SparkSession) -> Any:
+    """The JVM of a classic session."""
+    return spark._jvm
+
+
+def context_of(spark: SparkSession) -> Any:
+    """Its SparkContext in the JVM."""
+    return spark._jsc.sc()
+
+
+def streams_of(spark: SparkSession) -> Any:
+    """Its running queries in the JVM."""
+    return spark._jsparkSession.streams()
+
+
+def hadoop_of(spark: SparkSession) -> Any | None:
+    """Its Hadoop configuration; None under Spark Connect, whose client cannot see it."""
+    return spark._jsc.hadoopConfiguration() if is_classic(spark) else None
+
+
+def analyzed_plan(df: DataFrame) -> Any:
+    """The analyzed plan of a classic DataFrame."""
+    return df._jdf.queryExecution().analyzed()
+
+
+def nodes_with_path(plan: Any) -> Iterator[tuple[Any, list[Any]]]:
+    """Every node of a plan, each with those above it, the nearest first. A ``WITH`` clause comes as
+    often as it is named."""
+    clauses: dict[int, Any] = {}
+    stack: list[tuple[Any, list[Any]]] = [(plan, [])]
+    while stack:
+        node, above = stack.pop()
+        yield node, above
+        kind = kind_of(node)
+        nodes = items(node.children())
+        if kind == "WithCTE":
+            *definitions, body = nodes
+            clauses |= {clause.id(): clause for clause in definitions}
+            nodes = [body]
+        elif kind == "CTERelationRef":
+            nodes = [clauses[node.cteId()]]
+        stack += [(child, [node, *above]) for child in nodes]
+
+
+def kind_of(node: Any) -> str:
+    """The name of a node's class."""
+    return str(node.nodeName())
+
+
+def items(sequence: Any) -> list[Any]:
+    """What a Scala sequence holds."""
+    return [sequence.apply(place) for place in range(sequence.size())]
+
+
+def compared_type(filtered: DataFrame) -> Any:
+    """The type, as JSON, that both sides of a DataFrame's filter ``l = r`` are cast to."""
+    return analyzed_plan(filtered).condition().left().dataType().json()
+
+
+def collation_version(spark: SparkSession, name: str) -> str:
+    """The version of the library that makes the keys of a collation."""
+    factory = jvm_of(spark).org.apache.spark.sql.catalyst.util.CollationFactory
+    return str(get_field(factory.fetchCollation(name), "version"))
+
+
+def collation_keys(frame: DataFrame, names: Iterable[str]) -> dict[str, Column]:
+    """By column of the frame, Spark's keys of its values under their collations."""
+    jvm = jvm_of(frame.sparkSession)
+    inject = jvm.org.apache.spark.sql.catalyst.expressions.CollationKey.injectCollationKey
+    convert = jvm.org.apache.spark.sql.classic.ExpressionUtils
+    attributes = analyzed_plan(frame).output()
+    return {
+        name: Column(convert.column(inject(attributes.apply(frame.columns.index(name)))))
+        for name in names
+    }
+
+
 class Catalyst:
     """Plans of one classic session. Plans, nodes and expressions are handles to JVM objects.
 
@@ -44,7 +128,7 @@ class Catalyst:
 
     def __init__(self, spark: SparkSession) -> None:
         """InvalidArgumentError if the session cannot be read, naming its version."""
-        if not hasattr(spark, "_jsparkSession"):
+        if not is_classic(spark):
             raise InvalidArgumentError("Spark Connect does not show its plans")
         release = ".".join(spark.version.split(".")[:2])
         if release not in _INLINE_CTE_ARGUMENTS:
@@ -62,7 +146,7 @@ class Catalyst:
             self._logical = catalyst.plans.logical
             self._classes: dict[str, Any] = {}
             self._inline = catalyst.optimizer.InlineCTE(
-                *(True, False, False)[: _INLINE_CTE_ARGUMENTS[release]]
+                *(False, False, False)[: _INLINE_CTE_ARGUMENTS[release]]
             )
             if spark.version not in _tested:
                 self._self_test()
@@ -76,11 +160,12 @@ class Catalyst:
 
     def analyzed(self, df: DataFrame) -> Any:
         """The analyzed plan, common table expressions in place of their names."""
-        return self.inlined(df._jdf.queryExecution().analyzed())
+        return self.inlined(analyzed_plan(df))
 
     def inlined(self, plan: Any) -> Any:
-        """The plan with a copy of each common table expression where it is named. What could not
-        be resolved is left as it is."""
+        """The plan with a copy of each common table expression where it is named, but of those that
+        are named several times and are not deterministic. What could not be resolved is left as
+        it is."""
         return self._inline.apply(plan)
 
     def parsed(self, sql: str) -> Any:
@@ -97,6 +182,13 @@ class Catalyst:
         """A child of a plan or of an expression."""
         return node.children().apply(place)
 
+    def slot(self, node: Any, slot: int | str) -> Any:
+        """An expression of a node: by its place in a projection, or the condition of a ``filter``
+        or ``join``."""
+        if isinstance(slot, int):
+            return node.projectList().apply(slot)
+        return node.condition().get() if slot == "join" else node.condition()
+
     def output(self, node: Any) -> list[list[dict[str, Any]]]:
         """The columns of a plan, as ``tree`` gives attributes."""
         attributes = self._logical.Project(node.output(), self._logical.OneRowRelation())
@@ -105,8 +197,25 @@ class Catalyst:
 
     def output_attributes(self, node: Any) -> list[Any]:
         """The same as expressions; a call a column."""
-        output = node.output()
-        return [output.apply(place) for place in range(output.size())]
+        return items(node.output())
+
+    def attribute(self, value: Any) -> Any:
+        """What an ``Alias`` is called above its node."""
+        return value.toAttribute()
+
+    def column_metadata(self, attribute: Any) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(attribute.metadata().json())
+        return found
+
+    def subquery_plan(self, expression: Any) -> Any:
+        return expression.plan()
+
+    def with_subquery_plan(self, expression: Any, plan: Any) -> Any:
+        return expression.withNewPlan(plan)
+
+    def gives_the_same(self, plan: Any, other: Any) -> bool:
+        """Whether they are one plan but for the ids of their columns."""
+        return bool(plan.sameResult(other))
 
     def is_streaming(self, node: Any) -> bool:
         return bool(node.isStreaming())
@@ -124,6 +233,10 @@ class Catalyst:
     def is_tried(self, cast: Any) -> bool:
         """Whether it is ``try_cast``, which ``tree`` shows as any other cast."""
         return str(cast.evalMode().toString()) == "TRY"
+
+    def sql(self, expression: Any) -> str:
+        """The expression as SQL text."""
+        return str(expression.sql())
 
     def with_children(self, node: Any, children: Iterable[Any]) -> Any:
         """A plan or an expression over other children."""
@@ -207,11 +320,7 @@ class Catalyst:
     def _self_test(self) -> None:
         """A plan read, taken apart and built again gives its row."""
         plan = self.inlined(
-            self.spark.range(3)
-            .selectExpr("id + 1 AS x")
-            .where("x = 2")
-            ._jdf.queryExecution()
-            .analyzed()
+            analyzed_plan(self.spark.range(3).selectExpr("id + 1 AS x").where("x = 2"))
         )
         kinds = [node["class"].rsplit(".", 1)[1] for node in self.tree(plan)]
         if kinds != ["Filter", "Project", "Range"]:

@@ -6,10 +6,11 @@ They depend on the version of the collation library, which therefore belongs to 
 
 from collections.abc import Collection
 
-from py4j.java_gateway import get_field
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+
+from spark_integration.catalyst import collation_keys, collation_version
 
 _BINARY = "UTF8_BINARY"
 
@@ -33,17 +34,9 @@ def collation_key_type(spark: SparkSession, data_type: T.DataType) -> T.DataType
 
 def collation_versions(spark: SparkSession, collations: Collection[str]) -> list[str]:
     """The collations with the version of the library that makes their keys."""
-    factory = spark._jvm.org.apache.spark.sql.catalyst.util.CollationFactory  # type: ignore[union-attr]
-    return [f"{name} {get_field(factory.fetchCollation(name), 'version')}" for name in collations]
+    return [f"{name} {collation_version(spark, name)}" for name in collations]
 
 
 def with_collation_keys(frame: DataFrame, names: Collection[str]) -> DataFrame:
     """The frame with the values of some columns replaced by their collation keys."""
-    catalyst = frame.sparkSession._jvm.org.apache.spark.sql.catalyst.expressions  # type: ignore
-    convert = frame.sparkSession._jvm.org.apache.spark.sql.classic.ExpressionUtils  # type: ignore
-    attributes = frame._jdf.queryExecution().analyzed().output()
-    keys = {}
-    for name in names:
-        values = attributes.apply(frame.columns.index(name))
-        keys[name] = Column(convert.column(catalyst.CollationKey.injectCollationKey(values)))
-    return frame.withColumns(keys)
+    return frame.withColumns(collation_keys(frame, names))

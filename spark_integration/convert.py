@@ -17,14 +17,14 @@ from joins.plan.tsc import (
     two_step_convert,
 )
 from lsmstate.errors import InvalidArgumentError
-from spark_integration.catalyst import OUTPUT_MODES, Catalyst
+from spark_integration.catalyst import OUTPUT_MODES, Catalyst, analyzed_plan
 from spark_integration.group_join import joined_frames, result_columns
 from spark_integration.inputs import UnfitInputError
 from spark_integration.plan_reader import ReadPlan, read_plan
 from spark_integration.plan_writer import PlanWriter
 from spark_integration.query import operators_in
 from spark_integration.shares_choice import explain_join
-from spark_integration.watermarks import stateful_above
+from spark_integration.watermarks import redeclares_watermark, stateful_above
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,13 @@ class Converted:
     refusal: str
     """Spark's reason where ``dataframe`` is None."""
     conversion: Conversion | None
+    update_as_append: bool = False
+    """Whether it is to be run in append mode where update is asked for: the rows are the same, as
+    Spark takes the query as it was in both."""
 
     def explained(self) -> str:
         parts = [explain(self.conversion)] if self.conversion is not None else []
-        if self.is_converted and self.dataframe is not None:
+        if self.conversion is not None and self.is_converted and self.dataframe is not None:
             lines = explain_join(self.dataframe).splitlines()
             parts += ["Operator", *(f"  {line}" for line in lines)]
         if self.note:
@@ -80,18 +83,26 @@ def convert(
     conversion = largest_group(read.tree)
     if not conversion.multi_joins:
         return unconverted(_reasons(conversion) or _no_joins(conversion), conversion)
+    if redeclares_watermark(conversion.after):
+        return unconverted(
+            "a watermark is declared again above the joins, which Spark counts from their results",
+            conversion,
+        )
     try:
         rebuilt = _rebuilt(read, conversion, rows, options)
     except UnfitInputError as unfit:
         return unconverted(str(unfit), conversion)
     after = catalyst.refusals(rebuilt)
-    if df is not None and "append" in after and "append" not in before:
+    lost = [mode for mode in after if mode not in before] if df is not None else []
+    update_as_append = lost == ["update"] and "append" not in {*before, *after}
+    if lost and not update_as_append:
         return unconverted(
-            f"converted, it would not run in append mode: {after['append']}", conversion
+            f"converted, it would not run in {lost[0]} mode: {after[lost[0]]}", conversion
         )
     if df is None or len(after) == len(OUTPUT_MODES):
         return Converted(None, False, "", refused or next(iter(after.values())), conversion)
-    return Converted(catalyst.dataframe(rebuilt), True, _reasons(conversion), "", conversion)
+    frame = catalyst.dataframe(rebuilt)
+    return Converted(frame, True, _reasons(conversion), "", conversion, update_as_append)
 
 
 def largest_group(tree: Node, group_rule: GroupRule = any_keys) -> Conversion:
@@ -134,12 +145,12 @@ def _no_joins(conversion: Conversion) -> str:
 def _rebuilt(
     read: ReadPlan, conversion: Conversion, rows: Mapping[str, int], options: Mapping[str, Any]
 ) -> Any:
-    catalyst = read.catalyst
+    catalyst = read.spark.catalyst
 
     def write_join(multi_join: MultiJoin) -> tuple[Any, Mapping[Any, Any]]:
         frames = [catalyst.dataframe(writer.plan(node)) for node in multi_join.inputs]
         joined = joined_frames(multi_join, frames, rows, options)
-        plan = joined._jdf.queryExecution().analyzed()
+        plan = analyzed_plan(joined)
         return plan, result_columns(catalyst, multi_join, plan)
 
     waits = bool(stateful_above(conversion.after))

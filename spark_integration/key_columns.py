@@ -15,6 +15,7 @@ from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
 from spark_integration.carried import carried_type, carry
+from spark_integration.catalyst import is_classic
 from spark_integration.collations import (
     collation_key_type,
     collation_versions,
@@ -52,7 +53,7 @@ class Key:
         notes = []
         collations = collations_in(compared)
         if collations:
-            if not hasattr(spark, "_jsparkSession"):
+            if not is_classic(spark):
                 raise InvalidArgumentError(
                     f"key columns {where}: under Spark Connect strings under a collation cannot "
                     "be keys; use collate(column, 'UTF8_BINARY') instead, which compares bytes"

@@ -19,6 +19,7 @@ from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
 from spark_integration.carried import nullable_parts
+from spark_integration.catalyst import compared_type, is_classic
 from spark_integration.collations import collations_in
 
 #: Metadata of a string column that was declared as CHAR or VARCHAR, or that holds such strings.
@@ -149,7 +150,7 @@ def _unfit_part(data_type: T.DataType) -> T.DataType | None:
 def _compared_in(spark: SparkSession, left: KeyColumn, right: KeyColumn) -> T.DataType:
     if left.data_type == right.data_type:
         return left.data_type
-    if not hasattr(spark, "_jsparkSession"):
+    if not is_classic(spark):
         raise InvalidArgumentError(
             f"key columns {left} and {right} differ in type, and under Spark Connect their "
             "common type is not known here; cast one of them to the other's type first"
@@ -168,8 +169,7 @@ def _compared_in(spark: SparkSession, left: KeyColumn, right: KeyColumn) -> T.Da
         raise InvalidArgumentError(
             f"key columns {left} and {right} cannot be compared; {remedy}"
         ) from refusal
-    condition = filtered._jdf.queryExecution().analyzed().condition()
-    return T._parse_datatype_json_string(condition.left().dataType().json())
+    return T._parse_datatype_json_string(compared_type(filtered))
 
 
 @contextmanager

@@ -12,7 +12,9 @@ from typing import Any, Final
 
 from joins.plan.conditions import And, Column, Comparison, Expression, Literal, Not, Opaque, Or
 from joins.plan.join_tree import Alias, Filter, Join, Node, Other, Project, Source
+from lsmstate.errors import InvalidArgumentError
 from spark_integration.catalyst import OPERATORS, Catalyst
+from spark_integration.spark_plan import ExpressionHandle, NodeHandle, SparkPlan
 
 _COMPARISONS: Final = {name: sign for sign, name in OPERATORS.items() if name not in ("And", "Or")}
 _JOIN_KINDS: Final = {
@@ -40,25 +42,6 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class NodeHandle:
-    """A node of the plan, by the child to take at each step from the root."""
-
-    path: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class ExpressionHandle:
-    """An expression of a node: its condition, or one of its values; then child by child."""
-
-    node: NodeHandle
-    slot: int | str
-    """Position in a projection, ``filter`` or ``join``."""
-    path: tuple[int, ...] = ()
-    arguments: tuple[Expression, ...] = ()
-    """What it was read with: other arguments make it another expression."""
-
-
-@dataclass(frozen=True)
 class SparkLiteral:
     """The value of a literal: equal where text and type are."""
 
@@ -74,8 +57,7 @@ class SparkLiteral:
 class ReadPlan:
     """A plan that was read, and where its columns come from."""
 
-    catalyst: Catalyst
-    root: Any
+    spark: SparkPlan
     tree: Node
     attributes: dict[Column, tuple[NodeHandle, int]]
     """Per column of a source or of an unknown operator: the node and the place in its output."""
@@ -89,20 +71,22 @@ def read_plan(catalyst: Catalyst, root: Any, *, is_kept: bool = False) -> ReadPl
     """InvalidArgumentError if the plan is none that ``joins.plan`` can express. Cost: one call and
     a handful for each node that is no join, filter or projection. ``is_kept``: rows of the joins
     are kept and asked again, so that conditions on the time of day stay above them."""
-    reader = _Reader(catalyst, root, (*_UNMOVABLE, *_CLOCKS) if is_kept else _UNMOVABLE)
+    reader = _Reader(SparkPlan(catalyst, root), is_kept)
     tree = reader.read((), iter(catalyst.tree(root)))
-    return ReadPlan(catalyst, root, tree, reader.attributes, reader.named, tuple(reader.subqueries))
+    subqueries = tuple(reader.subqueries)
+    return ReadPlan(reader.spark, tree, reader.attributes, reader.named, subqueries)
 
 
 class _Reader:
-    def __init__(self, catalyst: Catalyst, root: Any, unmovable: tuple[str, ...]) -> None:
+    def __init__(self, spark: SparkPlan, is_kept: bool) -> None:
+        self.spark = spark
         self.attributes: dict[Column, tuple[NodeHandle, int]] = {}
         self.named: dict[Column, ExpressionHandle] = {}
         self.subqueries: list[ExpressionHandle] = []
-        self._catalyst = catalyst
-        self._root = root
-        self._unmovable = unmovable
-        self._is_deterministic = catalyst.is_deterministic(root)
+        self._catalyst = spark.catalyst
+        self._is_kept = is_kept
+        self._unmovable = (*_UNMOVABLE, *_CLOCKS) if is_kept else _UNMOVABLE
+        self._is_deterministic = spark.catalyst.is_deterministic(spark.root)
         self._columns: dict[int, Column] = {}
         self._serial = 0
 
@@ -131,12 +115,10 @@ class _Reader:
             case kind, []:
                 return self._source(node, handle)
             case kind, _:
-                columns = self._output(node, handle)
-                is_aggregate = kind in _AGGREGATES
-                return Other(kind, tuple(inputs), columns, is_aggregate, handle)
+                return self._other(kind, node, inputs, handle)
 
     def _source(self, node: Json, handle: NodeHandle) -> Source:
-        relation = self.node(handle)
+        relation = self.spark.node(handle)
         is_streaming = self._catalyst.is_streaming(relation)
         name = source_name(node)
         rows = None
@@ -159,16 +141,16 @@ class _Reader:
                 inner = replace(where, path=(0,))
                 values.append((column, self._expression(expression[1:], inner)))
             else:
-                return Other("Project", (below,), self._output(node, handle), handle=handle)
+                return self._other("Project", node, [below], handle)
         if len({column for column, _ in values}) < len(values):
             # A column that is selected twice keeps its id.
-            return Other("Project", (below,), tuple(dict(values)), handle=handle)
+            return self._other("Project", node, [below], handle)
         return Project(below, tuple(values), handle)
 
     def _output(self, node: Json, handle: NodeHandle) -> tuple[Column, ...]:
         known = node.get("output")
         if not isinstance(known, list) or not all(isinstance(c, list) for c in known):
-            known = self._catalyst.output(self.node(handle))
+            known = self._catalyst.output(self.spark.node(handle))
         columns: dict[Column, None] = {}
         for place, attribute in enumerate(known):
             column = self._column(attribute[0])
@@ -195,7 +177,7 @@ class _Reader:
             case "AttributeReference", ():
                 return self._column(node)
             case "Literal", ():
-                return Literal(SparkLiteral(str(node["value"]), str(node["dataType"]), handle))
+                return Literal(self._literal(node, handle))
             case "And", _:
                 return And(arguments)
             case "Or", _:
@@ -209,8 +191,9 @@ class _Reader:
                 if kind in _SUBQUERIES:
                     self.subqueries.append(found)
                 return Opaque(
-                    "Try" * self._is_tried(kind, handle) + self._name(kind, node),
+                    "Try" * self._is_tried(kind, handle) + _name(kind, node),
                     arguments,
+                    0 if _shows_all(kind, node) else self._next_serial(),
                     volatile=self._is_volatile(handle),
                     subquery=kind in self._unmovable,
                     handle=found,
@@ -219,55 +202,49 @@ class _Reader:
     def _is_volatile(self, handle: ExpressionHandle) -> bool:
         if self._is_deterministic:
             return False
-        return not self._catalyst.is_deterministic(
-            expression_of(self._catalyst, self._root, handle)
-        )
+        return not self._catalyst.is_deterministic(self.spark.expression(handle))
 
     def _is_tried(self, kind: str, handle: ExpressionHandle) -> bool:
         """Whether it is a cast that gives null where others fail, or a value that overflowed."""
-        return kind == "Cast" and self._catalyst.is_tried(
-            expression_of(self._catalyst, self._root, handle)
-        )
+        return kind == "Cast" and self._catalyst.is_tried(self.spark.expression(handle))
 
-    def _name(self, kind: str, node: Json) -> str:
-        """Equal names mean equal functions; what the text leaves out makes a name of its own."""
-        details = {
-            name: value
-            for name, value in node.items()
-            if name not in ("class", "num-children", "timeZoneId", "left", "right", "child")
-            and not _is_places(value)
+    def _literal(self, node: Json, handle: ExpressionHandle) -> SparkLiteral:
+        kind, text = node["dataType"], str(node["value"])
+        if kind == "binary" or not isinstance(kind, str):
+            # The text of an array of Java is its place in memory, another one in every run.
+            text = self._catalyst.sql(self.spark.expression(handle))
+        return SparkLiteral(text, str(kind), handle)
+
+    def _next_serial(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    def _other(self, kind: str, node: Json, inputs: list[Node], handle: NodeHandle) -> Other:
+        """InvalidArgumentError for what cannot be split, or would be answered wrong."""
+        if kind == "WithCTE":
+            # A copy for each place would have random values of its own.
+            raise InvalidArgumentError(
+                "a WITH clause that is not deterministic is named several times, and its rows "
+                "would differ from place to place; write it to a table, or name it once"
+            )
+        if self._is_kept and _streams_in_subquery(node):
+            raise InvalidArgumentError(
+                f"a subquery that reads a stream stands in the {kind} of the query, where staged "
+                "mode does not find it; compute it in a WITH clause, and join that"
+            )
+        columns = self._output(node, handle)
+        is_aggregate = kind in _AGGREGATES
+        reads = self._read_by(node, inputs) if kind == "Aggregate" else None
+        return Other(kind, tuple(inputs), columns, is_aggregate, reads, handle)
+
+    def _read_by(self, node: Json, inputs: Sequence[Node]) -> frozenset[Column]:
+        """Of the columns of the inputs, those in the node's expressions."""
+        numbers = {
+            part["exprId"]["id"] for part in _parts(node) if "exprId" in part and "dataType" in part
         }
-        if kind not in _FULLY_SHOWN and not all(_is_plain(value) for value in details.values()):
-            self._serial += 1
-            return f"{kind}[{self._serial}]"
-        shown = ", ".join(str(value) for value in details.values() if value is not None)
-        return f"{kind}[{shown}]" if shown else kind
-
-    def node(self, handle: NodeHandle) -> Any:
-        return node_of(self._catalyst, self._root, handle)
-
-
-def node_of(catalyst: Catalyst, root: Any, handle: NodeHandle) -> Any:
-    """Spark's own node. Cost: a call for each step from the root."""
-    node = root
-    for place in handle.path:
-        node = catalyst.child(node, place)
-    return node
-
-
-def expression_of(catalyst: Catalyst, root: Any, handle: ExpressionHandle) -> Any:
-    """Spark's own expression."""
-    node = node_of(catalyst, root, handle.node)
-    match handle.slot:
-        case int():
-            found = node.projectList().apply(handle.slot)
-        case "join":
-            found = node.condition().get()
-        case _:
-            found = node.condition()
-    for place in handle.path:
-        found = catalyst.child(found, place)
-    return found
+        return frozenset(
+            column for below in inputs for column in below.columns if column.number in numbers
+        )
 
 
 def source_name(node: Json) -> str:
@@ -283,6 +260,45 @@ def _short(name: str) -> str:
 
 def _object(value: Json) -> str:
     return _short(str(value.get("object") or value.get("product-class")))
+
+
+def _parts(value: Any) -> Iterator[Json]:
+    """The objects in the text of a node: itself, its expressions, the plans in those."""
+    if isinstance(value, dict):
+        yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for part in value:
+            yield from _parts(part)
+
+
+def _streams_in_subquery(node: Json) -> bool:
+    """Whether an expression of the node holds a plan, and that a stream."""
+    return any("Streaming" in _short(part.get("class", "")) for part in _parts(node))
+
+
+def _name(kind: str, node: Json) -> str:
+    """What the text says of an expression beside its arguments; the same in every run."""
+    found = [
+        str(value)
+        for value in _details(node)
+        if _is_plain(value) or (kind in _FULLY_SHOWN and value is not None)
+    ]
+    return f"{kind}[{', '.join(found)}]" if found else kind
+
+
+def _shows_all(kind: str, node: Json) -> bool:
+    """Whether two of one name are the same function."""
+    return kind in _FULLY_SHOWN or all(map(_is_plain, _details(node)))
+
+
+def _details(node: Json) -> list[Any]:
+    return [
+        value
+        for name, value in node.items()
+        if name not in ("class", "num-children", "timeZoneId", "left", "right", "child")
+        and not _is_places(value)
+    ]
 
 
 def _is_places(value: Any) -> bool:

@@ -5,14 +5,8 @@ from typing import Any
 
 from joins.plan.conditions import And, Column, Comparison, Expression, Literal, Not, Opaque, Or
 from joins.plan.join_tree import Alias, Filter, Join, MultiJoin, Node, Other, Project, Source
-from spark_integration.plan_reader import (
-    ExpressionHandle,
-    NodeHandle,
-    ReadPlan,
-    SparkLiteral,
-    expression_of,
-    node_of,
-)
+from spark_integration.plan_reader import ReadPlan, SparkLiteral
+from spark_integration.spark_plan import ExpressionHandle, NodeHandle
 from spark_integration.watermarks import has_watermark, with_watermark
 
 #: A plan, and its attribute for each column.
@@ -35,12 +29,11 @@ class PlanWriter:
         """``write_stream``: what stands for a streaming source, by default itself.
         ``write_subquery``: the plan of a subquery, by default as it was read."""
         self._read = read
-        self._catalyst = read.catalyst
+        self._catalyst = read.spark.catalyst
         self._write_join = write_join
         self._write_stream = write_stream
         self._write_subquery = write_subquery
         self._passes_watermark = passes_watermark
-        self._nodes: dict[NodeHandle, Any] = {}
         self._attributes: dict[Column, Any] = {}
 
     def plan(self, node: Node) -> Any:
@@ -68,10 +61,10 @@ class PlanWriter:
         """The column as it stands in the plan that was read."""
         if column not in self._attributes:
             if column in self._read.named:
-                found = self._original(self._read.named[column]).toAttribute()
+                found = self._catalyst.attribute(self._original(self._read.named[column]))
             else:
                 handle, place = self._read.attributes[column]
-                found = self._node(handle).output().apply(place)
+                found = self._catalyst.output_attributes(self._node(handle))[place]
             self._attributes[column] = found
         return self._attributes[column]
 
@@ -97,7 +90,9 @@ class PlanWriter:
                 original = self._original(handle)
                 if self._write_subquery is not None:
                     if handle in self._read.subqueries:
-                        return original.withNewPlan(self._write_subquery(handle))
+                        return self._catalyst.with_subquery_plan(
+                            original, self._write_subquery(handle)
+                        )
                 elif expression.arguments == handle.arguments:
                     return original
                 arguments = [self.expression(argument) for argument in expression.arguments]
@@ -125,7 +120,7 @@ class PlanWriter:
             original = self._original(self._read.named[column])
             return self._catalyst.with_children(original, [self.expression(value)])
         built = self._catalyst.alias(self.expression(value), column.name)
-        self._attributes[column] = built.toAttribute()
+        self._attributes[column] = self._catalyst.attribute(built)
         return built
 
     def _multi_join(self, node: MultiJoin) -> Any:
@@ -150,7 +145,7 @@ class PlanWriter:
                 columns[column],
                 column.name,
                 like=attribute,
-                keeps_metadata=self._passes_watermark and has_watermark(attribute),
+                keeps_metadata=self._passes_watermark and has_watermark(self._catalyst, attribute),
             )
             for column, attribute in was.items()
         ]
@@ -159,13 +154,11 @@ class PlanWriter:
     def _is_timed(self, column: Column) -> bool:
         """Whether the plan that was read has a watermark on it."""
         known = column in self._read.named or column in self._read.attributes
-        return known and has_watermark(self.attribute(column))
+        return known and has_watermark(self._catalyst, self.attribute(column))
 
     def _original(self, handle: ExpressionHandle) -> Any:
-        return expression_of(self._catalyst, self._read.root, handle)
+        return self._read.spark.expression(handle)
 
     def _node(self, handle: object) -> Any:
         assert isinstance(handle, NodeHandle), "a node that was not read from a plan"
-        if handle not in self._nodes:
-            self._nodes[handle] = node_of(self._catalyst, self._read.root, handle)
-        return self._nodes[handle]
+        return self._read.spark.node(handle)

@@ -28,6 +28,14 @@ from lsmstate.errors import InvalidArgumentError, LsmStateError
 from lsmstate.options import MIB
 from lsmstate.state_place import StatePlace, local_path
 from spark_integration.above import check_above
+from spark_integration.catalyst import (
+    context_of,
+    items,
+    jvm_of,
+    kind_of,
+    nodes_with_path,
+    streams_of,
+)
 from spark_integration.pinned import STATE_NAME, adopt_or_pin, newest_settings
 from spark_integration.plan import Wanted
 from spark_integration.refusal import refuse
@@ -74,9 +82,9 @@ class QueryStarter(StreamingQueryListener):
     """Prepares each query of its session that holds an operator of ours."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self._streams = spark._jsparkSession.streams()
-        self._context = spark._jsc.sc()
-        self._jvm = spark._jvm
+        self._streams = streams_of(spark)
+        self._context = context_of(spark)
+        self._java = jvm_of(spark)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         query = self._streams.get(str(event.id))
@@ -96,7 +104,7 @@ class QueryStarter(StreamingQueryListener):
                 properties |= _prepare(query, str(event.id), operators[0], self._context)
             except (LsmStateError, Py4JError, OSError, ValueError) as refusal:
                 sentence = str(refusal)
-                is_over = refuse(query, self._jvm, sentence)
+                is_over = refuse(query, self._java, sentence)
                 when = "is refused" if is_over else "will fail at its first data"
                 _log.error("query %s %s: %s", event.id, when, sentence)
                 properties[REFUSAL_PROPERTY] = sentence
@@ -193,27 +201,15 @@ def operators_in(plan: Any) -> list[Wanted]:
 
 def operators_with_path(plan: Any) -> list[tuple[Wanted, list[Any]]]:
     """The same, each with the nodes above it, the nearest first."""
-    found: list[tuple[Wanted, list[Any]]] = []
-    clauses: dict[int, Any] = {}
-    stack: list[tuple[Any, list[Any]]] = [(plan, [])]
-    while stack:
-        node, above = stack.pop()
-        kind = node.nodeName()
-        children = node.children()
-        nodes = [children.apply(i) for i in range(children.size())]
-        if kind == "WithCTE":
-            *definitions, body = nodes
-            clauses |= {clause.id(): clause for clause in definitions}
-            nodes = [body]
-        elif kind == "CTERelationRef":
-            nodes = [clauses[node.cteId()]]
-        elif "InPandasWithState" in kind:
-            found += [(wanted, above) for wanted in _settings(nodes[0].output())]
-        stack += [(child, [node, *above]) for child in nodes]
-    return found
+    return [
+        (wanted, above)
+        for node, above in nodes_with_path(plan)
+        if "InPandasWithState" in kind_of(node)
+        for wanted in _settings(items(node.children())[0].output())
+    ]
 
 
 def _settings(output: Any) -> list[Wanted]:
-    metadata = [output.apply(i).metadata() for i in range(output.size())]
+    metadata = [attribute.metadata() for attribute in items(output)]
     texts = [m.getString(PLAN_METADATA) for m in metadata if m.contains(PLAN_METADATA)]
     return [Wanted.from_json(text) for text in texts]

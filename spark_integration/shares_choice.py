@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from joins.graph_spec import GraphSpec
 from joins.routing.shares import JoinGraph, Shares, choose
 from lsmstate.errors import InvalidArgumentError
+from spark_integration.catalyst import analyzed_plan, is_classic
 from spark_integration.plan import StatefulPlan
 from spark_integration.query import operators_in
 from spark_integration.routers import SHARES
@@ -48,9 +49,9 @@ def explain_join(joined: DataFrame) -> str:
     A query whose checkpoint has other shares keeps those. InvalidArgumentError if the DataFrame
     holds no join of ours, or comes from Spark Connect, where plans cannot be read.
     """
-    if not hasattr(joined, "_jdf"):
+    if not is_classic(joined.sparkSession):
         raise InvalidArgumentError("explain_join needs a plan, which Spark Connect does not show")
-    found = operators_in(joined._jdf.queryExecution().analyzed())
+    found = operators_in(analyzed_plan(joined))
     if not found or found[0].operator != "multiway_join":
         raise InvalidArgumentError("the DataFrame holds no multiway_join")
     return found[0].explanation

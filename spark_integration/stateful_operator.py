@@ -14,6 +14,7 @@ from lsmstate.state_place import local_path
 from spark_integration import metrics
 from spark_integration.bucket import BucketFunction
 from spark_integration.carried import carried_type, restore
+from spark_integration.catalyst import analyzed_plan, is_classic
 from spark_integration.commit import STATE_DDL
 from spark_integration.frames import FRAME_DDL
 from spark_integration.inputs import Inputs
@@ -37,7 +38,7 @@ _environment_lock = threading.Lock()
 
 def default_buckets(spark: SparkSession) -> int:
     """How many buckets a query has that does not say."""
-    if not hasattr(spark, "_jsparkSession"):
+    if not is_classic(spark):
         return _BUCKETS_OTHERWISE
     return max(1, _BUCKETS_PER_CORE * spark.sparkContext.defaultParallelism)
 
@@ -50,8 +51,8 @@ def stateful_operator(
     InvalidArgumentError if the plan's state directory holds another operator's state.
     """
     spark = next(iter(inputs.frames.values())).sparkSession
-    is_classic = hasattr(spark, "_jsparkSession")
-    if is_classic:
+    has_jvm = is_classic(spark)
+    if has_jvm:
         _check_not_nested(inputs, plan.operator)
         listen(spark)
     elif plan.state_dir is None:
@@ -62,7 +63,7 @@ def stateful_operator(
     if plan.state_dir is not None and local_path(plan.state_dir) is not None:
         check_settings(plan.state_dir, plan.wanted())  # elsewhere it is looked at when it starts
     grouped = _routed(plan, inputs).groupBy("bucket")
-    with _worker_environment(spark) if is_classic else nullcontext():
+    with _worker_environment(spark) if has_jvm else nullcontext():
         results = grouped.applyInPandasWithState(
             stateful_function(plan, function),
             OUTPUT_DDL,
@@ -77,7 +78,7 @@ def stateful_operator(
 def _check_not_nested(inputs: Inputs, operator: str) -> None:
     """Spark allows one operator of this kind in a query; its own words would not say whose."""
     for name, frame in inputs.frames.items():
-        for found in operators_in(frame._jdf.queryExecution().analyzed())[:1]:
+        for found in operators_in(analyzed_plan(frame))[:1]:
             other = "another" if found.operator == operator else "a"
             raise InvalidArgumentError(
                 f"input {name!r} is the result of {other} {found.operator}, which may stand once "

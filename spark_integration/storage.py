@@ -126,14 +126,17 @@ def _spark_directory() -> str | None:
 
 def _hadoop_settings(spark: "SparkSession") -> dict[str, str]:
     """Those that can be taken over. None under Spark Connect: the client cannot see them."""
-    if not hasattr(spark, "_jsc"):
+    # Not above: workers import this module, and have no plans.
+    from spark_integration.catalyst import hadoop_of
+
+    hadoop = hadoop_of(spark)
+    if hadoop is None:
         return {}
-    hadoop = spark._jsc.hadoopConfiguration()
     names = [f"fs.s3a.{name}" for name in (*_S3_NAMES, *_S3_OTHERS)]
     found = {name: value for name in names if (value := hadoop.get(name))}
     for prefix in _PREFIXES:
-        more = hadoop.getPropsWithPrefix(prefix)
-        found |= {f"{prefix}{name}": str(more[name]) for name in more}
+        more = hadoop.getPropsWithPrefix(prefix).entrySet().toArray()
+        found |= {f"{prefix}{entry.getKey()}": str(entry.getValue()) for entry in more}
     return found
 
 

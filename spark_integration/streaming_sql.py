@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from lsmstate.errors import InvalidArgumentError
-from spark_integration.catalyst import Catalyst
+from spark_integration.catalyst import Catalyst, is_classic
 from spark_integration.convert import Converted, convert
 from spark_integration.staged import StagedQuery
 
@@ -55,7 +55,9 @@ class MultiwayQuery:
 
     @property
     def writeStream(self) -> DataStreamWriter:  # noqa: N802
-        """As of a DataFrame."""
+        """As of a DataFrame, in all its output modes."""
+        if self.converted.update_as_append:
+            return _AppendingWriter(self.dataframe)
         return self.dataframe.writeStream
 
     def staged(self, path: str) -> StagedQuery:
@@ -75,6 +77,14 @@ class MultiwayQuery:
         return getattr(self.dataframe, name)
 
 
+class _AppendingWriter(DataStreamWriter):
+    """Of a query whose results are never changed: update mode writes what append mode does, which
+    is the one that the operator runs in."""
+
+    def outputMode(self, outputMode: str) -> DataStreamWriter:  # noqa: N802, N803
+        return super().outputMode("append" if outputMode.lower() == "update" else outputMode)
+
+
 def streaming_sql(
     spark: SparkSession,
     sql: str,
@@ -91,19 +101,20 @@ def streaming_sql(
     The joins of streams that equalities link become one ``multiway_join`` over the full history,
     through filters, projections, aliases, views and common table expressions between them;
     everything else stays Spark's. Spark allows one such operator in a query: of several groups of
-    joins the largest is merged. A query of which nothing can be merged runs as Spark runs it, with
-    a ``note`` that says why (also logged as a warning); with ``strict`` it is refused.
+    joins the largest is merged, in staged mode all. A query of which nothing can be merged runs as
+    Spark runs it, with a ``note`` that says why (also logged as a warning); with ``strict`` it is
+    refused.
 
     ``rows`` says how many rows the inputs have in proportion, by alias or view, where joins are by
     several keys; for files it is guessed from their size. ``options`` are those of
     ``multiway_join``. The checkpoint keeps the merged join (inputs in their order, columns, keys)
     and refuses another one, showing both.
 
-    Costs about a second beside Spark's own analysis: some 5,000 calls into the JVM for a join of
-    four inputs. InvalidArgumentError: the message names the
-    value and the remedy; AnalysisException and ParseException are Spark's.
+    Costs some 1,700 calls into the JVM for a join of four inputs, beside Spark's own analysis.
+    InvalidArgumentError: the message names the value and the remedy; AnalysisException and
+    ParseException are Spark's.
     """
-    if not hasattr(spark, "_jsparkSession"):
+    if not is_classic(spark):
         return _query_of(_unseen(spark.sql(sql)), strict, _no_stages)
     catalyst = Catalyst(spark)
     df, refusal = None, ""
@@ -122,7 +133,7 @@ def to_multiway(
     df: DataFrame, *, strict: bool = False, rows: Mapping[str, int] | None = None, **options: Any
 ) -> MultiwayQuery:
     """The same for a streaming DataFrame that was built with ``join``, ``where`` and so on."""
-    if not hasattr(df.sparkSession, "_jsparkSession"):
+    if not is_classic(df.sparkSession):
         return _query_of(_unseen(df), strict, _no_stages)
     catalyst = Catalyst(df.sparkSession)
     return _query(catalyst, catalyst.analyzed(df), df, strict, rows or {}, options)
@@ -137,16 +148,20 @@ def _query(
     options: Mapping[str, Any],
     refusal: str = "",
 ) -> MultiwayQuery:
+    _check_options(options)
+    converted = convert(catalyst, plan, df, rows, options, refusal)
+    return _query_of(
+        converted, strict, lambda path: StagedQuery(catalyst, plan, path, rows, options)
+    )
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
     for name in _SAID_BY_THE_QUERY:
         if name in options:
             raise InvalidArgumentError(
                 f"{name}={options[name]!r}: what is joined and what comes of it the query says; "
                 "leave it out, or name the streams yourself: multiway_join(...)"
             )
-    converted = convert(catalyst, plan, df, rows, options, refusal)
-    return _query_of(
-        converted, strict, lambda path: StagedQuery(catalyst, plan, path, rows, options)
-    )
 
 
 def _query_of(

@@ -7,7 +7,6 @@ does: Spark takes a union's watermark from those of its branches that have one, 
 gives nothing. That source is read twice.
 """
 
-import json
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -15,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from joins.plan.join_tree import Join, MultiJoin, Node, Other, is_streaming, parents_first
-from spark_integration.catalyst import Catalyst
+from spark_integration.catalyst import Catalyst, analyzed_plan
 from spark_integration.residual import quoted
 
 _DELAY: Final = "spark.watermarkDelayMs"
@@ -27,9 +26,18 @@ def stateful_above(plan: Node) -> list[Node]:
     return [node for node in _above(plan) if _may_wait(node)]
 
 
-def has_watermark(attribute: Any) -> bool:
+def redeclares_watermark(plan: Node) -> bool:
+    """Whether one is declared above the multi-way join, and below it too."""
+    return any(
+        sum(_declares_watermark(below) for below in parents_first(node)) > 1
+        for node in _above(plan)
+        if _declares_watermark(node)
+    )
+
+
+def has_watermark(catalyst: Catalyst, attribute: Any) -> bool:
     """Whether a column is one that the plan declares a watermark on."""
-    return _DELAY in json.loads(attribute.metadata().json())
+    return _DELAY in catalyst.column_metadata(attribute)
 
 
 def with_watermark(catalyst: Catalyst, results: Any, source: Any, time: str) -> Any:
@@ -44,7 +52,7 @@ def with_watermark(catalyst: Catalyst, results: Any, source: Any, time: str) -> 
     never = F.unix_micros(column.cast("timestamp")) > F.lit(_LONG_MAX)
     nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in frame.schema.fields]
     branch = timed.where(never).select(*nothing)
-    return frame.union(branch)._jdf.queryExecution().analyzed()
+    return analyzed_plan(frame.union(branch))
 
 
 def _above(plan: Node) -> Iterator[Node]:
@@ -52,6 +60,10 @@ def _above(plan: Node) -> Iterator[Node]:
         below = parents_first(node)
         if not isinstance(node, MultiJoin) and any(isinstance(b, MultiJoin) for b in below):
             yield node
+
+
+def _declares_watermark(node: Node) -> bool:
+    return isinstance(node, Other) and node.name == "EventTimeWatermark"
 
 
 def _may_wait(node: Node) -> bool:

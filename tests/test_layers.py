@@ -80,6 +80,19 @@ def test_imports_point_downward(path: str) -> None:
     assert violations(path, imports(path)) == []
 
 
+def taken_from_the_jvm(text: str) -> set[str]:
+    """PySpark's own attributes that hold objects of the JVM: used, or asked for by name."""
+    nodes = list(ast.walk(ast.parse(text)))
+    used = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    used |= {str(node.value) for node in nodes if isinstance(node, ast.Constant)}
+    return used & {"_jdf", "_jvm", "_jsc", "_jsparkSession", "_jreader", "_jwriter", "_jsq", "_jc"}
+
+
+@pytest.mark.parametrize("path", [p for p in sources(".py") if not p.endswith("/catalyst.py")])
+def test_one_module_takes_what_is_private_from_spark(path: str) -> None:
+    assert taken_from_the_jvm((ROOT / path).read_text()) == set()
+
+
 @pytest.mark.parametrize("path", FACES)
 def test_a_face_holds_no_code(path: str) -> None:
     """Imports and names; at most a ``__getattr__`` that imports a name when it is first used."""
@@ -102,6 +115,7 @@ def test_the_check_would_notice() -> None:
     assert violations("cython_ext/x.pyx", imported_by_cython("from lsmstate.errors cimport x"))
     assert violations("cython_ext/x.pyx", imported_by_cython("    import os, joins.spec"))
     assert not violations("joins/x.py", imported_by_python("from lsmstate.store import Probe"))
+    assert taken_from_the_jvm("df._jdf") == taken_from_the_jvm("hasattr(x, '_jdf')") == {"_jdf"}
     assert not violations("lsmstate/spark.py", imported_by_python("import spark_integration.api"))
 
 

@@ -45,3 +45,16 @@ def test_a_computed_key_is_stored_instead_of_what_it_is_computed_of():
 def test_an_unknown_operator_reads_all():
     plan = Other("Distinct", (join(A, B, "a.x = b.x"),), (*A.columns, *B.columns))
     assert [len(node.columns) for node in narrow(plan).inputs] == [3, 3]
+
+
+def test_an_aggregate_reads_what_its_expressions_name():
+    both = join(A, B, "a.x = b.x")
+    all_of_it = Project(both, tuple((column, column) for column in both.columns))
+    plan = Other("Aggregate", (all_of_it,), (Column("n"),), True, frozenset({Column("b.z")}))
+    (multi_join,) = (
+        node
+        for node in parents_first(pruned(two_step_convert(plan).after))
+        if isinstance(node, MultiJoin)
+    )
+    columns = [[str(c) for c in node.columns] for node in multi_join.inputs]
+    assert columns == [["a.x"], ["b.x", "b.z"]]

@@ -16,6 +16,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor
 from spark_streams import BACKEND, FileStream, collected, metric
 
 from lsmstate.errors import InvalidArgumentError
@@ -26,6 +27,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions")]
 
 START = datetime(2026, 3, 28, tzinfo=UTC)  # clocks in Berlin go forward the night after
 CORRECTNESS = "spark.sql.streaming.statefulOperator.checkCorrectness.enabled"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 ON = "a.k = b.k AND b.at BETWEEN a.at - INTERVAL 30 MINUTES AND a.at + INTERVAL 1 HOUR"
 
@@ -307,6 +309,31 @@ def test_an_outer_join_with_nothing_declared_is_refused(
     _, c = third(spark, tmp_path)
     result = outer_join(history(spark, short), "a_at", c)
     refused(result, tmp_path, "left outer join.*without a partner would never come; give")
+
+
+def test_state_by_event_time_with_nothing_declared_is_refused(
+    spark: Any, tmp_path: Path, short: tuple[FileStream, FileStream]
+) -> None:
+    class Counting(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            pass
+
+        def handleInputRows(self, key: Any, rows: Any, timers: Any) -> Any:  # noqa: N802
+            return iter(rows)
+
+        def close(self) -> None:
+            pass
+
+    spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
+    try:
+        counted = (
+            history(spark, short)
+            .groupBy("a_k")
+            .transformWithStateInPandas(Counting(), "n BIGINT", "append", "EventTime")
+        )
+        refused(counted, tmp_path, "transformWithState in event time stands above multiway_join")
+    finally:
+        spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
 
 
 @pytest.mark.stress

@@ -78,11 +78,13 @@ class Opaque:
 
     ``volatile``: evaluated twice it may differ, so it must neither move nor be copied.
     ``subquery``: holds a plan of its own, whose outer columns are the arguments; it stays above
-    multi-way joins. ``handle`` is whatever the front end needs to find its own expression again.
+    multi-way joins. ``serial`` tells apart those of one name that may differ in what is not known;
+    it is not shown. ``handle`` is whatever the front end needs to find its own expression again.
     """
 
     name: str
     arguments: tuple["Expression", ...] = ()
+    serial: int = 0
     volatile: bool = False
     subquery: bool = False
     handle: object = field(default=None, compare=False, repr=False)

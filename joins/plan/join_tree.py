@@ -122,12 +122,14 @@ class Alias:
 
 @dataclass(frozen=True, eq=False)
 class Other:
-    """Any other operator. Nothing moves through it, and it is never part of a group."""
+    """Any other operator. Nothing moves through it, and it is never part of a group. ``reads``:
+    the columns of its inputs that it needs, None for all of them."""
 
     name: str
     inputs: tuple["Node", ...]
     columns: tuple[Column, ...]
     is_aggregate: bool = False
+    reads: frozenset[Column] | None = None
     handle: object = None
 
     def __post_init__(self) -> None:

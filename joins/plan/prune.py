@@ -23,8 +23,8 @@ from joins.plan.join_tree import (
 def pruned(plan: Node, needed: Iterable[Column] | None = None) -> Node:
     """The plan, whose multi-way joins have a ``Project`` as every input.
 
-    ``needed``: the columns of the root that are read, by default all. Operators that are not known
-    are taken to read all of theirs.
+    ``needed``: the columns of the root that are read, by default all. Operators that do not say
+    what they read are taken to read all of their inputs.
     """
     wanted = frozenset(plan.columns if needed is None else needed)
     match plan:
@@ -32,13 +32,12 @@ def pruned(plan: Node, needed: Iterable[Column] | None = None) -> Node:
             return plan
         case MultiJoin():
             return _pruned_join(plan, wanted)
-        case Project() if plan.handle is None:
+        case Project():
             values = tuple((column, value) for column, value in plan.values if column in wanted)
             below = pruned(plan.input, _columns(value for _, value in values))
+            if len(values) == len(plan.values):
+                return with_inputs(plan, [below])
             return Project(below, values)
-        case Project():
-            below = pruned(plan.input, _columns(value for _, value in plan.values))
-            return with_inputs(plan, [below])
         case Filter():
             return with_inputs(plan, [pruned(plan.input, wanted | columns_of(plan.condition))])
         case Alias():
@@ -48,7 +47,14 @@ def pruned(plan: Node, needed: Iterable[Column] | None = None) -> Node:
             sides = [pruned(side, both & set(side.columns)) for side in plan.inputs]
             return with_inputs(plan, sides)
         case Other():
-            return with_inputs(plan, [pruned(child) for child in plan.inputs])
+            return with_inputs(plan, [_pruned_below(plan, child) for child in plan.inputs])
+
+
+def _pruned_below(node: Other, child: Node) -> Node:
+    """The same columns for an operator of several inputs, such as a union, which goes by place."""
+    if node.reads is None or len(node.inputs) > 1:
+        return pruned(child)
+    return pruned(child, node.reads)
 
 
 def _pruned_join(join: MultiJoin, wanted: frozenset[Column]) -> MultiJoin:
