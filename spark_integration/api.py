@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from joins.event_time import Retention
 from joins.from_clause import is_from_clause
@@ -19,7 +19,7 @@ from spark_integration.change_join import change_spec
 from spark_integration.event_time import check_keeps_all, check_not_named, timing_of
 from spark_integration.inputs import Inputs, UnfitInputError, session_of
 from spark_integration.join_function import CoercedSpec, coerced_graph
-from spark_integration.join_request import OPERATOR, JoinRequest
+from spark_integration.join_request import OPERATOR, InnerJoin, JoinRequest
 from spark_integration.operator_options import OPTION_NAMES, OperatorOptions, nearest
 from spark_integration.storage import Storage
 
@@ -127,10 +127,7 @@ def multiway_join(
     check_unmatched(unmatched)
     typed, rest = _condition(streams, on, how)
     keys = _keys(streams, typed.on)
-    try:
-        inputs = Inputs.of(spark, streams, keys)
-    except InvalidArgumentError as unfit:
-        raise UnfitInputError(str(unfit)) from unfit
+    inputs = _inputs(spark, streams, keys)
     is_graph = any(None in columns for columns in keys.values())
     _check_graph_options(is_graph, rows, shares)
     request = JoinRequest(streams, inputs, rest, checked, storage, rows, shares, pins or {})
@@ -138,11 +135,43 @@ def multiway_join(
     if changing is not None:
         check_keeps_all(retention, late, result_time)
         return request.changing(changing, unmatched)
-    spec = coerced_graph(inputs) if is_graph else CoercedSpec.of(inputs)
+    spec = _spec(inputs)
     timing = timing_of(spec, streams, rest, retention or {}, late, result_time)
     if timing is not None:
         return request.in_time(spec, timing, result_time)
     return request.full_history(spec)
+
+
+def inner_join(
+    streams: Mapping[str, DataFrame],
+    on: str,
+    options: OperatorOptions,
+    rows: Mapping[str, int],
+    pins: Mapping[str, str],
+) -> InnerJoin:
+    """What ``multiway_join`` makes an operator of, for the equalities ``on`` over the full history.
+
+    UnfitInputError if an input cannot be stored, or Spark does not compare its keys.
+    """
+    spark = next(iter(streams.values())).sparkSession
+    inputs = _inputs(spark, streams, _keys(streams, _condition(streams, on, "inner")[0].on))
+    request = JoinRequest(streams, inputs, (), options, options.storage, rows, None, pins)
+    return request.inner(_spec(inputs))
+
+
+def _inputs(
+    spark: SparkSession, streams: Mapping[str, DataFrame], keys: Mapping[str, list[str | None]]
+) -> Inputs:
+    try:
+        return Inputs.of(spark, streams, keys)
+    except InvalidArgumentError as unfit:
+        raise UnfitInputError(str(unfit)) from unfit
+
+
+def _spec(inputs: Inputs) -> CoercedSpec | GraphSpec:
+    """By several keys if an input lacks one that others have."""
+    is_graph = any(len(inputs.keys_of(name)) < len(inputs.keys) for name in inputs.frames)
+    return coerced_graph(inputs) if is_graph else CoercedSpec.of(inputs)
 
 
 def _check_reserved(reserved: Mapping[str, Any]) -> None:

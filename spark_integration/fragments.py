@@ -1,18 +1,20 @@
 """Fragments of a query that Spark does not stream whole: what of it only ever grows.
 
-Append-only parts are streamed: the largest group of joins, as one operator, and every stream that
-is read outside of it. All else (subqueries, semi and anti joins, aggregates, sorts) is a plan over
+Append-only parts are streamed: the groups of joins, by one operator, and every stream that is read
+outside of them. All else (subqueries, semi and anti joins, aggregates, sorts) is a plan over
 what they have given, which Spark runs as a batch query.
 """
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from joins.plan.conditions import Column
 from joins.plan.explain import draw
@@ -26,11 +28,16 @@ from joins.plan.join_tree import (
     parents_first,
 )
 from joins.plan.prune import pruned
+from joins.plan.tsc import two_step_convert
 from spark_integration.catalyst import Catalyst
 from spark_integration.convert import largest_group
-from spark_integration.group_join import input_names, joined_frames
-from spark_integration.plan_reader import ExpressionHandle, ReadPlan, expression_of, read_plan
+from spark_integration.group_join import input_names, joined_frames, joined_groups
+from spark_integration.inputs import UnfitInputError
+from spark_integration.operator_options import OPTION_NAMES
+from spark_integration.plan_reader import ReadPlan, read_plan
 from spark_integration.plan_writer import PlanWriter, Written
+from spark_integration.several_joins import GROUP, rows_column
+from spark_integration.spark_plan import ExpressionHandle
 
 #: The column that says which fragment a row of the streaming query belongs to.
 FRAGMENT: Final = "fragment"
@@ -52,17 +59,28 @@ class Part:
         return [self, *(part for below in self.subqueries.values() for part in below.all())]
 
 
+@dataclass(frozen=True)
+class Fragment:
+    """A part of the query that is streamed and kept."""
+
+    name: str
+    text: str
+    """What it streams, with its filters: other rows would be missing from what is kept."""
+    columns: T.StructType
+
+
 @dataclass
 class Fragments:
     """The fragments of one query, and what is made of them."""
 
     catalyst: Catalyst
     part: Part
-    names: list[str] = field(default_factory=list)
-    frames: list[DataFrame] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-    """What each streams, with its filters: other rows would be missing from what is kept."""
-    _of_join: int | None = None
+    all: list[Fragment] = field(default_factory=list)
+    joined: DataFrame | None = None
+    """The operator, if joins are merged."""
+    _frames: list[DataFrame] = field(default_factory=list)
+    """Which fragment a row is of, and a struct for each fragment; together they have all."""
+    _of_join: dict[MultiJoin, int] = field(default_factory=dict)
     _of_stream: list[tuple[Any, int]] = field(default_factory=list)
 
     @classmethod
@@ -70,35 +88,37 @@ class Fragments:
         cls, catalyst: Catalyst, plan: Any, rows: Mapping[str, int], options: Mapping[str, Any]
     ) -> "Fragments":
         """InvalidArgumentError if the plan cannot be read, or the operator refuses its part."""
-        part = _with_largest_group(_part(catalyst, plan))
+        read = _part(catalyst, plan)
+        if set(options) <= set(OPTION_NAMES):
+            # An input of another group that cannot be stored is no reason to give up the largest.
+            with suppress(UnfitInputError):
+                return cls._streamed(catalyst, _with_groups(read), rows, options)
+        return cls._streamed(catalyst, _with_largest_group(read), rows, options)
+
+    @classmethod
+    def _streamed(
+        cls, catalyst: Catalyst, part: Part, rows: Mapping[str, int], options: Mapping[str, Any]
+    ) -> "Fragments":
         found = cls(catalyst, part)
-        for below in part.all():
-            found._add_join(below, rows, options)
+        found._add_joins(rows, options)
         for below in part.all():
             for node in _outside(below.tree):
                 found._add_stream(below.read, node)
         return found
 
-    @property
-    def joined(self) -> DataFrame | None:
-        """The group of joins, if there is one."""
-        return None if self._of_join is None else self.frames[self._of_join]
-
     def streamed(self) -> DataFrame:
         """All fragments as one streaming DataFrame: which one, and a struct for each."""
-        tagged = [
-            frame.select(F.lit(number).alias(FRAGMENT), F.struct("*").alias(f"f{number}"))
-            for number, frame in enumerate(self.frames)
-        ]
-        return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), tagged)
+        return reduce(
+            lambda one, other: one.unionByName(other, allowMissingColumns=True), self._frames
+        )
 
     def answer(self, stored: DataFrame) -> DataFrame:
         """The query over the fragments as they were ``stored``."""
         plans = [
             stored.where(F.col(FRAGMENT) == number).select(f"f{number}.*")
-            for number in range(len(self.frames))
+            for number in range(len(self.all))
         ]
-        analyzed = [frame._jdf.queryExecution().analyzed() for frame in plans]
+        analyzed = [self.catalyst.analyzed(frame) for frame in plans]
         attributes = list(map(self.catalyst.output_attributes, analyzed))
         return self.catalyst.dataframe(self._rest(self.part, analyzed, attributes))
 
@@ -107,8 +127,7 @@ class Fragments:
             return plans[number], dict(zip(columns, attributes[number], strict=True))
 
         def join(node: MultiJoin) -> Written:
-            assert self._of_join is not None, "no group was streamed"
-            return fragment(self._of_join, node.columns)
+            return fragment(self._of_join[node], node.columns)
 
         def stream(node: Source) -> Written:
             return fragment(self._number_of(part.read, node), node.columns)
@@ -120,23 +139,39 @@ class Fragments:
             write_subquery=lambda handle: self._rest(part.subqueries[handle], plans, attributes),
         ).plan(part.tree)
 
-    def _add_join(self, part: Part, rows: Mapping[str, int], options: Mapping[str, Any]) -> None:
-        for node in parents_first(part.tree):
-            if isinstance(node, MultiJoin):
-                writer = PlanWriter(part.read, _no_join)
-                frames = [self.catalyst.dataframe(writer.plan(side)) for side in node.inputs]
-                self._of_join = len(self.frames)
-                self.names.append("join of " + ", ".join(input_names(node)))
-                self.texts.append(_text(node))
-                self.frames.append(_numbered(joined_frames(node, frames, rows, options)))
+    def _add_joins(self, rows: Mapping[str, int], options: Mapping[str, Any]) -> None:
+        groups: dict[MultiJoin, list[DataFrame]] = {}
+        for part in self.part.all():
+            writer = PlanWriter(part.read, _no_join)
+            for node in parents_first(part.tree):
+                if isinstance(node, MultiJoin):
+                    groups[node] = [self.catalyst.dataframe(writer.plan(i)) for i in node.inputs]
+        if len(groups) == 1:
+            ((group, frames),) = groups.items()
+            self.joined = joined_frames(group, frames, rows, options)
+            self._frames.append(_tagged(0, self.joined))
+            schemas = [self.joined.schema]
+        elif groups:
+            self.joined = joined_groups(groups, rows, options)
+            schemas = [_struct(self.joined.schema[rows_column(n)]) for n in range(len(groups))]
+            structs = [
+                F.col(rows_column(n)).cast(_numbered(schema)).alias(f"f{n}")
+                for n, schema in enumerate(schemas)
+            ]
+            self._frames.append(self.joined.select(F.col(GROUP).alias(FRAGMENT), *structs))
+        for number, (group, names) in enumerate(zip(groups, input_names(groups), strict=True)):
+            self._of_join[group] = number
+            name = "join of " + ", ".join(names)
+            self.all.append(Fragment(name, _text(group), _numbered(schemas[number])))
 
     def _add_stream(self, read: ReadPlan, node: Source) -> None:
         relation = PlanWriter(read, _no_join).plan(node)
         if self._known(relation) is None:
-            self._of_stream.append((relation, len(self.frames)))
-            self.names.append(node.name)
-            self.texts.append(node.name)
-            self.frames.append(_numbered(self.catalyst.dataframe(relation)))
+            number = len(self.all)
+            frame = self.catalyst.dataframe(relation)
+            self._of_stream.append((relation, number))
+            self._frames.append(_tagged(number, frame))
+            self.all.append(Fragment(node.name, node.name, _numbered(frame.schema)))
 
     def _number_of(self, read: ReadPlan, node: Source) -> int:
         found = self._known(PlanWriter(read, _no_join).plan(node))
@@ -145,16 +180,25 @@ class Fragments:
 
     def _known(self, relation: Any) -> int | None:
         """The fragment of the same stream, though its columns have other ids."""
-        return next((n for known, n in self._of_stream if known.sameResult(relation)), None)
+        return next(
+            (n for known, n in self._of_stream if self.catalyst.gives_the_same(known, relation)),
+            None,
+        )
 
 
 def _part(catalyst: Catalyst, plan: Any) -> Part:
     read = read_plan(catalyst, plan, is_kept=True)
     below = {
-        handle: _part(catalyst, expression_of(catalyst, plan, handle).plan())
+        handle: _part(catalyst, catalyst.subquery_plan(read.spark.expression(handle)))
         for handle in read.subqueries
     }
     return Part(read, read.tree, below)
+
+
+def _with_groups(part: Part) -> Part:
+    """The part with all groups of joins merged, also those of its subqueries."""
+    tree = pruned(two_step_convert(part.tree, group_rule=_only_grows).after)
+    return Part(part.read, tree, {h: _with_groups(p) for h, p in part.subqueries.items()})
 
 
 def _with_largest_group(part: Part) -> Part:
@@ -214,9 +258,25 @@ def _text(node: Node) -> str:
     return re.sub(r"#\d+", lambda n: numbers.setdefault(n[0], f"#{len(numbers) + 1}"), plan)
 
 
-def _numbered(frame: DataFrame) -> DataFrame:
-    """Columns of a struct have names of their own."""
-    return frame.toDF(*(f"c{place}" for place in range(len(frame.columns))))
+def _tagged(number: int, frame: DataFrame) -> DataFrame:
+    """The rows as those of fragment ``number``; columns of a struct have names of their own."""
+    numbered = frame.toDF(*(f"c{place}" for place in range(len(frame.columns))))
+    return numbered.select(F.lit(number).alias(FRAGMENT), F.struct("*").alias(f"f{number}"))
+
+
+def _struct(field: T.StructField) -> T.StructType:
+    assert isinstance(field.dataType, T.StructType)
+    return field.dataType
+
+
+def _numbered(columns: T.StructType) -> T.StructType:
+    """The columns as a fragment has them."""
+    return T.StructType(
+        [
+            T.StructField(f"c{place}", f.dataType, f.nullable, f.metadata)
+            for place, f in enumerate(columns)
+        ]
+    )
 
 
 def _no_join(_node: MultiJoin) -> Written:

@@ -15,6 +15,7 @@ from spark_integration.api import multiway_join
 from spark_integration.catalyst import Catalyst
 from spark_integration.operator_options import nearest
 from spark_integration.residual import quoted
+from spark_integration.several_joins import WantedJoin, join_together
 
 #: Under which the checkpoint keeps the join it was started with.
 SIGNATURE: Final = "multi-way join"
@@ -32,7 +33,42 @@ def joined_frames(
     ``rows`` by input's name go before what the sources' sizes say. InvalidArgumentError if the
     operator refuses the inputs, or a name in ``rows`` is none of theirs.
     """
-    names = input_names(multi_join)
+    (names,) = input_names([multi_join])
+    _check_rows(rows, names)
+    join = _wanted(multi_join, names, frames, rows)
+    needs_shares = any(len(key.members) < len(names) for key in multi_join.keys)
+    sizes = join.rows if needs_shares else None
+    return multiway_join(join.streams, join.on, rows=sizes, pins=join.pins, **options)
+
+
+def joined_groups(
+    groups: Mapping[MultiJoin, Sequence[DataFrame]],
+    rows: Mapping[str, int],
+    options: Mapping[str, Any],
+) -> DataFrame:
+    """The same for several groups in one operator: see ``several_joins``."""
+    names = input_names(groups)
+    _check_rows(rows, [name for own in names for name in own])
+    joins = [
+        _wanted(multi_join, own, frames, rows)
+        for own, (multi_join, frames) in zip(names, groups.items(), strict=True)
+    ]
+    return join_together(joins, **options)
+
+
+def input_names(groups: Iterable[MultiJoin]) -> list[list[str]]:
+    """A name for each input of each group: its alias or source, numbered where it occurs again."""
+    joins = list(groups)
+    distinct = _distinct(leaf_name(node) for join in joins for node in join.inputs)
+    return [list(islice(distinct, len(join.inputs))) for join in joins]
+
+
+def _wanted(
+    multi_join: MultiJoin,
+    names: Sequence[str],
+    frames: Sequence[DataFrame],
+    rows: Mapping[str, int],
+) -> WantedJoin:
     columns = _names_of_columns(multi_join, names)
     streams = {
         name: frame.toDF(*own) for name, frame, own in zip(names, frames, columns, strict=True)
@@ -42,17 +78,8 @@ def joined_frames(
         for members in _key_places(multi_join)
         for pair in pairwise(members)
     )
-    needs_shares = any(len(key.members) < len(names) for key in multi_join.keys)
-    sizes = _sizes(multi_join, names, rows)
     pins = {SIGNATURE: signature(multi_join)}
-    return multiway_join(
-        streams, condition, rows=sizes if needs_shares else None, pins=pins, **options
-    )
-
-
-def input_names(multi_join: MultiJoin) -> list[str]:
-    """A name for each input: its alias or source, numbered where it occurs again."""
-    return list(_distinct(map(leaf_name, multi_join.inputs)))
+    return WantedJoin(streams, condition, _sizes(multi_join, names, rows), pins)
 
 
 def column_names(node: Node) -> list[str]:
@@ -98,15 +125,18 @@ def _key_places(multi_join: MultiJoin) -> list[list[tuple[int, int]]]:
     ]
 
 
-def _sizes(multi_join: MultiJoin, names: Sequence[str], rows: Mapping[str, int]) -> dict[str, int]:
-    """Rows per input, in proportion: as given, else by the sizes of the sources."""
+def _check_rows(rows: Mapping[str, int], names: Sequence[str]) -> None:
     for name in rows:
         if name not in names:
             raise InvalidArgumentError(
                 f"rows[{name!r}]: there is no such input; did you mean "
                 f"{nearest(name, tuple(names))!r}? Inputs: {', '.join(names)}"
             )
-    found = dict(rows)
+
+
+def _sizes(multi_join: MultiJoin, names: Sequence[str], rows: Mapping[str, int]) -> dict[str, int]:
+    """Rows per input, in proportion: as given, else by the sizes of the sources."""
+    found = {name: rows[name] for name in names if name in rows}
     for name, node in zip(names, multi_join.inputs, strict=True):
         stored = [s.rows for s in parents_first(node) if isinstance(s, Source) and s.rows]
         if name not in found and stored:

@@ -12,6 +12,7 @@ from joins.event_time import EventTime
 from joins.graph_spec import GraphSpec
 from joins.spec import output_names
 from lsmstate.errors import InvalidArgumentError
+from spark_integration.bucket import BucketFunction
 from spark_integration.change_join import (
     change_join_function,
     change_output,
@@ -63,14 +64,18 @@ class JoinRequest:
 
     def full_history(self, spec: CoercedSpec | GraphSpec) -> DataFrame:
         """The inner join of all rows."""
-        plan = self._inner_plan(spec, None)
+        join = self.inner(spec)
+        joined = stateful_operator(join.plan, join.inputs, join.function, join.output)
+        return filtered(joined, self.streams, self.residual)
+
+    def inner(self, spec: CoercedSpec | GraphSpec) -> "InnerJoin":
+        """The same as it is before an operator is made of it, by its equalities alone."""
         function = (
             graph_join_function(spec, self.inputs)
             if isinstance(spec, GraphSpec)
             else join_function(spec)
         )
-        joined = stateful_operator(plan, self.inputs, function, self._inner_output())
-        return filtered(joined, self.streams, self.residual)
+        return InnerJoin(self._inner_plan(spec, None), self.inputs, function, self._inner_output())
 
     def in_time(
         self, spec: CoercedSpec | GraphSpec, timing: EventTime, result_time: str | None
@@ -159,6 +164,16 @@ class JoinRequest:
         for name, frame in self.streams.items():
             fields += output_fields(frame.schema, names[name])
         return T.StructType(fields)
+
+
+@dataclass(frozen=True)
+class InnerJoin:
+    """What a stateful operator is made of."""
+
+    plan: StatefulPlan
+    inputs: Inputs
+    function: BucketFunction
+    output: T.StructType
 
 
 def _explaining(plan: StatefulPlan, more: str) -> StatefulPlan:

@@ -87,6 +87,8 @@ class StatefulPlan:
     """Whether buckets are called with each new watermark, also where they have no rows."""
     result_time: str | None = None
     """The column of the result that has a true watermark."""
+    joins: tuple["StatefulPlan", ...] = ()
+    """Where it serves several joins: the plan of each, of which its inputs are routed."""
 
     @property
     def memory_bytes(self) -> int:

@@ -1,5 +1,6 @@
 """Where a row goes: by its one key, or by shares of the keys it holds."""
 
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -30,6 +31,10 @@ class Router(Protocol):
 
 def router_of(plan: StatefulPlan, source: InputPlan, pinned: Pinned) -> Router:
     """The router of one input."""
+    if plan.joins:
+        number = next(n for n, join in enumerate(plan.joins) if source in join.inputs)
+        own = {SHARES: pinned.adopted[SHARES][number]}
+        return router_of(plan.joins[number], source, replace(pinned, adopted=own))
     if plan.graph is None:
         return HashRouter(
             source.key,

@@ -42,14 +42,14 @@ class StagedQuery:
         self._path = str(path).rstrip("/")
         self._batches = f"{self._path}/batches"
         self._fragments = Fragments.of(catalyst, plan, rows, options)
-        if not self._fragments.frames:
+        if not self._fragments.all:
             raise InvalidArgumentError("the query reads no stream; run it with spark.sql")
         self._streamed = self._fragments.streamed()
 
     @property
     def fragments(self) -> tuple[str, ...]:
-        """What is streamed and kept: the join of its inputs, and streams read beside it."""
-        return tuple(self._fragments.names)
+        """What is streamed and kept: joins of its inputs, and streams read beside them."""
+        return tuple(fragment.name for fragment in self._fragments.all)
 
     def explain_multiway(self) -> str:
         """The fragments, and how the operator among them works: keys, indexes, shares."""
@@ -96,10 +96,9 @@ class StagedQuery:
     def _pin(self) -> None:
         """What is kept in ``path`` must be what this query reads."""
         place = StatePlace(state_url(self._path))
-        found = self._fragments
         now = {
-            f"{number} {text}": json.dumps(frame.schema.jsonValue()["fields"])
-            for number, (text, frame) in enumerate(zip(found.texts, found.frames, strict=True))
+            f"{number} {fragment.text}": json.dumps(fragment.columns.jsonValue()["fields"])
+            for number, fragment in enumerate(self._fragments.all)
         }
         if not create_record_in(place, _RECORD, now):
             was = read_record_in(place, _RECORD)
