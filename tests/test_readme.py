@@ -1,12 +1,18 @@
 """The README's examples run as they stand and print what their comments say."""
 
+import importlib
 import os
 import re
 import subprocess
 import sys
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from spark_streams import FileStream
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
@@ -52,6 +58,56 @@ print(sorted(map(tuple, spark.read.parquet("result").collect())))
     done = run(files + EXAMPLES[0] + end, tmp_path)
     row = "(1, datetime.date(2024, 2, 29), Decimal('5.00'), 0.5)"
     assert done.stdout.splitlines()[-1] == f"[{row}, {row}]"
+
+
+def snippet(start: str) -> str:
+    """The indented lines of the README from those that begin with ``start`` on."""
+    text = (ROOT / "README.md").read_text()
+    (found,) = re.findall(rf"^    {re.escape(start)}.*\n(?:    .*\n)*", text, re.MULTILINE)
+    return textwrap.dedent(found)
+
+
+@pytest.fixture
+def names(spark: Any, tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """What the snippets name: streams, which are views too, and the functions."""
+    tables = {
+        "c": ("id INT, name STRING", {"id": [1, 2], "name": ["x", "y"]}),
+        "o": ("id INT, c_id INT", {"id": [10, 20], "c_id": [1, 2]}),
+        "l": ("o_id INT, price INT", {"o_id": [10, 10, 20], "price": [3, 4, 9]}),
+        "ads": ("id INT, seen TIMESTAMP", {}),
+        "sales": ("ad INT, at TIMESTAMP", {}),
+    }
+    found: dict[str, Any] = {"spark": spark}
+    for name, (schema, columns) in tables.items():
+        rows = pa.table(
+            {k: pa.array(v, "i4" if k != "name" else "str") for k, v in columns.items()}
+        )
+        stream = FileStream(tmp_path / name, schema).add(*([rows] if columns else []))
+        found[name] = stream.read(spark)
+        found[name].createOrReplaceTempView(name)
+    for function in ("multiway_join", "streaming_sql", "to_multiway"):
+        found[function] = getattr(importlib.import_module("lsmstate.spark"), function)
+    yield found
+    for query in spark.streams.active:
+        query.stop()
+    for name in tables:
+        spark.catalog.dropTempView(name)
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("few_partitions")
+def test_snippets_of_sql_and_time(
+    spark: Any, names: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    exec(snippet("query = streaming_sql("), names)
+    exec(snippet("dear = streaming_sql(").replace('"dir"', repr(str(tmp_path / "dir"))), names)
+    for query in spark.streams.active:
+        query.processAllAvailable()
+    assert sorted(map(tuple, spark.table("totals").collect())) == [("x", 7), ("y", 9)]
+    assert names["unique"].is_converted
+    assert "|  20|    9|" in capfd.readouterr().out
+    exec(snippet("ads, sales = "), names)
+    assert names["joined"].columns == ["id", "seen", "ad", "at", "sold"]
 
 
 def run(code: str, directory: Path) -> "subprocess.CompletedProcess[str]":
