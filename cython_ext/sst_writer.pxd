@@ -17,6 +17,7 @@ cdef class SstWriter:
     cdef int64_t charged
     cdef int codec
     cdef size_t block_bytes
+    cdef size_t row_block_bytes
     cdef int filter_bits
     cdef uint64_t uid
     cdef uint64_t base_sequence

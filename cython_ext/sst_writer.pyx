@@ -57,6 +57,8 @@ cdef class SstWriter:
         self.budget = budget
         self.codec = codec
         self.block_bytes = block_bytes
+        # Probes read a row block for a few of its rows, but look for many keys in a key block.
+        self.row_block_bytes = block_bytes // 2
         self.filter_bits = filter_bits
         self.uid = uid
         self.base_sequence = base_sequence
@@ -150,11 +152,11 @@ cdef class SstWriter:
     cdef int add_row(self, const RowRef* row) except -1 nogil:
         cdef uint64_t sequence
         if self.row_count and (
-            self.row_data.size + row.size > self.block_bytes
+            self.row_data.size + row.size > self.row_block_bytes
             or self.row_count >= self.block_bytes // 4
             or (
                 self.row_count % SHUFFLED_ROWS == 0 and not self.row_mixed
-                and self.row_data.size + SHUFFLED_ROWS * self.row_width > self.block_bytes
+                and self.row_data.size + SHUFFLED_ROWS * self.row_width > self.row_block_bytes
             )
         ):
             self._close_row_block()

@@ -39,7 +39,8 @@ class Options:
     """A memtable is flushed when it has grown to this. Default: a quarter of the cap."""
 
     block_bytes: int = 8 * KIB
-    """Size of a key or row block before compression. Larger: smaller files, dearer reads."""
+    """Size of a key block before compression; a row block has half of it. Larger: smaller files,
+    dearer reads."""
 
     filter_bits_per_key: int = 10
     """Bits per key of the Bloom filters; 10 let one absent key in a hundred through. 0: none."""
