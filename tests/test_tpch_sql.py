@@ -15,16 +15,16 @@ from tpch_queries import STAGED, STREAMED
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions")]
 
-#: Inputs of the group that is merged; Q15 joins a table with an aggregate, which is left to Spark.
+#: Inputs of the groups that are merged; Q15 joins a table with an aggregate, which is left to Spark.
 INPUTS = {
-    "Q2": [5],
+    "Q2": [5, 4],
     "Q3": [3],
     "Q5": [6],
     "Q7": [6],
     "Q8": [8],
     "Q9": [6],
     "Q10": [4],
-    "Q11": [3],
+    "Q11": [3, 3],
     "Q15": [],
     "Q18": [3],
     "Q21": [4],
