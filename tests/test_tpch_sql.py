@@ -15,7 +15,7 @@ from tpch_queries import STAGED, STREAMED
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions")]
 
-#: Inputs of the groups that are merged; Q15 joins a table with an aggregate, which is left to Spark.
+#: Inputs of the groups that are merged. Q15 joins a table with an aggregate, left to Spark.
 INPUTS = {
     "Q2": [5, 4],
     "Q3": [3],
