@@ -24,6 +24,10 @@ def rescale_state(
     state_dir: Annotated[
         Path | None, typer.Option(help="The query's state_dir, if it has one.")
     ] = None,
+    shares: Annotated[
+        str | None,
+        typer.Option(help="Of a join by several keys that says its own: c.id=2,o.id=4"),
+    ] = None,
     memory: Annotated[str, typer.Option(help="Cap of the stores while writing.")] = "64m",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -54,9 +58,21 @@ def rescale_state(
             place,
             buckets,
             state_dir=root,
+            shares=None if shares is None else _shares(shares),
             memory=memory,
             report=lambda text: typer.echo(text, err=True),
         )
         found = {"before": done.buckets_before, "buckets": done.buckets, "rows": done.rows}
         words = f"{done.buckets_before} -> {done.buckets} buckets, {done.rows:,} rows written"
     typer.echo(json_text.dumps(found) if json else words)
+
+
+def _shares(text: str) -> dict[str, int]:
+    """``c.id=2,o.id=4`` by key."""
+    found = {}
+    for part in text.split(","):
+        name, _, share = part.rpartition("=")
+        if not name or not share.strip().isdigit():
+            raise InvalidArgumentError(f"--shares {text}: write keys and numbers as c.id=2,o.id=4")
+        found[name.strip()] = int(share)
+    return found

@@ -5,8 +5,9 @@ time bucket of the ring, two for rows out of the ring (one is in use; the other 
 when the first is emptied), and one for rows that are kept for good.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +51,31 @@ def with_slots(streams: Sequence[StreamSchema]) -> list[StreamSchema]:
         for stream in streams
         for name in ([stream.name] if stream.expiry is None else slot_names(stream.name))
     ] + [LANES]
+
+
+def without_slots(
+    streams: Mapping[str, StreamSchema], kept: Mapping[str, Mapping[str, Any]]
+) -> list[StreamSchema]:
+    """Inverse of ``with_slots``, but for rules that keep rows. ``kept`` is by stream its row of
+    LANES. Of a lane that has none the expiry is not known, and there is no row: that of some
+    column, whichever, serves."""
+    found: dict[str, StreamSchema] = {}
+    for schema in streams.values():
+        name = schema.name.rpartition("@")[0]
+        if schema.name == LANES.name:
+            continue
+        if not name or any(slot not in streams for slot in slot_names(name)):
+            found[schema.name] = schema
+        elif name not in found:
+            found[name] = replace(schema, name=name, expiry=_expiry(schema.rows, kept.get(name)))
+    return list(found.values())
+
+
+def _expiry(rows: pa.Schema, kept: Mapping[str, Any] | None) -> Expiry:
+    if kept is None:
+        timed = next(f for f in rows if pa.types.is_temporal(f.type) or pa.types.is_integer(f.type))
+        return Expiry.of_life(timed.name, 0, timed.type)
+    return Expiry.of_life(kept["column"], kept["life"], rows.field(kept["column"]).type)
 
 
 def slot_names(stream: str) -> list[str]:

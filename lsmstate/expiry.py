@@ -46,6 +46,15 @@ class Expiry:
     after: timedelta | int
     keep: Callable[[pa.RecordBatch], pa.Array] | None = field(default=None, compare=False)
 
+    @classmethod
+    def of_life(cls, column: str, life: int, kind: pa.DataType) -> "Expiry":
+        """The one whose rows live ``life`` of what a column of type ``kind`` counts in; without a
+        rule that keeps rows."""
+        if pa.types.is_integer(kind):
+            return cls(column, life)
+        per_tick, ticks_per = _unit_of(kind)
+        return cls(column, timedelta(microseconds=life * per_tick // ticks_per))
+
 
 class EventTimes:
     """Event times of a stream's rows as *ticks*: whole numbers in the column's own unit."""
@@ -91,22 +100,12 @@ class EventTimes:
             self._refuse_watermark(value)
         epoch = datetime(1970, 1, 1, tzinfo=UTC if value.tzinfo else None)
         microseconds = (value - epoch) // timedelta(microseconds=1)
-        per_tick, ticks_per = self._unit()
+        per_tick, ticks_per = _unit_of(self._type)
         return microseconds * ticks_per // per_tick
 
     @property
     def _is_number(self) -> bool:
         return bool(pa.types.is_integer(self._type))
-
-    def _unit(self) -> tuple[int, int]:
-        """(microseconds in a tick, ticks in a microsecond): one of them is 1."""
-        if self._type == pa.date32():
-            return 86_400_000_000, 1
-        if self._type == pa.date64():
-            return 1_000, 1
-        if self._type.unit == "ns":
-            return 1, 1_000
-        return _MICROSECONDS[self._type.unit], 1
 
     def _life(self, after: timedelta | int) -> int:
         kind = self._type
@@ -123,7 +122,7 @@ class EventTimes:
                 f"{self._where}: after={after!r} for a column of {kind}; give {wanted}"
             )
         if isinstance(after, timedelta):
-            per_tick, ticks_per = self._unit()
+            per_tick, ticks_per = _unit_of(self._type)
             life, rest = divmod(after // timedelta(microseconds=1) * ticks_per, per_tick)
             if rest:
                 raise InvalidArgumentError(
@@ -247,3 +246,14 @@ class TimeRing:
 
     def _at(self, first: int) -> "TimeRing":
         return replace(self, first=min(max(first, _LEAST), _MOST))  # as it is kept: in 64 bits
+
+
+def _unit_of(kind: pa.DataType) -> tuple[int, int]:
+    """(microseconds in a tick, ticks in a microsecond): one of them is 1."""
+    if kind == pa.date32():
+        return 86_400_000_000, 1
+    if kind == pa.date64():
+        return 1_000, 1
+    if kind.unit == "ns":
+        return 1, 1_000
+    return _MICROSECONDS[kind.unit], 1

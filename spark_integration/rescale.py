@@ -7,7 +7,8 @@ begin with stand in the new settings, ``query-0002.json``. Creating that file is
 then nothing that the query reads has changed, and the old buckets stay until ``drop_original``.
 
 Each new bucket that is done is recorded, so a run that was killed goes on where it was. The order
-of a key's rows is kept: they lie in one old bucket, and are read and appended in that order.
+of a key's rows is kept where they lie in one old bucket: they are read and appended in that order.
+(By several keys, rows of one index come from several buckets; equal rows still from one.)
 """
 
 import os
@@ -20,17 +21,22 @@ from typing import Any, Final
 from cython_ext.file import remove
 from lsmstate.directory_lock import DirectoryLock
 from lsmstate.errors import CorruptionError, InvalidArgumentError
-from lsmstate.memory_budget import process_memory
 from lsmstate.options import Options, parse_bytes
-from lsmstate.recovery import Recovered, read_commit
-from lsmstate.table_cache import table_cache
 from spark_integration.buckets import bucket_directory_name, bucket_ids
 from spark_integration.checkpoint import SparkCheckpoint
-from spark_integration.pinned import KEPT, STATE_NAME, Pinned, file_name, newest_settings
+from spark_integration.pinned import STATE_NAME, Pinned, file_name, newest_settings
 from spark_integration.query_state import QueryState
 from spark_integration.records import create_record, read_record
-from spark_integration.rescale_fill import fill
-from spark_integration.routers import SHARES
+from spark_integration.rescale_fill import Contents, fill, misplaced
+from spark_integration.rescale_places import GridPlaces
+from spark_integration.rescale_plan import (
+    check_can_move,
+    check_rules,
+    check_shares,
+    new_places,
+    new_shares,
+    planned_places,
+)
 
 _MOST_BUCKETS: Final = 4096
 _PLAN: Final = "plan.json"
@@ -50,6 +56,7 @@ def rescale(
     buckets: int,
     *,
     state_dir: str | None = None,
+    shares: Mapping[str, int] | None = None,
     memory: int | str = "64m",
     report: Callable[[str], None] = lambda _: None,
 ) -> Rescaled:
@@ -60,16 +67,23 @@ def rescale(
     committed since, ``drop_original`` deletes it. ``memory`` caps what the stores take;
     ``report`` is told of each step.
 
+    A join by several keys gets a new grid, chosen by how many rows its streams have. Where its
+    query says ``shares``, those for the new buckets have to be said here, and by the query then.
+
     InvalidArgumentError, with nothing changed: the query runs or a micro-batch of it was broken
-    off, it has no committed micro-batch, or is not a multiway_join on the backend ``lsm``.
-    Cost: an old bucket is read once for each new one that takes keys from it, the state is
-    written once; disk for two states. Spark is not needed.
+    off, it has no committed micro-batch, or its backend is not ``lsm``. So too a stateful_batches
+    whose function keeps rows under other keys than those of its inputs, or has only one bucket,
+    where that cannot be told; or whose state forgets by rules of its own.
+    Cost: an old bucket is read once for each new one that takes keys from it (by several keys: for
+    each new one, and once to count), the state is written once; disk for two states. Spark is not
+    needed.
     """
     if not 1 <= buckets <= _MOST_BUCKETS:
         raise InvalidArgumentError(f"buckets={buckets}: must be from 1 to {_MOST_BUCKETS}")
     options = Options(memory_bytes=parse_bytes(memory), sync="commit")
     state = _State.of(checkpoint, state_dir)
     before = state.pinned
+    check_shares(state.settings, shares)
     if before.buckets == buckets:
         _remove_tree(state.work_directory(before.version))
         return Rescaled(before.buckets, buckets, 0)
@@ -78,7 +92,7 @@ def rescale(
     os.makedirs(work, exist_ok=True)
     lock = DirectoryLock(work)
     try:
-        plan = _begin(state, work, batch_id, buckets, report)
+        plan = _begin(state, work, batch_id, buckets, shares, report)
         rows = _fill(state, work, plan, options, report)
         _switch(state, work, plan, batch_id)
     finally:
@@ -164,28 +178,8 @@ class _State:
                 f"the state in {root} belongs to query {settings['query_id']}, the checkpoint "
                 f"{checkpoint} to query {owner}; name the two of one query"
             )
-        if "condition" not in settings or settings["backend"] != "lsm":
-            raise InvalidArgumentError(
-                f"{root} is not the state of a multiway_join on the backend 'lsm'; others cannot "
-                "be rescaled: start the query anew with another number of buckets"
-            )
+        check_can_move(root, settings)
         pinned = Pinned.of(settings, version)
-        if settings.get(KEPT):
-            raise InvalidArgumentError(
-                f"{root} is the state of a join that forgets rows by event time, which cannot be "
-                "rescaled; start the query anew with another number of buckets"
-            )
-        if SHARES in pinned.adopted:
-            # Rows are copied over the buckets there: which copy is the row, no bucket can tell.
-            raise InvalidArgumentError(
-                f"{root} is the state of a join by several keys, which cannot be rescaled; start "
-                "the query anew with another number of buckets"
-            )
-        if settings.get("changelog inputs"):
-            raise InvalidArgumentError(
-                f"{root} is the state of a join of changelogs, which cannot be rescaled; start the "
-                "query anew with another number of buckets"
-            )
         return cls(spark, root, settings, pinned)
 
     def bucket(self, bucket: int) -> str:
@@ -222,12 +216,18 @@ def _last_batch(state: _State) -> int:
 
 
 def _begin(
-    state: _State, work: str, batch_id: int, buckets: int, report: Callable[[str], None]
+    state: _State,
+    work: str,
+    batch_id: int,
+    buckets: int,
+    shares: Mapping[str, int] | None,
+    report: Callable[[str], None],
 ) -> dict[str, Any]:
     """The plan of this rescale: the one that was begun, if it still fits, or a new one."""
     path = os.path.join(work, _PLAN)
     plan = read_record(path)
-    if plan is not None and (plan["batch"], plan["buckets"]) == (batch_id, buckets):
+    asked = (batch_id, buckets, shares)
+    if plan is not None and (plan["batch"], plan["buckets"], plan["forced"]) == asked:
         report(f"going on with the rescale to {buckets} buckets after micro-batch {batch_id}")
         return plan
     if plan is not None:
@@ -239,9 +239,12 @@ def _begin(
     if batch_id >= state.pinned.first_batch:
         original = QueryState.open(state.spark.location, batch_id, state.root).pointers
     ids = bucket_ids(buckets, state.pinned.partitions, taken=state.used_ids())
+    places = new_places(state.root, state.settings, state.pinned, original, buckets, shares)
     plan = {
         "batch": batch_id,
         "buckets": buckets,
+        "forced": shares,
+        "shares": places.after.to_json() if isinstance(places, GridPlaces) else None,
         "bucket_ids": list(ids),
         "original buckets": list(state.pinned.bucket_ids),
         "original": {str(bucket): pointer for bucket, pointer in original.items()},
@@ -258,28 +261,26 @@ def _fill(
     report: Callable[[str], None],
 ) -> int:
     """Write every new bucket that is not written yet; returns the rows of those."""
-    tables = table_cache(process_memory())
-    sources: dict[int, Recovered] = {
-        int(bucket): read_commit(tables, state.bucket(int(bucket)), pointer)
-        for bucket, pointer in plan["original"].items()
-    }
-    written = total = 0
+    original = {int(bucket): pointer for bucket, pointer in plan["original"].items()}
+    contents = Contents.of(state.root, original)
+    check_rules(state.settings, contents)
+    places = planned_places(state.settings, state.pinned, contents, plan)
+    written = 0
+    records = []
     for number, target in enumerate(plan["bucket_ids"]):
         record = os.path.join(work, f"{bucket_directory_name(target)}.json")
         done = read_record(record)
         if done is None:
             _remove_tree(state.bucket(target))
-            done = fill(state.root, plan, sources, number, options)
+            done = fill(state.root, plan, contents, number, places, options)
             create_record(record, done, sync=True)
             written += done["rows"]
             report(f"bucket {number + 1} of {plan['buckets']}: {done['rows']:,} rows")
-        total += done["rows"]
-    expected = sum(run.rows for found in sources.values() for run in found.edit.version.runs)
-    if total != expected:
+        records.append(done)
+    wrong = misplaced(records, places)
+    if wrong is not None:
         raise CorruptionError(
-            f"{total} rows were written, the original has {expected}; it is as it was: check it "
-            "with lsmstate verify",
-            state.root,
+            f"{wrong}; the original is as it was: check it with lsmstate verify", state.root
         )
     return written
 
@@ -300,6 +301,7 @@ def _switch(state: _State, work: str, plan: Mapping[str, Any], batch_id: int) ->
         **state.settings,
         "buckets": plan["buckets"],
         "bucket_ids": plan["bucket_ids"],
+        **new_shares(state.settings, plan),
         "rescaled": {
             "first batch": batch_id + 1,
             "pointers": pointers,

@@ -1,76 +1,151 @@
-"""One new bucket of a rescale, from the old ones whose keys it takes."""
+"""One new bucket of a rescale, from the old ones whose rows it takes."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any, Final
 
+import pyarrow as pa
+
 from cython_ext.file import sync_directory
-from cython_ext.key_codec import KeyCodec
-from joins.routing.hash import bucket_of, overlapping
-from lsmstate.backends import open_attempt
+from joins.event_time import WATERMARK
+from lsmstate.backends import open_attempt, open_commit
+from lsmstate.expiring_lane import LANES, without_slots
 from lsmstate.options import Options
-from lsmstate.recovery import Recovered
-from lsmstate.store import Entries, MultimapStore, StreamSchema
+from lsmstate.store import MultimapStore, StreamSchema
 from spark_integration.buckets import bucket_directory_name
+from spark_integration.rescale_places import Places
 
 _ATTEMPT: Final = "rescale"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What the buckets of a state have in common: their streams, and how far time has come."""
+
+    streams: tuple[StreamSchema, ...]
+    horizons: Mapping[str, int]
+    """By stream with expiry, the watermark in the column's unit, where there was one."""
+    watermark: pa.RecordBatch | None
+    """Of a join that forgets, its newest row; see joins.event_time.WATERMARK."""
+
+    @classmethod
+    def of(cls, root: str, pointers: Mapping[int, str]) -> "Contents":
+        """Buckets may have been called for the last time at different watermarks; what is due by
+        the latest of them is needed nowhere. Cost: a few small reads a bucket."""
+        raw: Mapping[str, StreamSchema] = {}
+        lanes: dict[str, Mapping[str, Any]] = {}
+        horizons: dict[str, int] = {}
+        watermarks: list[pa.RecordBatch] = []
+        for bucket, pointer in pointers.items():
+            directory = os.path.join(root, bucket_directory_name(bucket))
+            with closing(open_commit(directory, pointer, options=Options())) as store:
+                raw = store.streams
+                for found in store.iterate(LANES.name) if LANES.name in raw else ():
+                    for key, row in zip(
+                        found.keys.to_pylist(), found.rows.to_pylist(), strict=True
+                    ):
+                        name = key["stream"]
+                        lanes[name] = row
+                        if row["horizon"] is not None:
+                            time = row["horizon"] + row["life"]
+                            horizons[name] = max(time, horizons.get(name, time))
+                if raw.get(WATERMARK.name) == WATERMARK:
+                    watermarks += store.scan(WATERMARK.name)
+        latest = max(watermarks, key=lambda row: row["watermark_us"][0].as_py(), default=None)
+        return cls(tuple(without_slots(raw, lanes)), horizons, latest)
+
+    @property
+    def keyed(self) -> list[StreamSchema]:
+        """The streams whose rows lie where their keys say."""
+        return [stream for stream in self.streams if stream != WATERMARK]
 
 
 def fill(
     root: str,
     plan: Mapping[str, Any],
-    sources: Mapping[int, Recovered],
+    contents: Contents,
     number: int,
+    places: Places,
     options: Options,
 ) -> dict[str, Any]:
     """Write the new bucket with this number; returns its record: the pointer it begins with (None
-    if it has no row) and its rows. ``sources`` are the old buckets that have rows, by id.
+    if nothing was there to read), its rows, and by old bucket and stream how many rows that bucket
+    owns and how many were taken.
 
-    Rows come in key order, those of a key in the order they had. Memory: that of two stores.
+    Rows come in key order, those of a key in the order they had in an old bucket. Memory: that of
+    two stores.
     """
-    places = overlapping(number, plan["buckets"], len(plan["original buckets"]))
-    old = [plan["original buckets"][place] for place in places]
-    old = [bucket for bucket in old if bucket in sources]
+    ids = plan["original buckets"]
+    old = [place for place in places.sources(number) if str(ids[place]) in plan["original"]]
     if not old:
-        return {"pointer": None, "rows": 0}
-    streams = list(sources[old[0]].streams.values())
+        return {"pointer": None, "rows": 0, "read": []}
     directory = os.path.join(root, bucket_directory_name(plan["bucket_ids"][number]))
     os.makedirs(directory)
-    rows = 0
-    with closing(_opened(directory, streams, None, plan["batch"], options)) as target:
-        for bucket in old:
-            source = os.path.join(root, bucket_directory_name(bucket))
-            pointer = plan["original"][str(bucket)]
-            with closing(_opened(source, streams, pointer, plan["batch"], options)) as store:
-                for stream, found in _entries(store, streams, number, plan["buckets"]):
-                    rows += target.append(stream, found.rows, found.keys)
+    read: list[tuple[int, str, int, int]] = []
+    with closing(_opened(directory, contents.streams, None, plan["batch"], options)) as target:
+        _set_time(target, contents)
+        for place in old:
+            source = os.path.join(root, bucket_directory_name(ids[place]))
+            pointer = plan["original"][str(ids[place])]
+            with closing(
+                _opened(source, contents.streams, pointer, plan["batch"], options)
+            ) as store:
+                _set_time(store, contents)
+                for stream in contents.keyed:
+                    owned = taken = 0
+                    for found in store.iterate(stream.name):
+                        mine = places.taken(stream, found, place, number)
+                        positions = pa.array(mine.positions)
+                        rows = found.rows.take(positions)
+                        taken += target.append(stream.name, rows, found.keys.take(positions))
+                        owned += mine.owned
+                    read.append((place, stream.name, owned, taken))
         pointer = target.commit()
     sync_directory(root)
-    return {"pointer": pointer, "rows": rows}
+    return {"pointer": pointer, "rows": sum(taken for *_, taken in read), "read": read}
 
 
-def _entries(
-    store: MultimapStore, streams: Sequence[StreamSchema], number: int, buckets: int
-) -> Iterator[tuple[str, Entries]]:
-    """The rows of an old bucket that belong to a new one."""
-    for stream in streams:
-        codec = KeyCodec(stream.key)
-        for found in store.iterate(stream.name):
-            mine = (bucket_of(codec.encode(found.keys), buckets) == number).nonzero()[0]
-            yield stream.name, Entries(found.keys.take(mine), found.rows.take(mine))
+def misplaced(records: Iterable[Mapping[str, Any]], places: Places) -> str | None:
+    """What is wrong with the records of all new buckets together, if a row was lost or doubled."""
+    owned: dict[tuple[int, str], int] = {}
+    taken: dict[tuple[int, str], int] = {}
+    for record in records:
+        for place, stream, rows, some in record["read"]:
+            bucket = place, stream
+            if owned.setdefault(bucket, rows) != rows:
+                return f"bucket {place} was read twice with {owned[bucket]} and {rows} rows"
+            taken[bucket] = taken.get(bucket, 0) + some
+    for (place, stream), rows in owned.items():
+        expected = rows * places.copies(stream)
+        if taken[place, stream] != expected:
+            return (
+                f"of stream {stream!r} in bucket {place} {expected} rows were to be written, "
+                f"{taken[place, stream]} were"
+            )
+    return None
+
+
+def _set_time(store: MultimapStore, contents: Contents) -> None:
+    """Hide what is due."""
+    for stream, time in contents.horizons.items():
+        store.advance(stream, time)
+    if contents.watermark is not None:
+        name = pa.RecordBatch.from_pylist([{"name": "watermark"}], schema=WATERMARK.key)
+        store.put(WATERMARK.name, contents.watermark, name)
 
 
 def _opened(
     directory: str,
-    streams: Sequence[StreamSchema],
+    streams: Iterable[StreamSchema],
     pointer: str | None,
     batch_id: int,
     options: Options,
 ) -> MultimapStore:
     return open_attempt(
         directory,
-        streams,
+        list(streams),
         pointer=pointer,
         batch_id=batch_id,
         attempt_id=_ATTEMPT,

@@ -263,7 +263,7 @@ def test_what_cannot_be_rescaled_is_refused(one_batch: Query, tmp_path: Path, sp
     refused("no checkpoint location of a query", str(tmp_path), 3)
     refused("s3://bucket/checkpoint is not a local path", "s3://bucket/checkpoint", 3)
     refused("holds no query's state", checkpoint, 3, state_dir=str(tmp_path))
-    refused("not the state of a multiway_join on the backend 'lsm'", str(other.checkpoint), 3)
+    refused("backend 'memory'; only that of 'lsm'", str(other.checkpoint), 3)
     refused("belongs to query", checkpoint, 3, state_dir=other.root)
     refused("'much' is not a size", checkpoint, 3, memory="much")
     (one_batch.checkpoint / "commits" / "0").rename(tmp_path / "commit")

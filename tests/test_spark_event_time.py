@@ -19,7 +19,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 from spark_streams import BACKEND, FileStream, collected, metric
 
-from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import QueryState, explain_join, multiway_join, rescale
 from lsmstate.state_place import StatePlace, open_bucket
 
@@ -400,11 +399,11 @@ def test_a_chain_of_keys_forgets_through_the_stream_in_between(spark: Any, tmp_p
     joined = multiway_join(frames, on, backend=BACKEND, memory="8m", buckets=2)
     assert "a: until the watermark is 1:00:00 past at" in explain_join(joined)
     listed = ", ".join(f"{source.sql} {name}" for name, source in sources.items())
-    expected = by_duckdb(f"SELECT na, nb, nc FROM {listed} WHERE {on}")
-    assert run(joined.select("na", "nb", "nc"), tmp_path) == expected
-    if BACKEND == "lsm":
-        with pytest.raises(InvalidArgumentError, match="forgets rows by event time, which cannot"):
-            rescale(str(tmp_path / "checkpoint"), 4)
+    sql = f"SELECT na, nb, nc FROM {listed} WHERE {on}"
+    found = run(joined.select("na", "nb", "nc"), tmp_path)
+    assert found == by_duckdb(sql)
+    if BACKEND == "lsm":  # rows of both indexes of b move; what is due goes
+        assert 0 < rescale(str(tmp_path / "checkpoint"), 5).rows < 160
 
 
 def test_late_rows_may_match_what_is_still_there(spark: Any, tmp_path: Path) -> None:

@@ -1,0 +1,159 @@
+"""Buckets of joins that forget and of changelogs, filled anew without Spark: the joins go on."""
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark")
+
+from cython_ext.key_codec import KeyCodec
+from joins.change_spec import ChangeSpec
+from joins.event_time import EventTime, time_bounds
+from joins.event_time_join import EventTimeJoin
+from joins.how import typed_condition
+from joins.local.change_join import ChangeJoin
+from joins.routing.hash import bucket_of
+from joins.spec import JoinSpec
+from lsmstate.backends import open_attempt
+from lsmstate.options import Options
+from lsmstate.store import MultimapStore, StreamSchema
+from spark_integration.buckets import bucket_directory_name
+from spark_integration.rescale_fill import Contents, fill, misplaced
+from spark_integration.rescale_places import HashPlaces
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+KEY = pa.schema([("k", pa.int64())])
+OPTIONS = Options(memory_bytes=8 << 20)
+
+
+def opened(
+    root: Path, bucket: int, streams: Sequence[StreamSchema], pointer: str | None, batch: int
+) -> MultimapStore:
+    directory = root / bucket_directory_name(bucket)
+    directory.mkdir(exist_ok=True)
+    return open_attempt(
+        str(directory),
+        streams,
+        pointer=pointer,
+        batch_id=batch,
+        attempt_id=f"test{batch}",
+        options=OPTIONS,
+    )
+
+
+def part(rows: pa.RecordBatch, bucket: int, buckets: int) -> pa.RecordBatch:
+    """The rows of a bucket, by their column k."""
+    mine = bucket_of(KeyCodec(KEY).encode(rows.select(["k"])), buckets) == bucket
+    return rows.filter(pa.array(mine))
+
+
+def rescaled(root: Path, pointers: dict[int, str], buckets: int) -> dict[int, str]:
+    """The pointers of as many new buckets, whose ids begin at 100."""
+    plan = {
+        "batch": 7,
+        "buckets": buckets,
+        "bucket_ids": list(range(100, 100 + buckets)),
+        "original buckets": list(pointers),
+        "original": {str(bucket): pointer for bucket, pointer in pointers.items()},
+    }
+    contents = Contents.of(str(root), pointers)
+    places = HashPlaces(len(pointers), buckets)
+    records = [fill(str(root), plan, contents, n, places, OPTIONS) for n in range(buckets)]
+    assert misplaced(records, places) is None
+    return {100 + number: record["pointer"] for number, record in enumerate(records)}
+
+
+def timed_rows(name: str, rows: list[tuple[int, float, int]]) -> pa.RecordBatch:
+    """(key, minute, number) of each row."""
+    keys, minutes, numbers = zip(*rows, strict=True)
+    times = pa.array([START + timedelta(minutes=m) for m in minutes], pa.timestamp("us", "UTC"))
+    return pa.record_batch({"k": keys, "at": times, f"n{name}": numbers})
+
+
+def test_rows_that_are_not_due_move_and_the_watermark_with_them(tmp_path: Path) -> None:
+    schemas = {name: timed_rows(name, [(0, 0, 0)]).schema for name in "ab"}
+    spec = JoinSpec.create(schemas, {"a": ["k"], "b": ["k"]})
+    bounds, _ = time_bounds(schemas, ["b.at BETWEEN a.at AND a.at + INTERVAL 10 MINUTES"])
+    timing = EventTime.create(spec, {"a": "at", "b": "at"}, bounds, {}, "drop")
+    streams = timing.store_streams(spec)
+    rows = timed_rows("a", [(k, minute, k * 100 + minute) for k in range(40) for minute in (1, 9)])
+    pointers = {}
+    for bucket, minute in enumerate((5, 12)):  # called for the last time at these
+        with closing(opened(tmp_path, bucket, streams, None, 0)) as store:
+            join = EventTimeJoin(spec, timing, store)
+            list(join.process("a", part(rows, bucket, 2)))
+            join.advance(int((START + timedelta(minutes=minute)).timestamp() * 1_000_000))
+            pointers[bucket] = store.commit()
+    assert [s for s in Contents.of(str(tmp_path), pointers).streams if s.expiry] == [
+        s for s in streams if s.expiry
+    ]
+    found: Counter[tuple[int, int]] = Counter()
+    late = 0
+    new = rescaled(tmp_path, pointers, 3)
+    asked = timed_rows("b", [(k, minute, k) for k in range(40) for minute in (10, 15)])
+    for number, (bucket, pointer) in enumerate(new.items()):
+        with closing(opened(tmp_path, bucket, streams, pointer, 8)) as store:
+            join = EventTimeJoin(spec, timing, store)
+            for result in join.process("b", part(asked, number, 3)):
+                found.update(zip(result["na"].to_pylist(), result["nb"].to_pylist(), strict=True))
+            late += join.late_count
+    # Of minute 1 all are due by the latest watermark, 12, by which also b's of 10 are late.
+    assert found == Counter((k * 100 + 9, k) for k in range(40))
+    assert late == 40
+
+
+def test_a_lane_that_nothing_is_kept_of_moves_too(tmp_path: Path) -> None:
+    schemas = {name: timed_rows(name, [(0, 0, 0)]).schema for name in "ab"}
+    spec = JoinSpec.create(schemas, {"a": ["k"], "b": ["k"]})
+    bounds, _ = time_bounds(schemas, ["b.at BETWEEN a.at AND a.at + INTERVAL 10 MINUTES"])
+    streams = EventTime.create(spec, {"a": "at", "b": "at"}, bounds, {}, "drop").store_streams(spec)
+    with closing(opened(tmp_path, 0, streams, None, 0)) as store:
+        rows = timed_rows("a", [(k, 1, k) for k in range(20)])
+        store.append("a", rows, rows.select(["k"]))
+        pointer = store.commit()
+    new = rescaled(tmp_path, {0: pointer}, 2)
+    total = 0
+    for bucket, moved in new.items():
+        with closing(opened(tmp_path, bucket, streams, moved, 8)) as store:
+            total += sum(piece.num_rows for piece in store.scan("a"))
+            assert list(store.scan("b")) == []
+    assert total == 20
+
+
+def change(rows: list[tuple[str, int | None, str]]) -> pa.RecordBatch:
+    operations, keys, texts = zip(*rows, strict=True)
+    return pa.record_batch({"op": operations, "k": pa.array(keys, pa.int64()), "text": texts})
+
+
+@pytest.mark.parametrize("buckets", [1, 5])
+def test_what_changelogs_took_back_does_not_come_again(tmp_path: Path, buckets: int) -> None:
+    schemas = {name: pa.schema([("k", pa.int64()), ("text", pa.string())]) for name in "ab"}
+    on = typed_condition({n: s.names for n, s in schemas.items()}, ["k"], "left")
+    keys = JoinSpec.create(schemas, {"a": ["k"], "b": ["k"]})
+    spec = ChangeSpec.of(keys, on.tree, "changes", {"b": "op"})
+    streams = spec.stream_schemas
+    lefts = pa.record_batch({"k": range(30), "text": [f"a{k}" for k in range(30)]})
+    comes = change([("+I", k % 30, f"b{k}") for k in range(90)])
+    goes = change([("-D", k % 30, f"b{k}") for k in range(60)])
+    pointers = {}
+    for bucket in range(3):
+        with closing(opened(tmp_path, bucket, streams, None, 0)) as store:
+            join = ChangeJoin(spec, store, unmatched="error")
+            for stream, rows in (("a", lefts), ("b", comes), ("b", goes)):
+                list(join.process(stream, part(rows, bucket, 3)))
+            pointers[bucket] = store.commit()
+    said: Counter[tuple[Any, ...]] = Counter()
+    for number, (bucket, pointer) in enumerate(rescaled(tmp_path, pointers, buckets).items()):
+        with closing(opened(tmp_path, bucket, streams, pointer, 8)) as store:
+            join = ChangeJoin(spec, store, unmatched="error")
+            rest = change([("-D", k % 30, f"b{k}") for k in range(60, 90)])
+            for result in join.process("b", part(rest, number, buckets)):
+                said.update(tuple(row.values()) for row in result.to_pylist())
+    gone = {("-D", k, f"a{k}", k, f"b{k + 60}") for k in range(30)}
+    assert said == Counter([*gone, *(("+I", k, f"a{k}", None, None) for k in range(30))])
