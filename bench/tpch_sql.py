@@ -102,6 +102,9 @@ def _operator(explanation: str) -> tuple[str, str, str]:
         found = re.findall(rf"^\s*{pattern}", explanation, re.MULTILINE)
         return " + ".join(map(_without_needless_qualifiers, found)) or "-"
 
+    one_key = all_behind(r"one key: (.*)$")
+    if one_key != "-":
+        return one_key, "hash", "1.00"
     return (
         all_behind(r"keys: (.*)$"),
         all_behind(r"shares \(\w+\): (.*?);"),

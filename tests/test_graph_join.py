@@ -29,6 +29,8 @@ from joins.spec import JoinSpec
 from lsmstate.arrow_sizes import row_sizes
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
+from lsmstate.lsm_store import LsmStore
+from lsmstate.options import Options
 
 MOST_ROWS = {**MOST_ROWS, 6: 4}
 
@@ -199,6 +201,28 @@ def test_a_large_key_is_not_copied_for_each_combination(tmp_path):
         assert list(join.process("b", many)) == []
         grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         assert grown_kib < 100_000
+
+
+def test_rows_with_many_indexes_are_stored_under_a_small_cap(tmp_path):
+    """The writes of all indexes are made as one, which may take an eighth of the cap."""
+    names = [f"d{number}" for number in range(6)]
+    keys = [(f"k{number}", pa.int64()) for number in range(6)]
+    streams = {"fact": pa.schema([*keys, ("text", pa.string())])}
+    streams |= {name: pa.schema([("k", pa.int64())]) for name in names}
+    spec = create_spec(streams, " AND ".join(f"fact.k{n} = d{n}.k" for n in range(6)))
+    many = pa.array(range(3000), pa.int64())
+    facts = pa.record_batch([*[many] * 6, ["x" * 900] * 3000], schema=streams["fact"])
+    options = Options(memory_bytes=16 << 20)
+    opened = LsmStore.open_attempt(
+        str(tmp_path), spec.stream_schemas, batch_id=1, attempt_id="a", options=options
+    )
+    with closing(opened) as store:
+        join = GraphJoin(spec, store)
+        assert list(join.process("fact", facts)) == []
+        one = pa.array([2999], pa.int64())
+        for name in names:
+            found = list(join.process(name, pa.record_batch([one], schema=streams[name])))
+        assert sum(piece.num_rows for piece in found) == 1
 
 
 def test_streams_that_nothing_connects_are_refused():

@@ -83,13 +83,10 @@ class GraphJoin:
         """Append or retract the rows in all indexes of the stream; those that can be joined, in
         parts for ``results``."""
         rows = self._joinable(stream, batch)
-        sizes = row_sizes(rows)
-        parts = [
-            rows.slice(s.start, s.stop - s.start)
-            for s in pieces_of(
-                np.maximum(sizes, -(-self._piece_bytes // _BLOCK_ROWS)), self._piece_bytes
-            )
-        ]
+        # A part is written to all indexes as one: with its copies it is no more than a piece.
+        part_bytes = max(1, self._piece_bytes // max(1, len(self._indexes_of(stream))))
+        sizes = np.maximum(row_sizes(rows), -(-part_bytes // _BLOCK_ROWS))
+        parts = [rows.slice(s.start, s.stop - s.start) for s in pieces_of(sizes, part_bytes)]
         for part in parts:
             self._write(stream, part, kind)
         return parts
@@ -107,7 +104,6 @@ class GraphJoin:
         return batch if valid.all() else batch.filter(pa.array(valid))
 
     def _write(self, stream: str, rows: pa.RecordBatch, kind: Literal["append", "retract"]) -> None:
-        indexes = [index for index in self._spec.indexes if index.stream == stream]
         # As one: a row that only some indexes held would be found by some of its partners.
         self._store.write(
             [
@@ -117,9 +113,12 @@ class GraphJoin:
                     self._encode(index.classes, self._spec.key_batch(stream, rows, index.classes)),
                     rows,
                 )
-                for index in indexes
+                for index in self._indexes_of(stream)
             ]
         )
+
+    def _indexes_of(self, stream: str) -> list[Index]:
+        return [index for index in self._spec.indexes if index.stream == stream]
 
     def _combinations(self, stream: str, rows: pa.RecordBatch) -> Iterator["Combinations"]:
         """All combinations of all streams that hold one of ``rows``, depth first."""
