@@ -32,7 +32,7 @@ from spark_integration.rescale_places import GridPlaces
 from spark_integration.rescale_plan import (
     check_can_move,
     check_rules,
-    check_shares,
+    check_wanted,
     new_places,
     new_shares,
     planned_places,
@@ -83,7 +83,7 @@ def rescale(
     options = Options(memory_bytes=parse_bytes(memory), sync="commit")
     state = _State.of(checkpoint, state_dir)
     before = state.pinned
-    check_shares(state.settings, shares)
+    check_wanted(state.root, state.settings, shares)
     if before.buckets == buckets:
         _remove_tree(state.work_directory(before.version))
         return Rescaled(before.buckets, buckets, 0)
@@ -227,7 +227,8 @@ def _begin(
     path = os.path.join(work, _PLAN)
     plan = read_record(path)
     asked = (batch_id, buckets, shares)
-    if plan is not None and (plan["batch"], plan["buckets"], plan["forced"]) == asked:
+    # A release before this one had no grids: what it began is given up.
+    if plan is not None and (plan["batch"], plan["buckets"], plan.get("forced", ())) == asked:
         report(f"going on with the rescale to {buckets} buckets after micro-batch {batch_id}")
         return plan
     if plan is not None:
@@ -272,7 +273,11 @@ def _fill(
         done = read_record(record)
         if done is None:
             _remove_tree(state.bucket(target))
-            done = fill(state.root, plan, contents, number, places, options)
+            try:
+                done = fill(state.root, plan, contents, number, places, options)
+            except InvalidArgumentError:
+                _clear(state, work, plan)  # which no later call could finish
+                raise
             create_record(record, done, sync=True)
             written += done["rows"]
             report(f"bucket {number + 1} of {plan['buckets']}: {done['rows']:,} rows")

@@ -34,11 +34,6 @@ def check_can_move(root: str, settings: Mapping[str, Any]) -> None:
             f"{root} is the state of a join other than inner that forgets rows, which cannot be "
             f"rescaled; {_ANEW}"
         )
-    if "condition" not in settings and settings["buckets"] == 1:
-        raise InvalidArgumentError(
-            f"{root} is the state of a stateful_batches with one bucket, where nothing tells "
-            f"whether its function keeps rows under the keys of its inputs; {_ANEW}"
-        )
 
 
 def check_rules(settings: Mapping[str, Any], contents: Contents) -> None:
@@ -52,8 +47,14 @@ def check_rules(settings: Mapping[str, Any], contents: Contents) -> None:
         )
 
 
-def check_shares(settings: Mapping[str, Any], shares: Mapping[str, int] | None) -> None:
-    """InvalidArgumentError unless ``shares`` are said where the query says them, and only there."""
+def check_wanted(root: str, settings: Mapping[str, Any], shares: Mapping[str, int] | None) -> None:
+    """InvalidArgumentError unless the rows' buckets can be checked, and ``shares`` are said where
+    the query says them and only there."""
+    if "condition" not in settings and settings["buckets"] == 1:
+        raise InvalidArgumentError(
+            f"{root} is the state of a stateful_batches with one bucket, where nothing tells "
+            f"whether its function keeps rows under the keys of its inputs; {_ANEW}"
+        )
     forced = settings.get(FORCED)
     if forced and not shares:
         raise InvalidArgumentError(

@@ -29,6 +29,7 @@ from lsmstate.spark import drop_original, multiway_join, rescale, undo_rescale
 from lsmstate.table_cache import table_cache
 from spark_integration.pinned import Pinned, newest_settings
 from spark_integration.query_state import QueryState
+from spark_integration.rescale_fill import fill
 
 pytestmark = [
     pytest.mark.spark,
@@ -243,13 +244,23 @@ def test_a_query_that_runs_notices(query: Query) -> None:
     query.check()
 
 
+def fill_one_bucket_only(
+    root: str, plan: Any, contents: Any, number: int, *others: Any
+) -> dict[str, Any]:
+    if number == 0:
+        return fill(root, plan, contents, number, *others)
+    raise InvalidArgumentError("keys of its own")
+
+
 @pytest.fixture
 def one_batch(query: Query) -> Query:
     query.run(1, buckets=2)
     return query
 
 
-def test_what_cannot_be_rescaled_is_refused(one_batch: Query, tmp_path: Path, spark: Any) -> None:
+def test_what_cannot_be_rescaled_is_refused(
+    one_batch: Query, tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkpoint = str(one_batch.checkpoint)
     before = sorted(os.listdir(one_batch.root))
     other = Query(spark, tmp_path / "other")
@@ -266,6 +277,9 @@ def test_what_cannot_be_rescaled_is_refused(one_batch: Query, tmp_path: Path, sp
     refused("backend 'memory'; only that of 'lsm'", str(other.checkpoint), 3)
     refused("belongs to query", checkpoint, 3, state_dir=other.root)
     refused("'much' is not a size", checkpoint, 3, memory="much")
+    with monkeypatch.context() as patched:  # refused in the midst of it, nothing is left
+        patched.setattr("spark_integration.rescale.fill", fill_one_bucket_only)
+        refused("keys of its own", checkpoint, 3)
     (one_batch.checkpoint / "commits" / "0").rename(tmp_path / "commit")
     refused("micro-batch 0 of .* is under way or was broken off", checkpoint, 3)
     assert sorted(os.listdir(one_batch.root)) == before

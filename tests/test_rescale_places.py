@@ -16,6 +16,7 @@ pytest.importorskip("pyspark")
 from cython_ext.key_codec import KeyCodec
 from spark_integration.rescale_fill import misplaced
 from spark_integration.rescale_places import GridPlaces, HashPlaces
+from spark_integration.rescale_plan import check_wanted
 
 GRAPH = JoinGraph(
     rows={"c": 60, "o": 200, "l": 400}, classes={"c.ck": ("c", "o"), "o.ok": ("o", "l")}
@@ -95,3 +96,16 @@ def test_a_row_in_a_cell_that_is_not_its_own_is_noticed(rows: dict[str, pa.Recor
     found = Entries(rows["o"].select([0]), rows["o"])
     with pytest.raises(InvalidArgumentError, match="bucket 3 of the grid that is not among"):
         GridPlaces(shares, shares, COLUMNS).taken(index, found, 3, 0)
+
+
+def test_what_cannot_be_checked_or_was_not_said_is_refused() -> None:
+    stateful = {"buckets": 1, "key": ["df.id"]}
+    with pytest.raises(InvalidArgumentError, match="with one bucket, where nothing tells"):
+        check_wanted("state", stateful, None)
+    check_wanted("state", stateful | {"buckets": 2}, None)
+    join = {"buckets": 1, "condition": "a.x = b.x"}
+    check_wanted("state", join, None)
+    with pytest.raises(InvalidArgumentError, match=r"shares=\{'a.x': 2\}: the query was started"):
+        check_wanted("state", join, {"a.x": 2})
+    with pytest.raises(InvalidArgumentError, match="say those for the new buckets"):
+        check_wanted("state", join | {"forced shares": {"a.x": 1}}, None)
