@@ -89,17 +89,17 @@ class GridPlaces:
 
     def taken(self, stream: StreamSchema, found: Entries, old: int, number: int) -> Taken:
         owner = owner_of(stream.name, self.before.graph.rows)
-        here = self._cells(self.before, owner, found.rows)
+        here = self.cells(self.before, owner, found.rows)
         if not (here == old).any(axis=1).all():
             raise InvalidArgumentError(
                 f"index {stream.name!r} has a row in bucket {old} of the grid that is not among "
                 "the row's; the state is not what its settings say: check it with lsmstate verify"
             )
         owned = np.flatnonzero(here[:, 0] == old)
-        there = self._cells(self.after, owner, found.rows.take(pa.array(owned)))
+        there = self.cells(self.after, owner, found.rows.take(pa.array(owned)))
         return Taken(owned[(there == number).any(axis=1)], len(owned))
 
-    def _cells(self, shares: Shares, owner: str, rows: pa.RecordBatch) -> Numbers:
+    def cells(self, shares: Shares, owner: str, rows: pa.RecordBatch) -> Numbers:
         """The buckets of each row; the first is the row's own."""
         hashes = {}
         for columns, name in zip(self.columns, shares.graph.classes, strict=True):

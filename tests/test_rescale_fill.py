@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,18 @@ from cython_ext.key_codec import KeyCodec
 from joins.change_spec import ChangeSpec
 from joins.event_time import EventTime, time_bounds
 from joins.event_time_join import EventTimeJoin
+from joins.graph_spec import GraphSpec
 from joins.how import typed_condition
 from joins.local.change_join import ChangeJoin
 from joins.routing.hash import bucket_of
+from joins.routing.shares import JoinGraph, Shares, choose
 from joins.spec import JoinSpec
 from lsmstate.backends import open_attempt
 from lsmstate.options import Options
 from lsmstate.store import MultimapStore, StreamSchema
 from spark_integration.buckets import bucket_directory_name
 from spark_integration.rescale_fill import Contents, fill, misplaced
-from spark_integration.rescale_places import HashPlaces
+from spark_integration.rescale_places import GridPlaces, HashPlaces
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 KEY = pa.schema([("k", pa.int64())])
@@ -53,7 +56,9 @@ def part(rows: pa.RecordBatch, bucket: int, buckets: int) -> pa.RecordBatch:
     return rows.filter(pa.array(mine))
 
 
-def rescaled(root: Path, pointers: dict[int, str], buckets: int) -> dict[int, str]:
+def rescaled(
+    root: Path, pointers: dict[int, str], buckets: int, grid: GridPlaces | None = None
+) -> dict[int, str]:
     """The pointers of as many new buckets, whose ids begin at 100."""
     plan = {
         "batch": 7,
@@ -63,7 +68,7 @@ def rescaled(root: Path, pointers: dict[int, str], buckets: int) -> dict[int, st
         "original": {str(bucket): pointer for bucket, pointer in pointers.items()},
     }
     contents = Contents.of(str(root), pointers)
-    places = HashPlaces(len(pointers), buckets)
+    places = grid or HashPlaces(len(pointers), buckets)
     records = [fill(str(root), plan, contents, n, places, OPTIONS) for n in range(buckets)]
     assert misplaced(records, places) is None
     return {100 + number: record["pointer"] for number, record in enumerate(records)}
@@ -106,6 +111,57 @@ def test_rows_that_are_not_due_move_and_the_watermark_with_them(tmp_path: Path) 
     # Of minute 1 all are due by the latest watermark, 12, by which also b's of 10 are late.
     assert found == Counter((k * 100 + 9, k) for k in range(40))
     assert late == 40
+
+
+def test_indexes_of_a_join_by_several_keys_move_with_their_time(tmp_path: Path) -> None:
+    schemas = {
+        name: pa.schema([*timed_rows(name, [(0, 0, 0)]).schema, ("j", pa.int64())])
+        for name in "abc"
+    }
+    spec = GraphSpec.create(schemas, "a.k = b.k AND b.j = c.j")
+    near = ["b.at BETWEEN a.at AND a.at + INTERVAL 9 MINUTES", "c.at BETWEEN b.at AND b.at"]
+    bounds, _ = time_bounds(schemas, near)
+    timing = EventTime.create(spec, dict.fromkeys("abc", "at"), bounds, {}, "drop")
+    streams = timing.store_streams(spec)
+    graph = JoinGraph(
+        rows=dict.fromkeys("abc", 1), classes={c.name: tuple(c.columns) for c in spec.classes}
+    )
+    names = list(graph.classes)
+    old = choose(graph, 6, {names[0]: 2, names[1]: 2})
+    new = choose(graph, 6, {names[0]: 3, names[1]: 2})
+    columns = tuple(c.columns for c in spec.classes)
+    places = GridPlaces(old, new, columns)
+
+    def rows(name: str, minute: int) -> pa.RecordBatch:
+        found = timed_rows(name, [(k % 9, minute, k) for k in range(27)])
+        return found.append_column("j", pa.array([k % 5 for k in range(27)]))
+
+    def arrive(
+        shares: Shares, number: int, join: EventTimeJoin, name: str, minute: int
+    ) -> Counter[tuple[int, ...]]:
+        batch = rows(name, minute)
+        mine = (places.cells(shares, name, batch) == number).any(axis=1)
+        found: Counter[tuple[int, ...]] = Counter()
+        for result in join.process(name, batch.filter(pa.array(mine))):
+            numbers = (result[column].to_pylist() for column in ("na", "nb", "nc"))
+            found.update(zip(*numbers, strict=True))
+        return found
+
+    pointers = {}
+    for bucket in range(old.cells):
+        with closing(opened(tmp_path, bucket, streams, None, 0)) as store:
+            join = EventTimeJoin(spec, timing, store)
+            for name, minute in (("a", 1), ("a", 5), ("b", 12)):
+                assert not arrive(old, bucket, join, name, minute)
+            join.advance(int((START + timedelta(minutes=11)).timestamp() * 1_000_000))
+            pointers[bucket] = store.commit()
+    found: Counter[tuple[int, ...]] = Counter()
+    for number, (bucket, pointer) in enumerate(rescaled(tmp_path, pointers, 6, places).items()):
+        with closing(opened(tmp_path, bucket, streams, pointer, 8)) as store:
+            found += arrive(new, number, EventTimeJoin(spec, timing, store), "c", 12)
+    # Rows of a of minute 1 are due by 11; each other combination is found in one bucket.
+    every = product(range(27), repeat=3)
+    assert found == Counter((a, b, c) for a, b, c in every if a % 9 == b % 9 and b % 5 == c % 5)
 
 
 def test_a_lane_that_nothing_is_kept_of_moves_too(tmp_path: Path) -> None:
