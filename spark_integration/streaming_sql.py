@@ -15,6 +15,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from lsmstate.errors import InvalidArgumentError
 from spark_integration.catalyst import Catalyst, is_classic
+from spark_integration.connect_sql import UnreadTextError, convert_text
 from spark_integration.convert import Converted, convert
 from spark_integration.staged import StagedQuery
 
@@ -110,12 +111,17 @@ def streaming_sql(
     ``multiway_join``. The checkpoint keeps the merged join (inputs in their order, columns, keys)
     and refuses another one, showing both.
 
+    Under Spark Connect, which shows no plans, sqlglot reads the text (``lsmstate[connect]``): a
+    SELECT of streams without subqueries is converted, given a ``state_dir``, if Spark reads it the
+    same and its columns are the same.
+
     Costs some 1,700 calls into the JVM for a join of four inputs, beside Spark's own analysis.
     InvalidArgumentError: the message names the value and the remedy; AnalysisException and
     ParseException are Spark's.
     """
     if not is_classic(spark):
-        return _query_of(_unseen(spark.sql(sql)), strict, _no_stages)
+        _check_options(options)
+        return _query_of(_by_text(spark, sql, rows or {}, options), strict, _no_stages)
     catalyst = Catalyst(spark)
     df, refusal = None, ""
     try:
@@ -174,6 +180,16 @@ def _query_of(
             )
         _log.warning("joins are left to Spark: %s", converted.note)
     return MultiwayQuery(converted, stage)
+
+
+def _by_text(
+    spark: SparkSession, sql: str, rows: Mapping[str, int], options: Mapping[str, Any]
+) -> Converted:
+    """Under Spark Connect: what sqlglot reads as Spark does."""
+    try:
+        return Converted(convert_text(spark, sql, rows, options), True, "", "", None)
+    except UnreadTextError as unread:
+        return Converted(spark.sql(sql), False, str(unread), "", None)
 
 
 def _unseen(df: DataFrame) -> Converted:

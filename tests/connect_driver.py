@@ -13,9 +13,20 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from spark_streams import FileStream, run_to_end
 
-from lsmstate.spark import multiway_join, stateful_batches
+from lsmstate.spark import multiway_join, stateful_batches, streaming_sql
 
 SCHEMA = "k BIGINT, day DATE, price DECIMAL(9,2)"
+
+SQL = """SELECT A.k, b.day AS later, a.price * 2 + b.price
+    FROM a JOIN b ON a.k = b.k, a AS again
+    WHERE again.k = b.k AND again.price >= 0.03 AND a.day <= b.day AND b.day LIKE '2024%'"""
+#: By step, SQL that is left to Spark.
+UNCONVERTED = {
+    "sql with a subquery": "SELECT a.k FROM a JOIN (SELECT k FROM b) b ON a.k = b.k",
+    "sql with an outer join": "SELECT a.k FROM a LEFT JOIN b ON a.k = b.k",
+    "sql that sqlglot does not read": "SELECT a.k FROM a JOIN b ON a.k = b.k WHERE a.k !> 3",
+    "sql of one stream": "SELECT k FROM a",
+}
 
 
 class Client:
@@ -57,6 +68,18 @@ class Client:
         )
         run_to_end(result, self.home / "stateful-checkpoint", self.home / "stateful-out")
 
+    def run_sql(self) -> None:
+        """Joins in SQL: converted, and the reasons why others are not."""
+        for name, stream in self.streams.items():
+            stream.read(self.spark, files_per_batch=9).createOrReplaceTempView(name)
+        state = {"state_dir": str(self.home / "sql"), "buckets": 2}
+        query = streaming_sql(self.spark, SQL, strict=True, **state)
+        self.seen["columns"] = str(query.schema == self.spark.sql(SQL).schema)
+        run_to_end(query, self.home / "sql-checkpoint", self.home / "sql-out")
+        for step, sql in UNCONVERTED.items():
+            self.seen[step] = streaming_sql(self.spark, sql, **state).note
+        self.seen["sql without state_dir"] = streaming_sql(self.spark, SQL).note
+
     def writer(self, joined: Any, checkpoint: str) -> Any:
         writer = joined.writeStream.format("noop")
         return writer.option("checkpointLocation", str(self.home / checkpoint))
@@ -97,6 +120,7 @@ def main(home: Path, url: str) -> None:
     note("async progress tracking", lambda: late.start().awaitTermination(60))
     note("right mode", lambda: client.run("checkpoint-of-modes", state="state-of-modes"))
     note("stateful", client.run_stateful)
+    note("sql", client.run_sql)
     print(json.dumps(client.seen))
     spark.stop()
 

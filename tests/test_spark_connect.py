@@ -19,9 +19,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 pytest.importorskip("grpc")
+pytest.importorskip("sqlglot")
 
 import pyspark
-from connect_driver import SCHEMA
+from connect_driver import SCHEMA, SQL
 from spark_streams import FileStream, assert_same_rows, committed
 
 pytestmark = pytest.mark.spark
@@ -141,6 +142,29 @@ def test_a_function_of_the_clients_own(session: Session) -> None:
     a, b = (f"read_parquet('{session.home}/{name}/*', union_by_name=true)" for name in "ab")
     keys = f"SELECT k FROM {a} UNION ALL SELECT k FROM {b}"
     assert_same_rows(keys, committed(session.home / "stateful-out"), at_least=84)
+
+
+def test_sql_is_read_from_its_text(session: Session) -> None:
+    assert session.seen["sql"] == "no error"
+    assert session.seen["columns"] == "True"
+    a, b = (f"read_parquet('{session.home}/{name}/*', union_by_name=true)" for name in "ab")
+    expected = SQL.replace("FROM a JOIN b", f"FROM {a} a JOIN {b} b").replace(", a AS", f", {a} AS")
+    expected = expected.replace("b.day LIKE", "b.day::VARCHAR LIKE")
+    assert_same_rows(expected, committed(session.home / "sql-out"), at_least=30)
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        ("sql with a subquery", "only a SELECT without others in it"),
+        ("sql with an outer join", "a LEFT join; only inner joins"),
+        ("sql that sqlglot does not read", "Unexpected token"),
+        ("sql of one stream", "there is no join in it"),
+        ("sql without state_dir", "streaming_sql(..., state_dir=...)"),
+    ],
+)
+def test_sql_that_is_left_to_spark(session: Session, step: str, words: str) -> None:
+    assert words in session.seen[step]
 
 
 def test_buckets_are_spread_over_the_servers_partitions(session: Session) -> None:
