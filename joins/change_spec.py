@@ -7,18 +7,18 @@ from typing import Final
 
 import pyarrow as pa
 
-from joins.changes import operation_columns
-from joins.graph_spec import GraphSpec, create_spec
-from joins.how import How, check_tree, inner_joins, typed_condition
+from joins.graph_spec import GraphSpec
+from joins.how import check_tree, inner_joins
 from joins.join_types import Tree, nullable_streams, products, shown_streams, takes_back
-from joins.spec import Condition, JoinSpec, check_streams, joined_schema
+from joins.spec import JoinSpec, joined_schema
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.null_safe_store import null_safe_schema
 from lsmstate.store import StreamSchema
 
 #: The column of a result that says whether it comes (+I) or is taken back (-D).
 OPERATION: Final = "op"
-EMITS: Final = ("append", "changes")
+FINAL: Final = "final"
+EMITS: Final = ("append", "changes", FINAL)
 _MOST_STREAMS: Final = 60
 
 
@@ -49,7 +49,7 @@ class ChangeSpec:
             )
         spec = cls(keys, tree, emit == "changes", dict(operations))
         if spec.emits_changes:
-            _check_operation(spec.output_schema)
+            check_operation(spec.output_schema)
         return spec
 
     @property
@@ -69,7 +69,7 @@ class ChangeSpec:
             for field, owner in zip(joined, owners, strict=True)
         ]
         if self.emits_changes:
-            return _with_operation(fields)
+            return with_operation(fields)
         return pa.schema(fields)
 
     @cached_property
@@ -112,7 +112,7 @@ class GraphChangeSpec:
         """InvalidArgumentError names what does not fit."""
         check_emit(None, emit, operations)
         spec = cls(graph, dict(operations))
-        _check_operation(spec.output_schema)
+        check_operation(spec.output_schema)
         return spec
 
     @property
@@ -123,7 +123,7 @@ class GraphChangeSpec:
     @cached_property
     def output_schema(self) -> pa.Schema:
         """The operation, and the columns of all streams."""
-        return _with_operation(self.graph.output_schema)
+        return with_operation(self.graph.output_schema)
 
     @property
     def stream_schemas(self) -> tuple[StreamSchema, ...]:
@@ -135,11 +135,13 @@ class GraphChangeSpec:
         self.graph.check_stream(stream)
 
 
-def _with_operation(fields: Iterable[pa.Field]) -> pa.Schema:
+def with_operation(fields: Iterable[pa.Field]) -> pa.Schema:
+    """The columns of a result that says whether it comes or goes."""
     return pa.schema([pa.field(OPERATION, pa.string(), nullable=False), *fields])
 
 
-def _check_operation(output: pa.Schema) -> None:
+def check_operation(output: pa.Schema) -> None:
+    """InvalidArgumentError if another column is called like the operation."""
     if any(name.lower() == OPERATION for name in output.names[1:]):
         raise InvalidArgumentError(
             f"emit='changes' adds a column {OPERATION!r}, and the inputs have one already; "
@@ -154,10 +156,10 @@ def null_stream(stream: str) -> str:
 
 def check_emit(tree: Tree | None, emit: str, operations: Mapping[str, str]) -> None:
     """InvalidArgumentError if the results may be taken back and ``emit`` does not say how."""
-    if emit == "final":
+    if emit == FINAL:
         raise InvalidArgumentError(
-            "emit='final' (results that wait until the watermark says that no partner can come) is "
-            "not available in this version; use emit='changes'"
+            f"changes={dict(operations)!r} with emit='final': a result that is final cannot be "
+            "taken back; say emit='changes'"
         )
     if emit not in EMITS:
         raise InvalidArgumentError(f"emit={emit!r} is unknown; known: {', '.join(EMITS)}")
@@ -170,36 +172,10 @@ def check_emit(tree: Tree | None, emit: str, operations: Mapping[str, str]) -> N
         )
     if tree is not None and takes_back(tree):
         raise InvalidArgumentError(
-            f"{tree}: a result without a partner is taken back when one comes; say emit='changes', "
-            "which tells so in a column 'op' (inner and semi joins need none)"
+            f"{tree}: a result without a partner is taken back when one comes; say "
+            "emit='changes', which tells so in a column 'op', or emit='final', which waits for the "
+            "watermark (inner and semi joins need neither)"
         )
-
-
-def create_join(
-    streams: Mapping[str, pa.Schema],
-    on: Condition,
-    how: How = "inner",
-    emit: str = "append",
-    changes: Mapping[str, str] | None = None,
-) -> JoinSpec | GraphSpec | ChangeSpec | GraphChangeSpec:
-    """What is joined. ``changes``: the operation columns of streams that are changelogs; see
-    ``typed_condition`` for ``on`` and ``how``. InvalidArgumentError names what does not fit."""
-    check_streams(streams)
-    operations = operation_columns(streams, changes or {})
-    stored = {
-        name: pa.schema([f for f in schema if f.name != operations.get(name)])
-        for name, schema in streams.items()
-    }
-    typed = typed_condition({name: s.names for name, s in streams.items()}, on, how)
-    check_no_keys(create_spec(streams, typed.on), operations)
-    spec = create_spec(stored, typed.on)
-    if typed.tree is None and emit == "append" and not operations:
-        return spec
-    if isinstance(spec, GraphSpec):
-        if typed.tree is not None:
-            raise several_keys(typed.tree)
-        return GraphChangeSpec.of(spec, emit, operations)
-    return ChangeSpec.of(spec, typed.tree, emit, operations)
 
 
 def check_no_keys(spec: JoinSpec | GraphSpec, operations: Mapping[str, str]) -> None:
@@ -213,11 +189,3 @@ def check_no_keys(spec: JoinSpec | GraphSpec, operations: Mapping[str, str]) -> 
             raise InvalidArgumentError(
                 f"changes: {stream}.{column} is a part of the key, so it is no operation column"
             )
-
-
-def several_keys(tree: Tree) -> InvalidArgumentError:
-    """The refusal of other types where there are several keys."""
-    return InvalidArgumentError(
-        f"{tree}: the streams have no common key, and by several keys only inner joins are made; "
-        "join the streams of one key here, and the result with the others in a query of its own"
-    )

@@ -17,7 +17,7 @@ from joins.graph_spec import GraphSpec, create_spec
 from joins.key_classes import resolved
 from joins.spec import Condition, JoinSpec, check_streams
 from joins.split_condition import SplitCondition, split_condition
-from joins.time_bounds import Bound, needed_us, parse_bounds, parse_duration
+from joins.time_bounds import Bound, needed_us, parse_bounds, parse_duration, resolved_bound
 from joins.time_checks import UNITS
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.expiry import Expiry
@@ -156,31 +156,20 @@ def time_bounds(
 ) -> tuple[tuple[Bound, ...], tuple[str, ...]]:
     """The bounds among some conjuncts, and those that are none: they are no time intervals, or
     not between time stamps that are both with a time zone or both without."""
+    columns = {name: schema.names for name, schema in streams.items()}
     bounds: list[Bound] = []
     rest: list[str] = []
     for conjunct in conjuncts:
-        found = [_resolved_bound(streams, bound) for bound in parse_bounds(conjunct) or ()]
-        if found and all(_is_between_times(streams, bound) for bound in found):
+        found = [resolved_bound(columns, bound) for bound in parse_bounds(conjunct) or ()]
+        if found and all(is_between_times(streams, bound) for bound in found):
             bounds += found
         else:
             rest.append(conjunct)
     return tuple(bounds), tuple(rest)
 
 
-def _resolved_bound(streams: Mapping[str, pa.Schema], bound: Bound) -> Bound:
-    return replace(
-        bound,
-        later=_resolved_column(streams, bound.later),
-        earlier=_resolved_column(streams, bound.earlier),
-    )
-
-
-def _resolved_column(streams: Mapping[str, pa.Schema], column: Column) -> Column:
-    stream = resolved("stream", column.stream, streams)
-    return Column(stream, resolved("column", column.name, streams[stream].names, stream))
-
-
-def _is_between_times(streams: Mapping[str, pa.Schema], bound: Bound) -> bool:
+def is_between_times(streams: Mapping[str, pa.Schema], bound: Bound) -> bool:
+    """Whether its columns are time stamps, both with a time zone or both without."""
     kinds = [streams[c.stream].field(c.name).type for c in (bound.later, bound.earlier)]
     return all(map(pa.types.is_timestamp, kinds)) and len({k.tz is None for k in kinds}) == 1
 
@@ -214,7 +203,7 @@ def _equal_times(spec: JoinSpec | GraphSpec) -> list[Bound]:
         columns = [Column(name, column) for name, column in members.items()]
         pairs = [(a, b) for a in columns for b in columns if a != b]
         found += [Bound(later, earlier, 0) for later, earlier in pairs]
-    return [bound for bound in found if _is_between_times(spec.streams, bound)]
+    return [bound for bound in found if is_between_times(spec.streams, bound)]
 
 
 def _retention_us(name: str, value: str | timedelta) -> int:

@@ -16,7 +16,7 @@ from joins.local.results import Results
 from joins.local.umjoin import UMJoin
 from joins.spec import JoinSpec
 from joins.time_checks import BoundCheck, LateRows
-from lsmstate.store import MultimapStore
+from lsmstate.store import MultimapStore, Mutation
 
 _NAME = "watermark"
 
@@ -49,15 +49,14 @@ class EventTimeJoin:
             name: LateRows(name, column, spec.streams[name])
             for name, column in event_time.columns.items()
         }
-        kept = store.get(WATERMARK.name, (_NAME,))
         #: Microseconds since 1970; None before the first ``advance``.
-        self.watermark_us: int | None = None
+        self.watermark_us = kept_watermark(store)
         #: Rows that came late, since this object was made.
         self.late_count = 0
         #: With ``late="side"``: the late rows of the last batch.
         self.late_rows: pa.RecordBatch | None = None
-        if kept.num_rows:
-            self._forget(kept["watermark_us"][0].as_py())  # perhaps it was broken off
+        if self.watermark_us is not None:
+            self._forget(self.watermark_us)  # perhaps it was broken off
 
     def process(
         self, stream: str, batch: pa.RecordBatch, keys: pa.RecordBatch | None = None
@@ -92,25 +91,15 @@ class EventTimeJoin:
         if self.watermark_us is not None and watermark_us <= self.watermark_us:
             return
         # First: broken off in between, no row passes for one in time whose partners are forgotten.
-        self._store.put(
-            WATERMARK.name,
-            pa.RecordBatch.from_pylist([{"watermark_us": watermark_us}], schema=WATERMARK.rows),
-            pa.RecordBatch.from_pylist([{"name": _NAME}], schema=WATERMARK.key),
-        )
+        self._store.write([watermark_write(watermark_us)])
         self._forget(watermark_us)
 
     def _forget(self, watermark_us: int) -> None:
         self.watermark_us = watermark_us
         for name, schema in self._store.streams.items():
             if schema.expiry is not None:
-                owner = self._owner(name)
+                owner = owner_of(self._spec, name)
                 self._store.advance(name, self._lateness[owner].watermark(watermark_us))
-
-    def _owner(self, store_stream: str) -> str:
-        """Whose rows a stream of the store holds."""
-        if isinstance(self._spec, GraphSpec):
-            return next(i.stream for i in self._spec.indexes if i.name == store_stream)
-        return store_stream
 
     def _late(self, stream: str, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         lateness = self._lateness.get(stream)
@@ -131,3 +120,26 @@ class EventTimeJoin:
                 if column.stream == stream:
                     found &= batch.column(column.name).is_valid().to_numpy(zero_copy_only=False)
         return found
+
+
+def kept_watermark(store: MultimapStore) -> int | None:
+    """The watermark up to which the rows of a store are forgotten."""
+    kept = store.get(WATERMARK.name, (_NAME,))
+    return kept["watermark_us"][0].as_py() if kept.num_rows else None
+
+
+def watermark_write(watermark_us: int) -> Mutation:
+    """What keeps it."""
+    return Mutation(
+        "put",
+        WATERMARK.name,
+        pa.RecordBatch.from_pylist([{"name": _NAME}], schema=WATERMARK.key),
+        pa.RecordBatch.from_pylist([{"watermark_us": watermark_us}], schema=WATERMARK.rows),
+    )
+
+
+def owner_of(spec: JoinSpec | GraphSpec, store_stream: str) -> str:
+    """Whose rows a stream of the store holds."""
+    if isinstance(spec, GraphSpec):
+        return next(index.stream for index in spec.indexes if index.name == store_stream)
+    return store_stream

@@ -3,7 +3,8 @@
 joins := [FROM] source (type JOIN source (ON conditions | USING (names)))*
 source := stream | '(' joins ')'
 type := [INNER] | LEFT [OUTER] | RIGHT [OUTER] | FULL [OUTER] | [LEFT] SEMI | [LEFT] ANTI
-conditions := operand '=' operand (AND operand '=' operand)*      parentheses around any part
+conditions := condition (AND condition)*      parentheses around any part
+condition := operand '=' operand | a time interval as ``time_bounds`` reads it
 operand := stream.column | COALESCE(stream.column, ...)
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from joins.condition import Column, Token, tokens_of
 from joins.join_types import Comparison, Join, Kind, Tree, shown_streams, streams_of
 from joins.key_classes import resolved, unknown
+from joins.time_bounds import Bound, parse_bounds, resolved_bound
 from lsmstate.errors import InvalidArgumentError
 
 _KINDS: dict[tuple[str, ...], Kind] = {
@@ -29,6 +31,7 @@ _KINDS: dict[tuple[str, ...], Kind] = {
     ("LEFT", "ANTI"): "anti",
 }
 _MODIFIERS = {word for words in _KINDS for word in words} | {"CROSS", "NATURAL"}
+_INEQUALITIES = ("<", "<=", ">", ">=")
 _MOST_PARENTHESES = 50
 
 
@@ -79,12 +82,13 @@ class _Parser:
                 raise self._refusal("a join such as LEFT JOIN, FULL JOIN or LEFT SEMI JOIN")
             self._at += 1
             right = self._source()
+            bounds: tuple[Bound, ...] = ()
             if self.accept("USING"):
                 on = self._using(tree, right)
             else:
                 self._expect("ON")
-                on = self._comparisons(tree, right)
-            tree = Join(_KINDS[words], tree, right, on)
+                on, bounds = self._conditions(tree, right)
+            tree = Join(_KINDS[words], tree, right, on, bounds)
 
     def accept(self, word: str) -> bool:
         """Go past a keyword or sign if it comes next."""
@@ -143,22 +147,72 @@ class _Parser:
             raise unknown("column", name, known, " or ".join(shown))
         return found
 
-    def _comparisons(self, left: Tree, right: Tree) -> tuple[Comparison, ...]:
-        found = []
+    def _conditions(
+        self, left: Tree, right: Tree
+    ) -> tuple[tuple[Comparison, ...], tuple[Bound, ...]]:
+        found: list[Comparison] = []
+        bounds: list[Bound] = []
         depth = 0
         while True:
             while self.accept("("):
                 depth += 1
-            first = self._operand()
-            if not (self.accept("=") or self.accept("==")):
-                raise self._refusal("'='")
-            found.append(self._sided(first, self._operand(), left, right))
+            interval = self._interval(left, right)
+            if interval:
+                bounds += interval
+            else:
+                first = self._operand()
+                if not (self.accept("=") or self.accept("==")):
+                    raise self._refusal("'='")
+                found.append(self._sided(first, self._operand(), left, right))
             while depth and self.accept(")"):
                 depth -= 1
             if not self.accept("AND"):
                 if depth:
                     raise self._refusal("')' or AND")
-                return tuple(found)
+                return tuple(found), tuple(bounds)
+
+    def _interval(self, left: Tree, right: Tree) -> tuple[Bound, ...]:
+        """The bounds of a time interval if one comes next, and go past it; none otherwise."""
+        stop = self._condition_end()
+        tokens = self._tokens[self._at : stop]
+        if not any(t.text in _INEQUALITIES or t.is_keyword("INTERVAL") for t in tokens):
+            return ()
+        text = self._text[self._next.start : self._tokens[stop].start]
+        found = tuple(resolved_bound(self._columns, bound) for bound in parse_bounds(text) or ())
+        for bound in found:
+            for one, other in ((left, right), (right, left)):
+                if _all_in((bound.later,), one) and _all_in((bound.earlier,), other):
+                    break
+            else:
+                raise InvalidArgumentError(
+                    f"joins: {text.strip()!r} is not between {left} and {right}, which it joins; "
+                    "set a bound with the join that names the later of its two streams"
+                )
+        if found:
+            self._at = stop
+        return found
+
+    def _condition_end(self) -> int:
+        """Where the condition that comes next is over."""
+        depth = betweens = 0
+        for at in range(self._at, len(self._tokens)):
+            token = self._tokens[at]
+            is_part = "." in (t.text for t in self._tokens[at - 1 : at + 2 : 2])
+            if token.text == "(":
+                depth += 1
+            elif token.text == ")" and depth:
+                depth -= 1
+            elif token.text == ")" or token.kind == "end":
+                return at
+            elif depth or is_part:
+                continue
+            elif token.is_keyword("BETWEEN"):
+                betweens += 1
+            elif token.is_keyword("AND") and betweens:
+                betweens -= 1
+            elif any(map(token.is_keyword, ("AND", "JOIN", *_MODIFIERS))):
+                return at
+        raise AssertionError("the last token is the end")
 
     def _operand(self) -> tuple[Column, ...]:
         if not self.accept("COALESCE"):

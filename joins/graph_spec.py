@@ -59,6 +59,8 @@ class GraphSpec:
     streams: Mapping[str, pa.Schema]
     classes: tuple[KeyClass, ...]
     shown: Mapping[str, int]
+    more_indexes: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Streams and sets of classes that rows are looked up by beside the neighbours' ones."""
 
     @classmethod
     def create(cls, streams: Mapping[str, pa.Schema], on: str) -> "GraphSpec":
@@ -86,11 +88,12 @@ class GraphSpec:
 
     @cached_property
     def indexes(self) -> tuple[Index, ...]:
-        """Of every stream the sets of classes it shares with another one, each once."""
+        """Of every stream the sets of classes it shares with another one, and more, each once."""
         found = []
         for name in self.streams:
             others = (other for other in self.streams if other != name)
             shared = {self._shared(name, other) for other in others} - {()}
+            shared |= {classes for stream, classes in self.more_indexes if stream == name}
             for classes in sorted(shared):
                 columns = ", ".join(self.classes[number].written[name] for number in classes)
                 found.append(Index(f"{name}({columns})", name, classes))

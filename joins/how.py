@@ -5,9 +5,20 @@ from dataclasses import dataclass
 
 from joins.condition import Column, parse_condition
 from joins.from_clause import is_from_clause, parse_joins
-from joins.join_types import SQL_NAMES, Comparison, Join, Kind, Tree, joins_of, shown_streams
+from joins.join_types import (
+    SQL_NAMES,
+    Comparison,
+    Join,
+    Kind,
+    Tree,
+    bound_text,
+    joins_of,
+    shown_streams,
+)
 from joins.key_classes import resolved, unknown
 from joins.spec import Condition, JoinSpec
+from joins.split_condition import split_condition
+from joins.time_bounds import Bound, parse_bounds, resolved_bound
 from lsmstate.errors import InvalidArgumentError
 
 #: One type for every stream but the first, or the types of some; the others are inner joins.
@@ -37,9 +48,10 @@ def typed_condition(
 ) -> TypedCondition:
     """``streams``: the columns of each. ``on``: SQL text of joins, which says all by itself; or a
     condition as in JoinSpec, that ``how`` gives types to: the streams are joined in their order,
-    each to all before it. There an equality ``a.k = c.k`` compares with just that stream, as in
-    SQL; lists of columns compare with the first of the streams before that has a row, as SQL's
-    USING does. InvalidArgumentError names what does not fit."""
+    each to all before it, by the conditions between it and those. There an equality ``a.k = c.k``
+    compares with just that stream, as in SQL; lists of columns compare with the first of the
+    streams before that has a row, as SQL's USING does. Conditions of inner joins stay in ``on``.
+    InvalidArgumentError names what does not fit."""
     if isinstance(on, str) and is_from_clause(on):
         if how != "inner":
             raise InvalidArgumentError(
@@ -50,28 +62,47 @@ def typed_condition(
         kinds = _kinds(streams, how)
         if set(kinds.values()) == {"inner"}:
             return TypedCondition(on, None)
-        tree = _left_deep(streams, on, kinds)
+        bounds: tuple[Bound, ...] = ()
+        if isinstance(on, str):
+            on, bounds = _with_bounds(streams, on)
+        tree = _left_deep(streams, on, kinds, bounds)
     joins = list(joins_of(tree))
     if isinstance(on, str):
         on = " AND ".join(_equalities(joins))
     if all(join.kind == "inner" for join in joins):
-        return TypedCondition(on, None)
+        assert isinstance(on, str), "lists of columns are given types in other ways"
+        intervals = [bound_text(bound) for join in joins for bound in join.bounds]
+        return TypedCondition(" AND ".join([on, *intervals]), None)
     return TypedCondition(on, tree)
+
+
+def in_text(typed: TypedCondition) -> str:
+    """The equalities as text, also where lists of columns were given."""
+    if isinstance(typed.on, str):
+        return typed.on
+    assert typed.tree is not None, "inner joins may be by lists of columns"
+    return " AND ".join(_equalities(list(joins_of(typed.tree))))
 
 
 def inner_joins(spec: JoinSpec) -> Tree:
     """The tree of a join of which all types are inner."""
-    return _left_deep(spec.keys, spec.keys, dict.fromkeys(list(spec.streams)[1:], "inner"))
+    return _left_deep(spec.keys, spec.keys, dict.fromkeys(list(spec.streams)[1:], "inner"), ())
 
 
 def check_tree(tree: Tree, spec: JoinSpec) -> None:
-    """InvalidArgumentError unless every join of ``tree`` compares the whole key of ``spec``."""
+    """InvalidArgumentError unless every join of ``tree`` compares the whole key of ``spec``, and
+    nothing else."""
     places = {
         Column(name, column): place
         for name, columns in spec.keys.items()
         for place, column in enumerate(columns)
     }
     for join in joins_of(tree):
+        if join.bounds:
+            raise InvalidArgumentError(
+                f"joins: {join}: time intervals go with emit='final', by which a row waits until "
+                "the watermark says that no partner comes; say so, or filter the inputs"
+            )
         compared = {places[c] for on in join.on for c in (*on.left, *on.right)}
         for place in range(len(spec.key_schema)):
             if place not in compared:
@@ -110,10 +141,30 @@ def _kind(text: str) -> Kind:
     return _SPELLINGS[spelled]
 
 
+def _with_bounds(streams: Mapping[str, Sequence[str]], on: str) -> tuple[str, tuple[Bound, ...]]:
+    """The equalities, and the time intervals beside them."""
+    bounds: list[Bound] = []
+    condition = split_condition(on)
+    for conjunct in condition.rest:
+        found = parse_bounds(conjunct)
+        if found is None:
+            raise InvalidArgumentError(
+                f"join condition {conjunct!r}: joins of other types than inner have only "
+                "equalities of keys and time intervals; filter the inputs before, or the result: "
+                "join(...).where(...)"
+            )
+        bounds += [resolved_bound(streams, bound) for bound in found]
+    return condition.keys, tuple(bounds)
+
+
 def _left_deep(
-    streams: Mapping[str, Sequence[str]], on: Condition, kinds: Mapping[str, Kind]
+    streams: Mapping[str, Sequence[str]],
+    on: Condition,
+    kinds: Mapping[str, Kind],
+    bounds: Sequence[Bound],
 ) -> Tree:
     first, *later = streams
+    order = list(streams)
     pairs = _resolved_pairs(streams, on) if isinstance(on, str) else None
     tree: Tree = first
     for name in later:
@@ -129,8 +180,17 @@ def _left_deep(
                 "with these and no other; equate a column of theirs with its own, or name the "
                 "streams in another order (streams behind semi and anti joins have no columns)"
             )
-        tree = Join(kinds[name], tree, name, comparisons)
+        own = tuple(b for b in bounds if name == max(_streams_of(b), key=order.index))
+        if any(min(_streams_of(b), key=order.index) not in before for b in own):
+            raise InvalidArgumentError(
+                f"how: the time intervals of {name!r} have to be to {', '.join(map(repr, before))}"
+            )
+        tree = Join(kinds[name], tree, name, comparisons, own)
     return tree
+
+
+def _streams_of(bound: Bound) -> tuple[str, str]:
+    return bound.later.stream, bound.earlier.stream
 
 
 def _resolved_pairs(streams: Mapping[str, Sequence[str]], text: str) -> list[tuple[Column, Column]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from joins.condition import Column
+from joins.time_bounds import Bound, duration_text
 
 Kind = Literal["inner", "left", "right", "full", "semi", "anti"]
 
@@ -55,17 +56,20 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Two trees joined where every comparison is true."""
+    """Two trees joined where every comparison is true and every bound is kept."""
 
     kind: Kind
     left: "Tree"
     right: "Tree"
     on: tuple[Comparison, ...]
+    bounds: tuple[Bound, ...] = ()
+    """Each between a column of the left and one of the right side."""
 
     def __str__(self) -> str:
         right = f"({self.right})" if isinstance(self.right, Join) else quoted(self.right)
         left = str(self.left) if isinstance(self.left, Join) else quoted(self.left)
-        return f"{left} {SQL_NAMES[self.kind]} {right} ON {' AND '.join(map(str, self.on))}"
+        conditions = [*map(str, self.on), *map(bound_text, self.bounds)]
+        return f"{left} {SQL_NAMES[self.kind]} {right} ON {' AND '.join(conditions)}"
 
 
 #: A stream's name, or a join.
@@ -159,5 +163,17 @@ def quoted(name: str) -> str:
 
 
 def _coalesced(columns: tuple[Column, ...]) -> str:
-    listed = ", ".join(f"{quoted(c.stream)}.{quoted(c.name)}" for c in columns)
+    listed = ", ".join(map(_column_text, columns))
     return listed if len(columns) == 1 else f"COALESCE({listed})"
+
+
+def bound_text(bound: Bound) -> str:
+    """The bound as SQL says it."""
+    later, earlier = _column_text(bound.later), _column_text(bound.earlier)
+    amount = duration_text(abs(bound.most_us), has_days=bound.has_days)
+    offset = f" {'+' if bound.most_us > 0 else '-'} INTERVAL {amount}" if bound.most_us else ""
+    return f"{later} {'<' if bound.is_strict else '<='} {earlier}{offset}"
+
+
+def _column_text(column: Column) -> str:
+    return f"{quoted(column.stream)}.{quoted(column.name)}"

@@ -8,20 +8,24 @@ from tempfile import TemporaryDirectory
 import pyarrow as pa
 
 from joins.binary_tree import BinaryTree, Order
-from joins.change_spec import ChangeSpec, GraphChangeSpec, create_join
+from joins.change_spec import FINAL, ChangeSpec, GraphChangeSpec
+from joins.changing_specs import ChangingSpec, create_join
 from joins.event_time import EventTime, Retention, create_timed
 from joins.event_time_join import EventTimeJoin
-from joins.from_clause import is_from_clause
+from joins.final_join import FinalJoin
+from joins.final_spec import FinalSpec
 from joins.graph_spec import GraphSpec
-from joins.how import How
+from joins.how import How, in_text, typed_condition
 from joins.local.change_input import check_unmatched
 from joins.local.change_join import ChangeJoin
 from joins.local.graph_change_join import GraphChangeJoin
 from joins.local.graph_join import GraphJoin
 from joins.local.results import Results, check_finished
+from joins.local.rooted_change_join import RootedChangeJoin
 from joins.local.tree_join import TreeJoin
 from joins.local.umjoin import UMJoin
-from joins.spec import Condition, JoinSpec
+from joins.rooted_change_spec import RootedChangeSpec
+from joins.spec import Condition, JoinSpec, check_streams
 from lsmstate.backends import open_store
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.options import Options, parse_bytes
@@ -32,8 +36,17 @@ from lsmstate.store_checks import nearest
 #: How several streams are joined; see MultiwayJoin.
 ALGORITHMS = ("umjoin", "tree")
 
-Spec = JoinSpec | GraphSpec | ChangeSpec | GraphChangeSpec
-Operator = UMJoin | GraphJoin | ChangeJoin | GraphChangeJoin | TreeJoin | EventTimeJoin
+Spec = JoinSpec | GraphSpec | ChangingSpec | FinalSpec
+Operator = (
+    UMJoin
+    | GraphJoin
+    | ChangeJoin
+    | GraphChangeJoin
+    | RootedChangeJoin
+    | TreeJoin
+    | EventTimeJoin
+    | FinalJoin
+)
 
 
 class MultiwayJoin:
@@ -69,6 +82,11 @@ class MultiwayJoin:
     comes, ``-D`` for one that is taken back. ``changes`` names the operation column (+I, -U, +U,
     -D) of streams that are changelogs themselves; ``unmatched`` says what becomes of a retraction
     of a row that is not there: "count" (and leave out) or "error".
+
+    With ``emit="final"`` nothing is taken back: a result with a row of every stream comes when its
+    last row does, any other from ``advance``, when no row can come any more that would change it.
+    ``on`` then has time intervals that say how long that is, and may be by several keys; streams
+    are joined one after the other. Semi and anti joins give all their results from ``advance``.
     """
 
     def __init__(
@@ -93,17 +111,17 @@ class MultiwayJoin:
         check_unmatched(unmatched)
         self.spec: Spec
         timing: EventTime | None = None
-        if _may_change(on, how, emit, changes):
-            given = {"event_time": event_time, "retention": retention, "late": late}
-            for name, told in given.items():
-                if told and told != "drop":
-                    raise InvalidArgumentError(
-                        f"{name}={told!r} goes with inner joins of rows that stay; leave it out, "
-                        "or how, emit and changes"
-                    )
-            self.spec = create_join(streams, on, how, emit, changes)
+        check_streams(streams)
+        typed = typed_condition({name: s.names for name, s in streams.items()}, on, how)
+        if typed.tree is not None and emit == FINAL and not changes:
+            graph = GraphSpec.create(streams, in_text(typed))
+            self.spec = FinalSpec.of(graph, typed.tree, event_time or {}, retention or {}, late)
+        elif typed.tree is None and emit in ("append", FINAL) and not changes:
+            times = event_time or {}
+            self.spec, timing = create_timed(streams, typed.on, times, retention or {}, late)
         else:
-            self.spec, timing = create_timed(streams, on, event_time or {}, retention or {}, late)
+            self.spec = create_join(streams, on, how, emit, changes)
+            _check_keeps_all(event_time, retention, late)
         tree = _tree(self.spec, algorithm, order)
         if tree is not None and timing is not None:
             raise InvalidArgumentError(
@@ -133,9 +151,11 @@ class MultiwayJoin:
         self._unfinished = self._join.process(stream, batch)
         return self._unfinished
 
-    def advance(self, watermark: datetime) -> None:
+    def advance(self, watermark: datetime) -> Results:
         """No row with a time up to the watermark will come any more: forget what no later one can
-        match. A lower watermark than before changes nothing; ``commit`` keeps it.
+        match, and with ``emit="final"`` return the results that are known for good by it, to be
+        consumed or closed before the next call (otherwise there are none). A lower watermark than
+        before changes nothing; ``commit`` keeps it.
 
         InvalidArgumentError if results were neither consumed nor closed (they may need what would
         be forgotten), if no stream has an event time, or the watermark has no time zone although
@@ -147,7 +167,12 @@ class MultiwayJoin:
                 'stamps, as in event_time={"a": "at", "b": "at"}'
             )
         check_finished(f"advance({watermark!r})", self._unfinished)
-        self._timed.advance(self._timed.event_time.watermark_us(self.spec.streams, watermark))
+        watermark_us = self._timed.event_time.watermark_us(self.spec.streams, watermark)
+        if isinstance(self._timed, FinalJoin):
+            self._unfinished = self._timed.advance(watermark_us)
+            return self._unfinished
+        self._timed.advance(watermark_us)
+        return Results(iter(()))
 
     @property
     def event_time(self) -> EventTime | None:
@@ -165,21 +190,24 @@ class MultiwayJoin:
         return self._timed.late_rows if self._timed else None
 
     @property
-    def _timed(self) -> EventTimeJoin | None:
-        return self._join if isinstance(self._join, EventTimeJoin) else None
+    def _timed(self) -> EventTimeJoin | FinalJoin | None:
+        return self._join if isinstance(self._join, EventTimeJoin | FinalJoin) else None
 
     @property
     def unmatched_retractions(self) -> int:
         """Retractions left out so far, because there was no such row."""
-        if isinstance(self._join, ChangeJoin | GraphChangeJoin):
+        if isinstance(self._join, ChangeJoin | GraphChangeJoin | RootedChangeJoin):
             return self._join.unmatched_retractions
         return 0
 
     def commit(self) -> None:
         """Make everything fed so far durable: opening ``path`` again finds it. InvalidArgumentError
-        if a tree has results that were neither consumed nor closed: its state follows from them."""
+        if a tree, or a join with ``emit="final"``, has results that were neither consumed nor
+        closed: its state follows from them."""
         if isinstance(self._join, TreeJoin):
             check_finished("commit()", self._unfinished)
+        elif isinstance(self._join, FinalJoin):
+            self._join.finish()
         self._store.commit()
 
     def stats(self) -> StoreStats:
@@ -197,10 +225,17 @@ class MultiwayJoin:
         self.close()
 
 
-def _may_change(on: Condition, how: How, emit: str, changes: Mapping[str, str] | None) -> bool:
-    """Whether more is asked for than inner joins of rows that stay."""
-    is_typed = how != "inner" or (isinstance(on, str) and is_from_clause(on))
-    return is_typed or emit != "append" or bool(changes)
+def _check_keeps_all(
+    event_time: Mapping[str, str] | None, retention: Retention | None, late: str
+) -> None:
+    """InvalidArgumentError where a join that forgets nothing is told of time."""
+    told = {"event_time": event_time, "retention": retention, "late": late}
+    for name, value in told.items():
+        if value and value != "drop":
+            raise InvalidArgumentError(
+                f"{name}={value!r} goes with inner joins of rows that stay; leave it out, or how, "
+                "emit and changes; or say emit='final'"
+            )
 
 
 def _operator(
@@ -211,10 +246,16 @@ def _operator(
     piece_bytes: int,
 ) -> tuple[Sequence[StreamSchema], Callable[[MultimapStore], Operator]]:
     """The streams of the join's store, and what makes the operator over it."""
+    if isinstance(spec, FinalSpec):
+        return spec.stream_schemas, lambda store: FinalJoin(spec, store, piece_bytes)
     if isinstance(spec, ChangeSpec):
         return spec.stream_schemas, lambda store: ChangeJoin(spec, store, piece_bytes, unmatched)
     if isinstance(spec, GraphChangeSpec):
         return spec.stream_schemas, lambda store: GraphChangeJoin(
+            spec, store, piece_bytes, unmatched
+        )
+    if isinstance(spec, RootedChangeSpec):
+        return spec.stream_schemas, lambda store: RootedChangeJoin(
             spec, store, piece_bytes, unmatched
         )
     if tree is not None:
@@ -229,7 +270,7 @@ def _operator(
 
 
 def _tree(
-    spec: JoinSpec | GraphSpec | ChangeSpec | GraphChangeSpec,
+    spec: Spec,
     algorithm: str,
     order: Order | None,
 ) -> BinaryTree | None:
@@ -239,7 +280,7 @@ def _tree(
             f"algorithm={algorithm!r} is unknown{nearest(algorithm, ALGORITHMS)}"
         )
     if algorithm == "tree":
-        if isinstance(spec, ChangeSpec | GraphChangeSpec):
+        if isinstance(spec, ChangingSpec | FinalSpec):
             raise InvalidArgumentError(
                 "algorithm='tree' makes inner joins of rows that stay; leave algorithm out for "
                 "other join types and changelogs"

@@ -9,11 +9,12 @@ condition with one is not read here. What is read says how far apart two columns
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from joins.condition import Column
+from joins.key_classes import resolved
 from lsmstate.errors import InvalidArgumentError
 
 DAY_US = 86_400_000_000
@@ -95,6 +96,17 @@ def parse_bounds(text: str) -> tuple[Bound, ...] | None:
     if not found or not reader.is_at_end or any(b.later == b.earlier for b in found):
         return None
     return tuple(found)
+
+
+def resolved_bound(columns: Mapping[str, Sequence[str]], bound: Bound) -> Bound:
+    """With the names as the streams, whose ``columns`` are given, spell them.
+    InvalidArgumentError for one that is not there."""
+
+    def spelled(column: Column) -> Column:
+        stream = resolved("stream", column.stream, columns)
+        return Column(stream, resolved("column", column.name, columns[stream], stream))
+
+    return replace(bound, later=spelled(bound.later), earlier=spelled(bound.earlier))
 
 
 def _bound(low: _Side, high: _Side, *, is_strict: bool) -> Bound:
@@ -209,6 +221,16 @@ def parse_duration(value: str, what: str) -> int:
             'such as "7 days" or "1 hour 30 minutes", or give a timedelta'
         )
     return found[0]
+
+
+def duration_text(length_us: int, *, has_days: bool) -> str:
+    """A length of time in SQL's words, as ``parse_duration`` reads it; in days only if asked to."""
+    parts = []
+    for unit in ("day", "hour", "minute", "second", "microsecond")[not has_days :]:
+        count, length_us = divmod(length_us, _UNITS_US[unit])
+        if count:
+            parts.append(f"{count} {unit.upper()}{'S' if count > 1 else ''}")
+    return " ".join(parts) or "0 SECONDS"
 
 
 class Distances:

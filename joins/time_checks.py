@@ -30,10 +30,14 @@ class LateRows:
         """A watermark as the store takes it for this stream."""
         return moment(watermark_us, has_zone=self._has_zone)
 
+    def ticks(self, watermark_us: int) -> int:
+        """A watermark in what the column counts, rounded down."""
+        return self._times.watermark(self.watermark(watermark_us))
+
     def late(self, rows: pa.RecordBatch, watermark_us: int) -> npt.NDArray[np.bool_]:
         """Which rows are late: not after the watermark. One without an event time never is."""
         ticks, known = self._times.of(rows)
-        return np.asarray(known & (ticks <= self._times.watermark(self.watermark(watermark_us))))
+        return np.asarray(known & (ticks <= self.ticks(watermark_us)))
 
 
 class BoundCheck:

@@ -8,11 +8,11 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from joins.change_spec import (
+    FINAL,
     OPERATION,
     ChangeSpec,
     GraphChangeSpec,
     check_no_keys,
-    several_keys,
 )
 from joins.changes import operation_columns
 from joins.graph_spec import GraphSpec
@@ -20,6 +20,7 @@ from joins.join_types import Tree, nullable_streams
 from joins.local.change_join import ChangeJoin
 from joins.local.graph_change_join import GraphChangeJoin
 from joins.spec import output_names
+from lsmstate.errors import InvalidArgumentError
 from lsmstate.store import MultimapStore
 from spark_integration.bucket import Bucket, BucketFunction, InputBatch
 from spark_integration.inputs import Inputs
@@ -34,13 +35,22 @@ def change_spec(
 ) -> ChangeSpec | GraphChangeSpec | None:
     """What changes, where more is asked for than inner joins of rows that stay; None otherwise.
     InvalidArgumentError names what does not fit."""
+    if emit == FINAL:
+        raise InvalidArgumentError(
+            "emit='final' (results that wait until the watermark says that no partner can come) is "
+            "not available on Spark in this version; use emit='changes'"
+        )
     rows = {plan.name: plan.rows for plan in inputs.plans}
     operations = operation_columns(rows, changes or {})
     if tree is None and emit == "append" and not operations:
         return None
     if any(len(key.columns) < len(rows) for key in inputs.keys):
         if tree is not None:
-            raise several_keys(tree)
+            raise InvalidArgumentError(
+                f"{tree}: the streams have no common key, and by several keys only inner joins are "
+                "made on Spark in this version; join the streams of one key here, and the result "
+                "with the others in a query of its own"
+            )
         graph = coerced_graph(inputs)
         check_no_keys(graph, operations)
         stored = _without_operations(graph.streams, operations)

@@ -177,7 +177,7 @@ def test_what_says_join_is_a_from_clause():
         ("a LEFT JOIN b USING (k) JOIN c USING (k)", "left", "leave how out"),
         ("a LEFT JOIN b USING (k)", "inner", "'c' is not joined"),
         ("a JOIN b USING (k) LEFT JOIN a USING (k)", "inner", "stands in it several times"),
-        ("a LEFT JOIN b ON a.k < b.k JOIN c USING (k)", "inner", "'=' expected, found '<'"),
+        ("a LEFT JOIN b ON a.k <> b.k JOIN c USING (k)", "inner", "'=' expected, found '<>'"),
         ("a LEFT JOIN b ON a.k = 5 JOIN c USING (k)", "inner", "a column such as a.id expected"),
         ("a LEFT INNER JOIN b USING (k)", "inner", "a join such as LEFT JOIN"),
         ("a NATURAL JOIN b JOIN c USING (k)", "inner", "a join such as LEFT JOIN"),

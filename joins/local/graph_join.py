@@ -18,15 +18,13 @@ from cython_ext.gather import Gatherer
 from cython_ext.key_codec import KeyBatch, KeyCodec
 from joins.graph_spec import GraphSpec, Index
 from joins.key_types import cast_key
+from joins.local.bound_rows import BoundRows, coalesced, fetch_bytes, grouped, pairs, parts_of
 from joins.local.cross_product import Numbers
 from joins.local.probe_order import ProbeOrder
 from joins.local.results import Results, check_finished
 from lsmstate.arrow_sizes import least_row_bytes, pieces_of, row_sizes
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.store import MultimapStore, Mutation, Probe
-
-#: Combinations that are looked up together, at most: 8 bytes each for every stream.
-_BLOCK_ROWS = 1 << 14
 
 
 class GraphJoin:
@@ -82,40 +80,45 @@ class GraphJoin:
     ) -> list[pa.RecordBatch]:
         """Append or retract the rows in all indexes of the stream; those that can be joined, in
         parts for ``results``."""
-        rows = self._joinable(stream, batch)
-        # A part is written to all indexes as one: with its copies it is no more than a piece.
-        part_bytes = max(1, self._piece_bytes // max(1, len(self._indexes_of(stream))))
-        sizes = np.maximum(row_sizes(rows), -(-part_bytes // _BLOCK_ROWS))
-        parts = [rows.slice(s.start, s.stop - s.start) for s in pieces_of(sizes, part_bytes)]
+        parts = self.parts(stream, self.joinable(stream, batch))
         for part in parts:
-            self._write(stream, part, kind)
+            self._store.write(self.writes(stream, part, kind))
         return parts
 
     def results(self, stream: str, parts: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The combinations of the parts' rows with those of the other streams, in pieces."""
         combinations = (c for part in parts for c in self._combinations(stream, part))
         pieces = (piece for found in combinations for piece in self._gathered(found))
-        return _coalesced(pieces, self._piece_bytes)
+        return coalesced(pieces, self._piece_bytes)
 
-    def _joinable(self, stream: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def joinable(self, stream: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows no key of which is null."""
         classes = self._spec.held_by(stream)
         valid = self._encode(classes, self._spec.key_batch(stream, batch, classes)).valid
         return batch if valid.all() else batch.filter(pa.array(valid))
 
-    def _write(self, stream: str, rows: pa.RecordBatch, kind: Literal["append", "retract"]) -> None:
-        # As one: a row that only some indexes held would be found by some of its partners.
-        self._store.write(
-            [
-                Mutation(
-                    kind,
-                    index.name,
-                    self._encode(index.classes, self._spec.key_batch(stream, rows, index.classes)),
-                    rows,
-                )
-                for index in self._indexes_of(stream)
-            ]
-        )
+    def parts(
+        self, stream: str, rows: pa.RecordBatch, more_copies: int = 0
+    ) -> list[pa.RecordBatch]:
+        """The rows in parts that are no more than a piece together with their copies: one in each
+        index of the stream, as ``writes`` stores them, and ``more_copies``."""
+        copies = max(1, len(self._indexes_of(stream)) + more_copies)
+        return parts_of(rows, max(1, self._piece_bytes // copies))
+
+    def writes(
+        self, stream: str, rows: pa.RecordBatch, kind: Literal["append", "retract"]
+    ) -> list[Mutation]:
+        """What stores the rows in all indexes, to be made as one: a row that only some indexes held
+        would be found by some of its partners. An index is without the rows with a null in it."""
+        return [
+            Mutation(
+                kind,
+                index.name,
+                self._encode(index.classes, self._spec.key_batch(stream, rows, index.classes)),
+                rows,
+            )
+            for index in self._indexes_of(stream)
+        ]
 
     def _indexes_of(self, stream: str) -> list[Index]:
         return [index for index in self._spec.indexes if index.stream == stream]
@@ -159,8 +162,11 @@ class GraphJoin:
                 break
             index = reach[name]
             keys, at = self._keys(found, index.classes)
-            distinct, groups = _grouped(self._encode(index.classes, keys))
+            distinct, groups = grouped(self._encode(index.classes, keys))
             groups = groups[at]
+            if (groups < 0).any():
+                known = np.flatnonzero(groups >= 0)
+                found, groups = found.take(known), groups[known]
             probe = self._store.probe(index.name, distinct)
             present = int(np.count_nonzero(probe.counts))
             self._probe_order.record(asking, name, len(distinct), present)
@@ -175,14 +181,16 @@ class GraphJoin:
         by_key = np.argsort(partner.at, kind="stable")
         sorted_at = partner.at[by_key]
         wanted = np.unique(sorted_at)
-        for piece in partner.probe.fetch(wanted, self._fetch_bytes(name, partner.probe, wanted)):
+        for piece in partner.probe.fetch(
+            wanted, fetch_bytes(partner.probe, wanted, self._least_bytes[name], self._piece_bytes)
+        ):
             keys, right, right_counts = np.unique(
                 piece.positions, return_index=True, return_counts=True
             )
             left = np.searchsorted(sorted_at, keys, side="left")
             left_counts = np.searchsorted(sorted_at, keys, side="right") - left
             sizes = row_sizes(piece.rows)
-            for lefts, rights in _pairs(left, left_counts, right, right_counts):
+            for lefts, rights in pairs(left, left_counts, right, right_counts):
                 bound = BoundRows(piece.rows, sizes, rights)
                 grown = self._agreeing(found.take(by_key[lefts]), name, bound, partner.index)
                 if len(grown):
@@ -200,9 +208,9 @@ class GraphJoin:
             return grown
         here, here_at = self._keys(found, rest)
         there, there_at = self._keys(Combinations({name: bound}, {}), rest)
-        _, groups = _grouped(self._encode(tuple(rest), pa.concat_batches([here, there])))
+        _, groups = grouped(self._encode(tuple(rest), pa.concat_batches([here, there])))
         agrees = groups[here_at] == groups[here.num_rows + there_at]
-        return grown.take(np.flatnonzero(agrees))
+        return grown.take(np.flatnonzero(agrees & (groups[here_at] >= 0)))
 
     def _keys(
         self, found: "Combinations", classes: Sequence[int]
@@ -228,12 +236,6 @@ class GraphJoin:
             self._codecs[classes] = KeyCodec(self._spec.key_schema(classes))
         return self._codecs[classes].encode(keys)
 
-    def _fetch_bytes(self, name: str, probe: Probe, wanted: Numbers) -> int:
-        """Encoded bytes to fetch at once: nulls take far fewer encoded than as Arrow data."""
-        encoded = probe.row_bytes[wanted]
-        arrow = encoded + probe.counts[wanted] * self._least_bytes[name]
-        return max(1, int(self._piece_bytes * np.min(encoded / np.maximum(1, arrow))))
-
     def _gathered(self, found: "Combinations") -> Iterator[pa.RecordBatch]:
         """Whole combinations as rows, in pieces."""
         streams = [(found.bound[name], self._spec.shown[name]) for name in self._spec.streams]
@@ -242,15 +244,6 @@ class GraphJoin:
         sources = self._gatherer.sources(shown)
         for piece in pieces_of(np.asarray(sizes), self._piece_bytes):
             yield sources.gather([bound.at[piece] for bound, _ in streams])
-
-
-@dataclass(frozen=True, slots=True)
-class BoundRows:
-    """Rows of one stream, and which of them each combination holds: row ``at[i]``."""
-
-    rows: pa.RecordBatch
-    sizes: Numbers
-    at: Numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,14 +285,6 @@ class Combinations:
         return Combinations(self.bound, {n: p for n, p in self.partners.items() if n != name})
 
 
-def _grouped(keys: KeyBatch) -> tuple[KeyBatch, Numbers]:
-    """The distinct keys, and per key which of them it is. No key may hold a null."""
-    distinct, starts = keys.distinct()
-    groups = np.empty(len(keys), dtype=np.int64)
-    groups[keys.order] = np.repeat(np.arange(len(distinct), dtype=np.int64), np.diff(starts))
-    return distinct, groups
-
-
 def _distinct_places(places: Sequence[Numbers]) -> tuple[Numbers, Numbers]:
     """Of combinations, each of which holds one place out of every array: one example of each
     different one, and per combination which of these it is."""
@@ -312,33 +297,3 @@ def _distinct_places(places: Sequence[Numbers]) -> tuple[Numbers, Numbers]:
     examples = np.empty(int(groups.max(initial=-1)) + 1, dtype=np.int64)
     examples[groups] = np.arange(len(groups))
     return examples, groups
-
-
-def _pairs(
-    left: Numbers, left_counts: Numbers, right: Numbers, right_counts: Numbers
-) -> Iterator[tuple[Numbers, Numbers]]:
-    """Per group all pairs of its left and right places, which begin at ``left`` and ``right``."""
-    products = left_counts * right_counts
-    ends = np.cumsum(products)
-    total = int(ends[-1]) if len(ends) else 0
-    for first in range(0, total, _BLOCK_ROWS):
-        numbers = np.arange(first, min(total, first + _BLOCK_ROWS), dtype=np.int64)
-        group = np.searchsorted(ends, numbers, side="right")
-        within = numbers - (ends[group] - products[group])
-        in_left, in_right = np.divmod(within, right_counts[group])
-        yield left[group] + in_left, right[group] + in_right
-
-
-def _coalesced(pieces: Iterator[pa.RecordBatch], piece_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer pieces of at most ``piece_bytes``, or as large as they came."""
-    waiting: list[pa.RecordBatch] = []
-    waiting_bytes = 0
-    for piece in pieces:
-        size = int(row_sizes(piece).sum())
-        if waiting and waiting_bytes + size > piece_bytes:
-            yield pa.concat_batches(waiting)
-            waiting, waiting_bytes = [], 0
-        waiting.append(piece)
-        waiting_bytes += size
-    if waiting:
-        yield pa.concat_batches(waiting)

@@ -1,0 +1,76 @@
+"""Combinations of rows that grow by one stream at a time: what joins by several keys share."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from cython_ext.key_codec import KeyBatch
+from joins.local.cross_product import Numbers
+from lsmstate.arrow_sizes import pieces_of, row_sizes
+from lsmstate.store import Probe
+
+#: Combinations that are looked up together, at most: 8 bytes each for every stream.
+BLOCK_ROWS = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class BoundRows:
+    """Rows of one stream, and which of them each combination holds: row ``at[i]``."""
+
+    rows: pa.RecordBatch
+    sizes: Numbers
+    at: Numbers
+
+
+def parts_of(rows: pa.RecordBatch, part_bytes: int) -> list[pa.RecordBatch]:
+    """The rows in parts of at most ``part_bytes`` or one row, and of at most BLOCK_ROWS rows."""
+    sizes = np.maximum(row_sizes(rows), -(-part_bytes // BLOCK_ROWS))
+    return [rows.slice(s.start, s.stop - s.start) for s in pieces_of(sizes, part_bytes)]
+
+
+def grouped(keys: KeyBatch) -> tuple[KeyBatch, Numbers]:
+    """The distinct keys, and per key which of them it is; -1 for one that holds a null."""
+    distinct, starts = keys.distinct()
+    groups = np.full(len(keys), -1, dtype=np.int64)
+    groups[keys.order] = np.repeat(np.arange(len(distinct), dtype=np.int64), np.diff(starts))
+    return distinct, groups
+
+
+def pairs(
+    left: Numbers, left_counts: Numbers, right: Numbers, right_counts: Numbers
+) -> Iterator[tuple[Numbers, Numbers]]:
+    """Per group all pairs of its left and right places, which begin at ``left`` and ``right``."""
+    products = left_counts * right_counts
+    ends = np.cumsum(products)
+    total = int(ends[-1]) if len(ends) else 0
+    for first in range(0, total, BLOCK_ROWS):
+        numbers = np.arange(first, min(total, first + BLOCK_ROWS), dtype=np.int64)
+        group = np.searchsorted(ends, numbers, side="right")
+        within = numbers - (ends[group] - products[group])
+        in_left, in_right = np.divmod(within, right_counts[group])
+        yield left[group] + in_left, right[group] + in_right
+
+
+def fetch_bytes(probe: Probe, wanted: Numbers, least_bytes: int, piece_bytes: int) -> int:
+    """Encoded bytes to fetch at once for about ``piece_bytes`` of Arrow data: nulls take far fewer
+    encoded. ``least_bytes``: of any row as Arrow data."""
+    encoded = probe.row_bytes[wanted]
+    arrow = encoded + probe.counts[wanted] * least_bytes
+    return max(1, int(piece_bytes * np.min(encoded / np.maximum(1, arrow))))
+
+
+def coalesced(pieces: Iterator[pa.RecordBatch], piece_bytes: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer pieces of at most ``piece_bytes``, or as large as they came."""
+    waiting: list[pa.RecordBatch] = []
+    waiting_bytes = 0
+    for piece in pieces:
+        size = int(row_sizes(piece).sum())
+        if waiting and waiting_bytes + size > piece_bytes:
+            yield pa.concat_batches(waiting)
+            waiting, waiting_bytes = [], 0
+        waiting.append(piece)
+        waiting_bytes += size
+    if waiting:
+        yield pa.concat_batches(waiting)

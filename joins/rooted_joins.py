@@ -1,0 +1,181 @@
+"""A tree of joins as what becomes of each row of a *root* stream, one step after the other.
+
+``a FULL JOIN b LEFT JOIN c`` is what comes of the rows of a (with b and c, or nulls), and what
+comes of the rows of b that no row of a matches. Every result holds exactly one root's row, so once
+nothing can match that row, or its partners, any more, the results it is in are known for good.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from joins.graph_spec import GraphSpec
+from joins.join_types import Join, Tree
+from joins.time_bounds import Bound
+from lsmstate.errors import InvalidArgumentError
+
+StepKind = Literal["inner", "left", "semi", "anti"]
+
+
+class StepKey(NamedTuple):
+    """The columns of one key class that a step compares: that of ``earlier`` with its own."""
+
+    earlier: str
+    key_class: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One more stream joined to what is there. ``left`` adds nulls where nothing matches."""
+
+    stream: str
+    kind: StepKind
+    keys: tuple[StepKey, ...]
+    bounds: tuple[Bound, ...]
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """The key classes it compares, ascending."""
+        return tuple(sorted(key.key_class for key in self.keys))
+
+
+@dataclass(frozen=True, slots=True)
+class RootedJoins:
+    """What becomes of each row of ``root``."""
+
+    root: str
+    steps: tuple[Step, ...]
+
+    def step_of(self, stream: str) -> Step | None:
+        """The step that joins a stream; None for the root."""
+        return next((step for step in self.steps if step.stream == stream), None)
+
+    def path(self, stream: str) -> list[Step]:
+        """The steps that lead from ``stream`` to the root, where each compares with one stream."""
+        found: list[Step] = []
+        while (step := self.step_of(stream)) is not None:
+            found.append(step)
+            stream = step.keys[0].earlier
+        return found
+
+    @property
+    def is_inner(self) -> bool:
+        """Whether its results are those of inner joins."""
+        return all(step.kind == "inner" for step in self.steps)
+
+
+class Reach(NamedTuple):
+    """How far apart in time a row of the root and one of a stream that matter to each other are,
+    in microseconds; None: any time."""
+
+    ahead_us: int | None
+    """The most by which the stream's time is after the root's."""
+    behind_us: int | None
+    """The most by which it is before."""
+
+
+def rooted_joins(tree: Tree, graph: GraphSpec) -> tuple[RootedJoins, ...]:
+    """The parts of ``tree`` by their roots; together they have each of its results once.
+    InvalidArgumentError names what is not of this form."""
+    if isinstance(tree, str):
+        return (RootedJoins(tree, ()),)
+    if not isinstance(tree.right, str):
+        raise InvalidArgumentError(
+            f"joins: ({tree.right}) stands on the right of a join; by several keys, and with "
+            "emit='final', streams are joined one after the other: name this part first, or use "
+            "one common key and emit='changes'"
+        )
+    extended = (_extended(part, tree, graph) for part in rooted_joins(tree.left, graph))
+    parts = [part for part in extended if part is not None]
+    if tree.kind in ("right", "full"):
+        parts.append(_unmatched(tree, graph))
+    return tuple(parts)
+
+
+def reaches(joins: RootedJoins, event_times: Mapping[str, str]) -> dict[str, Reach]:
+    """By stream, how far from a row of the root those rows are that have a say in its results."""
+    found = {joins.root: Reach(0, 0)}
+    for step in joins.steps:
+        ahead: list[int] = []
+        behind: list[int] = []
+        for bound in step.bounds:
+            if any(event_times.get(c.stream) != c.name for c in (bound.later, bound.earlier)):
+                continue
+            if bound.later.stream == step.stream:
+                known, distances = found[bound.earlier.stream].ahead_us, ahead
+            else:
+                known, distances = found[bound.later.stream].behind_us, behind
+            if known is not None:
+                distances.append(known + bound.most_us)
+        found[step.stream] = Reach(min(ahead, default=None), min(behind, default=None))
+    return found
+
+
+def _extended(part: RootedJoins, join: Join, graph: GraphSpec) -> RootedJoins | None:
+    """The part with one more step; None if nothing comes of it."""
+    assert isinstance(join.right, str)
+    kind: StepKind = "inner"
+    if join.kind in ("left", "full"):
+        kind = "left"
+    elif join.kind in ("semi", "anti"):
+        kind = join.kind
+    shown = {part.root} | {s.stream for s in part.steps if s.kind in ("inner", "left")}
+    certain = {part.root} | {s.stream for s in part.steps if s.kind == "inner"}
+    keys = []
+    for on in join.on:
+        there = [column.stream for column in on.left if column.stream in shown]
+        if len(there) > 1 and there[0] not in certain:
+            raise InvalidArgumentError(
+                f"joins: {on} compares with whichever of {', '.join(there)} has a row; by several "
+                "keys, and with emit='final', name one of them, as in a.k = b.k"
+            )
+        keys += [StepKey(there[0], _class_of(join.right, on.right[0].name, graph))] if there else []
+    others = {c.stream for bound in join.bounds for c in (bound.later, bound.earlier)}
+    if len(keys) < len(join.on) or not others <= {*shown, join.right}:
+        # Compared with what has no row here: nothing matches.
+        return part if kind in ("left", "anti") else None
+    return RootedJoins(part.root, (*part.steps, _step(join.right, kind, keys, join.bounds, graph)))
+
+
+def _unmatched(join: Join, graph: GraphSpec) -> RootedJoins:
+    """The rows of the right side that no row of the left one matches."""
+    assert isinstance(join.right, str)
+    others = {c.stream for on in join.on for c in on.left}
+    others |= {c.stream for bound in join.bounds for c in (bound.later, bound.earlier)}
+    others.discard(join.right)
+    if len(others) > 1 or not others <= _whole(join.left):
+        raise InvalidArgumentError(
+            f"joins: {join}: whether a row of {join.right!r} has no partner has to be seen from "
+            "one stream all of whose rows are there; compare it with one such stream, put "
+            "filtering joins (inner, semi, anti) after the right and full ones, or use one common "
+            "key and emit='changes'"
+        )
+    (other,) = others
+    keys = [StepKey(join.right, _class_of(join.right, on.right[0].name, graph)) for on in join.on]
+    return RootedJoins(join.right, (_step(other, "anti", keys, join.bounds, graph),))
+
+
+def _whole(tree: Tree) -> set[str]:
+    """The streams all of whose rows are in the result."""
+    if isinstance(tree, str):
+        return {tree}
+    right = _whole(tree.right) if tree.kind in ("right", "full") else set()
+    left = _whole(tree.left) if tree.kind in ("left", "full") else set()
+    return left | right
+
+
+def _step(
+    stream: str, kind: StepKind, keys: list[StepKey], bounds: tuple[Bound, ...], graph: GraphSpec
+) -> Step:
+    classes = [key.key_class for key in keys]
+    for number in classes:
+        if classes.count(number) > 1:
+            raise InvalidArgumentError(
+                f"joins: {stream!r} is compared twice in {graph.classes[number]}; name one of the "
+                "other streams"
+            )
+    return Step(stream, kind, tuple(keys), bounds)
+
+
+def _class_of(stream: str, column: str, graph: GraphSpec) -> int:
+    return next(n for n, c in enumerate(graph.classes) if c.written.get(stream) == column)

@@ -1,0 +1,282 @@
+"""emit="final" against DuckDB: outer, semi and anti joins whose results come once, for good."""
+
+import itertools
+import random
+import tempfile
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import duckdb
+import hypothesis.strategies as st
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from join_cases import PIECES, QUICK
+from test_event_time import EPOCH, SCHEMA, batch_of, numbers_of, schema_of, watermark_before
+
+from joins.join_types import SQL_NAMES
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.join import MultiwayJoin
+
+LAST = datetime(2027, 1, 1, tzinfo=UTC)
+
+
+def random_join(rng, names):
+    """A FROM clause whose streams are joined one after the other, and the streams it shows."""
+    text, shown, whole = names[0], [names[0]], {names[0]}
+    for name in names[1:]:
+        other = rng.choice(shown)
+        kinds = list(SQL_NAMES) if other in whole else ["inner", "left", "semi", "anti"]
+        kind = rng.choice(kinds)
+        third = other if kind in ("right", "full") else rng.choice(shown)
+        conditions = [f"{other}.{rng.choice('kkkj')} = {name}.{rng.choice('kkkj')}"]
+        low, high = rng.randint(-10, 30), rng.randint(0, 40)
+        least = f"{name}.at >= {other}.at - INTERVAL {high} MINUTES"
+        most = f"{name}.at <= {other}.at + INTERVAL '{low} minutes'"
+        conditions += rng.choice([[least, most], [least, most], [most]])
+        if rng.random() < 0.2:
+            conditions.append(f"{name}.at < {third}.at + INTERVAL 50 MINUTES")
+        if kind in ("right", "full"):
+            conditions.append(least)  # or rows of the new stream would wait for ever
+        rng.shuffle(conditions)
+        text += f" {SQL_NAMES[kind]} {name} ON {' AND '.join(conditions)}"
+        if kind not in ("semi", "anti"):
+            shown.append(name)
+        whole = {"left": whole, "full": {*whole, name}, "right": {name}}.get(kind, set())
+    return text.replace("LEFT SEMI", "SEMI").replace("LEFT ANTI", "ANTI"), shown
+
+
+def is_joinable(schemas, text):
+    """Whether it is none of the two that no join of ours is: a key with two columns of one stream,
+    and intervals that no rows of all streams can keep together."""
+    refusals = ("equates several columns", "no row can match")
+    try:
+        opened(schemas, text, None, "memory", 1 << 20).close()
+    except InvalidArgumentError as refusal:
+        if not any(words in str(refusal) for words in refusals):
+            raise
+        return False
+    return True
+
+
+def opened(schemas, on, home, backend, piece_bytes):
+    return MultiwayJoin(
+        schemas,
+        on,
+        emit="final",
+        event_time=dict.fromkeys(schemas, "at"),
+        path=home,
+        backend=backend,
+        memory="8m",
+        piece_bytes=piece_bytes,
+    )
+
+
+@st.composite
+def final_joins(draw):
+    """(schemas, joins, streams shown, rows as (stream, row) in the order they arrive, random)."""
+    rng = random.Random(draw(st.integers(0, 2**32)))
+    zone = rng.choice([None, "UTC", "Europe/Berlin"])
+    while True:
+        names = [f"s{number}" for number in range(rng.choice([2, 2, 3, 3, 4]))]
+        kinds = {n: pa.timestamp(rng.choice(["us", "us", "s", "ms", "ns"]), zone) for n in names}
+        schemas = {name: schema_of(kinds[name], name) for name in names}
+        text, shown = random_join(rng, rng.sample(names, len(names)))
+        if is_joinable(schemas, text):
+            break
+    rows = []
+    for name in names:
+        for number in range(rng.randint(1, 12)):
+            key, other = rng.choice([1, 1, 2, None]), rng.choice([1, 1, 2, None])
+            time = None if rng.random() < 0.05 else rng.randint(0, 90)
+            rows.append((name, (key, other, time, number)))
+    disorder = rng.choice([0, 10, 90])
+    rows.sort(key=lambda found: (found[1][2] or 0) + rng.uniform(0, disorder))
+    return schemas, text, [name for name in names if name in shown], rows, rng
+
+
+def by_duckdb(schemas, text, shown, rows):
+    """The numbers of the rows of each result."""
+    with duckdb.connect(config={"threads": 1}) as db:
+        db.execute("SET TimeZone = 'UTC'")
+        for name, schema in schemas.items():
+            kind = pa.timestamp("us", schema.field("at").type.tz)
+            plain = schema.set(2, pa.field("at", kind))
+            mine = [row for stream, row in rows if stream == name]
+            db.register("arrow", pa.Table.from_batches([batch_of(plain, mine)]))
+            db.execute(f"CREATE TABLE {name} AS SELECT * FROM arrow")
+        numbers = ", ".join(f"n_{name}" for name in shown)
+        return Counter(db.execute(f"SELECT {numbers} FROM {text}").fetchall())
+
+
+def check(case, backend, piece_bytes):
+    schemas, text, shown, rows, rng = case
+    names = list(schemas)
+    found = Counter()
+    restarts = rng.choice([0, 0.5, 1])
+    with tempfile.TemporaryDirectory() as home:
+        join = opened(schemas, text, home, backend, piece_bytes)
+        at = 0
+        while at < len(rows):
+            name = rows[at][0]
+            _, run = next(itertools.groupby(rows[at:], key=lambda found: found[0]))
+            mine = [row for _, row in run]
+            mine = mine[: rng.randint(1, len(mine))]
+            found += numbers_of(join.process(name, batch_of(schemas[name], mine)), shown)
+            at += len(mine)
+            watermark = watermark_before(rows[at:], names, rng)
+            if watermark is not None:
+                found += numbers_of(join.advance(watermark), shown)
+            if rng.random() < restarts:
+                join.commit()
+                join.close()
+                join = opened(schemas, text, home, backend, piece_bytes)
+        found += numbers_of(join.advance(LAST), shown)
+        assert join.late_count == 0
+        assert found == by_duckdb(schemas, text, shown, rows), text
+        join.commit()
+        left = Counter()
+        for stream, schema in join._store.streams.items():
+            if schema.expiry is not None or "waiting" in stream:
+                left[stream] = sum(piece.num_rows for piece in join._store.scan(stream))
+        join.close()
+    assert not +left
+
+
+@settings(QUICK, max_examples=6)
+@given(final_joins(), PIECES)
+def test_the_result_equals_duckdb_when_time_is_over(case, piece_bytes):
+    check(case, "memory", piece_bytes)
+
+
+@settings(QUICK, max_examples=3)
+@given(final_joins(), PIECES)
+def test_the_result_equals_duckdb_when_time_is_over_on_lsm(case, piece_bytes):
+    check(case, "lsm", piece_bytes)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("backend", ["memory", "lsm", "rocksdb"])
+@settings(QUICK, derandomize=False, max_examples=1000)
+@given(final_joins(), PIECES)
+def test_many_random_results_equal_duckdb(backend, case, piece_bytes):
+    check(case, backend, piece_bytes)
+
+
+ON = "a LEFT JOIN b ON a.k = b.k AND b.at BETWEEN a.at AND a.at + INTERVAL 30 MINUTES"
+
+
+def rows(*found):
+    """(key, minutes, number) of each row."""
+    with_j = SCHEMA.insert(1, pa.field("j", pa.int64()))
+    values = [(k, None, minutes, number) for k, minutes, number in found]
+    return batch_of(with_j, values).select(SCHEMA.names)
+
+
+def joined(on=ON, **options):
+    schemas = {name: SCHEMA for name in "abc" if f" {name} " in f" {on.replace('.', ' ')} "}
+    times = dict.fromkeys(schemas, "at")
+    return MultiwayJoin(schemas, on, **{"emit": "final", "event_time": times, **options})
+
+
+def numbers(results):
+    return [(row["a_n"], row["b_n"]) for piece in results for row in piece.to_pylist()]
+
+
+def minutes(count):
+    return EPOCH + timedelta(minutes=count)
+
+
+def test_matches_come_at_once_and_the_rest_when_no_partner_can_come():
+    with joined() as join:
+        assert numbers(join.process("a", rows((1, 0, 1), (2, 0, 2), (None, 5, 3)))) == []
+        assert numbers(join.process("b", rows((1, 30, 10), (2, 31, 20)))) == [(1, 10)]
+        assert numbers(join.advance(minutes(29))) == []
+        assert numbers(join.advance(minutes(30))) == [(2, None)]
+        assert numbers(join.advance(minutes(30))) == []
+        assert numbers(join.process("a", rows((2, 30, 4), (2, 31, 5), (7, None, 6)))) == [
+            (6, None),
+            (5, 20),
+        ]
+        assert join.late_count == 1
+        assert numbers(join.advance(minutes(90))) == [(3, None)]
+
+
+def test_results_given_up_unread_are_given_up_and_a_commit_asks_for_them():
+    with joined() as join:
+        list(join.process("a", rows((1, 0, 1), (1, 40, 2))))
+        results = join.advance(minutes(30))
+        with pytest.raises(InvalidArgumentError, match="not consumed"):
+            join.commit()
+        results.close()
+        join.commit()
+        assert numbers(join.advance(minutes(70))) == [(2, None)]
+
+
+def test_semi_and_anti_joins_give_all_their_results_in_the_end():
+    for kind, expected in (("SEMI", [(1,), (1,)]), ("ANTI", [(2,)])):
+        with joined(ON.replace("LEFT", kind)) as join:
+            list(join.process("a", rows((1, 0, 1), (1, 0, 1), (2, 0, 2))))
+            assert list(join.process("b", rows((1, 1, 10), (1, 2, 11)))) == []
+            found = [p.column("n").to_pylist() for p in join.advance(minutes(30))]
+            assert [(n,) for piece in found for n in piece] == expected
+
+
+def test_how_and_text_mean_the_same_and_inner_joins_do_not_wait():
+    on = "a.k = b.k AND b.at BETWEEN a.at AND a.at + INTERVAL 30 MINUTES"
+    with joined(on, how="left") as join:
+        list(join.process("a", rows((1, 0, 1))))
+        assert numbers(join.advance(minutes(30))) == [(1, None)]
+    for text in (on, ON.replace("LEFT ", "")):
+        with joined(text) as join:
+            list(join.process("a", rows((1, 0, 1))))
+            assert numbers(join.process("b", rows((1, 5, 2)))) == [(1, 2)]
+            assert numbers(join.advance(minutes(30))) == []
+
+
+CHAIN = ON + " LEFT JOIN c ON c.n = b.n AND c.at BETWEEN b.at AND b.at + INTERVAL 1 HOUR"
+
+
+def test_how_long_rows_wait_and_are_needed_follows_through_other_streams():
+    with joined(CHAIN) as join:
+        waits = {name: each.waits_us // 60_000_000 for name, each in join.spec.waiting.items()}
+        kept = {name: us // 60_000_000 for name, us in join.event_time.kept_us.items()}
+    assert waits == {"a": 90}
+    assert kept == {"a": 90, "b": 90, "c": 90}
+
+
+@pytest.mark.parametrize(
+    ("on", "options", "words"),
+    [
+        (ON, {"retention": {"a": "1 day"}}, "write it there"),
+        (ON, {"late": "join"}, "rows that come late cannot be joined"),
+        (ON, {"event_time": {"a": "at"}}, "'b' has no event time; name its column"),
+        (ON, {"algorithm": "tree"}, "makes inner joins"),
+        (ON, {"emit": "changes"}, "time intervals go with emit='final'"),
+        ("a LEFT JOIN b ON a.k = b.k", {"emit": "changes"}, "inner joins .* or say emit='final'"),
+        ("a LEFT JOIN b ON a.k = b.k AND b.at > a.at", {}, "wait for ever for 'b'; bound its time"),
+        ("a LEFT JOIN b ON a.k = b.k AND b.n < a.n", {}, "no interval between two time stamps"),
+        (CHAIN.replace("LEFT JOIN c", "FULL JOIN c"), {}, "'c' has no partner has to be seen from"),
+        (CHAIN.replace("c.n = b.n", "c.n = a.n AND c.n = b.n"), {}, "compared twice in"),
+        (
+            CHAIN.replace("c.n = b.n", "c.n = b.n AND b.at < a.at + INTERVAL 1 HOUR"),
+            {},
+            "not between a LEFT JOIN b .* and c",
+        ),
+        (
+            "a LEFT JOIN (b JOIN c ON b.k = c.k) ON a.k = b.k",
+            {},
+            "streams are joined one after the other",
+        ),
+    ],
+)
+def test_refusals(on, options, words):
+    with pytest.raises(InvalidArgumentError, match=words):
+        joined(on, **options)
+
+
+def test_what_is_final_is_not_taken_back():
+    streams = {"a": SCHEMA.append(pa.field("op", pa.string())), "b": SCHEMA}
+    with pytest.raises(InvalidArgumentError, match="a result that is final cannot be taken back"):
+        MultiwayJoin(streams, "a LEFT JOIN b ON a.k = b.k", emit="final", changes={"a": "op"})
