@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from lsmstate.errors import CorruptionError, InvalidArgumentError
-from lsmstate.expiring_lane import LANES
+from lsmstate.expiring_reads import expiring_reads
 from lsmstate.null_safe_store import NullSafeReads, plain_schema
 from lsmstate.state_place import StatePlace, open_bucket
 from lsmstate.store import StoreReader, StreamSchema
@@ -107,16 +107,12 @@ class QueryState:
                 f"checkpoint has the batches {batches[0]} to {batches[-1]}, read a newer one"
             ) from error
         with store:
-            if LANES.name in store.streams:
-                raise InvalidArgumentError(
-                    "the state has streams with an expiry; which of their rows are due only the "
-                    "query's own function knows, so they cannot be read outside it"
-                )
+            reads = expiring_reads(store)
             if self.settings.get(NULL_KEYS) != KEEP:
-                yield store
+                yield reads
             else:
-                plain = {n: replace(s, key=plain_schema(s.key)) for n, s in store.streams.items()}
-                yield NullSafeReads(plain, store)
+                plain = {n: replace(s, key=plain_schema(s.key)) for n, s in reads.streams.items()}
+                yield NullSafeReads(plain, reads)
 
     def _check_readable(self, bucket: int) -> None:
         if bucket not in self.pointers:
