@@ -55,6 +55,7 @@ class WritePath:
         #: As of the last commit.
         self._committed = (1, 0)
         self._has_flushed = False
+        self._largest_write_bytes = 0
         #: Of sealed memtables, begun and not installed yet.
         self._flush: Flush | None = None
         #: Bytes held for the write that is being made.
@@ -143,11 +144,17 @@ class WritePath:
     def pace(self, written_bytes: int) -> None:
         """After a write of so many bytes: pay for the merge under way, if it is behind."""
         self.written_bytes += written_bytes
+        self._largest_write_bytes = max(self._largest_write_bytes, written_bytes)
         with self.pauses.measured():
             if not self._single_commit:
                 self._runs.pace(written_bytes, self.memtables.limit_bytes)
-            elif self._has_flushed:
+            elif self._has_flushed and self._merges_beside_memtables:
                 self._runs.pay_ahead(written_bytes, self.written_bytes)
+
+    @property
+    def _merges_beside_memtables(self) -> bool:
+        """Of rows that are large beside the cap, a merge and a memtable do not fit at a time."""
+        return self._largest_write_bytes <= self._memory.budget.limit // 16
 
     def flush(self) -> None:
         """Write all memtables out as one run, now."""
@@ -156,6 +163,8 @@ class WritePath:
             self.commit()
         elif self.memtables:
             self._install(self._begin_flush("run"))
+            if not self._merges_beside_memtables:
+                self._runs.compact_for(self.written_bytes)
 
     def commit(self) -> None:
         """Write all memtables out, and with them the manifest, in one file."""
