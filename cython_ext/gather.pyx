@@ -43,10 +43,6 @@ import pyarrow as pa
 from cython_ext.errors import InvalidArgumentError
 
 
-cdef extern from *:
-    int __builtin_popcount(unsigned int) nogil
-
-
 # Positions of rows; the value of one lies at `base` and the position in an array's buffers.
 cdef struct Rows:
     const int64_t* at
@@ -101,6 +97,8 @@ cdef class Gatherer:
                 columns[c] = pa.ExtensionArray.from_storage(
                     kind, columns[c].cast(kind.storage_type)
                 )
+            elif pa.types.is_dictionary(kind):
+                columns[c] = columns[c].dictionary_encode().cast(kind)
             else:
                 columns[c] = columns[c].cast(kind)
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
@@ -230,16 +228,16 @@ cdef int gather_column(Builder* builder, const ArrowArray* array, const Rows* ro
 
 cdef int64_t gather_bits(uint8_t* target, const uint8_t* bits, const Rows* rows) noexcept nogil:
     """How many of them are set."""
-    cdef int64_t i, k, place
+    cdef int64_t i, k
     cdef int64_t found = 0
-    cdef uint32_t byte
+    cdef uint32_t bit, byte
     for i in range(0, rows.n, 8):
         byte = 0
         for k in range(min(<int64_t> 8, rows.n - i)):
-            place = rows.base + rows.at[i + k]
-            byte |= <uint32_t> ((bits[place >> 3] >> (place & 7)) & 1) << k
+            bit = bit_at(bits, rows.base + rows.at[i + k])
+            byte |= bit << k
+            found += bit
         target[i >> 3] = <uint8_t> byte
-        found += __builtin_popcount(byte)
     return found
 
 

@@ -61,6 +61,16 @@ def test_a_slice_of_a_batch_is_gathered_by_its_own_places():
     )
 
 
+def test_numbers_in_a_dictionary():
+    kind = pa.dictionary(pa.int32(), pa.int64())
+    batch = pa.record_batch([pa.array([7, None, 7], pa.int64()).dictionary_encode()], ["n"])
+    gatherer, schema = side_by_side(batch)
+    found = gatherer.sources([batch]).gather([places(2, 1)])
+    assert found.schema == schema
+    assert found.column(0).type == kind
+    assert found.column(0).to_pylist() == [7, None]
+
+
 def test_what_a_null_hides_is_not_copied():
     offsets = np.array([0, 100, 101], dtype=np.int32)
     buffers = [pa.py_buffer(b"\2"), pa.py_buffer(offsets), pa.py_buffer(b"x" * 101)]
