@@ -21,10 +21,12 @@ from spark_integration.inputs import Inputs, UnfitInputError, session_of
 from spark_integration.join_function import CoercedSpec, coerced_graph
 from spark_integration.join_request import OPERATOR, InnerJoin, JoinRequest
 from spark_integration.operator_options import OPTION_NAMES, OperatorOptions, nearest
+from spark_integration.skew import SPREAD
+from spark_integration.skew_checks import check_local, check_repeatable, check_skew
 from spark_integration.storage import Storage
 
 _OPTIONS: Final = (
-    *("how", "emit", "changes", "unmatched", "rows", "shares", "pins"),
+    *("how", "emit", "changes", "unmatched", "rows", "shares", "skew", "pins"),
     *("retention", "late", "result_time", *OPTION_NAMES),
 )
 #: An option of plain joins.
@@ -46,6 +48,7 @@ def multiway_join(
     options: Mapping[str, Any] | None = None,
     rows: Mapping[str, int] | None = None,
     shares: Mapping[str, int] | None = None,
+    skew: str | None = None,
     pins: Mapping[str, str] | None = None,
     retention: Retention | None = None,
     late: str = "drop",
@@ -70,6 +73,11 @@ def multiway_join(
     along the dimensions they have no key for (shares). ``rows`` says how many rows each stream has
     in proportion, which makes the copies few; ``shares`` sets the buckets per key instead, as in
     ``{"c.id": 2, "o.id": 4}``. The first start's choice is kept; ``explain_join`` shows it.
+
+    **Skew.** ``skew="observe"`` counts the keys of inner joins by one common key: the metrics show
+    the hottest ones. ``skew="spread"`` (two streams) also gives a key that has too many rows for
+    one bucket several: each of its rows is stored in one and looks for matches in all of them.
+    Fixed by the first start.
 
     **Beyond inner**, where all streams share one key: ``how`` is the join type of the streams after
     the first ("inner", "left", "right", "full", "semi", "anti"), or a mapping of streams to types;
@@ -130,14 +138,16 @@ def multiway_join(
     inputs = _inputs(spark, streams, keys)
     is_graph = any(None in columns for columns in keys.values())
     _check_graph_options(is_graph, rows, shares)
-    request = JoinRequest(streams, inputs, rest, checked, storage, rows, shares, pins or {})
+    request = JoinRequest(streams, inputs, rest, checked, storage, rows, shares, pins or {}, skew)
     changing = change_spec(inputs, typed.tree, emit, changes)
+    _check_skew(skew, streams, is_graph, changing is not None, checked)
     if changing is not None:
         check_keeps_all(retention, late, result_time)
         return request.changing(changing, unmatched)
     spec = _spec(inputs)
     timing = timing_of(spec, streams, rest, retention or {}, late, result_time)
     if timing is not None:
+        check_skew(skew, list(streams), "rows that are forgotten")
         return request.in_time(spec, timing, result_time)
     return request.full_history(spec)
 
@@ -227,3 +237,20 @@ def _check_graph_options(
                 f"{name}={value!r}: all streams share one key, so every row goes to one bucket; "
                 f"leave {name} out"
             )
+
+
+def _check_skew(
+    skew: str | None,
+    streams: Mapping[str, DataFrame],
+    is_graph: bool,
+    is_changing: bool,
+    options: OperatorOptions,
+) -> None:
+    unfit = "several keys" if is_graph else None
+    if is_changing:
+        unfit = "another type, or a changelog"
+    check_skew(skew, list(streams), unfit)
+    if skew == SPREAD:
+        check_local(options.state_dir)
+        for name, frame in streams.items():
+            check_repeatable(name, frame)

@@ -45,6 +45,8 @@ class InputBatch(NamedTuple):
     """All columns of the input."""
     keys: pa.RecordBatch
     """The key of each row, in the types Spark's ``=`` compares it in: what the store takes."""
+    is_stored: bool = True
+    """False: rows of a hot key that are stored in another bucket, and look for matches here."""
 
     def groups(self) -> KeyGroups:
         """Which of the rows have the same key."""

@@ -26,6 +26,8 @@ class CallMetrics:
 
     def __init__(self, directory: str, pointer: str | None) -> None:
         self.rows_in = 0
+        self.copied_rows = 0
+        self.watched_rows = 0
         self.rows_out = 0
         self.late_rows = 0
         self.fan_out = FanOut()
@@ -60,6 +62,8 @@ class CallMetrics:
         memory = before.memory
         return BucketMetrics(
             rows_in=self.rows_in,
+            copied_rows=self.copied_rows,
+            watched_rows=self.watched_rows,
             rows_out=self.rows_out,
             late_rows=self.late_rows,
             probed_keys=after.probes.keys,

@@ -3,8 +3,9 @@
 One row of Spark is one frame of some 64 to 256 KiB, so pandas, which Spark puts in between,
 never sees a cell of user data and every type survives. A huge row travels alone.
 
-Invariant: frames of a bucket are handled in the order (stream, partition, number), which does not
-depend on the order Spark delivers them in; a retried micro-batch therefore gives the same rows.
+Invariant: frames of a bucket are handled in the order (stream, partition, number), of each stream
+first those whose rows are stored elsewhere. It does not depend on the order Spark delivers frames
+in; a retried micro-batch therefore gives the same rows.
 """
 
 import os
@@ -21,12 +22,14 @@ from lsmstate.errors import CorruptionError
 from lsmstate.options import KIB, MIB
 
 FRAME_DDL: Final = (
-    "bucket BIGINT, stream INT, partition INT, number BIGINT, rows INT, payload BINARY"
+    "bucket BIGINT, stream INT, is_stored BOOLEAN, partition INT, number BIGINT, rows INT, "
+    "payload BINARY"
 )
 _FRAME_SCHEMA: Final = pa.schema(
     [
         ("bucket", pa.int64()),
         ("stream", pa.int32()),
+        ("is_stored", pa.bool_()),
         ("partition", pa.int32()),
         ("number", pa.int64()),
         ("rows", pa.int32()),
@@ -47,8 +50,11 @@ class FramePacker:
     Memory: rows that wait stay under ``_WAITING_BYTES`` however many buckets there are.
     """
 
-    def __init__(self, stream: int, partition: int) -> None:
+    def __init__(self, stream: int, partition: int, *, is_stored: bool = True) -> None:
+        """``is_stored``: False for rows that look for matches in a bucket and are stored in
+        another."""
         self._stream = stream
+        self._is_stored = is_stored
         self._partition = partition
         self._number = 0
         self._waiting: dict[int, list[pa.RecordBatch]] = {}
@@ -97,6 +103,7 @@ class FramePacker:
         columns = [
             buckets,
             [self._stream] * count,
+            [self._is_stored] * count,
             [self._partition] * count,
             numbers,
             rows,
@@ -120,26 +127,33 @@ def cut(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
             yield piece
 
 
+class Source(NamedTuple):
+    """What the rows of a frame are."""
+
+    stream: int
+    is_stored: bool
+
+
 def joined(
-    frames: Iterable[tuple[int, pa.RecordBatch]], least_bytes: int
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The same rows in fewer batches: neighbours of one stream are put together until they have
+    frames: Iterable[tuple[Source, pa.RecordBatch]], least_bytes: int
+) -> Iterator[tuple[Source, pa.RecordBatch]]:
+    """The same rows in fewer batches: neighbours of one source are put together until they have
     ``least_bytes``. Work per batch then counts less, and probes walk more keys in one go."""
     waiting: list[pa.RecordBatch] = []
-    waiting_bytes = current = 0
-    for stream, batch in frames:
-        if waiting and (stream != current or waiting_bytes >= least_bytes):
+    waiting_bytes, current = 0, None
+    for source, batch in frames:
+        if current is not None and (source != current or waiting_bytes >= least_bytes):
             yield current, pa.concat_batches(waiting)
             waiting, waiting_bytes = [], 0
-        current = stream
+        current = source
         waiting.append(batch)
         waiting_bytes += batch.nbytes
-    if waiting:
+    if current is not None:
         yield current, pa.concat_batches(waiting)
 
 
 class _Place(NamedTuple):
-    stream: int
+    source: Source
     partition: int
     number: int
     rows: int
@@ -167,8 +181,9 @@ class FrameSpool:
     def add(self, frames: pd.DataFrame) -> None:
         """Take the frames of one of the pieces Spark delivers."""
         columns = [frames[name].tolist() for name in _FRAME_SCHEMA.names[1:]]
-        for stream, partition, number, rows, payload in zip(*columns, strict=True):
-            place = _Place(stream, partition, number, rows, self._end, len(payload))
+        for stream, is_stored, partition, number, rows, payload in zip(*columns, strict=True):
+            source = Source(stream, is_stored)
+            place = _Place(source, partition, number, rows, self._end, len(payload))
             self._places.append(place)
             self._end += len(payload)
             if self._file is None:
@@ -178,13 +193,13 @@ class FrameSpool:
             else:
                 self._write(payload, place.offset)
 
-    def in_order(self, schemas: list[pa.Schema]) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """(stream number, rows) of every frame in the fixed order; each payload is read once."""
+    def in_order(self, schemas: list[pa.Schema]) -> Iterator[tuple[Source, pa.RecordBatch]]:
+        """(source, rows) of every frame in the fixed order; each payload is read once."""
         for place in sorted(self._places):
             payload = self._held.pop(place.offset, None)
             if payload is None:
                 payload = self._read(place)
-            yield place.stream, unpack_rows(payload, place.rows, schemas[place.stream])
+            yield place.source, unpack_rows(payload, place.rows, schemas[place.source.stream])
 
     def close(self) -> None:
         """Give up the memory and the file. A second call does nothing."""

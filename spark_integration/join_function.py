@@ -65,7 +65,8 @@ def join_function(spec: JoinSpec) -> BucketFunction:
     ) -> Iterator[pa.RecordBatch]:
         joined = UMJoin(spec, store, probe_order=learned(str(spec.keys)))
         for batch in batches:
-            yield from joined.process(batch.input, batch.rows, batch.keys)
+            found = joined.process(batch.input, batch.rows, batch.keys, is_stored=batch.is_stored)
+            yield from found
 
     return join
 

@@ -29,11 +29,13 @@ from spark_integration.join_function import (
     join_function,
 )
 from spark_integration.operator_options import OperatorOptions
-from spark_integration.pinned import KEPT
+from spark_integration.pinned import KEPT, SKEW
 from spark_integration.plan import StatefulPlan
 from spark_integration.residual import filtered
 from spark_integration.schemas import output_fields
 from spark_integration.shares_choice import with_shares
+from spark_integration.skew import SKETCHES
+from spark_integration.skew_checks import explained_skew
 from spark_integration.stateful_operator import default_buckets, stateful_operator
 from spark_integration.storage import Storage
 from spark_integration.timed_join import (
@@ -61,6 +63,7 @@ class JoinRequest:
     """Rows per stream, in proportion."""
     shares: Mapping[str, int] | None
     pins: Mapping[str, str]
+    skew: str | None = None
 
     def full_history(self, spec: CoercedSpec | GraphSpec) -> DataFrame:
         """The inner join of all rows."""
@@ -126,12 +129,13 @@ class JoinRequest:
         return StatefulPlan(
             operator=OPERATOR,
             inputs=self.inputs.plans,
-            state=spec.stream_schemas,
+            state=(*spec.stream_schemas, *([SKETCHES] if self.skew else [])),
             output=spec.output_schema,
             settings={
                 **self._pinned(condition),
                 **change_settings(changing),
                 KEPT: described(timing),
+                SKEW: self.skew,
                 **self.pins,
             },
             keeps_null_keys=False,
@@ -141,9 +145,11 @@ class JoinRequest:
             buckets=self.options.buckets,
             default_buckets=default_buckets(next(iter(self.streams.values())).sparkSession),
             state_dir=self.options.state_dir,
-            explanation=f"one key: {condition}\neach row goes to the bucket of its key",
+            explanation=f"one key: {condition}\neach row goes to the bucket of its key"
+            + explained_skew(self.skew),
             storage=self.storage,
             storage_key=self.storage.keep(),
+            skew=self.skew,
         )
 
     def _pinned(self, condition: str) -> dict[str, Any]:

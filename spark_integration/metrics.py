@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark_integration.fan_out import PLACES
+from spark_integration.hottest import HOTTEST, place_prefix
 from spark_integration.query_metrics import OBSERVATION
 
 
@@ -20,6 +21,8 @@ class BucketMetrics:
     """Counters of one bucket and micro-batch; rows and keys are counts, the rest says its unit."""
 
     rows_in: int
+    copied_rows: int
+    watched_rows: int
     rows_out: int
     late_rows: int
     probed_keys: int
@@ -60,6 +63,8 @@ _NUMBERS: Final = tuple(f.name for f in fields(BucketMetrics) if f.name != "fan_
 #: Those that are added up over the buckets.
 _SUMMED: Final = (
     "rows_in",
+    "copied_rows",
+    "watched_rows",
     "rows_out",
     "late_rows",
     "probed_keys",
@@ -86,6 +91,7 @@ def observe(frames: DataFrame) -> DataFrame:
         if name not in _OTHERWISE:
             values[name] = _sum(name) if name in _SUMMED else _greatest(name)
     fan_out = (_total("sum", len(_NUMBERS) + place) for place in range(PLACES))
+    hottest = (f"max(CASE WHEN {_is_at(place)} THEN hottest END)" for place in range(HOTTEST))
     values |= {
         "largest_bucket_rows_in": _greatest("rows_in"),
         "largest_bucket_disk_bytes": _greatest("state_disk_bytes"),
@@ -94,6 +100,7 @@ def observe(frames: DataFrame) -> DataFrame:
         "hand_over_ms": f"{_sum('hand_over_us')} / 1000",
         "longest_hand_over_ms": f"{_greatest('hand_over_us')} / 1000",
         "fan_out": f"array({', '.join(fan_out)})",
+        "hottest": f"array({', '.join(hottest)})",
     }
     # As text: built of columns they were half of the calls that making the operator took.
     return frames.observe(OBSERVATION, *(F.expr(f"{v} AS {name}") for name, v in values.items()))
@@ -105,6 +112,11 @@ def _sum(name: str) -> str:
 
 def _greatest(name: str) -> str:
     return _total("max", _NUMBERS.index(name))
+
+
+def _is_at(place: int) -> str:
+    """Whether a bucket's hottest key competes for this of the places that are shown."""
+    return f"startswith(hottest, '{place_prefix(place)}')"
 
 
 def _total(function: str, place: int) -> str:

@@ -54,7 +54,7 @@ def described(metrics: QueryMetrics) -> str:
     return (
         f"query {metrics.query_name or metrics.query_id} batch {metrics.batch_id}: "
         f"{metrics.rows_in} rows in, {metrics.rows_out} out, {metrics.batch_ms} ms; "
-        f"{metrics.buckets} buckets, skew {metrics.rows_skew:.1f}; "
+        f"{metrics.buckets} buckets, skew {metrics.rows_skew:.1f}{_hot(metrics)}; "
         f"{metrics.probed_keys} keys probed, {metrics.matches} matches; "
         f"memory {metrics.peak_state_bytes / MIB:.1f} of {cap:.1f} MiB, "
         f"disk {metrics.state_disk_bytes / MIB:.1f} MiB; "
@@ -62,3 +62,10 @@ def described(metrics: QueryMetrics) -> str:
         f"wrote {metrics.spilled_bytes / MIB:.1f} MiB, longest commit {metrics.commit_ms} ms; "
         f"{metrics.hand_overs} hand-overs, {metrics.hand_over_ms:.0f} ms"
     )
+
+
+def _hot(metrics: QueryMetrics) -> str:
+    if not metrics.hottest_keys:
+        return ""
+    hot = metrics.hottest_keys[0]
+    return f", hottest key {hot.key} ({hot.share:.0%} of the rows)"

@@ -24,6 +24,8 @@ STATE_NAME: Final = "lsmstate"
 FILE_NAME: Final = "query.json"
 #: What a join pins that forgets rows: how long each stream's are kept.
 KEPT: Final = "rows kept"
+#: What a join pins that counts hot keys: whether it spreads them too.
+SKEW: Final = "skew"
 
 
 @dataclass(frozen=True, slots=True)

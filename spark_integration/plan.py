@@ -89,6 +89,8 @@ class StatefulPlan:
     """The column of the result that has a true watermark."""
     joins: tuple["StatefulPlan", ...] = ()
     """Where it serves several joins: the plan of each, of which its inputs are routed."""
+    skew: str | None = None
+    """Whether hot keys are counted ("observe"), and spread over buckets too ("spread")."""
 
     @property
     def memory_bytes(self) -> int:

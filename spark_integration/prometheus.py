@@ -28,6 +28,7 @@ from spark_integration.query_metrics import QueryMetrics, metrics_of
 #: Field of QueryMetrics -> what it counts, added up over the micro-batches since the query began.
 _COUNTERS: Final = {
     "rows_in": "Rows that arrived at buckets.",
+    "copied_rows": "Of these, rows of spread keys that are stored in another bucket.",
     "rows_out": "Rows of the result.",
     "late_rows": "Rows that came after the watermark had passed their event time.",
     "probed_keys": "Keys that were looked up in a stream.",
@@ -56,6 +57,7 @@ _GAUGES: Final = {
     "commit_ms": "Longest commit of a bucket, in milliseconds.",
     "longest_hand_over_ms": "Longest opening of a bucket, in milliseconds.",
     "rows_skew": "Rows of the fullest bucket against the mean.",
+    "hottest_key_share": "Rows of the hottest key, of those that are counted.",
     "state_skew": "Disk of the largest bucket against the mean.",
 }
 

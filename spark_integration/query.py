@@ -36,7 +36,7 @@ from spark_integration.catalyst import (
     nodes_with_path,
     streams_of,
 )
-from spark_integration.pinned import STATE_NAME, adopt_or_pin, newest_settings
+from spark_integration.pinned import SKEW, STATE_NAME, adopt_or_pin, newest_settings
 from spark_integration.plan import Wanted
 from spark_integration.refusal import refuse
 from spark_integration.run import (
@@ -47,6 +47,8 @@ from spark_integration.run import (
     SPARK_DEFAULTS,
     VERSION_PROPERTY,
 )
+from spark_integration.skew import SPREAD
+from spark_integration.skew_checks import check_local
 from spark_integration.storage import kept, state_url
 
 #: Column metadata under which an operator's settings stand in the plan.
@@ -132,6 +134,8 @@ def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> dict[st
         check_place(wanted.settings["backend"], place.where)
     if local_path(checkpoint) is not None or wanted.state_dir is None:
         _check_state_is_there(storage.place(state_url(f"{checkpoint}/commits")), place)
+    if wanted.settings.get(SKEW) == SPREAD:
+        check_local(root)
     conf = query.sparkSessionForStream().conf()
     _check_policy(conf, wanted)
     partitions = context.defaultParallelism()

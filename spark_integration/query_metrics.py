@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
+from spark_integration.hottest import HotKey, hottest_keys
+
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
@@ -27,10 +29,17 @@ class QueryMetrics:
     buckets: int
     """Those that had rows."""
     rows_in: int
+    copied_rows: int
+    """Of those, rows of spread keys that are stored in another bucket and looked for matches."""
     rows_out: int
     late_rows: int
     """Rows that came after the watermark had passed their event time."""
     largest_bucket_rows_in: int
+    watched_rows: int
+    """Rows among which hot keys were counted; those of former micro-batches fade. 0 without
+    ``skew``."""
+    hottest_keys: tuple[HotKey, ...]
+    """The hottest keys of some buckets, the one with the most rows first."""
     probed_keys: int
     """Keys that were looked up, once for each stream they were looked up in."""
     matches: int
@@ -71,6 +80,11 @@ class QueryMetrics:
     worker_peak_rss_bytes: int
     worker_idle_rss_bytes: int
     worker_growth_bytes: int
+
+    @property
+    def hottest_key_share(self) -> float:
+        """Of the watched rows those of the hottest key; 0.0 without ``skew``."""
+        return self.hottest_keys[0].share if self.hottest_keys else 0.0
 
     @property
     def cache_hit_rate(self) -> float:
@@ -119,6 +133,7 @@ def metrics_of(progress: "StreamingQueryProgress") -> QueryMetrics | None:
         "batch_id": progress["batchId"],
         "batch_ms": progress["batchDuration"],
         "fan_out": tuple(observed["fan_out"]),
+        "hottest_keys": hottest_keys(observed["hottest"], observed["watched_rows"]),
         "memory_bytes": {name: observed[f"memory_{name}_bytes"] for name in _MEMORY},
     }
     for field in fields(QueryMetrics):

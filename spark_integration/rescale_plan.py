@@ -13,7 +13,7 @@ from lsmstate.backends import open_attempt
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.options import Options
 from spark_integration.buckets import bucket_directory_name
-from spark_integration.pinned import KEPT, Pinned
+from spark_integration.pinned import KEPT, SKEW, Pinned
 from spark_integration.rescale_fill import Contents
 from spark_integration.rescale_places import GridPlaces, HashPlaces, Places, owner_of
 from spark_integration.routers import SHARES
@@ -32,6 +32,12 @@ def check_can_move(root: str, settings: Mapping[str, Any]) -> None:
     if settings.get(KEPT) and settings.get("joins other than inner"):
         raise InvalidArgumentError(
             f"{root} is the state of a join other than inner that forgets rows, which cannot be "
+            f"rescaled; {_ANEW}"
+        )
+    if settings.get(SKEW):
+        # Its sketches are a bucket's, and rows of spread keys lie in others than their hash says.
+        raise InvalidArgumentError(
+            f"{root} is the state of a join with skew={settings[SKEW]!r}, which cannot be "
             f"rescaled; {_ANEW}"
         )
 

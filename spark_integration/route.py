@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pyarrow as pa
 
+from joins.routing.hash import NO_BUCKET
 from spark_integration.frames import FramePacker
 from spark_integration.plan import StatefulPlan
 from spark_integration.routers import router_of
@@ -25,16 +26,22 @@ def route_function(plan: StatefulPlan, number: int) -> RouteFunction:
     def route(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         run = current_run(plan)
         ids = pa.array(run.pinned.bucket_ids, pa.int64()).to_numpy()
-        packer = FramePacker(number, run.partition)
-        router = router_of(plan, source, run.pinned)
+        stored = FramePacker(number, run.partition)
+        probing = FramePacker(number, run.partition, is_stored=False)
+        router = router_of(plan, source, run)
         for batch in batches:
             if not batch.num_rows:
                 continue
             rows = as_schema(batch, routed)
-            positions, buckets = router.route(source.keys_of(rows))
+            positions, buckets, is_stored = router.route(source.keys_of(rows))
             if not np.array_equal(positions, np.arange(rows.num_rows)):
                 rows = rows.take(pa.array(positions))
-            yield from packer.add(rows, ids[buckets])
-        yield from packer.finish()
+            if is_stored is None:
+                yield from stored.add(rows, ids[buckets])
+            else:
+                yield from stored.add(rows, np.where(is_stored, ids[buckets], NO_BUCKET))
+                yield from probing.add(rows, np.where(is_stored, NO_BUCKET, ids[buckets]))
+        yield from stored.finish()
+        yield from probing.finish()
 
     return route

@@ -1,40 +1,45 @@
-"""Where a row goes: by its one key, or by shares of the keys it holds."""
+"""Where a row goes: by its one key, hot ones spread, or by shares of the keys it holds."""
 
 from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from cython_ext.key_codec import KeyCodec
 from joins.routing.hash import NO_BUCKET, bucket_of
 from joins.routing.shares import JoinGraph, Shares
+from joins.routing.spread import Routed, RouteTable
 from lsmstate.null_safe_store import null_safe_keys, null_safe_schema
-from spark_integration.pinned import Pinned
 from spark_integration.plan import InputPlan, StatefulPlan
+from spark_integration.routes import Routes
+from spark_integration.run import TaskRun
+from spark_integration.skew import SPREAD
 
 #: Under which the shares stand among what a checkpoint's later starts adopt.
 SHARES: str = "shares"
 
-Numbers = npt.NDArray[np.int64]
-
 
 class Router(Protocol):
-    """Pure: a row's buckets depend on its keys and on what the checkpoint pins, nothing else."""
+    """A row's buckets depend on its keys, on what the checkpoint keeps and, where its key is
+    spread, on how many rows of the key came before it in its task; on nothing else."""
 
-    def route(self, keys: pa.RecordBatch) -> tuple[Numbers, Numbers]:
+    def route(self, keys: pa.RecordBatch) -> Routed:
         """Positions of rows, ascending, and beside each the bucket of a copy: 0 to buckets - 1.
         Rows that match nothing because a key is null are not among them."""
         ...
 
 
-def router_of(plan: StatefulPlan, source: InputPlan, pinned: Pinned) -> Router:
-    """The router of one input."""
+def router_of(plan: StatefulPlan, source: InputPlan, run: TaskRun) -> Router:
+    """The router of one input, for one task."""
+    pinned = run.pinned
     if plan.joins:
         number = next(n for n, join in enumerate(plan.joins) if source in join.inputs)
-        own = {SHARES: pinned.adopted[SHARES][number]}
-        return router_of(plan.joins[number], source, replace(pinned, adopted=own))
+        own = replace(pinned, adopted={SHARES: pinned.adopted[SHARES][number]})
+        return router_of(plan.joins[number], source, replace(run, pinned=own))
+    if plan.skew == SPREAD:
+        routes = Routes.of(run)
+        return SpreadRouter(source.key, pinned.buckets, routes.table(run.batch_id), run.partition)
     if plan.graph is None:
         return HashRouter(
             source.key,
@@ -63,7 +68,7 @@ class HashRouter:
         self._keeps_null_keys = keeps_null_keys
         self._buckets = buckets
 
-    def route(self, keys: pa.RecordBatch) -> tuple[Numbers, Numbers]:
+    def route(self, keys: pa.RecordBatch) -> Routed:
         encoded = self._codec.encode(null_safe_keys(keys) if self._keeps_null_keys else keys)
         buckets = bucket_of(encoded, self._buckets)
         lacking = np.flatnonzero(buckets == NO_BUCKET)
@@ -71,7 +76,23 @@ class HashRouter:
             others = null_safe_keys(keys.take(pa.array(lacking)))
             buckets[lacking] = bucket_of(self._null_codec.encode(others), self._buckets)
         positions = np.flatnonzero(buckets != NO_BUCKET)
-        return positions, buckets[positions]
+        return Routed(positions, buckets[positions])
+
+
+class SpreadRouter:
+    """As HashRouter, but hot keys have several buckets."""
+
+    def __init__(self, key: pa.Schema, buckets: int, table: RouteTable, partition: int) -> None:
+        self._codec = KeyCodec(key)
+        self._buckets = buckets
+        self._table = table
+        self._partition = partition
+        self._turns: dict[int, int] = {}
+
+    def route(self, keys: pa.RecordBatch) -> Routed:
+        encoded = self._codec.encode(keys)
+        owners = bucket_of(encoded, self._buckets)
+        return self._table.route(encoded.hashes, owners, self._turns, self._partition)
 
 
 class SharesRouter:
@@ -88,9 +109,9 @@ class SharesRouter:
             if shares.shares[name] > 1
         }
 
-    def route(self, keys: pa.RecordBatch) -> tuple[Numbers, Numbers]:
+    def route(self, keys: pa.RecordBatch) -> Routed:
         hashes = {
             name: codec.encode(keys.select([place])).hashes
             for name, (place, codec) in self._split.items()
         }
-        return self._shares.route(self._stream, hashes, self._codec.encode(keys).valid)
+        return Routed(*self._shares.route(self._stream, hashes, self._codec.encode(keys).valid))

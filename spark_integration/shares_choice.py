@@ -8,10 +8,16 @@ from pyspark.sql import DataFrame
 from joins.graph_spec import GraphSpec
 from joins.routing.shares import JoinGraph, Shares, choose
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.state_place import local_path
 from spark_integration.catalyst import analyzed_plan, is_classic
+from spark_integration.checkpoint import below
+from spark_integration.pinned import SKEW, STATE_NAME
 from spark_integration.plan import StatefulPlan
 from spark_integration.query import operators_in
 from spark_integration.routers import SHARES
+from spark_integration.routes import newest_table
+from spark_integration.skew import SPREAD
+from spark_integration.skew_checks import check_local
 
 
 def with_shares(
@@ -43,18 +49,25 @@ def with_shares(
     )
 
 
-def explain_join(joined: DataFrame) -> str:
+def explain_join(joined: DataFrame, checkpoint: str | None = None) -> str:
     """How the multiway_join in a streaming DataFrame will work: keys, indexes, shares.
 
-    A query whose checkpoint has other shares keeps those. InvalidArgumentError if the DataFrame
-    holds no join of ours, or comes from Spark Connect, where plans cannot be read.
+    A query whose checkpoint has other shares keeps those. With the ``checkpoint`` of a query that
+    runs or ran with ``skew="spread"``: also the keys that are spread by now, and their buckets (of
+    those it has, numbered from 0). InvalidArgumentError if the DataFrame holds no join of ours, or
+    comes from Spark Connect, where plans cannot be read.
     """
     if not is_classic(joined.sparkSession):
         raise InvalidArgumentError("explain_join needs a plan, which Spark Connect does not show")
     found = operators_in(analyzed_plan(joined))
     if not found or found[0].operator != "multiway_join":
         raise InvalidArgumentError("the DataFrame holds no multiway_join")
-    return found[0].explanation
+    if checkpoint is None or found[0].settings.get(SKEW) != SPREAD:
+        return found[0].explanation
+    root = found[0].state_dir or below(checkpoint, STATE_NAME)
+    check_local(root)
+    spread = newest_table(local_path(root) or root).explain()
+    return f"{found[0].explanation}\n{spread or 'no key is spread so far'}"
 
 
 def _explained(spec: GraphSpec, shares: Shares) -> str:

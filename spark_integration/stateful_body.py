@@ -23,11 +23,13 @@ from spark_integration.frames import FrameSpool, cut, joined
 from spark_integration.lent_store import lent
 from spark_integration.plan import StatefulPlan
 from spark_integration.results import checked_results
+from spark_integration.routes import Routes
 from spark_integration.run import TaskRun, current_run
+from spark_integration.skew import SPREAD, KeyWatch
 from spark_integration.worker_memory import give_back, settle
 
-OUTPUT_DDL: Final = "rows INT, payload BINARY, metrics ARRAY<BIGINT>"
-_COLUMNS: Final = ("rows", "payload", "metrics")
+OUTPUT_DDL: Final = "rows INT, payload BINARY, metrics ARRAY<BIGINT>, hottest STRING"
+_COLUMNS: Final = ("rows", "payload", "metrics", "hottest")
 #: A function is given batches of about this, and under a small cap of that part of it: a put of
 #: the rows of one batch has to fit into an eighth of the cap, also where it makes them wider.
 _BATCH_BYTES: Final = 1 * MIB
@@ -63,17 +65,24 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
             with attempt_store(plan, run, files, previous) as store:
                 measured.opened(store)
                 batches = _batches(plan, spool, measured)
+                watch = KeyWatch(plan, store, run, bucket) if plan.skew else None
+                if watch is not None:
+                    batches = watch.passing(batches)
                 with lent(store, bucket, measured.fan_out) as borrowed:
                     for rows in checked_results(function, bucket, batches, borrowed):
                         measured.rows_out += rows.num_rows
                         for piece in cut(rows, _RESULT_BYTES):
                             payload = _payload(piece)
-                            yield _frame(piece.num_rows, payload, None)
+                            yield _frame(piece.num_rows, payload)
                             yield from pacer.passed(run, len(payload))
                 measured.rows_out -= bucket.tally.ticks
                 measured.late_rows = bucket.tally.late_rows
+                if watch is not None:
+                    measured.watched_rows = watch.rows
+                    _keep(watch, plan, run)
                 pointer = measured.commit(store)
-                yield _frame(None, None, measured.result(store).values())
+                hottest = None if watch is None else watch.hottest()
+                yield _frame(metrics=measured.result(store).values(), hottest=hottest)
         give_back()
         write_pointer(state, pointer)
         if plan.watches_time:
@@ -115,16 +124,30 @@ class _Pacer:
 def _batches(plan: StatefulPlan, spool: FrameSpool, measured: CallMetrics) -> Iterator[InputBatch]:
     """The bucket's batches, in an order that does not change on a retry."""
     frames = spool.in_order([source.routed for source in plan.inputs])
-    for number, routed in joined(frames, min(_BATCH_BYTES, plan.memory_bytes // _BATCH_SHARE)):
-        source = plan.inputs[number]
+    for kind, routed in joined(frames, min(_BATCH_BYTES, plan.memory_bytes // _BATCH_SHARE)):
+        source = plan.inputs[kind.stream]
         measured.rows_in += routed.num_rows
-        yield InputBatch(source.name, source.rows_of(routed), source.keys_of(routed))
+        measured.copied_rows += 0 if kind.is_stored else routed.num_rows
+        rows, keys = source.rows_of(routed), source.keys_of(routed)
+        yield InputBatch(source.name, rows, keys, kind.is_stored)
+
+
+def _keep(watch: KeyWatch, plan: StatefulPlan, run: TaskRun) -> None:
+    """What was counted: with the state, and where keys are spread for the next table too."""
+    watch.keep()
+    if plan.skew == SPREAD:
+        Routes.of(run).publish(watch.seen(), run.batch_id, run.attempt)
 
 
 def _payload(rows: pa.RecordBatch) -> bytes:
     return bytes(rows.serialize().to_pybytes())
 
 
-def _frame(rows: int | None, payload: bytes | None, metrics: list[int] | None) -> pd.DataFrame:
-    columns = {"rows": [rows], "payload": [payload], "metrics": [metrics]}
-    return pd.DataFrame(columns, dtype=object)
+def _frame(
+    rows: int | None = None,
+    payload: bytes | None = None,
+    metrics: list[int] | None = None,
+    hottest: str | None = None,
+) -> pd.DataFrame:
+    values = [[rows], [payload], [metrics], [hottest]]
+    return pd.DataFrame(dict(zip(_COLUMNS, values, strict=True)), dtype=object)

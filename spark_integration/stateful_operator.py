@@ -98,7 +98,7 @@ def _routed(plan: StatefulPlan, inputs: Inputs) -> DataFrame:
         routed = frames if routed is None else routed.unionAll(frames)
     assert routed is not None
     bucket = F.col("bucket").alias("bucket", metadata={PLAN_METADATA: plan.wanted().to_json()})
-    columns = ["stream", "partition", "number", "rows", "payload"]
+    columns = ["stream", "is_stored", "partition", "number", "rows", "payload"]
     if not plan.watches_time:
         return routed.select(bucket, *columns)
     # mapInArrow dropped the mark by which Spark hands the watermark over. It is on a column of

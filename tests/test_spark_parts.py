@@ -19,7 +19,7 @@ from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgument
 pytest.importorskip("pyspark")
 
 from spark_integration.buckets import bucket_ids, spark_hash_long
-from spark_integration.frames import FRAME_BYTES, FramePacker, FrameSpool, cut, joined
+from spark_integration.frames import FRAME_BYTES, FramePacker, FrameSpool, Source, cut, joined
 from spark_integration.pinned import FILE_NAME, adopt_or_pin, file_name, newest_settings
 from spark_integration.plan import Wanted
 from spark_integration.records import create_record
@@ -129,15 +129,17 @@ def test_many_buckets_do_not_hold_many_rows_back() -> None:
 
 
 def test_joined_batches_keep_rows_order_and_streams() -> None:
-    streams = [0, 0, 0, 1, 1, 0]
-    frames = [(s, _rows([10 * i, 10 * i + 1], width=40)) for i, s in enumerate(streams)]
+    stored, copied, other = Source(0, True), Source(0, False), Source(1, True)
+    sources = [stored, stored, stored, other, other, copied, stored]
+    frames = [(s, _rows([10 * i, 10 * i + 1], width=40)) for i, s in enumerate(sources)]
     size = frames[0][1].nbytes
     found = list(joined(frames, size + 1))
     assert [(s, _ids([batch])) for s, batch in found] == [
-        (0, [0, 1, 10, 11]),
-        (0, [20, 21]),
-        (1, [30, 31, 40, 41]),
-        (0, [50, 51]),
+        (stored, [0, 1, 10, 11]),
+        (stored, [20, 21]),
+        (other, [30, 31, 40, 41]),
+        (copied, [50, 51]),
+        (stored, [60, 61]),
     ]
     assert list(joined(iter(frames), 1)) == frames
     assert list(joined([], 1)) == []

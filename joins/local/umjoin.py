@@ -59,11 +59,14 @@ class UMJoin:
         stream: str,
         batch: pa.RecordBatch,
         keys: pa.RecordBatch | KeyBatch | None = None,
+        *,
+        is_stored: bool = True,
     ) -> Results:
         """Store the batch now; return the new results, worked out as they are asked for.
 
-        ``keys`` are the batch's keys if the caller has them. Results come in pieces of at most
-        ``piece_bytes`` of Arrow data or one row, with the columns of ``spec.output_schema``.
+        ``keys`` are the batch's keys if the caller has them. With ``is_stored=False`` the rows find
+        what matches them and are not stored: another store has them. Results come in pieces of at
+        most ``piece_bytes`` of Arrow data or one row, with the columns of ``spec.output_schema``.
         They must be consumed or closed before the next call (InvalidArgumentError): closing
         gives up the rest of them. If storing fails midway, give the store up uncommitted.
         Memory: a piece and, per stream, about ``piece_bytes`` of fetched rows, whatever the data.
@@ -71,8 +74,9 @@ class UMJoin:
         self._spec.check_stream(stream)
         check_finished(f"process({stream!r})", self._unfinished)
         arrived = self._cut(stream, batch, keys)
-        for part in arrived:
-            self._store.append(stream, part.rows, part.keys)
+        if is_stored:
+            for part in arrived:
+                self._store.append(stream, part.rows, part.keys)
         self._unfinished = Results(self._results(stream, arrived))
         return self._unfinished
 

@@ -1,0 +1,44 @@
+"""The hottest keys of a micro-batch: how a bucket says its own, and what is made of all of them.
+
+Spark adds up numbers and takes maxima, so each bucket says one text, whose maximum is the hottest
+key's, and competes for one of a few places with those that have the same.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+#: Keys of a micro-batch that are shown at most.
+HOTTEST: Final = 8
+_SEPARATOR: Final = "|"
+
+
+@dataclass(frozen=True, slots=True)
+class HotKey:
+    """A key, and its rows of late, in all streams."""
+
+    key: str
+    rows: int
+    share: float
+    """Of all rows in the buckets of the micro-batch."""
+
+
+def packed(bucket: int, key: str, rows: float) -> str:
+    """The text of the n-th bucket: of two for one place that with more rows is the greater."""
+    return place_prefix(bucket % HOTTEST) + f"{int(rows):018d}{_SEPARATOR}{key}"
+
+
+def place_prefix(place: int) -> str:
+    """How the texts for a place begin."""
+    return f"{place}{_SEPARATOR}"
+
+
+def hottest_keys(texts: Sequence[str | None], watched_rows: int) -> tuple[HotKey, ...]:
+    """What stands at the places, the most rows first; a key of several buckets counts once."""
+    rows: dict[str, int] = {}
+    for text in texts:
+        if text is not None:
+            _, count, key = text.split(_SEPARATOR, 2)
+            rows[key] = rows.get(key, 0) + int(count)
+    order = sorted(rows, key=lambda key: (-rows[key], key))
+    return tuple(HotKey(key, rows[key], rows[key] / max(1, watched_rows)) for key in order)

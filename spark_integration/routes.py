@@ -1,0 +1,152 @@
+"""Tables of routes on disk: which table a micro-batch is routed by, and what it was made from.
+
+    <state>/routes/table-0000000012.json        from micro-batch 12 on, for ``PERIOD`` of them
+    <state>/routes/seen-0000000011-000007-...   what bucket 7 had seen by micro-batch 11
+
+All tasks of a micro-batch must route by one table, so must its repetitions, and an attempt that
+comes late must change nothing. A table's file is therefore made whole, by whichever task of its
+first micro-batch is first, and is never changed: all others, whenever they run, read that file. It
+names every key that was ever spread. What buckets have seen only says which keys get more buckets:
+no result depends on it, and one that is missing or counted twice does no harm.
+
+A task knows its micro-batch by the local property ``streaming.sql.batchId``, which Spark sets for
+the jobs of a micro-batch, retried and speculative tasks included.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final, Self
+
+from cython_ext.file import remove
+from joins.routing.heavy_hitters import HeavyHitters
+from joins.routing.spread import RouteTable, Seen, SpreadKey, respread
+from lsmstate.errors import CorruptionError, InvalidArgumentError
+from spark_integration.records import create_record, read_record
+from spark_integration.run import TaskRun
+
+#: Micro-batches between two tables.
+PERIOD: Final = 4
+
+_DIRECTORY: Final = "routes"
+_TABLE: Final = re.compile(r"table-(\d{10,})\.json")
+_SEEN: Final = re.compile(r"seen-(\d{10,})-(\d{6,})-.+\.json")
+
+
+class Routes:
+    """The tables of one query, in its state's local directory."""
+
+    def __init__(self, state_directory: str, buckets: int, retained_batches: int) -> None:
+        self._directory = os.path.join(state_directory, _DIRECTORY)
+        self._buckets = buckets
+        self._retained_batches = retained_batches
+
+    @classmethod
+    def of(cls, run: TaskRun) -> Self:
+        """Those of the query that a task is of. InvalidArgumentError unless the state is local."""
+        if run.place.local_directory is None:
+            raise InvalidArgumentError(
+                f"{run.place.where} is not a local directory, where a file is made once and for "
+                'all; skew="spread" needs one: name it with state_dir, or use skew="observe"'
+            )
+        return cls(run.place.local_directory, run.pinned.buckets, run.retained_batches)
+
+    def table(self, batch_id: int) -> RouteTable:
+        """The table of a micro-batch, always the same; made now if nobody asked for it before.
+
+        CorruptionError if a table is damaged, or one that must be there is gone. Cost: one small
+        read; every ``PERIOD`` micro-batches a directory and its small files.
+        """
+        first = batch_id - batch_id % PERIOD
+        if first == 0:
+            return RouteTable()
+        path = self._table_path(first)
+        found = read_record(path)
+        if found is None:
+            table = respread(self._table_before(first), self._seen(first - 1), self._buckets)
+            if create_record(path, _packed(table), sync=True):
+                self._remove_old(first)
+                return table
+            found = read_record(path)
+            assert found is not None, "a table is there once it could not be created"
+        return _unpacked(found)
+
+    def publish(self, seen: Seen, batch_id: int, attempt: str) -> None:
+        """Tell the next table what a bucket has seen by the end of this micro-batch. Does nothing
+        where no table follows it."""
+        if (batch_id + 1) % PERIOD == 0:
+            name = f"seen-{batch_id:010d}-{seen.bucket:06d}-{attempt}.json"
+            sketches = {stream: sketch.to_row() for stream, sketch in seen.sketches.items()}
+            create_record(os.path.join(self._directory, name), sketches)
+
+    def _table_before(self, first: int) -> RouteTable:
+        before = first - PERIOD
+        if before == 0:
+            return RouteTable()
+        found = read_record(self._table_path(before))
+        if found is None:
+            # Without it rows that were spread would not be found: a result would lack them.
+            raise CorruptionError(
+                "is gone; restore it from a copy of the checkpoint", self._table_path(before)
+            )
+        return _unpacked(found)
+
+    def _seen(self, batch_id: int) -> list[Seen]:
+        """Of each bucket one: of several attempts' the first by name."""
+        found: dict[int, Seen] = {}
+        for name, batch, bucket in self._seen_names():
+            if batch == batch_id and bucket not in found and bucket < self._buckets:
+                rows = read_record(os.path.join(self._directory, name)) or {}
+                sketches = {stream: HeavyHitters.from_row(row) for stream, row in rows.items()}
+                found[bucket] = Seen(bucket, sketches)
+        return list(found.values())
+
+    def _remove_old(self, first: int) -> None:
+        """What no micro-batch asks for that Spark may still go back to, nor the table after it."""
+        horizon = first - self._retained_batches - 2 * PERIOD
+        for table in _names(self._directory, _TABLE):
+            if int(table[1]) < horizon:
+                self._remove(table[0])
+        for name, batch, _ in self._seen_names():
+            if batch < first:
+                self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        with suppress(FileNotFoundError):  # a late attempt of the same micro-batch was faster
+            remove(os.path.join(self._directory, name))
+
+    def _seen_names(self) -> Iterator[tuple[str, int, int]]:
+        """(name, micro-batch, bucket)"""
+        for name in _names(self._directory, _SEEN):
+            yield name[0], int(name[1]), int(name[2])
+
+    def _table_path(self, first: int) -> str:
+        return os.path.join(self._directory, f"table-{first:010d}.json")
+
+
+def newest_table(state_directory: str) -> RouteTable:
+    """The last table that a query made, for people."""
+    directory = os.path.join(state_directory, _DIRECTORY)
+    names = _names(directory, _TABLE)
+    found = read_record(os.path.join(directory, names[-1][0])) if names else None
+    return RouteTable() if found is None else _unpacked(found)
+
+
+def _names(directory: str, form: re.Pattern[str]) -> list[re.Match[str]]:
+    """The files whose names have a form, in order."""
+    try:
+        names = sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return []
+    return [found for found in map(form.fullmatch, names) if found]
+
+
+def _packed(table: RouteTable) -> dict[str, Any]:
+    return {"keys": [[key.hash, key.key, list(key.buckets)] for key in table.keys]}
+
+
+def _unpacked(found: dict[str, Any]) -> RouteTable:
+    return RouteTable(
+        tuple(SpreadKey(number, key, tuple(buckets)) for number, key, buckets in found["keys"])
+    )

@@ -1,0 +1,80 @@
+"""Which joins can have ``skew``: checked as they are built."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import DataFrame
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.state_place import local_path
+from spark_integration.catalyst import analyzed_plan, is_classic, items, kind_of
+from spark_integration.operator_options import nearest
+from spark_integration.skew import OBSERVE, SPREAD
+
+#: Nodes of Spark's plans that keep rows in their order, by the beginning of their names.
+_IN_ORDER: Final = (
+    *("Streaming", "Project", "Filter", "SubqueryAlias", "View", "EventTimeWatermark", "Union"),
+    *("Generate", "MapIn", "MapPartitions", "MapElements", "SerializeFrom", "DeserializeTo"),
+)
+
+
+def check_skew(skew: str | None, streams: Sequence[str], unfit: str | None) -> None:
+    """InvalidArgumentError if there is no such choice, or the join cannot have it: ``unfit`` says
+    what about it."""
+    if skew is None:
+        return
+    if skew not in (OBSERVE, SPREAD):
+        near = nearest(str(skew), (OBSERVE, SPREAD))
+        raise InvalidArgumentError(
+            f"skew={skew!r}: did you mean {near!r}? Known: {OBSERVE}, {SPREAD}, or None"
+        )
+    if unfit is not None:
+        raise InvalidArgumentError(
+            f"skew={skew!r} is for inner joins of all rows by one common key, and this one has "
+            f"{unfit}; leave skew out"
+        )
+    if skew == SPREAD and len(streams) > 2:
+        raise InvalidArgumentError(
+            f"skew={SPREAD!r}: hot keys are spread in joins of two streams, this one has "
+            f"{len(streams)} ({', '.join(streams)}); skew={OBSERVE!r} shows the hot keys"
+        )
+
+
+def check_local(place: str | None) -> None:
+    """InvalidArgumentError where keys are to be spread and the state is not in a local directory:
+    elsewhere a file cannot be made by the first of several tasks and be there for the others."""
+    if place is not None and local_path(place) is None:
+        raise InvalidArgumentError(
+            f"skew={SPREAD!r} needs its state in a local directory, not in {place}; name one with "
+            f"state_dir, or use skew={OBSERVE!r}"
+        )
+
+
+def check_repeatable(name: str, frame: DataFrame) -> None:
+    """InvalidArgumentError unless the rows of each task come in the same order when it is repeated:
+    rows of a spread key take turns."""
+    if not is_classic(frame.sparkSession):
+        raise InvalidArgumentError(
+            f"skew={SPREAD!r} has to see the plans of its inputs, which Spark Connect does not "
+            f"show; use skew={OBSERVE!r}"
+        )
+    stack = [analyzed_plan(frame)]
+    while stack:
+        node = stack.pop()
+        kind = kind_of(node)
+        if not kind.startswith(_IN_ORDER):
+            raise InvalidArgumentError(
+                f"skew={SPREAD!r}: stream {name!r} has {kind} in its plan, after which a task that "
+                "is repeated may have its rows in another order; do that after the join, write its "
+                f"result to a table and read that as a stream, or use skew={OBSERVE!r}"
+            )
+        stack += items(node.children())
+
+
+def explained_skew(skew: str | None) -> str:
+    """A line for ``explain_join``, or nothing."""
+    if skew is None:
+        return ""
+    if skew == OBSERVE:
+        return "\nhot keys are counted"
+    return "\nhot keys are counted, and from then on spread over several buckets"

@@ -1,0 +1,109 @@
+"""Tables of routes on disk: one for each micro-batch, whoever asks for it and whenever."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from joins.routing.hash import bucket_of_hashes
+from joins.routing.heavy_hitters import HeavyHitters
+from joins.routing.spread import RouteTable, Seen
+from lsmstate.errors import CorruptionError
+from spark_integration.hottest import HOTTEST, HotKey, hottest_keys, packed, place_prefix
+from spark_integration.routes import PERIOD, Routes, newest_table
+
+BUCKETS = 4
+
+
+def seen(key: int) -> Seen:
+    """A bucket that has had little but one key."""
+    sketch = HeavyHitters()
+    sketch.add(np.full(2000, key, np.uint64), lambda _: f"key {key}")
+    bucket = bucket_of_hashes(np.array([key], np.uint64), np.array([True]), BUCKETS)
+    return Seen(int(bucket[0]), {"a": sketch, "b": sketch})
+
+
+def routes(home: Path, retained: int = 100) -> Routes:
+    return Routes(str(home), BUCKETS, retained)
+
+
+def spread(table: RouteTable) -> dict[str, tuple[int, ...]]:
+    return {key.key: key.buckets for key in table.keys}
+
+
+def test_what_was_seen_in_a_period_routes_the_next_one(tmp_path: Path) -> None:
+    mine = routes(tmp_path)
+    assert newest_table(str(tmp_path)) == RouteTable()
+    for batch in range(PERIOD):
+        assert mine.table(batch) == RouteTable()
+        mine.publish(seen(1), batch, "attempt")
+    table = mine.table(PERIOD)
+    assert spread(table).keys() == {"key 1"}
+    assert sorted(spread(table)["key 1"]) == [0, 1, 2, 3]
+    assert newest_table(str(tmp_path)) == table
+    assert mine.table(PERIOD - 1) == RouteTable()
+
+
+def test_a_table_is_made_once_whatever_is_seen_later(tmp_path: Path) -> None:
+    first = routes(tmp_path).table(PERIOD)
+    assert first == RouteTable()
+    # An attempt of the micro-batch before that was slow.
+    routes(tmp_path).publish(seen(1), PERIOD - 1, "zombie")
+    for batch in range(PERIOD, 2 * PERIOD):
+        assert routes(tmp_path).table(batch) == first
+    routes(tmp_path).publish(seen(2), 2 * PERIOD - 1, "attempt")
+    assert spread(routes(tmp_path).table(2 * PERIOD)).keys() == {"key 2"}
+    assert routes(tmp_path).table(PERIOD) == first
+
+
+def race(home: Path, first: int) -> list[RouteTable]:
+    """The tables that six tasks find at the same time, while some buckets are still told of."""
+    start = threading.Barrier(6)
+    found: list[RouteTable] = []
+
+    def task(number: int) -> None:
+        mine = routes(home)
+        start.wait()
+        if number % 2:
+            mine.publish(seen(10 * first + number), first - 1, f"b{number}")
+        found.append(mine.table(first))
+
+    threads = [threading.Thread(target=task, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_tasks_that_race_read_one_table(tmp_path: Path) -> None:
+    for first in range(PERIOD, 6 * PERIOD, PERIOD):
+        found = race(tmp_path, first)
+        assert found == [routes(tmp_path).table(first)] * 6
+
+
+def test_keys_stay_spread_and_old_tables_go(tmp_path: Path) -> None:
+    mine = routes(tmp_path, retained=3)
+    mine.publish(seen(1), PERIOD - 1, "attempt")
+    for number in range(1, 10):
+        assert spread(mine.table(number * PERIOD)).keys() == {"key 1"}
+    tables = sorted(path.name for path in (tmp_path / "routes").iterdir())
+    assert tables == [f"table-{number * PERIOD:010d}.json" for number in range(7, 10)]
+
+
+def test_a_table_that_is_gone_is_an_error(tmp_path: Path) -> None:
+    mine = routes(tmp_path)
+    mine.table(PERIOD)
+    next((tmp_path / "routes").glob("table-*")).unlink()
+    with pytest.raises(CorruptionError, match=f"table-{PERIOD:010d}.json"):
+        mine.table(2 * PERIOD)
+
+
+def test_the_hottest_keys_of_buckets_become_those_of_the_query() -> None:
+    texts = [packed(1, "x|y", 30.9), packed(HOTTEST + 1, "z", 4), packed(2, "x|y", 9), None]
+    assert max(text for text in texts[:2] if text) == texts[0]
+    assert texts[0] is not None
+    assert texts[0].startswith(place_prefix(1))
+    assert hottest_keys(texts, 100) == (HotKey("x|y", 39, 0.39), HotKey("z", 4, 0.04))
+    assert hottest_keys([None] * HOTTEST, 0) == ()
