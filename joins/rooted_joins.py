@@ -5,7 +5,7 @@ comes of the rows of b that no row of a matches. Every result holds exactly one 
 nothing can match that row, or its partners, any more, the results it is in are known for good.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -109,6 +109,29 @@ def reaches(joins: RootedJoins, event_times: Mapping[str, str]) -> dict[str, Rea
                 distances.append(known + bound.most_us)
         found[step.stream] = Reach(min(ahead, default=None), min(behind, default=None))
     return found
+
+
+def meeting_classes(parts: Iterable[RootedJoins], graph: GraphSpec) -> tuple[int, ...]:
+    """The key classes by whose values rows can be spread: all that has a say in a root's row has
+    the row's own value of the class, or none and so is copied to all places."""
+    parts = list(parts)
+    return tuple(
+        number
+        for number in range(len(graph.classes))
+        if all(_meets(part, number, graph) for part in parts)
+    )
+
+
+def _meets(part: RootedJoins, number: int, graph: GraphSpec) -> bool:
+    if number not in graph.held_by(part.root):
+        return False
+    equal = {part.root}
+    for step in part.steps:
+        if number in graph.held_by(step.stream):
+            if not any(k.key_class == number and k.earlier in equal for k in step.keys):
+                return False
+            equal.add(step.stream)
+    return True
 
 
 def _extended(part: RootedJoins, join: Join, graph: GraphSpec) -> RootedJoins | None:

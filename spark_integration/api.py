@@ -6,10 +6,10 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from joins.change_spec import FINAL
 from joins.event_time import Retention
-from joins.from_clause import is_from_clause
 from joins.graph_spec import GraphSpec, create_spec
-from joins.how import How, TypedCondition, typed_condition
+from joins.how import How, TypedCondition, in_text, typed_condition
 from joins.local.change_input import check_unmatched
 from joins.spec import Condition
 from joins.split_condition import split_condition
@@ -17,6 +17,7 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.state_place import DEFAULT_CACHE
 from spark_integration.change_join import change_spec
 from spark_integration.event_time import check_keeps_all, check_not_named, timing_of
+from spark_integration.final_join import final_spec
 from spark_integration.inputs import Inputs, UnfitInputError, session_of
 from spark_integration.join_function import CoercedSpec, coerced_graph
 from spark_integration.join_request import OPERATOR, InnerJoin, JoinRequest
@@ -90,6 +91,11 @@ def multiway_join(
     is taken back and is not there is left out and counted in the workers' log, as in Flink, or
     with ``unmatched="error"`` fails the query.
 
+    ``emit="final"`` takes nothing back: results with a row of every stream come at once, others
+    when the watermark says that no row can come any more that would change them. Every stream then
+    has a watermark and every join an interval (``a LEFT JOIN p ON a.id = p.ad AND p.at BETWEEN a.at
+    AND a.at + INTERVAL 2 HOURS``); keys may be several. Semi and anti joins give all results then.
+
     **Time.** A stream's event time is the column of its watermark (``withWatermark``). With
     intervals in ``on`` between those (``p.at BETWEEN o.at AND o.at + INTERVAL 2 HOURS``), rows that
     no later row can match are forgotten as the watermark moves, also through other streams'
@@ -134,12 +140,17 @@ def multiway_join(
     checked = OperatorOptions.of(memory, backend, buckets, state_dir, options, storage)
     check_unmatched(unmatched)
     typed, rest = _condition(streams, on, how)
-    keys = _keys(streams, typed.on)
+    is_final = emit == FINAL and not changes
+    keys = _keys(streams, in_text(typed) if is_final and typed.tree is not None else typed.on)
     inputs = _inputs(spark, streams, keys)
     is_graph = any(None in columns for columns in keys.values())
     _check_graph_options(is_graph, rows, shares)
     request = JoinRequest(streams, inputs, rest, checked, storage, rows, shares, pins or {}, skew)
-    changing = change_spec(inputs, typed.tree, emit, changes)
+    if is_final and typed.tree is not None:
+        check_skew(skew, list(streams), "another type")
+        told = retention or {}
+        return request.final(final_spec(inputs, streams, typed.tree, told, late, result_time))
+    changing = change_spec(inputs, typed.tree, "append" if is_final else emit, changes)
     _check_skew(skew, streams, is_graph, changing is not None, checked)
     if changing is not None:
         check_keeps_all(retention, late, result_time)
@@ -206,12 +217,13 @@ def _check_streams(streams: Mapping[str, DataFrame]) -> None:
 def _condition(
     streams: Mapping[str, DataFrame], on: Condition, how: How
 ) -> tuple[TypedCondition, tuple[str, ...]]:
-    """Keys and join types, and conditions that are neither."""
+    """Keys and join types, and the conditions of inner joins that are neither."""
     columns = {name: list(frame.schema.names) for name, frame in streams.items()}
-    if not isinstance(on, str) or is_from_clause(on):
-        return typed_condition(columns, on, how), ()
-    condition = split_condition(on)
-    return typed_condition(columns, condition.keys, how), condition.rest
+    typed = typed_condition(columns, on, how)
+    if typed.tree is not None or not isinstance(typed.on, str):
+        return typed, ()
+    condition = split_condition(typed.on)
+    return TypedCondition(condition.keys, None), condition.rest
 
 
 def _keys(streams: Mapping[str, DataFrame], on: Condition) -> dict[str, list[str | None]]:

@@ -15,6 +15,7 @@ class Tally:
     """What a function of ours reports for the metrics."""
 
     late_rows: int = 0
+    unmatched_retractions: int = 0
     ticks: int = 0
     """Rows of the result that are dropped above."""
 

@@ -30,6 +30,7 @@ class CallMetrics:
         self.watched_rows = 0
         self.rows_out = 0
         self.late_rows = 0
+        self.unmatched_retractions = 0
         self.fan_out = FanOut()
         self._directory = directory
         self._is_handed_over = pointer is not None and _committed.get(directory) != pointer
@@ -66,6 +67,7 @@ class CallMetrics:
             watched_rows=self.watched_rows,
             rows_out=self.rows_out,
             late_rows=self.late_rows,
+            unmatched_retractions=self.unmatched_retractions,
             probed_keys=after.probes.keys,
             matches=self.fan_out.matches,
             runs_searched=after.probes.runs_searched,

@@ -1,26 +1,26 @@
 """multiway_join beyond inner joins of rows that stay: join types, changelogs, what changes."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import types as T
 
 from joins.change_spec import (
-    FINAL,
     OPERATION,
     ChangeSpec,
     GraphChangeSpec,
     check_no_keys,
 )
 from joins.changes import operation_columns
+from joins.changing_specs import ChangingSpec, changing_spec
 from joins.graph_spec import GraphSpec
 from joins.join_types import Tree, nullable_streams
 from joins.local.change_join import ChangeJoin
 from joins.local.graph_change_join import GraphChangeJoin
+from joins.local.rooted_change_join import RootedChangeJoin
 from joins.spec import output_names
-from lsmstate.errors import InvalidArgumentError
 from lsmstate.store import MultimapStore
 from spark_integration.bucket import Bucket, BucketFunction, InputBatch
 from spark_integration.inputs import Inputs
@@ -32,51 +32,41 @@ _log = logging.getLogger("lsmstate")
 
 def change_spec(
     inputs: Inputs, tree: Tree | None, emit: str, changes: Mapping[str, str] | None
-) -> ChangeSpec | GraphChangeSpec | None:
+) -> ChangingSpec | None:
     """What changes, where more is asked for than inner joins of rows that stay; None otherwise.
     InvalidArgumentError names what does not fit."""
-    if emit == FINAL:
-        raise InvalidArgumentError(
-            "emit='final' (results that wait until the watermark says that no partner can come) is "
-            "not available on Spark in this version; use emit='changes'"
-        )
     rows = {plan.name: plan.rows for plan in inputs.plans}
     operations = operation_columns(rows, changes or {})
     if tree is None and emit == "append" and not operations:
         return None
     if any(len(key.columns) < len(rows) for key in inputs.keys):
-        if tree is not None:
-            raise InvalidArgumentError(
-                f"{tree}: the streams have no common key, and by several keys only inner joins are "
-                "made on Spark in this version; join the streams of one key here, and the result "
-                "with the others in a query of its own"
-            )
         graph = coerced_graph(inputs)
         check_no_keys(graph, operations)
         stored = _without_operations(graph.streams, operations)
         shown = {name: count - (name in operations) for name, count in graph.shown.items()}
-        return GraphChangeSpec.of(GraphSpec(stored, graph.classes, shown), emit, operations)
+        return changing_spec(GraphSpec(stored, graph.classes, shown), tree, emit, operations)
     spec = CoercedSpec.of(inputs)
     check_no_keys(spec, operations)
     stored = _without_operations(rows, operations)
-    return ChangeSpec.of(CoercedSpec(stored, spec.keys, spec.coerced), tree, emit, operations)
+    return changing_spec(CoercedSpec(stored, spec.keys, spec.coerced), tree, emit, operations)
 
 
-def change_settings(spec: ChangeSpec | GraphChangeSpec | None) -> dict[str, Any]:
+def change_settings(spec: ChangingSpec | None) -> dict[str, Any]:
     """What the checkpoint has to agree with; inner joins of rows that stay say nothing."""
     if spec is None:
         return {"joins other than inner": None, "changelog inputs": None, "emit": None}
     changelogs = [f"{name}.{column}" for name, column in spec.operations.items()]
     return {
-        "joins other than inner": str(spec.tree) if isinstance(spec, ChangeSpec) else None,
+        "joins other than inner": str(tree) if (tree := _tree(spec)) is not None else None,
         "changelog inputs": changelogs or None,
         "emit": _emit(spec),
     }
 
 
-def explained(spec: ChangeSpec | GraphChangeSpec) -> str:
+def explained(spec: ChangingSpec) -> str:
     """For people: how the streams are joined, and what becomes of it."""
-    lines = [f"joins: {spec.tree}"] if isinstance(spec, ChangeSpec) else []
+    tree = _tree(spec)
+    lines = [f"joins: {tree}"] if tree is not None else []
     if spec.operations:
         listed = ", ".join(f"{name} by {column}" for name, column in spec.operations.items())
         lines.append(f"changelogs: {listed}")
@@ -90,47 +80,54 @@ def routes_null_keys(spec: ChangeSpec) -> frozenset[str]:
     return frozenset(name for name in spec.streams if spec.is_preserved(name))
 
 
-def change_output(
-    spec: ChangeSpec | GraphChangeSpec, schemas: Mapping[str, T.StructType]
-) -> T.StructType:
+def change_output(spec: ChangingSpec, schemas: Mapping[str, T.StructType]) -> T.StructType:
     """The columns of the result as Spark sees them."""
-    shown = spec.shown if isinstance(spec, ChangeSpec) else tuple(spec.streams)
-    may_be_null = nullable_streams(spec.tree) if isinstance(spec, ChangeSpec) else set()
+    shown = tuple(spec.streams) if isinstance(spec, GraphChangeSpec) else spec.shown
+    tree = _tree(spec)
+    may_be_null = nullable_streams(tree) if tree is not None else set[str]()
     stored = {
         name: T.StructType([f for f in schemas[name] if f.name != spec.operations.get(name)])
         for name in shown
     }
-    names = output_names({name: schema.names for name, schema in stored.items()})
     fields = [T.StructField(OPERATION, T.StringType(), False)] if _emit(spec) == "changes" else []
-    for name, schema in stored.items():
-        for field in output_fields(schema, names[name]):
-            nullable = field.nullable or name in may_be_null
-            fields.append(T.StructField(field.name, field.dataType, nullable, field.metadata))
-    return T.StructType(fields)
+    return T.StructType([*fields, *joined_fields(stored, may_be_null)])
 
 
-def change_join_function(
-    spec: ChangeSpec | GraphChangeSpec, inputs: Inputs, unmatched: str
-) -> BucketFunction:
-    """ChangeJoin or GraphChangeJoin over the bucket's store. The batches of an input in one
+def joined_fields(
+    schemas: Mapping[str, T.StructType], may_be_null: Collection[str]
+) -> list[T.StructField]:
+    """The columns of the streams under their names in the result; those of some may be null."""
+    names = output_names({name: schema.names for name, schema in schemas.items()})
+    return [
+        T.StructField(f.name, f.dataType, f.nullable or name in may_be_null, f.metadata)
+        for name, schema in schemas.items()
+        for f in output_fields(schema, names[name])
+    ]
+
+
+def change_join_function(spec: ChangingSpec, inputs: Inputs, unmatched: str) -> BucketFunction:
+    """The operator of the spec over the bucket's store. The batches of an input in one
     micro-batch count as one: a retraction may stand before its row."""
     plans = {plan.name: plan for plan in inputs.plans}
-    arriving = coerced_graph(inputs).streams if isinstance(spec, GraphChangeSpec) else {}
+    arriving = {} if isinstance(spec, ChangeSpec) else coerced_graph(inputs).streams
 
     def join(
         bucket: Bucket, batches: Iterator[InputBatch], store: MultimapStore
     ) -> Iterator[pa.RecordBatch]:
-        joined: ChangeJoin | GraphChangeJoin
+        joined: ChangeJoin | GraphChangeJoin | RootedChangeJoin
         if isinstance(spec, ChangeSpec):
             joined = ChangeJoin(spec, store, unmatched=unmatched)
-        else:
+        elif isinstance(spec, GraphChangeSpec):
             joined = GraphChangeJoin(spec, store, unmatched=unmatched)
+        else:
+            joined = RootedChangeJoin(spec, store, unmatched=unmatched)
         for batch, more in _with_more(batches):
             if isinstance(joined, ChangeJoin):
                 yield from joined.process(batch.input, batch.rows, batch.keys, more=more)
             else:
                 rows = stored_rows(plans[batch.input], batch, arriving[batch.input])
                 yield from joined.process(batch.input, rows, more=more)
+        bucket.tally.unmatched_retractions = joined.unmatched_retractions
         if joined.unmatched_retractions:
             _log.warning(
                 "bucket %d, micro-batch %d: %d retractions left out, there were no such rows",
@@ -142,7 +139,11 @@ def change_join_function(
     return join
 
 
-def _emit(spec: ChangeSpec | GraphChangeSpec) -> str:
+def _tree(spec: ChangingSpec) -> Tree | None:
+    return None if isinstance(spec, GraphChangeSpec) else spec.tree
+
+
+def _emit(spec: ChangingSpec) -> str:
     is_append = isinstance(spec, ChangeSpec) and not spec.emits_changes
     return "append" if is_append else "changes"
 

@@ -1,7 +1,7 @@
 """Event time of a multiway_join: what its inputs' watermarks and its condition say of it."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from joins.event_time import EventTime, Retention, time_bounds
 from joins.graph_spec import GraphSpec
+from joins.join_types import bound_text
 from joins.spec import JoinSpec
 from joins.time_bounds import DAY_US, Bound
 from lsmstate.errors import InvalidArgumentError
@@ -37,7 +38,7 @@ def timing_of(
             f"retention={retention!r}: say it by stream, as in "
             f"{{{next(iter(streams))!r}: {retention!r}}}"
         )
-    columns = _watermarked(spec, streams)
+    columns = watermarked(spec, streams)
     for name in retention:
         if name in streams and name not in columns:
             raise InvalidArgumentError(
@@ -48,11 +49,7 @@ def timing_of(
     zone = next(iter(streams.values())).sparkSession
     bounds = tuple(_with_room(bound, spec, zone) for bound in bounds)
     timing = EventTime.create(spec, columns, bounds, retention, late, result_time is not None)
-    if late == "side":
-        raise InvalidArgumentError(
-            "late='side': an operator of Spark has one result, so late rows cannot leave aside; "
-            "choose 'drop' or 'join', or find them before the join with a filter on event time"
-        )
+    check_one_result(late)
     if result_time is not None:
         _check_result_time(result_time, spec, timing)
     elif not timing.forgets:
@@ -64,6 +61,25 @@ def timing_of(
             )
         return None
     return timing
+
+
+def check_one_result(late: str) -> None:
+    """InvalidArgumentError where late rows would be a second result."""
+    if late == "side":
+        raise InvalidArgumentError(
+            "late='side': an operator of Spark has one result, so late rows cannot leave aside; "
+            "choose 'drop' or 'join', or find them before the join with a filter on event time"
+        )
+
+
+def check_hours(bounds: Iterable[Bound], spec: JoinSpec | GraphSpec, spark: SparkSession) -> None:
+    """InvalidArgumentError where Spark would count days by a calendar in which they differ."""
+    for bound in bounds:
+        if _with_room(bound, spec, spark) != bound:
+            raise InvalidArgumentError(
+                f"{bound_text(bound)}: days of the session's time zone may have 23 or 25 hours; "
+                "with emit='final' write hours, or set spark.sql.session.timeZone to UTC"
+            )
 
 
 def described(timing: EventTime | None) -> list[str] | None:
@@ -106,7 +122,7 @@ def _kept(kept: int | None) -> str:
     return f"until the watermark is {timedelta(microseconds=kept)} past"
 
 
-def _watermarked(spec: JoinSpec | GraphSpec, streams: Mapping[str, DataFrame]) -> dict[str, str]:
+def watermarked(spec: JoinSpec | GraphSpec, streams: Mapping[str, DataFrame]) -> dict[str, str]:
     """By stream, its column with a watermark, if that is a time stamp."""
     return {
         name: field.name

@@ -7,9 +7,12 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from joins.change_spec import ChangeSpec, GraphChangeSpec
+from joins.change_spec import GraphChangeSpec
+from joins.changing_specs import ChangingSpec
 from joins.event_time import EventTime
+from joins.final_spec import FinalSpec
 from joins.graph_spec import GraphSpec
+from joins.rooted_change_spec import RootedChangeSpec
 from joins.spec import output_names
 from lsmstate.errors import InvalidArgumentError
 from spark_integration.bucket import BucketFunction
@@ -21,6 +24,12 @@ from spark_integration.change_join import (
     routes_null_keys,
 )
 from spark_integration.event_time import described, explained_time
+from spark_integration.final_join import (
+    explained_final,
+    final_join_function,
+    final_output,
+    final_settings,
+)
 from spark_integration.inputs import Inputs
 from spark_integration.join_function import (
     CoercedSpec,
@@ -28,6 +37,7 @@ from spark_integration.join_function import (
     graph_join_function,
     join_function,
 )
+from spark_integration.meeting import meeting
 from spark_integration.operator_options import OperatorOptions
 from spark_integration.pinned import KEPT, SKEW
 from spark_integration.plan import StatefulPlan
@@ -94,7 +104,7 @@ class JoinRequest:
         joined = filtered(joined, self.streams, self.residual, others=added, unless=TICK)
         return with_watermark(joined, result_time)
 
-    def changing(self, spec: ChangeSpec | GraphChangeSpec, unmatched: str) -> DataFrame:
+    def changing(self, spec: ChangingSpec, unmatched: str) -> DataFrame:
         """The join of other types and of changelogs. InvalidArgumentError for other conditions
         than equalities, which would have to be known before a row counts as matched."""
         if self.residual:
@@ -103,9 +113,11 @@ class JoinRequest:
                 "only equalities of keys; filter the inputs before, or the result: "
                 f"{OPERATOR}(...).where(...)"
             )
-        plan = self._plan(spec, spec, None)
+        plan = self._plan(spec, change_settings(spec), None)
         if isinstance(spec, GraphChangeSpec):
             plan = with_shares(plan, spec.graph, self.rows or {}, self.shares)
+        elif isinstance(spec, RootedChangeSpec):
+            plan = meeting(plan, spec.graph, [spec.joins], self.rows or {}, self.shares)
         else:
             plan = replace(plan, routes_null_keys=routes_null_keys(spec))
         schemas = {name: frame.schema for name, frame in self.streams.items()}
@@ -113,16 +125,26 @@ class JoinRequest:
         output = change_output(spec, schemas)
         return stateful_operator(_explaining(plan, explained(spec)), self.inputs, function, output)
 
+    def final(self, spec: FinalSpec) -> DataFrame:
+        """The join of other types whose results come once."""
+        plan = self._plan(spec, final_settings(spec), spec.event_time)
+        plan = replace(plan, watches_time=True)
+        plan = meeting(plan, spec.graph, spec.parts, self.rows or {}, self.shares)
+        schemas = {name: frame.schema for name, frame in self.streams.items()}
+        function = final_join_function(spec, self.inputs)
+        plan = _explaining(plan, explained_final(spec))
+        return stateful_operator(plan, self.inputs, function, final_output(spec, schemas))
+
     def _inner_plan(self, spec: CoercedSpec | GraphSpec, timing: EventTime | None) -> StatefulPlan:
-        plan = self._plan(spec, None, timing)
+        plan = self._plan(spec, change_settings(None), timing)
         if isinstance(spec, GraphSpec):
             plan = with_shares(plan, spec, self.rows or {}, self.shares)
         return _explaining(plan, explained_time(timing))
 
     def _plan(
         self,
-        spec: CoercedSpec | GraphSpec | ChangeSpec | GraphChangeSpec,
-        changing: ChangeSpec | GraphChangeSpec | None,
+        spec: CoercedSpec | GraphSpec | ChangingSpec | FinalSpec,
+        types: Mapping[str, Any],
         timing: EventTime | None,
     ) -> StatefulPlan:
         condition = condition_of(self.inputs)
@@ -133,7 +155,7 @@ class JoinRequest:
             output=spec.output_schema,
             settings={
                 **self._pinned(condition),
-                **change_settings(changing),
+                **types,
                 KEPT: described(timing),
                 SKEW: self.skew,
                 **self.pins,

@@ -25,6 +25,7 @@ class BucketMetrics:
     watched_rows: int
     rows_out: int
     late_rows: int
+    unmatched_retractions: int
     probed_keys: int
     matches: int
     runs_searched: int
@@ -67,6 +68,7 @@ _SUMMED: Final = (
     "watched_rows",
     "rows_out",
     "late_rows",
+    "unmatched_retractions",
     "probed_keys",
     "matches",
     "runs_searched",

@@ -79,6 +79,8 @@ class StatefulPlan:
     """For people: how the operator will work."""
     routes_null_keys: frozenset[str] = frozenset()
     """Inputs whose rows with null keys, which match nothing, go to a bucket all the same."""
+    matches_by_part_of_keys: bool = False
+    """Whether a row with a null in one key may match others by another one."""
     storage: Storage = field(default_factory=Storage)
     """How that, or the checkpoint location, is reached."""
     storage_key: str = ""

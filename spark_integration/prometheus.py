@@ -31,6 +31,7 @@ _COUNTERS: Final = {
     "copied_rows": "Of these, rows of spread keys that are stored in another bucket.",
     "rows_out": "Rows of the result.",
     "late_rows": "Rows that came after the watermark had passed their event time.",
+    "unmatched_retractions": "Rows to be taken back that were not there.",
     "probed_keys": "Keys that were looked up in a stream.",
     "matches": "Rows stored under the keys that were looked up.",
     "runs_searched": "Pairs of a key and a sorted run that no filter ruled out.",

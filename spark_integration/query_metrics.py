@@ -33,7 +33,10 @@ class QueryMetrics:
     """Of those, rows of spread keys that are stored in another bucket and looked for matches."""
     rows_out: int
     late_rows: int
-    """Rows that came after the watermark had passed their event time."""
+    """Rows that came after the watermark had passed their event time; of a join by several keys
+    their copies, one a bucket."""
+    unmatched_retractions: int
+    """Rows of changelogs that were to be taken back and were not there; copies as above."""
     largest_bucket_rows_in: int
     watched_rows: int
     """Rows among which hot keys were counted; those of former micro-batches fade. 0 without

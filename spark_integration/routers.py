@@ -48,7 +48,13 @@ def router_of(plan: StatefulPlan, source: InputPlan, run: TaskRun) -> Router:
             routes_null_keys=source.name in plan.routes_null_keys,
         )
     shares = Shares.from_json(pinned.adopted[SHARES], plan.graph)
-    return SharesRouter(source, plan.graph, shares)
+    return SharesRouter(
+        source,
+        plan.graph,
+        shares,
+        by_part_of_keys=plan.matches_by_part_of_keys,
+        routes_null_keys=source.name in plan.routes_null_keys,
+    )
 
 
 class HashRouter:
@@ -96,12 +102,24 @@ class SpreadRouter:
 
 
 class SharesRouter:
-    """Each row to a cell of the grid of shares, copied along the dimensions it has no key for."""
+    """Each row to a cell of the grid of shares, copied along the dimensions it has no key for. A
+    row with a null in a key goes nowhere; with ``by_part_of_keys`` only one with a null in a key
+    that is split, and with ``routes_null_keys`` that goes to some cell too."""
 
-    def __init__(self, source: InputPlan, graph: JoinGraph, shares: Shares) -> None:
+    def __init__(
+        self,
+        source: InputPlan,
+        graph: JoinGraph,
+        shares: Shares,
+        *,
+        by_part_of_keys: bool = False,
+        routes_null_keys: bool = False,
+    ) -> None:
         self._stream = source.name
         self._shares = shares
         self._codec = KeyCodec(source.key)
+        self._null_codec = KeyCodec(null_safe_schema(source.key)) if routes_null_keys else None
+        self._by_part_of_keys = by_part_of_keys
         held = [name for name in graph.classes if graph.holds(source.name, name)]
         self._split = {
             name: (place, KeyCodec(pa.schema([source.key.field(place)])))
@@ -110,8 +128,22 @@ class SharesRouter:
         }
 
     def route(self, keys: pa.RecordBatch) -> Routed:
-        hashes = {
-            name: codec.encode(keys.select([place])).hashes
-            for name, (place, codec) in self._split.items()
+        split = {
+            name: codec.encode(keys.select([place])) for name, (place, codec) in self._split.items()
         }
-        return Routed(*self._shares.route(self._stream, hashes, self._codec.encode(keys).valid))
+        hashes = {name: encoded.hashes for name, encoded in split.items()}
+        if self._by_part_of_keys:
+            valid = np.ones(len(keys), dtype=np.bool_)
+            for encoded in split.values():
+                valid &= encoded.valid
+        else:
+            valid = self._codec.encode(keys).valid
+        positions, buckets = self._shares.route(self._stream, hashes, valid)
+        if self._null_codec is None or valid.all():
+            return Routed(positions, buckets)
+        lacking = np.flatnonzero(~valid)
+        others = self._null_codec.encode(null_safe_keys(keys.take(pa.array(lacking))))
+        positions = np.concatenate([positions, lacking])
+        buckets = np.concatenate([buckets, bucket_of(others, self._shares.cells)])
+        order = np.argsort(positions, kind="stable")
+        return Routed(positions[order], buckets[order])

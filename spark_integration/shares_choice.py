@@ -1,6 +1,6 @@
 """Shares of a join by several keys: chosen when it is built, pinned by its first start."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
@@ -25,10 +25,12 @@ def with_shares(
     spec: GraphSpec,
     rows: Mapping[str, int],
     forced: Mapping[str, int] | None,
+    splittable: Collection[int] | None = None,
 ) -> StatefulPlan:
     """The plan with its join graph, the shares for its buckets, and their explanation.
 
     ``rows``: rows per stream, in proportion; streams that are not named count as the largest.
+    ``splittable``: the only classes whose values rows may be spread by, by default all.
     InvalidArgumentError names what does not fit.
     """
     for name in rows:
@@ -38,7 +40,8 @@ def with_shares(
         rows={name: rows.get(name, largest) for name in spec.streams},
         classes={c.name: tuple(c.columns) for c in spec.classes},
     )
-    shares = choose(graph, plan.buckets or plan.default_buckets, forced)
+    names = None if splittable is None else [spec.classes[n].name for n in splittable]
+    shares = choose(graph, plan.buckets or plan.default_buckets, forced, names)
     settings = {**plan.settings, "forced shares": dict(forced) if forced is not None else None}
     return replace(
         plan,

@@ -80,6 +80,7 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
                 if watch is not None:
                     measured.watched_rows = watch.rows
                     _keep(watch, plan, run)
+                measured.unmatched_retractions = bucket.tally.unmatched_retractions
                 pointer = measured.commit(store)
                 hottest = None if watch is None else watch.hottest()
                 yield _frame(metrics=measured.result(store).values(), hottest=hottest)

@@ -184,7 +184,7 @@ def test_the_types_are_pinned_and_explained(
 
 def test_the_readme_example(spark: Any, tmp_path: Path) -> None:
     readme = (Path(__file__).parent.parent / "README.md").read_text()
-    (code,) = re.findall(r"```py\n(.*?)```", readme, re.DOTALL)
+    code, _ = re.findall(r"```py\n(.*?)```", readme, re.DOTALL)  # the other: test_spark_final.py
     orders = FileStream(tmp_path / "orders", "").add(pa.table({"id": [1, 2], "what": ["a", "b"]}))
     payments = FileStream(tmp_path / "payments", "")
     payments.add(pa.table({"op": ["+I", "+I"], "order_id": [1, 2], "euros": [5, 6]}))
@@ -202,15 +202,15 @@ def test_the_readme_example(spark: Any, tmp_path: Path) -> None:
     ("on", "options", "words"),
     [
         (TREE, {}, "say emit='changes'"),
-        (TREE, {"emit": "final"}, "use emit='changes'"),
+        (TREE, {"emit": "final"}, "has to be seen from one stream all of whose rows are there"),
         (TREE, {"emit": "changes", "changes": {"p": "of"}}, "'of' is int32, operations are text"),
         (TREE, {"emit": "changes", "unmatched": "drop"}, "known: count, error"),
         (TREE + " AND o.day < 5", {"emit": "changes"}, "'=' expected, found '<'"),
         ("o.id = p.of AND o.id = s.ref AND o.day < 5", {"how": "left"} | CHANGES, "where"),
         (
-            "o LEFT JOIN p ON o.id = p.of JOIN s ON o.day = s.ref",
+            "o LEFT JOIN p ON o.id = p.of RIGHT JOIN s ON o.day = s.ref",
             {"emit": "changes"},
-            "the streams have no common key",
+            "by several keys there are inner, left, semi and anti joins",
         ),
     ],
 )

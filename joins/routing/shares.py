@@ -22,7 +22,7 @@ import difflib
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -225,7 +225,12 @@ class Shares:
         return np.array([list(self.shares.values())], np.int64)
 
 
-def choose(graph: JoinGraph, buckets: int, forced: Mapping[str, int] | None = None) -> Shares:
+def choose(
+    graph: JoinGraph,
+    buckets: int,
+    forced: Mapping[str, int] | None = None,
+    splittable: Collection[str] | None = None,
+) -> Shares:
     """The shares with the fewest estimated copies; the same for the same arguments.
 
     Looked at are all grids of at most ``buckets`` cells in which no share can grow (fewest copies
@@ -234,18 +239,27 @@ def choose(graph: JoinGraph, buckets: int, forced: Mapping[str, int] | None = No
     copies the lesser load wins, then the larger share of the class named first.
     Estimates take hashes to be independent and know no heavy hitters.
 
-    ``forced`` sets the shares instead, 1 for classes it does not name. InvalidArgumentError if
-    they do not fit, or if there is too much to search: over 256 buckets or 12 classes.
+    ``forced`` sets the shares instead, 1 for classes it does not name; ``splittable`` are the only
+    classes that may be split, by default all. InvalidArgumentError if they do not fit, or if there
+    is too much to search: over 256 buckets or 12 classes.
     """
     _check_count("buckets", buckets, least=1, most=MAX_BUCKETS)
+    splittable = graph.classes if splittable is None else splittable
     if forced is not None:
+        for name, share in forced.items():
+            if name in graph.classes and name not in splittable and share != 1:
+                raise InvalidArgumentError(
+                    f"forced shares: split by {name!r}, a row could be in a bucket without its "
+                    "partners, which outer, semi and anti joins need to see; split by "
+                    f"{', '.join(splittable)}"
+                )
         return _forced(graph, buckets, forced)
     if buckets > MAX_SEARCHED_BUCKETS or len(graph.classes) > MAX_SEARCHED_CLASSES:
         raise InvalidArgumentError(
             f"shares for {buckets} buckets and {len(graph.classes)} key classes: the search ends "
             f"at {MAX_SEARCHED_BUCKETS} and {MAX_SEARCHED_CLASSES}; use fewer, or force the shares"
         )
-    grids = _full_grids(graph, buckets)
+    grids = _full_grids(graph, buckets, splittable)
     load = _fullest(graph, grids)
     grids = grids[load <= LOAD_SLACK * load.min()]
     order = np.lexsort((*-grids.T[::-1], _fullest(graph, grids), _copies(graph, grids)))
@@ -267,9 +281,14 @@ def _forced(graph: JoinGraph, buckets: int, forced: Mapping[str, int]) -> Shares
     return Shares(graph, buckets, {name: forced.get(name, 1) for name in graph.classes}, True)
 
 
-def _full_grids(graph: JoinGraph, buckets: int) -> _Grids:
+def _full_grids(graph: JoinGraph, buckets: int, splittable: Collection[str]) -> _Grids:
     """All grids in which no share can grow; a row each, a column per class."""
-    most = np.array([min(graph.distinct.get(name, buckets), buckets) for name in graph.classes])
+    most = np.array(
+        [
+            min(graph.distinct.get(name, buckets), buckets) if name in splittable else 1
+            for name in graph.classes
+        ]
+    )
     grids: _Grids = np.ones((1, 0), np.int16)
     cells = np.ones(1, np.int64)
     for limit in most:

@@ -1,0 +1,84 @@
+"""multiway_join with emit="final": outer, semi and anti joins that wait for the watermark."""
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+
+from joins.event_time import Retention
+from joins.final_join import FinalJoin
+from joins.final_spec import FinalSpec
+from joins.join_types import Tree, nullable_streams
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.store import MultimapStore
+from spark_integration.bucket import Bucket, BucketFunction, InputBatch
+from spark_integration.change_join import joined_fields
+from spark_integration.event_time import check_hours, check_one_result, watermarked
+from spark_integration.inputs import Inputs
+from spark_integration.join_function import coerced_graph, learned, stored_rows
+
+
+def final_spec(
+    inputs: Inputs,
+    streams: Mapping[str, DataFrame],
+    tree: Tree,
+    retention: Retention,
+    late: str,
+    result_time: str | None,
+) -> FinalSpec:
+    """What is joined. InvalidArgumentError names what does not fit."""
+    if result_time is not None:
+        raise InvalidArgumentError(
+            f"result_time={result_time!r} goes with inner joins: a result without a partner comes "
+            "when the watermark has passed it, and would be late above; write the result to a "
+            "table, and read that for what needs its time"
+        )
+    check_one_result(late)
+    graph = coerced_graph(inputs)
+    spec = FinalSpec.of(graph, tree, watermarked(graph, streams), retention, late)
+    check_hours(spec.event_time.bounds, graph, next(iter(streams.values())).sparkSession)
+    return spec
+
+
+def final_settings(spec: FinalSpec) -> dict[str, Any]:
+    """What the checkpoint has to agree with."""
+    return {"joins other than inner": str(spec.tree), "changelog inputs": None, "emit": "final"}
+
+
+def explained_final(spec: FinalSpec) -> str:
+    """For people: how the streams are joined, and how long rows wait."""
+    waits = "; ".join(
+        f"{name}: until the watermark is {timedelta(microseconds=each.waits_us)} past "
+        f"{spec.event_time.columns[name]}"
+        for name, each in spec.waiting.items()
+    )
+    return f"joins: {spec.tree}\nresults come once; rows without a partner wait ({waits})"
+
+
+def final_output(spec: FinalSpec, schemas: Mapping[str, T.StructType]) -> T.StructType:
+    """The columns of the result as Spark sees them."""
+    shown = {name: schemas[name] for name in spec.shown}
+    return T.StructType(joined_fields(shown, nullable_streams(spec.tree)))
+
+
+def final_join_function(spec: FinalSpec, inputs: Inputs) -> BucketFunction:
+    """Joins what comes, and then gives what is known by the watermark of this micro-batch. Rows are
+    late by that of the one before, as for Spark's joins."""
+    plans = {source.name: source for source in inputs.plans}
+
+    def join(
+        bucket: Bucket, batches: Iterator[InputBatch], store: MultimapStore
+    ) -> Iterator[pa.RecordBatch]:
+        joined = FinalJoin(spec, store, probe_order=learned(str(spec.graph.classes)))
+        for batch in batches:
+            rows = stored_rows(plans[batch.input], batch, spec.streams[batch.input])
+            yield from joined.process(batch.input, rows)
+        bucket.tally.late_rows = joined.late_count
+        if bucket.watermark_us is not None:
+            yield from joined.advance(bucket.watermark_us)
+        joined.finish()
+
+    return join

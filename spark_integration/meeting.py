@@ -1,0 +1,37 @@
+"""Where rows go that must meet all that has a say in them: outer, semi and anti joins."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from joins.graph_spec import GraphSpec
+from joins.rooted_joins import RootedJoins, meeting_classes
+from lsmstate.errors import InvalidArgumentError
+from spark_integration.plan import StatefulPlan
+from spark_integration.shares_choice import with_shares
+
+
+def meeting(
+    plan: StatefulPlan,
+    graph: GraphSpec,
+    parts: Sequence[RootedJoins],
+    rows: Mapping[str, int],
+    shares: Mapping[str, int] | None,
+) -> StatefulPlan:
+    """The plan with a distribution by which each row of a root is in one bucket, with all that has
+    a say in its results: by the hash of the whole key where every join compares that, otherwise by
+    shares of some keys. InvalidArgumentError if there is none."""
+    plan = replace(plan, routes_null_keys=frozenset(part.root for part in parts))
+    everything = tuple(range(len(graph.classes)))
+    steps = [step for part in parts for step in part.steps]
+    found = meeting_classes(parts, graph)
+    if found == everything and all(step.classes == everything for step in steps):
+        return plan
+    if not found:
+        roots = " and ".join(repr(part.root) for part in parts)
+        raise InvalidArgumentError(
+            f"there is no key by which the rows of {roots} and all their partners meet in one "
+            "bucket; compare every stream by a key of those, or make the joins by another key in "
+            "a query of their own"
+        )
+    plan = replace(plan, matches_by_part_of_keys=True)
+    return with_shares(plan, graph, rows, shares, found)
