@@ -15,12 +15,14 @@ from simulated_spark import join_plan
 from joins.routing.shares import JoinGraph, choose
 from lsmstate.memory_store import MemoryStore
 from lsmstate.options import Options
+from lsmstate.state_place import StatePlace
 from spark_integration.bucket import Bucket, InputBatch
 from spark_integration.join_function import CoercedSpec, join_function
 from spark_integration.join_request import InnerJoin
 from spark_integration.pinned import Pinned
 from spark_integration.plan import InputPlan
 from spark_integration.routers import SHARES, HashRouter, SharesRouter, router_of
+from spark_integration.run import TaskRun
 from spark_integration.several_joins import (
     GROUP,
     function_of_all,
@@ -74,13 +76,23 @@ def test_each_join_finds_its_own_rows(tmp_path: Path) -> None:
     assert rows == [first, first, {**second, "rows1": of_c}]
 
 
-def test_each_join_is_routed_by_its_own_shares() -> None:
+def test_each_join_is_routed_by_its_own_shares(tmp_path: Path) -> None:
     graph = JoinGraph(rows={"c": 3, "d": 1}, classes={"c.k": ("c", "d")})
     shares = choose(graph, 4, None)
     by_shares = replace(JOINS[1].plan, graph=graph, adopted={SHARES: shares.to_json()})
     plan = plan_of_all([JOINS[0].plan, by_shares], OUTPUT)
     pinned = Pinned(4, 2, (0, 1, 2, 3), adopted=plan.adopted)
-    routers = [router_of(plan, source, pinned) for source in plan.inputs]
+    run = TaskRun(
+        place=StatePlace(str(tmp_path)),
+        pinned=pinned,
+        flush_rows=10_000,
+        retained_batches=3,
+        batch_id=0,
+        partition=0,
+        attempt="0.0",
+        task_attempt_id=0,
+    )
+    routers = [router_of(plan, source, run) for source in plan.inputs]
     assert [type(router) for router in routers] == [*[HashRouter] * 2, *[SharesRouter] * 2]
 
 
