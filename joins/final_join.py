@@ -136,7 +136,8 @@ class FinalJoin:
     def _due_before(self, stream: str, watermark_us: int) -> int:
         """Event times before this have waited long enough, in what their column counts."""
         last_us = watermark_us - self._spec.waiting[stream].waits_us
-        return self._lateness[stream].ticks(last_us) + 1
+        last = self._lateness[stream].ticks(last_us)  # beyond 1677 to 2262 if in nanoseconds
+        return min(max(last + 1, -(1 << 63)), (1 << 63) - 1)
 
     def _matched(self, stream: str, parts: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Results with a row of every stream."""

@@ -149,8 +149,9 @@ def _check_stream(name: str, frame: DataFrame) -> None:
 
 
 def _on(join: Any) -> Any:
-    if join.side or join.kind not in ("", "INNER", "CROSS") or join.args.get("using"):
-        raise UnreadTextError(f"a {join.side or join.kind} join; only inner joins are merged")
+    kind = join.method or join.side or join.kind
+    if kind not in ("", "INNER", "CROSS") or join.args.get("using"):
+        raise UnreadTextError(f"a {kind} join; only inner joins are merged")
     return join.args.get("on")
 
 
@@ -218,6 +219,8 @@ def _explained(df: DataFrame) -> str:
     lines = plan.split("== optimized", 1)[0].strip().split("\n")[1:]  # the first names the columns
     nodes = [line.lstrip(" :+-~") for line in lines]
     text = "\n".join(node for node in nodes if not node.startswith("subqueryalias"))
+    if re.search(r"\.\.\. \d+ more fields", text):
+        raise UnreadTextError("its plan is shown in part; raise spark.sql.debug.maxToStringFields")
     numbers: dict[str, str] = {}
     plain = re.sub(r"#\d+", lambda n: numbers.setdefault(n[0], f"#{len(numbers) + 1}"), text)
     return plain.replace("join cross", "join inner")  # a comma is written as CROSS JOIN

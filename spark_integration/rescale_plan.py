@@ -29,10 +29,17 @@ def check_can_move(root: str, settings: Mapping[str, Any]) -> None:
             f"{root} is the state of backend {settings['backend']!r}; only that of 'lsm' can be "
             f"rescaled: {_ANEW}"
         )
-    if settings.get(KEPT) and settings.get("joins other than inner"):
+    shares = settings.get("adopted", {}).get(SHARES)
+    if isinstance(shares, list):
         raise InvalidArgumentError(
-            f"{root} is the state of a join other than inner that forgets rows, which cannot be "
-            f"rescaled; {_ANEW}"
+            f"{root} is the state of several joins in one operator, which cannot be rescaled; "
+            f"{_ANEW}"
+        )
+    # By several keys, which of them may be split is not kept.
+    if settings.get("joins other than inner") and (settings.get(KEPT) or shares):
+        raise InvalidArgumentError(
+            f"{root} is the state of a join other than inner that forgets rows or has several "
+            f"keys, which cannot be rescaled; {_ANEW}"
         )
     if settings.get(SKEW):
         # Its sketches are a bucket's, and rows of spread keys lie in others than their hash says.

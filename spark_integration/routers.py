@@ -104,7 +104,8 @@ class SpreadRouter:
 class SharesRouter:
     """Each row to a cell of the grid of shares, copied along the dimensions it has no key for. A
     row with a null in a key goes nowhere; with ``by_part_of_keys`` only one with a null in a key
-    that is split, and with ``routes_null_keys`` that goes to some cell too."""
+    that is split, and with ``routes_null_keys`` it goes to one cell, where its other keys' partners
+    are: such a stream holds every key that is split."""
 
     def __init__(
         self,
@@ -132,18 +133,18 @@ class SharesRouter:
             name: codec.encode(keys.select([place])) for name, (place, codec) in self._split.items()
         }
         hashes = {name: encoded.hashes for name, encoded in split.items()}
-        if self._by_part_of_keys:
+        if self._null_codec is not None:
+            # Any place along a null's dimension will do; the whole key's spreads such rows.
+            whole = self._null_codec.encode(null_safe_keys(keys)).hashes
+            hashes = {
+                name: np.where(encoded.valid, encoded.hashes, whole)
+                for name, encoded in split.items()
+            }
+            valid = np.ones(len(keys), dtype=np.bool_)
+        elif self._by_part_of_keys:
             valid = np.ones(len(keys), dtype=np.bool_)
             for encoded in split.values():
                 valid &= encoded.valid
         else:
             valid = self._codec.encode(keys).valid
-        positions, buckets = self._shares.route(self._stream, hashes, valid)
-        if self._null_codec is None or valid.all():
-            return Routed(positions, buckets)
-        lacking = np.flatnonzero(~valid)
-        others = self._null_codec.encode(null_safe_keys(keys.take(pa.array(lacking))))
-        positions = np.concatenate([positions, lacking])
-        buckets = np.concatenate([buckets, bucket_of(others, self._shares.cells)])
-        order = np.argsort(positions, kind="stable")
-        return Routed(positions[order], buckets[order])
+        return Routed(*self._shares.route(self._stream, hashes, valid))

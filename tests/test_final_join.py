@@ -188,6 +188,18 @@ def minutes(count):
     return EPOCH + timedelta(minutes=count)
 
 
+@pytest.mark.parametrize("year", [1, 9999])
+def test_a_watermark_beyond_what_nanoseconds_reach(year):
+    fine = pa.schema([("k", pa.int64()), ("at", pa.timestamp("ns")), ("n", pa.int64())])
+    on = "a LEFT JOIN b ON a.k = b.k AND b.at BETWEEN a.at AND a.at + INTERVAL 1 HOUR"
+    times = {"a": "at", "b": "at"}
+    with MultiwayJoin({"a": fine, "b": fine}, on, emit="final", event_time=times) as join:
+        row = {"k": 1, "at": datetime(2026, 1, 1), "n": 7}
+        assert numbers(join.process("a", pa.RecordBatch.from_pylist([row], schema=fine))) == []
+        found = numbers(join.advance(datetime(year, 12, 31)))
+        assert found == ([(7, None)] if year == 9999 else [])
+
+
 def test_matches_come_at_once_and_the_rest_when_no_partner_can_come():
     with joined() as join:
         assert numbers(join.process("a", rows((1, 0, 1), (2, 0, 2), (None, 5, 3)))) == []
