@@ -1,5 +1,6 @@
 """Fixtures: a Spark session (its tests carry the marker ``spark``), and a directory in memory."""
 
+import gc
 import os
 import sys
 import tempfile
@@ -8,6 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left() -> None:
+    """Garbage of the tests before may hold stores, whose memory counts in this process."""
+    gc.collect()
 
 
 @pytest.fixture(scope="session")
