@@ -1,7 +1,7 @@
 """The paper's query on Apache Flink, one binary join after another or as one MultiJoin.
 
-    python -m venv /tmp/flink && /tmp/flink/bin/pip install apache-flink==2.3.0
-    python bench/flink_join.py --flink /tmp/flink/bin/python --scale 1 --managed 64m,256m
+    python -m venv .run/flink && .run/flink/bin/pip install apache-flink==2.3.0
+    python bench/flink_join.py --flink .run/flink/bin/python --scale 1 --managed 64m,256m
 
 Four streams of CSV files (PyFlink comes without Parquet), RocksDB state, two slots in one JVM,
 results into Flink's ``blackhole``. CPU seconds are those of the JVM, start-up and reading CSV
