@@ -40,6 +40,7 @@ from cython_ext.row_layout cimport copy_bytes
 
 import pyarrow as pa
 
+from cython_ext.arrow_read import restored
 from cython_ext.errors import InvalidArgumentError
 
 
@@ -88,19 +89,11 @@ cdef class Gatherer:
         """What rows can be picked of: a batch per side. InvalidArgumentError for other types."""
         return Sources(self, batches)
 
-    cdef object restored(self, object batch):
+    cdef object as_wanted(self, object batch):
         """The batch with the types of `schema`, whatever they are."""
         columns = batch.columns
         for c in self.unplain:
-            kind = self.schema.field(c).type
-            if isinstance(kind, pa.BaseExtensionType):
-                columns[c] = pa.ExtensionArray.from_storage(
-                    kind, columns[c].cast(kind.storage_type)
-                )
-            elif pa.types.is_dictionary(kind):
-                columns[c] = columns[c].dictionary_encode().cast(kind)
-            else:
-                columns[c] = columns[c].cast(kind)
+            columns[c] = restored(columns[c], self.schema.field(c).type)
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
@@ -166,7 +159,7 @@ cdef class Sources:
             close_builder(&builder)
             if array.release != NULL:
                 array.release(&array)
-        return self.gatherer.restored(batch) if self.gatherer.unplain else batch
+        return self.gatherer.as_wanted(batch) if self.gatherer.unplain else batch
 
     cdef int check(self, const Rows* rows, Py_ssize_t side) except -1:
         cdef uint64_t length = <uint64_t> self.arrays[side].length

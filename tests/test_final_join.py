@@ -235,6 +235,28 @@ def test_semi_and_anti_joins_give_all_their_results_in_the_end():
             assert [(n,) for piece in found for n in piece] == expected
 
 
+@pytest.mark.parametrize(
+    ("on", "options"),
+    [
+        (ON, {"emit": "final", "event_time": {"a": "at", "b": "at"}}),
+        ("a LEFT JOIN b ON a.k = b.k LEFT JOIN c ON b.n = c.n", {"emit": "changes"}),
+    ],
+)
+def test_a_column_of_numbers_in_a_dictionary(on, options):
+    """The store gives plain numbers back, which Arrow casts to none."""
+    schema = SCHEMA.append(pa.field("d", pa.dictionary(pa.int32(), pa.int64())))
+    streams = {name: schema for name in "abc" if f"{name}." in on}
+    numbers = pa.array([7, 8, None]).dictionary_encode()
+    batch = rows((1, 0, 1), (2, 0, 2), (3, 0, 3)).append_column("d", numbers)
+    with MultiwayJoin(streams, on, **options) as join:
+        found = [*join.process("b", batch.slice(1)), *join.process("a", batch)]
+        if options["emit"] == "final":
+            found += join.advance(minutes(90))
+        assert {piece.schema for piece in found} == {join.output_schema}
+        pairs = [(row["a_d"], row["b_d"]) for piece in found for row in piece.to_pylist()]
+    assert sorted(pairs, key=str) == [(7, None), (8, 8), (None, None)]
+
+
 def test_how_and_text_mean_the_same_and_inner_joins_do_not_wait():
     on = "a.k = b.k AND b.at BETWEEN a.at AND a.at + INTERVAL 30 MINUTES"
     with joined(on, how="left") as join:

@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from arrow_cases import batches
+from arrow_cases import array, batches
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -61,14 +61,52 @@ def test_a_slice_of_a_batch_is_gathered_by_its_own_places():
     )
 
 
-def test_numbers_in_a_dictionary():
-    kind = pa.dictionary(pa.int32(), pa.int64())
-    batch = pa.record_batch([pa.array([7, None, 7], pa.int64()).dictionary_encode()], ["n"])
+NUMBERS = pa.dictionary(pa.int32(), pa.int64())
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (NUMBERS, [7, None, 7]),
+        (pa.struct([("x", NUMBERS)]), [{"x": 7}, None, {"x": None}]),
+        (pa.list_(NUMBERS), [[7, 8], None, [7, None]]),
+        (pa.list_(NUMBERS, 2), [[7, 8], None, [7, None]]),
+        (pa.large_list(pa.struct([("x", NUMBERS)])), [[{"x": 7}], None, []]),
+        (pa.map_(pa.string(), NUMBERS), [[("a", 7)], None, [("b", 8), ("c", None)]]),
+    ],
+    ids=str,
+)
+def test_numbers_in_a_dictionary(kind, values):
+    """Arrow casts no numbers to it, nor lists of any to lists of dictionaries."""
+    batch = pa.record_batch([array(values, kind)], pa.schema([("n", kind)]))
     gatherer, schema = side_by_side(batch)
-    found = gatherer.sources([batch]).gather([places(2, 1)])
+    found = gatherer.sources([batch]).gather([places(2, 1, 0, 1, 1, 0)])
+    found.validate(full=True)
     assert found.schema == schema
     assert found.column(0).type == kind
-    assert found.column(0).to_pylist() == [7, None]
+    assert found.column(0).to_pylist() == [values[i] for i in (2, 1, 0, 1, 1, 0)]
+
+
+def test_lists_in_a_dictionary():
+    lists = pa.array([[7], [7, 8]], pa.list_(pa.int8()))
+    column = pa.DictionaryArray.from_arrays(pa.array([1, None, 0], pa.uint8()), lists)
+    batch = pa.record_batch([column], ["n"])
+    gatherer, schema = side_by_side(batch)
+    found = gatherer.sources([batch]).gather([places(0, 1, 2, 2)])
+    assert found.schema == schema
+    assert found.column(0).to_pylist() == [[7, 8], None, [7], [7]]
+    assert found.column(0).null_count == 1
+
+
+def test_more_values_than_a_dictionary_counts():
+    kind = pa.dictionary(pa.int8(), pa.int64())
+    gatherer, _ = side_by_side(pa.record_batch([array([1], kind)], ["n"]))
+    most = pa.record_batch([pa.array(range(128), pa.int64())], ["n"])
+    found = gatherer.sources([most]).gather([np.arange(128)])
+    assert found.column(0).to_pylist() == list(range(128))
+    more = pa.record_batch([pa.array(range(129), pa.int64())], ["n"])
+    with pytest.raises(InvalidArgumentError, match="129 values in a column of dictionary"):
+        gatherer.sources([more]).gather([np.arange(129)])
 
 
 def test_what_a_null_hides_is_not_copied():

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cython_ext.gather import Gatherer
 from cython_ext.key_codec import KeyBatch, KeyCodec
 from joins.condition import Column
 from joins.graph_spec import GraphSpec, Index
@@ -45,7 +46,8 @@ class RootedSearch:
         self._graph = graph
         self._joins = joins
         self._shown = {name: graph.shown[name] for name in shown}
-        self._output = output
+        rows = [pa.schema(list(graph.streams[name])[:count]) for name, count in self._shown.items()]
+        self._gatherer = Gatherer(rows, output)
         self._piece_bytes = piece_bytes
         self._unmatched_only = unmatched_only
         self._all = tuple(indexes)
@@ -186,18 +188,16 @@ class RootedSearch:
 
     def _gathered(self, found: "Found") -> Iterator[pa.RecordBatch]:
         """Combinations as rows, in pieces; nulls for the streams that are not in them."""
-        bound = [found.bound.get(name) for name in self._shown]
-        sizes = sum((b.sizes[b.at] for b in bound if b is not None), np.int64(0))
+        for name in (name for name in self._shown if name not in found.bound):
+            found = found.without(name, self._graph.streams[name])
+        bound = [found.bound[name] for name in self._shown]
+        sizes = sum((rows.sizes[rows.at] for rows in bound), np.int64(0))
+        counts = self._shown.values()
+        sources = self._gatherer.sources(
+            [rows.rows.select(range(count)) for rows, count in zip(bound, counts, strict=True)]
+        )
         for piece in pieces_of(np.asarray(sizes), self._piece_bytes):
-            columns: list[pa.Array] = []
-            for (name, count), rows in zip(self._shown.items(), bound, strict=True):
-                if rows is None:
-                    fields = list(self._graph.streams[name])[:count]
-                    columns += [pa.nulls(piece.stop - piece.start, f.type) for f in fields]
-                else:
-                    at = pa.array(rows.at[piece])
-                    columns += [column.take(at) for column in rows.rows.columns[:count]]
-            yield pa.RecordBatch.from_arrays(columns, schema=self._output)
+            yield sources.gather([rows.at[piece] for rows in bound])
 
 
 @dataclass(frozen=True, slots=True)
