@@ -20,10 +20,11 @@ from rich.console import Console
 from rich.table import Table
 
 from cython_ext.key_codec import KeyCodec
+from cython_ext.row_codec import RowCodec
 from joins.local.umjoin import UMJoin
 from joins.routing.hash import bucket_of
 from joins.routing.heavy_hitters import HeavyHitters
-from joins.routing.spread import RouteTable, Seen, respread
+from joins.routing.spread import RouteTable, Seen, content_hashes, respread
 from joins.spec import JoinSpec
 from lsmstate.backends import open_attempt
 from lsmstate.options import Options
@@ -34,6 +35,7 @@ HOT_KEY = -1
 SCHEMA = pa.schema([("key", pa.int64()), ("value", pa.int64())])
 SPEC = JoinSpec.create({"a": SCHEMA, "b": SCHEMA}, ["key"])
 CODEC = KeyCodec(SPEC.key_schema)
+ROWS = RowCodec(SCHEMA)
 
 
 @dataclass
@@ -77,7 +79,9 @@ class Run:
         for stream, rows in arrived.items():
             keys = CODEC.encode(rows.select(["key"]))
             owners = bucket_of(keys, BUCKETS)
-            positions, buckets, is_stored = self.table.route(keys.hashes, owners, {}, number)
+            positions, buckets, is_stored = self.table.route(
+                keys.hashes, owners, lambda p, r=rows: content_hashes(r.take(pa.array(p)), ROWS)
+            )
             if is_stored is None:
                 is_stored = np.ones(len(positions), np.bool_)
             for bucket in range(BUCKETS):

@@ -39,6 +39,7 @@ from spark_integration.catalyst import (
 from spark_integration.pinned import SKEW, STATE_NAME, adopt_or_pin, newest_settings
 from spark_integration.plan import Wanted
 from spark_integration.refusal import refuse
+from spark_integration.routes import forget_later
 from spark_integration.run import (
     FLUSH_ROWS,
     PARTITIONS,
@@ -142,6 +143,9 @@ def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> dict[st
     if conf.contains(PARTITIONS):
         partitions = int(conf.get(PARTITIONS))
     pinned = adopt_or_pin(place, wanted, partitions, query_id)
+    if wanted.settings.get(SKEW) == SPREAD and place.local_directory is not None:
+        committed = query.commitLog().getLatestBatchId()
+        forget_later(place.local_directory, committed.get() + 1 if committed.isDefined() else 0)
     # Read by Spark after this, and fixed by the checkpoint from the first batch on.
     conf.set(PARTITIONS, str(pinned.partitions))
     if int(conf.get(FLUSH_ROWS)) <= 0:

@@ -33,7 +33,7 @@ def route_function(plan: StatefulPlan, number: int) -> RouteFunction:
             if not batch.num_rows:
                 continue
             rows = as_schema(batch, routed)
-            positions, buckets, is_stored = router.route(source.keys_of(rows))
+            positions, buckets, is_stored = router.route(rows)
             if not np.array_equal(positions, np.arange(rows.num_rows)):
                 rows = rows.take(pa.array(positions))
             if is_stored is None:

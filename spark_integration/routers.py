@@ -7,9 +7,11 @@ import numpy as np
 import pyarrow as pa
 
 from cython_ext.key_codec import KeyCodec
+from cython_ext.row_codec import RowCodec
 from joins.routing.hash import NO_BUCKET, bucket_of
+from joins.routing.heavy_hitters import Hashes
 from joins.routing.shares import JoinGraph, Shares
-from joins.routing.spread import Routed, RouteTable
+from joins.routing.spread import Numbers, Routed, RouteTable, content_hashes
 from lsmstate.null_safe_store import null_safe_keys, null_safe_schema
 from spark_integration.plan import InputPlan, StatefulPlan
 from spark_integration.routes import Routes
@@ -22,11 +24,12 @@ SHARES: str = "shares"
 
 class Router(Protocol):
     """A row's buckets depend on its keys, on what the checkpoint keeps and, where its key is
-    spread, on how many rows of the key came before it in its task; on nothing else."""
+    spread, on what else it holds; on nothing else."""
 
-    def route(self, keys: pa.RecordBatch) -> Routed:
-        """Positions of rows, ascending, and beside each the bucket of a copy: 0 to buckets - 1.
-        Rows that match nothing because a key is null are not among them."""
+    def route(self, routed: pa.RecordBatch) -> Routed:
+        """``routed`` has the columns of the input's ``routed``. Positions of rows, ascending, and
+        beside each the bucket of a copy: 0 to buckets - 1. Rows that match nothing because a key
+        is null are not among them."""
         ...
 
 
@@ -38,11 +41,10 @@ def router_of(plan: StatefulPlan, source: InputPlan, run: TaskRun) -> Router:
         own = replace(pinned, adopted={SHARES: pinned.adopted[SHARES][number]})
         return router_of(plan.joins[number], source, replace(run, pinned=own))
     if plan.skew == SPREAD:
-        routes = Routes.of(run)
-        return SpreadRouter(source.key, pinned.buckets, routes.table(run.batch_id), run.partition)
+        return SpreadRouter(source, pinned.buckets, Routes.of(run).table(run.batch_id))
     if plan.graph is None:
         return HashRouter(
-            source.key,
+            source,
             pinned.buckets,
             plan.keeps_null_keys,
             routes_null_keys=source.name in plan.routes_null_keys,
@@ -63,18 +65,21 @@ class HashRouter:
 
     def __init__(
         self,
-        key: pa.Schema,
+        source: InputPlan,
         buckets: int,
         keeps_null_keys: bool,
         *,
         routes_null_keys: bool = False,
     ) -> None:
+        key = source.key
+        self._source = source
         self._codec = KeyCodec(null_safe_schema(key) if keeps_null_keys else key)
         self._null_codec = KeyCodec(null_safe_schema(key)) if routes_null_keys else None
         self._keeps_null_keys = keeps_null_keys
         self._buckets = buckets
 
-    def route(self, keys: pa.RecordBatch) -> Routed:
+    def route(self, routed: pa.RecordBatch) -> Routed:
+        keys = self._source.keys_of(routed)
         encoded = self._codec.encode(null_safe_keys(keys) if self._keeps_null_keys else keys)
         buckets = bucket_of(encoded, self._buckets)
         lacking = np.flatnonzero(buckets == NO_BUCKET)
@@ -88,17 +93,22 @@ class HashRouter:
 class SpreadRouter:
     """As HashRouter, but hot keys have several buckets."""
 
-    def __init__(self, key: pa.Schema, buckets: int, table: RouteTable, partition: int) -> None:
-        self._codec = KeyCodec(key)
+    def __init__(self, source: InputPlan, buckets: int, table: RouteTable) -> None:
+        self._source = source
+        self._codec = KeyCodec(source.key)
+        self._rows_codec = RowCodec(source.rows)
         self._buckets = buckets
         self._table = table
-        self._partition = partition
-        self._turns: dict[int, int] = {}
 
-    def route(self, keys: pa.RecordBatch) -> Routed:
-        encoded = self._codec.encode(keys)
+    def route(self, routed: pa.RecordBatch) -> Routed:
+        encoded = self._codec.encode(self._source.keys_of(routed))
         owners = bucket_of(encoded, self._buckets)
-        return self._table.route(encoded.hashes, owners, self._turns, self._partition)
+        rows = self._source.rows_of(routed)
+
+        def contents(positions: Numbers) -> Hashes:
+            return content_hashes(rows.take(pa.array(positions)), self._rows_codec)
+
+        return self._table.route(encoded.hashes, owners, contents)
 
 
 class SharesRouter:
@@ -116,7 +126,7 @@ class SharesRouter:
         by_part_of_keys: bool = False,
         routes_null_keys: bool = False,
     ) -> None:
-        self._stream = source.name
+        self._source = source
         self._shares = shares
         self._codec = KeyCodec(source.key)
         self._null_codec = KeyCodec(null_safe_schema(source.key)) if routes_null_keys else None
@@ -128,7 +138,8 @@ class SharesRouter:
             if shares.shares[name] > 1
         }
 
-    def route(self, keys: pa.RecordBatch) -> Routed:
+    def route(self, routed: pa.RecordBatch) -> Routed:
+        keys = self._source.keys_of(routed)
         split = {
             name: codec.encode(keys.select([place])) for name, (place, codec) in self._split.items()
         }
@@ -147,4 +158,4 @@ class SharesRouter:
                 valid &= encoded.valid
         else:
             valid = self._codec.encode(keys).valid
-        return Routed(*self._shares.route(self._stream, hashes, valid))
+        return Routed(*self._shares.route(self._source.name, hashes, valid))

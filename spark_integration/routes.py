@@ -5,17 +5,22 @@
 
 All tasks of a micro-batch must route by one table, so must its repetitions, and an attempt that
 comes late must change nothing. A table's file is therefore made whole, by whichever task of its
-first micro-batch is first, and is never changed: all others, whenever they run, read that file. It
+micro-batches is first, and is never changed: all others, whenever they run, read that file. It
 names every key that was ever spread. What buckets have seen only says which keys get more buckets:
-no result depends on it, and one that is missing or counted twice does no harm.
+no result depends on it, and one that is missing, torn or counted twice does no harm.
+
+Micro-batches of no task (Spark runs them for other operators' sake) make no table; the next one is
+made from the last there is, and names those that were *skipped*. By that a bucket which was called
+in one of their micro-batches knows that the file was there and is gone.
 
 A task knows its micro-batch by the local property ``streaming.sql.batchId``, which Spark sets for
 the jobs of a micro-batch, retried and speculative tasks included.
 """
 
+import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Final, Self
 
@@ -30,8 +35,11 @@ from spark_integration.run import TaskRun
 PERIOD: Final = 4
 
 _DIRECTORY: Final = "routes"
+_SKIPPED: Final = "skipped"
 _TABLE: Final = re.compile(r"table-(\d{10,})\.json")
 _SEEN: Final = re.compile(r"seen-(\d{10,})-(\d{6,})-.+\.json")
+
+_log: Final = logging.getLogger("lsmstate")
 
 
 class Routes:
@@ -55,22 +63,34 @@ class Routes:
     def table(self, batch_id: int) -> RouteTable:
         """The table of a micro-batch, always the same; made now if nobody asked for it before.
 
-        CorruptionError if a table is damaged, or one that must be there is gone. Cost: one small
-        read; every ``PERIOD`` micro-batches a directory and its small files.
+        CorruptionError if a table is damaged. Cost: one small read; every ``PERIOD`` micro-batches
+        a directory and its small files.
         """
-        first = batch_id - batch_id % PERIOD
+        first = _first(batch_id)
         if first == 0:
             return RouteTable()
         path = self._table_path(first)
         found = read_record(path)
         if found is None:
-            table = respread(self._table_before(first), self._seen(first - 1), self._buckets)
-            if create_record(path, _packed(table), sync=True):
+            found = self._made(first)
+            if create_record(path, found, sync=True):
                 self._remove_old(first)
-                return table
-            found = read_record(path)
-            assert found is not None, "a table is there once it could not be created"
+            else:
+                found = read_record(path)
+                assert found is not None, "a table is there once it could not be created"
         return _unpacked(found)
+
+    def check_is_known(self, called: int, batch_id: int) -> None:
+        """CorruptionError if the table of an earlier micro-batch, in which a bucket was ``called``,
+        was gone when that of ``batch_id`` was made: results would lack the rows it spread."""
+        found = read_record(self._table_path(_first(batch_id))) or {}
+        for low, high in found.get(_SKIPPED, ()):
+            if low <= _first(called) <= high:
+                raise CorruptionError(
+                    f"is gone, and so is what {self._table_path(_first(batch_id))} should have "
+                    "taken from it; restore the state from a copy of the checkpoint",
+                    self._table_path(_first(called)),
+                )
 
     def publish(self, seen: Seen, batch_id: int, attempt: str) -> None:
         """Tell the next table what a bucket has seen by the end of this micro-batch. Does nothing
@@ -80,41 +100,49 @@ class Routes:
             sketches = {stream: sketch.to_row() for stream, sketch in seen.sketches.items()}
             create_record(os.path.join(self._directory, name), sketches)
 
-    def _table_before(self, first: int) -> RouteTable:
-        before = first - PERIOD
-        if before == 0:
-            return RouteTable()
-        found = read_record(self._table_path(before))
-        if found is None:
-            # Without it rows that were spread would not be found: a result would lack them.
-            raise CorruptionError(
-                "is gone; restore it from a copy of the checkpoint", self._table_path(before)
-            )
-        return _unpacked(found)
+    def _made(self, first: int) -> dict[str, Any]:
+        """The record of the next table, from the last one there is."""
+        last = max((n for n in self._tables() if n < first), default=0)
+        before = (read_record(self._table_path(last)) if last else None) or _packed(RouteTable())
+        skipped = before.get(_SKIPPED, [])
+        if last + PERIOD < first:
+            skipped = [*skipped, [last + PERIOD, first - PERIOD]]
+        table = respread(_unpacked(before), self._seen(first - 1), self._buckets)
+        return {**_packed(table), _SKIPPED: skipped}
 
     def _seen(self, batch_id: int) -> list[Seen]:
-        """Of each bucket one: of several attempts' the first by name."""
+        """Of each bucket one: of several attempts' the first by name. Files are not forced to the
+        disk, so a power cut may tear them."""
         found: dict[int, Seen] = {}
+        torn: list[str] = []
         for name, batch, bucket in self._seen_names():
             if batch == batch_id and bucket not in found and bucket < self._buckets:
-                rows = read_record(os.path.join(self._directory, name)) or {}
+                try:
+                    rows = read_record(os.path.join(self._directory, name)) or {}
+                except CorruptionError:
+                    torn.append(name)
+                    continue
                 sketches = {stream: HeavyHitters.from_row(row) for stream, row in rows.items()}
                 found[bucket] = Seen(bucket, sketches)
+        if torn:
+            _log.warning(
+                "%d of %d files of what buckets saw in micro-batch %d are damaged and left out: %s",
+                len(torn),
+                len(torn) + len(found),
+                batch_id,
+                ", ".join(torn),
+            )
         return list(found.values())
 
     def _remove_old(self, first: int) -> None:
         """What no micro-batch asks for that Spark may still go back to, nor the table after it."""
         horizon = first - self._retained_batches - 2 * PERIOD
-        for table in _names(self._directory, _TABLE):
-            if int(table[1]) < horizon:
-                self._remove(table[0])
-        for name, batch, _ in self._seen_names():
-            if batch < first:
-                self._remove(name)
+        kept = max((n for n in self._tables() if n <= horizon), default=0)
+        _remove_if(self._directory, _TABLE, lambda number: number < kept)
+        _remove_if(self._directory, _SEEN, lambda batch: batch < first)
 
-    def _remove(self, name: str) -> None:
-        with suppress(FileNotFoundError):  # a late attempt of the same micro-batch was faster
-            remove(os.path.join(self._directory, name))
+    def _tables(self) -> Iterator[int]:
+        return (int(found[1]) for found in _names(self._directory, _TABLE))
 
     def _seen_names(self) -> Iterator[tuple[str, int, int]]:
         """(name, micro-batch, bucket)"""
@@ -125,12 +153,33 @@ class Routes:
         return os.path.join(self._directory, f"table-{first:010d}.json")
 
 
+def forget_later(state_directory: str, batch_id: int) -> None:
+    """As a query starts, with this micro-batch: remove what others made from later ones, which it
+    was set back from and will not see again."""
+    directory = os.path.join(state_directory, _DIRECTORY)
+    _remove_if(directory, _TABLE, lambda first: first > batch_id)
+    _remove_if(directory, _SEEN, lambda batch: batch >= batch_id)
+
+
 def newest_table(state_directory: str) -> RouteTable:
     """The last table that a query made, for people."""
     directory = os.path.join(state_directory, _DIRECTORY)
     names = _names(directory, _TABLE)
     found = read_record(os.path.join(directory, names[-1][0])) if names else None
     return RouteTable() if found is None else _unpacked(found)
+
+
+def _first(batch_id: int) -> int:
+    """The first of the micro-batches that share a table; 0: they have none."""
+    return batch_id - batch_id % PERIOD
+
+
+def _remove_if(directory: str, form: re.Pattern[str], is_over: Callable[[int], bool]) -> None:
+    """Those of a form whose micro-batch is over."""
+    for found in _names(directory, form):
+        if is_over(int(found[1])):
+            with suppress(FileNotFoundError):  # another attempt was faster
+                remove(os.path.join(directory, found[0]))
 
 
 def _names(directory: str, form: re.Pattern[str]) -> list[re.Match[str]]:

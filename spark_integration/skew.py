@@ -44,10 +44,13 @@ class KeyWatch:
         self._place = run.pinned.bucket_ids.index(bucket.number)
         self._codecs = {source.name: KeyCodec(source.key) for source in plan.inputs}
         self._sketches: dict[str, HeavyHitters] = {}
+        self.last_batch: int | None = None
+        """The micro-batch in which the bucket was called before; None: in none that it knows of."""
         for keys, rows in store.iterate(SKETCHES.name):
             for stream, row in zip(keys.column(0).to_pylist(), rows.to_pylist(), strict=True):
                 sketch = self._sketches[stream] = HeavyHitters.from_row(row)
                 sketch.fade(_FADING ** (run.batch_id - row["batch"]))
+                self.last_batch = row["batch"]
 
     def passing(self, batches: Iterator[InputBatch]) -> Iterator[InputBatch]:
         """The batches as they are; rows that are stored here are counted."""

@@ -51,8 +51,8 @@ def check_local(place: str | None) -> None:
 
 
 def check_repeatable(name: str, frame: DataFrame) -> None:
-    """InvalidArgumentError unless the rows of each task come in the same order when it is repeated:
-    rows of a spread key take turns."""
+    """InvalidArgumentError unless the input has the same rows when a micro-batch is repeated: what
+    a row holds says which bucket it is stored in."""
     if not is_classic(frame.sparkSession):
         raise InvalidArgumentError(
             f"skew={SPREAD!r} has to see the plans of its inputs, which Spark Connect does not "

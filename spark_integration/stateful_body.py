@@ -68,6 +68,8 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
                 watch = KeyWatch(plan, store, run, bucket) if plan.skew else None
                 if watch is not None:
                     batches = watch.passing(batches)
+                if watch is not None and plan.skew == SPREAD and watch.last_batch is not None:
+                    Routes.of(run).check_is_known(watch.last_batch, run.batch_id)
                 with lent(store, bucket, measured.fan_out) as borrowed:
                     for rows in checked_results(function, bucket, batches, borrowed):
                         measured.rows_out += rows.num_rows

@@ -11,7 +11,7 @@ from joins.routing.heavy_hitters import HeavyHitters
 from joins.routing.spread import RouteTable, Seen
 from lsmstate.errors import CorruptionError
 from spark_integration.hottest import HOTTEST, HotKey, hottest_keys, packed, place_prefix
-from spark_integration.routes import PERIOD, Routes, newest_table
+from spark_integration.routes import PERIOD, Routes, forget_later, newest_table
 
 BUCKETS = 4
 
@@ -89,15 +89,57 @@ def test_keys_stay_spread_and_old_tables_go(tmp_path: Path) -> None:
     for number in range(1, 10):
         assert spread(mine.table(number * PERIOD)).keys() == {"key 1"}
     tables = sorted(path.name for path in (tmp_path / "routes").iterdir())
-    assert tables == [f"table-{number * PERIOD:010d}.json" for number in range(7, 10)]
+    assert tables == [f"table-{number * PERIOD:010d}.json" for number in range(6, 10)]
+
+
+def test_a_table_goes_on_from_the_last_one_where_micro_batches_had_no_task(tmp_path: Path) -> None:
+    mine = routes(tmp_path, retained=3)
+    mine.publish(seen(1), PERIOD - 1, "attempt")
+    first = mine.table(PERIOD)
+    for number in (3, 4, 900, 901):
+        assert mine.table(number * PERIOD) == first
+    mine.check_is_known(PERIOD, 3 * PERIOD)
+    # One that Spark goes back to, of those that had no task.
+    assert mine.table(899 * PERIOD) == first
 
 
 def test_a_table_that_is_gone_is_an_error(tmp_path: Path) -> None:
     mine = routes(tmp_path)
+    mine.publish(seen(1), PERIOD - 1, "attempt")
     mine.table(PERIOD)
     next((tmp_path / "routes").glob("table-*")).unlink()
-    with pytest.raises(CorruptionError, match=f"table-{PERIOD:010d}.json"):
-        mine.table(2 * PERIOD)
+    for number in (2, 3):
+        mine.table(number * PERIOD)
+        # A bucket that was called in micro-batch 5 knows that there was one.
+        with pytest.raises(CorruptionError, match=f"table-{PERIOD:010d}.json"):
+            mine.check_is_known(PERIOD + 1, number * PERIOD + 1)
+
+
+@pytest.mark.parametrize("content", [b"", b'{"format_version": 1, "sha', bytes(300)])
+def test_what_a_bucket_saw_is_left_out_where_its_file_is_torn(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
+) -> None:
+    mine = routes(tmp_path)
+    mine.publish(seen(1), PERIOD - 1, "a")
+    mine.publish(seen(2), PERIOD - 1, "a")
+    torn = next((tmp_path / "routes").glob(f"seen-*-{seen(2).bucket:06d}-a.json"))
+    torn.write_bytes(content)
+    assert spread(mine.table(PERIOD)).keys() == {"key 1"}
+    assert "1 of 2 files" in caplog.text
+    assert torn.name in caplog.text
+
+
+def test_tables_of_a_future_that_was_given_up_are_removed(tmp_path: Path) -> None:
+    mine = routes(tmp_path)
+    mine.publish(seen(1), PERIOD - 1, "a")
+    kept = mine.table(PERIOD)
+    mine.publish(seen(2), 2 * PERIOD - 1, "a")
+    assert mine.table(2 * PERIOD) != kept
+    mine.publish(seen(2), 3 * PERIOD - 1, "a")
+    # The query was set back to micro-batch 2 * PERIOD - 2, and has other rows from there on.
+    forget_later(str(tmp_path), 2 * PERIOD - 2)
+    assert mine.table(2 * PERIOD) == kept
+    assert mine.table(3 * PERIOD) == kept
 
 
 def test_the_hottest_keys_of_buckets_become_those_of_the_query() -> None:

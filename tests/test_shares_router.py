@@ -16,7 +16,9 @@ GRAPH = JoinGraph(rows={"a": 1, "b": 1, "c": 1}, classes={"k": ("a", "b"), "j": 
 
 def buckets_of(stream: str, keys: pa.RecordBatch, *, is_preserved: bool) -> list[set[int]]:
     """Of each row the buckets it goes to."""
-    source = InputPlan(stream, keys.schema, keys.schema, (), pa.schema([]), ())
+    source = InputPlan(
+        stream, keys.schema, keys.schema, tuple(range(keys.num_columns)), pa.schema([]), ()
+    )
     shares = choose(GRAPH, 4, {"k": 2, "j": 2})
     router = SharesRouter(
         source, GRAPH, shares, by_part_of_keys=True, routes_null_keys=is_preserved

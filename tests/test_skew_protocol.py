@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from simulated_spark import State
 
+from joins.routing import spread
 from lsmstate.options import Options
 from lsmstate.state_place import StatePlace
 from spark_integration import route, stateful_body
@@ -24,7 +25,6 @@ from spark_integration.skew import SKETCHES
 
 NAMES = ("a", "b")
 BUCKETS = 4
-TASKS = 2
 KEY = pa.schema([("k", pa.int64())])
 ROWS = {name: pa.schema([("k", pa.int64()), (f"{name}_row", pa.int64())]) for name in NAMES}
 
@@ -63,9 +63,25 @@ class SkewedQuery:
             monkeypatch.setattr(module, "current_run", lambda _: self._run)
 
     def batch(self, batch_id: int, rows: Rows) -> Counter[tuple[Any, ...]]:
-        """One micro-batch; of each task's and bucket's attempts any may be the one that counts."""
+        """One micro-batch. What it shows is of one execution; a bucket's pointer may be another's,
+        as where an earlier driver's tasks, which cut the input otherwise, end later."""
+        found, pointers = self._executed(batch_id, rows)
+        while self.rng.random() < 0.3:
+            again, late = self._executed(batch_id, rows)
+            assert again == found
+            assert late.keys() == pointers.keys()
+            pointers = {b: self.rng.choice([pointers[b], late[b]]) for b in pointers}
+        self.accepted = {**self.pointers, **pointers}
+        return found
+
+    def _executed(
+        self, batch_id: int, rows: Rows
+    ) -> tuple[Counter[tuple[Any, ...]], dict[int, Any]]:
+        """Results and pointers; of each task's and bucket's attempts any may be the one that
+        counts."""
         frames = self._routed(batch_id, rows)
-        pointers, found = {}, Counter[tuple[Any, ...]]()
+        pointers: dict[int, Any] = {}
+        found: Counter[tuple[Any, ...]] = Counter()
         for bucket, mine in frames.groupby("bucket"):
             attempts = []
             for _ in range(self.rng.choice([1, 1, 2])):
@@ -76,14 +92,14 @@ class SkewedQuery:
             assert all(rows == attempts[0][0] for rows, _ in attempts)
             shown, pointers[bucket] = self.rng.choice(attempts)
             found += shown
-        self.accepted = {**self.pointers, **pointers}
-        return found
+        return found, pointers
 
     def _routed(self, batch_id: int, rows: Rows) -> pd.DataFrame:
         found = []
+        tasks = self.rng.choice([1, 2, 3])
         for number, name in enumerate(NAMES):
-            for task in range(TASKS):
-                mine = rows[name][task::TASKS]
+            for task in range(tasks):
+                mine = rows[name][task::tasks]
                 columns = [pa.array(c, pa.int64()) for c in zip(*mine, strict=True)]
                 if mine:
                     batch = pa.RecordBatch.from_arrays(columns, schema=ROWS[name])
@@ -100,7 +116,7 @@ class SkewedQuery:
             for count, payload in zip(frame["rows"], frame["payload"], strict=True):
                 if payload is not None:
                     batch = unpack_rows(payload, count, self.plan.output)
-                    found.update(tuple(row.values()) for row in batch.to_pylist())
+                    found.update(zip(*(c.to_pylist() for c in batch.columns), strict=True))
         return found
 
     def _begin(self, batch_id: int, partition: int) -> None:
@@ -118,7 +134,7 @@ class SkewedQuery:
 
 
 def arriving(rng: random.Random, hot: list[int]) -> Rows:
-    keys = {name: hot * 40 + [rng.randrange(1000) for _ in range(120)] for name in NAMES}
+    keys = {name: hot * 13 + [rng.randrange(1000) for _ in range(36)] for name in NAMES}
     for name in NAMES:
         rng.shuffle(keys[name])
     return {name: [(key, rng.getrandbits(40)) for key in keys[name]] for name in NAMES}
@@ -127,14 +143,16 @@ def arriving(rng: random.Random, hot: list[int]) -> Rows:
 @pytest.mark.parametrize(
     ("seed", "backend"),
     [
-        (0, "memory"),
-        *(pytest.param(seed, "lsm", marks=pytest.mark.stress) for seed in range(1, 6)),
-        pytest.param(6, "rocksdb", marks=pytest.mark.stress),
+        (1, "lsm"),
+        *(pytest.param(seed, "lsm", marks=pytest.mark.stress) for seed in range(2, 7)),
+        pytest.param(0, "memory", marks=pytest.mark.stress),
+        pytest.param(7, "rocksdb", marks=pytest.mark.stress),
     ],
 )
 def test_results_are_exact_while_keys_are_spread_and_batches_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, backend: str
 ) -> None:
+    monkeypatch.setattr(spread, "LEAST_ROWS", 100.0)
     rng = random.Random(seed)
     query = SkewedQuery(tmp_path, monkeypatch, rng, backend)
     arrived: Rows = {name: [] for name in NAMES}

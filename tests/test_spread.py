@@ -2,19 +2,36 @@
 
 import random
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from join_cases import QUICK
 
+from cython_ext.row_codec import RowCodec
 from joins.routing.hash import NO_BUCKET, bucket_of_hashes
-from joins.routing.heavy_hitters import HeavyHitters
-from joins.routing.spread import LEAST_ROWS, RouteTable, Seen, SpreadKey, respread
+from joins.routing.heavy_hitters import Hashes, HeavyHitters
+from joins.routing.spread import (
+    LEAST_ROWS,
+    Numbers,
+    RouteTable,
+    Seen,
+    SpreadKey,
+    content_hashes,
+    respread,
+)
 
 Row = tuple[int, int]
 """(key, number)"""
+
+
+def contents_of(rows: list[Row]) -> Callable[[Numbers], Hashes]:
+    """What a row holds is its number."""
+    numbers = np.array([number for _, number in rows], np.int64).view(np.uint64)
+    return lambda positions: numbers[positions]
 
 
 def owner(key: int, buckets: int) -> int:
@@ -29,11 +46,11 @@ class Buckets:
         self.stored: list[dict[str, list[Row]]] = [{"a": [], "b": []} for _ in range(count)]
         self.found: Counter[tuple[int, int, int]] = Counter()
 
-    def arrive(self, stream: str, rows: list[Row], table: RouteTable, task: int) -> None:
+    def arrive(self, stream: str, rows: list[Row], table: RouteTable) -> None:
         hashes = np.array([key for key, _ in rows], np.uint64)
         valid = np.ones(len(rows), np.bool_)
         owners = bucket_of_hashes(hashes, valid, self.count)
-        routed = table.route(hashes, owners, {}, task)
+        routed = table.route(hashes, owners, contents_of(rows))
         other = "b" if stream == "a" else "a"
         stored = np.ones(len(routed.positions), np.bool_)
         if routed.is_stored is not None:
@@ -55,10 +72,10 @@ def test_every_pair_is_found_once_while_keys_are_spread_further(seed: int) -> No
     count = rng.randint(1, 6)
     buckets, table = Buckets(count), RouteTable()
     arrived: dict[str, list[Row]] = {"a": [], "b": []}
-    for batch in range(5):
+    for _ in range(5):
         for stream in "ab":
             rows = [(rng.randrange(4), rng.random().__hash__()) for _ in range(rng.randrange(6))]
-            buckets.arrive(stream, rows, table, batch)
+            buckets.arrive(stream, rows, table)
             arrived[stream] += rows
         has = {key.hash: key.buckets for key in table.keys}
         for key in rng.sample(range(4), rng.randrange(3)):
@@ -72,20 +89,30 @@ def test_every_pair_is_found_once_while_keys_are_spread_further(seed: int) -> No
         assert Counter(r for each in buckets.stored for r in each[stream]) == Counter(rows)
 
 
-def test_rows_are_stored_in_turn_and_copied_to_the_others() -> None:
+def test_rows_are_stored_by_their_content_and_copied_to_the_others() -> None:
     table = RouteTable((SpreadKey(7, "seven", (1, 0, 3)),))
-    hashes = np.array([7, 5, 7, 7, 9], np.uint64)
+    rows = [(7, 1), (5, 0), (7, 2), (7, 4), (9, 0)]
+    hashes = np.array([key for key, _ in rows], np.uint64)
     owners = np.array([1, 2, 1, 1, NO_BUCKET])
-    turns: dict[int, int] = {}
-    routed = table.route(hashes, owners, turns, 1)
+    routed = table.route(hashes, owners, contents_of(rows))
     assert routed.positions.tolist() == [0, 0, 0, 1, 2, 2, 2, 3, 3, 3]
-    assert routed.buckets.tolist() == [0, 3, 1, 2, 3, 1, 0, 1, 0, 3]
+    assert routed.buckets.tolist() == [0, 3, 1, 2, 3, 1, 0, 0, 3, 1]
     assert routed.is_stored is not None
     assert np.flatnonzero(routed.is_stored).tolist() == [0, 3, 4, 7]
-    # The next batch of the task goes on where this one was.
-    assert table.route(hashes[:1], owners[:1], turns, 1).buckets[0] == 0
-    assert turns == {7: 5}
     assert "hot key seven: spread over buckets 1, 0, 3" in table.explain()
+
+
+def test_a_row_has_its_bucket_wherever_it_stands() -> None:
+    schema = pa.schema([("k", pa.int64()), ("x", pa.float64()), ("s", pa.string())])
+    rows = pa.RecordBatch.from_pylist(
+        [{"k": 1, "x": i / 4, "s": None if i % 3 else f"{i}"} for i in range(20)], schema
+    )
+    codec = RowCodec(schema)
+    hashes = content_hashes(rows, codec)
+    assert len(set(hashes.tolist())) == 20
+    backwards = pa.array(range(19, -1, -1))
+    assert content_hashes(rows.take(backwards), codec).tolist() == hashes[::-1].tolist()
+    assert content_hashes(rows.slice(7, 5), codec).tolist() == hashes[7:12].tolist()
 
 
 def seen(bucket: int, **streams: dict[int, int]) -> Seen:

@@ -1,12 +1,16 @@
 """Hot keys of a join of two streams, spread over several buckets; and which keys those are.
 
-A row of a spread key is *stored* in one of the key's buckets, in turn, and sent to all the others
-as a *copy*, which looks for matches there and is not stored. Two rows that match therefore meet
-once: when the later of them comes, it is sent to the bucket where the earlier one is stored. So no
+A row of a spread key is *stored* in one of the key's buckets and sent to all the others as a
+*copy*, which looks for matches there and is not stored. Two rows that match therefore meet once:
+when the later of them comes, it is sent to the bucket where the earlier one is stored. So no
 state moves when a key is spread or spread further: rows that were stored before stay where they
 are, and that bucket, the key's *owner*, remains one of its buckets for ever.
 
 This is true of two streams only: of three, two stored rows that match may lie in two buckets.
+
+Which of the buckets stores a row follows from the row's content alone. So a micro-batch that is
+repeated stores each row where it did before, however its input is cut into tasks then: a bucket's
+state may come from one execution and another bucket's from another. Equal rows share a bucket.
 
 A table of routes is a value. Which table a row is routed by must be the same in all tasks of a
 micro-batch and whenever it is repeated; whoever keeps tables sees to that.
@@ -16,16 +20,19 @@ all sides probed; Metwally et al. for what is hot (``joins.routing.heavy_hitters
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from cython_ext.codec import checksum
+from cython_ext.row_codec import RowCodec
 from joins.routing.hash import NO_BUCKET, bucket_of_hashes
-from joins.routing.heavy_hitters import HeavyHitters, merged
+from joins.routing.heavy_hitters import Hashes, HeavyHitters, merged
 
 #: A key is hot if it has this part of the rows that a bucket has on average.
 HOT_SHARE = 0.5
@@ -62,20 +69,18 @@ class RouteTable:
     keys: tuple[SpreadKey, ...] = ()
 
     def route(
-        self, hashes: npt.NDArray[np.uint64], owners: Numbers, turns: dict[int, int], first: int
+        self, hashes: Hashes, owners: Numbers, contents: Callable[[Numbers], Hashes]
     ) -> Routed:
-        """``owners``: each row's bucket by its hash, or NO_BUCKET. ``turns`` counts a task's rows
-        of each spread key so far, and is brought forward; ``first`` is the place at which it
-        begins. Cost: a few vector operations, one more for each spread key in the batch."""
+        """``owners``: each row's bucket by its hash, or NO_BUCKET. ``contents`` hashes all that the
+        rows at some positions hold, and is asked for those of spread keys only. Cost: a few vector
+        operations, some more for each spread key in the batch."""
         rows = np.flatnonzero(owners != NO_BUCKET)
         buckets = owners.copy()
         copied: list[tuple[Numbers, Numbers]] = []
         for key in np.unique(hashes[rows[np.isin(hashes[rows], self._hashes)]]).tolist():
             mine = rows[hashes[rows] == np.uint64(key)]
             among = np.array(self._buckets[key], np.int64)
-            turn = turns.get(key, first)
-            places = (turn + np.arange(len(mine))) % len(among)
-            turns[key] = turn + len(mine)
+            places = (contents(mine) % np.uint64(len(among))).astype(np.int64)
             buckets[mine] = among[places]
             others = (places[:, None] + np.arange(1, len(among))) % len(among)
             copied.append((np.repeat(mine, len(among) - 1), among[others].ravel()))
@@ -99,8 +104,17 @@ class RouteTable:
         return {key.hash: key.buckets for key in self.keys}
 
     @cached_property
-    def _hashes(self) -> npt.NDArray[np.uint64]:
+    def _hashes(self) -> Hashes:
         return np.array(sorted(self._buckets), np.uint64)
+
+
+def content_hashes(rows: pa.RecordBatch, codec: RowCodec) -> Hashes:
+    """Of each row a hash of all it holds, the same in every process: XXH3 of its encoding.
+
+    Cost: a Python object per row. Memory: the encoded rows.
+    """
+    encoded = codec.encode(rows).to_pylist()
+    return np.fromiter(map(checksum, encoded), np.uint64, len(encoded))
 
 
 @dataclass(frozen=True)
