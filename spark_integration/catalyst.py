@@ -246,6 +246,10 @@ class Catalyst:
         """One of ``OPERATORS``."""
         return self._class(OPERATORS[name])(*operands)
 
+    def choice(self, condition: Any, value: Any, other: Any) -> Any:
+        """``IF(condition, value, other)``, of which only what is chosen is evaluated."""
+        return self._class("If")(condition, value, other)
+
     def alias(
         self, value: Any, name: str, like: Any = None, *, keeps_metadata: bool = False
     ) -> Any:

@@ -1,6 +1,6 @@
 """The conversion of one query: which group of joins is merged, and if Spark takes the result."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,14 +16,17 @@ from joins.plan.tsc import (
     inner_join_of_streams,
     two_step_convert,
 )
+from joins.plan.united import unions_of_joins
 from lsmstate.errors import InvalidArgumentError
 from spark_integration.catalyst import OUTPUT_MODES, Catalyst, analyzed_plan
-from spark_integration.group_join import joined_frames, result_columns
+from spark_integration.group_join import joined_frames, joined_groups, result_columns
 from spark_integration.inputs import UnfitInputError
+from spark_integration.operator_options import OPTION_NAMES
 from spark_integration.plan_reader import ReadPlan, read_plan
-from spark_integration.plan_writer import PlanWriter
+from spark_integration.plan_writer import PlanWriter, Written
 from spark_integration.query import operators_in
 from spark_integration.shares_choice import explain_join
+from spark_integration.united_joins import write_union
 from spark_integration.watermarks import redeclares_watermark, stateful_above
 
 
@@ -40,8 +43,7 @@ class Converted:
     """Spark's reason where ``dataframe`` is None."""
     conversion: Conversion | None
     update_as_append: bool = False
-    """Whether it is to be run in append mode where update is asked for: the rows are the same, as
-    Spark takes the query as it was in both."""
+    """Whether it is to be run in append mode where update is asked for: the rows are the same."""
 
     def explained(self) -> str:
         parts = [explain(self.conversion)] if self.conversion is not None else []
@@ -80,7 +82,8 @@ def convert(
         read = read_plan(catalyst, plan)
     except InvalidArgumentError as unread:
         return unconverted(str(unread))
-    conversion = largest_group(read.tree)
+    fits_several = set(options) <= set(OPTION_NAMES)
+    conversion = groups_of_one_operator(read.tree) if fits_several else largest_group(read.tree)
     if not conversion.multi_joins:
         return unconverted(_reasons(conversion) or _no_joins(conversion), conversion)
     if redeclares_watermark(conversion.after):
@@ -89,13 +92,20 @@ def convert(
             conversion,
         )
     try:
-        rebuilt = _rebuilt(read, conversion, rows, options)
+        try:
+            rebuilt = _rebuilt(read, conversion, rows, options)
+        except UnfitInputError:
+            if len(conversion.multi_joins) < 2:
+                raise
+            # An input of another group that cannot be stored is no reason to give up the largest.
+            conversion = largest_group(read.tree)
+            rebuilt = _rebuilt(read, conversion, rows, options)
     except UnfitInputError as unfit:
         return unconverted(str(unfit), conversion)
     after = catalyst.refusals(rebuilt)
     lost = [mode for mode in after if mode not in before] if df is not None else []
-    update_as_append = lost == ["update"] and "append" not in {*before, *after}
-    if lost and not update_as_append:
+    update_as_append = _update_as_append(before, after, conversion.after)
+    if lost and not (update_as_append and lost == ["update"]):
         return unconverted(
             f"converted, it would not run in {lost[0]} mode: {after[lost[0]]}", conversion
         )
@@ -105,26 +115,66 @@ def convert(
     return Converted(frame, True, _reasons(conversion), "", conversion, update_as_append)
 
 
+def groups_of_one_operator(tree: Node) -> Conversion:
+    """The conversion of those groups that one operator can serve in one streaming query: all whose
+    results a UNION ALL puts together, or one alone; of several such choices the one with most
+    joins, and of those the first."""
+    conversion = two_step_convert(tree)
+    together = [
+        [branch.multi_join for branch in branches]
+        for _, branches in unions_of_joins(conversion.after)
+    ]
+    alone = [[multi_join] for multi_join in conversion.multi_joins]
+    return _conversion_of(tree, conversion, [*together, *alone], any_keys)
+
+
 def largest_group(tree: Node, group_rule: GroupRule = any_keys) -> Conversion:
     """The conversion of the group with most inputs alone, of several the first."""
     conversion = two_step_convert(tree, group_rule=group_rule)
+    alone = [[multi_join] for multi_join in conversion.multi_joins]
+    return _conversion_of(tree, conversion, alone, group_rule)
+
+
+def _conversion_of(
+    tree: Node,
+    conversion: Conversion,
+    choices: Sequence[Sequence[MultiJoin]],
+    group_rule: GroupRule,
+) -> Conversion:
+    """That of the choice with most joins; ``conversion`` is that of all groups."""
     if len(conversion.multi_joins) < 2:
         return conversion
-    largest = max(conversion.multi_joins, key=lambda found: len(found.inputs))
-    reason = (
-        f"Spark allows one operator of this kind in a query, and group {largest.group} of "
-        f"{len(largest.inputs)} inputs is larger"
-    )
+    chosen = max(choices, key=lambda groups: sum(len(group.inputs) - 1 for group in groups))
+    if len(chosen) == len(conversion.multi_joins):
+        return conversion
+    numbers = {multi_join.group for multi_join in chosen}
+    reason = f"Spark allows one operator of this kind in a query, and {_shown(chosen)}"
     others = {
         join.handle
         for join, verdict in conversion.verdicts.items()
-        if verdict.group not in (None, largest.group)
+        if verdict.group is not None and verdict.group not in numbers
     }
     return two_step_convert(
         tree,
         lambda join: reason if join.handle in others else inner_join_of_streams(join),
         group_rule,
     )
+
+
+def _shown(chosen: Sequence[MultiJoin]) -> str:
+    if len(chosen) == 1:
+        return f"the group of {len(chosen[0].inputs)} inputs that it serves is no smaller"
+    counts = " and ".join(str(len(group.inputs)) for group in chosen)
+    return f"it serves the groups of {counts} inputs that a UNION ALL puts together"
+
+
+def _update_as_append(before: Mapping[str, str], after: Mapping[str, str], converted: Node) -> bool:
+    """Whether append mode gives what update mode would, which the operator does not run in alone.
+    Before 4.2 Spark takes no joins of streams in update mode; results that nothing above gathers
+    never change."""
+    if "update" not in after or "append" in {*before, *after}:
+        return False
+    return "update" not in before or not stateful_above(converted)
 
 
 def _reasons(conversion: Conversion) -> str:
@@ -146,13 +196,25 @@ def _rebuilt(
     read: ReadPlan, conversion: Conversion, rows: Mapping[str, int], options: Mapping[str, Any]
 ) -> Any:
     catalyst = read.spark.catalyst
+    tree = pruned(conversion.after)
 
-    def write_join(multi_join: MultiJoin) -> tuple[Any, Mapping[Any, Any]]:
-        frames = [catalyst.dataframe(writer.plan(node)) for node in multi_join.inputs]
-        joined = joined_frames(multi_join, frames, rows, options)
+    def frames(writer: PlanWriter, multi_join: MultiJoin) -> list[DataFrame]:
+        return [catalyst.dataframe(writer.plan(node)) for node in multi_join.inputs]
+
+    def write_join(multi_join: MultiJoin) -> Written:
+        joined = joined_frames(multi_join, frames(writer, multi_join), rows, options)
         plan = analyzed_plan(joined)
         return plan, result_columns(catalyst, multi_join, plan)
 
+    def write_joins(writer: PlanWriter) -> Any:
+        groups = {branch.multi_join: frames(writer, branch.multi_join) for branch in branches}
+        joined = joined_groups(groups, rows, options)
+        return write_union(catalyst, writer, union, branches, joined)
+
+    instead: dict[Node, Callable[[PlanWriter], Any]] = {}
+    if len(conversion.multi_joins) > 1:
+        union, branches = next(unions_of_joins(tree))
+        instead[union] = write_joins
     waits = bool(stateful_above(conversion.after))
-    writer = PlanWriter(read, write_join, passes_watermark=waits)
-    return writer.plan(pruned(conversion.after))
+    writer = PlanWriter(read, write_join, write_nodes=instead, passes_watermark=waits)
+    return writer.plan(tree)

@@ -24,20 +24,25 @@ class PlanWriter:
         *,
         write_stream: Callable[[Source], Written] | None = None,
         write_subquery: Callable[[ExpressionHandle], Any] | None = None,
+        write_nodes: Mapping[Node, Callable[["PlanWriter"], Any]] | None = None,
         passes_watermark: bool = False,
     ) -> None:
         """``write_stream``: what stands for a streaming source, by default itself.
-        ``write_subquery``: the plan of a subquery, by default as it was read."""
+        ``write_subquery``: the plan of a subquery, by default as it was read. ``write_nodes``:
+        nodes that are written otherwise, with all below them."""
         self._read = read
         self._catalyst = read.spark.catalyst
         self._write_join = write_join
         self._write_stream = write_stream
         self._write_subquery = write_subquery
+        self._write_nodes = write_nodes or {}
         self._passes_watermark = passes_watermark
         self._attributes: dict[Column, Any] = {}
 
     def plan(self, node: Node) -> Any:
         """Spark's plan for a node and all below it."""
+        if node in self._write_nodes:
+            return self._write_nodes[node](self)
         match node:
             case Source():
                 if self._write_stream is None or not node.is_streaming:
@@ -56,6 +61,10 @@ class PlanWriter:
             case Alias() | Other():
                 children = [self.plan(child) for child in node.inputs]
                 return self._catalyst.with_children(self._node(node.handle), children)
+
+    def define(self, attributes: Mapping[Column, Any]) -> None:
+        """Columns that the plan that was read lacks."""
+        self._attributes |= attributes
 
     def attribute(self, column: Column) -> Any:
         """The column as it stands in the plan that was read."""
@@ -126,35 +135,43 @@ class PlanWriter:
     def _multi_join(self, node: MultiJoin) -> Any:
         """Its result under the ids the columns had; keys made for the join end here."""
         result, columns = self._write_join(node)
-        plan = self._under_own_ids(result, columns)
-        timed = [c for c in node.columns if self._passes_watermark and self._is_timed(c)]
+        return self.with_watermark_of(node, self._under_own_ids(result, columns))
+
+    def with_watermark_of(self, node: MultiJoin, plan: Any) -> Any:
+        """The plan, which holds results of the join, with the watermark of its inputs, if that is
+        to be passed on."""
+        timed = list(filter(self.passes_watermark, node.columns))
         if not timed:
             return plan
         source = next(side for side in node.inputs if timed[0] in side.columns)
         only_time = Project(source, ((timed[0], timed[0]),))
         return with_watermark(self._catalyst, plan, self.plan(only_time), timed[0].name)
 
+    def passes_watermark(self, column: Column) -> bool:
+        """Whether the plan that was read has a watermark on it that is to be passed on."""
+        known = column in self._read.named or column in self._read.attributes
+        return (
+            self._passes_watermark
+            and known
+            and has_watermark(self._catalyst, self.attribute(column))
+        )
+
+    def renamed(self, value: Any, column: Column) -> Any:
+        """The value under the id and name of a column of the plan that was read."""
+        return self._catalyst.alias(
+            value,
+            column.name,
+            like=self.attribute(column),
+            keeps_metadata=self.passes_watermark(column),
+        )
+
     def _under_own_ids(self, plan: Any, columns: Mapping[Column, Any]) -> Any:
-        was = {
-            column: self.attribute(column)
+        own = [
+            self.renamed(columns[column], column)
             for column in columns
             if column in self._read.named or column in self._read.attributes
-        }
-        own = [
-            self._catalyst.alias(
-                columns[column],
-                column.name,
-                like=attribute,
-                keeps_metadata=self._passes_watermark and has_watermark(self._catalyst, attribute),
-            )
-            for column, attribute in was.items()
         ]
         return self._catalyst.project(own, plan)
-
-    def _is_timed(self, column: Column) -> bool:
-        """Whether the plan that was read has a watermark on it."""
-        known = column in self._read.named or column in self._read.attributes
-        return known and has_watermark(self._catalyst, self.attribute(column))
 
     def _original(self, handle: ExpressionHandle) -> Any:
         return self._read.spark.expression(handle)

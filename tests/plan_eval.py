@@ -54,6 +54,12 @@ def rows(node: Node, tables: Tables) -> list[Row]:
             ]
         case Alias():
             return rows(node.input, tables)
+        case Other(name="Union"):
+            return [
+                dict(zip(node.columns, (row[c] for c in child.columns), strict=True))
+                for child in node.inputs
+                for row in rows(child, tables)
+            ]
         case Other():
             # What stands for other operators: the distinct rows of the only input.
             (child,) = node.inputs

@@ -410,6 +410,39 @@ def test_one_operator_serves_all_groups_of_joins(
     assert sum(row[1] for row in answers[2]) > 20
 
 
+UNION = """
+WITH priced AS (SELECT c.seg, o.ok, o.price FROM cust c JOIN ord o ON o.ck = c.ck)
+SELECT seg AS what, ok + 1 AS ok, 100 div price AS v FROM priced WHERE price > 20
+UNION ALL (
+    SELECT note, o.ok, qty FROM line l JOIN ord o ON o.ok = l.ok WHERE qty + price < 40
+    UNION ALL SELECT seg, nk, k.ok FROM cust JOIN (SELECT ck, ok FROM ord) k USING (ck)
+)"""
+
+
+def test_one_operator_serves_the_groups_of_a_union(
+    spark: Any, files: dict[str, FileStream], tmp_path: Path
+):
+    """What one branch computes would fail for rows of another, which have nulls and zeros there."""
+    query = streaming_sql(spark, UNION, strict=True, buckets=2)
+    assert query.schema == spark.sql(UNION).schema
+    explained = query.explain_multiway()
+    assert all(f"join {number}:" in explained for number in (1, 2, 3))
+    assert_appends(query, UNION.replace(" div ", " // "), files, tmp_path)
+
+
+def test_groups_that_one_operator_does_not_serve_say_why(spark: Any):
+    """Two joins in a union are more than one of three inputs beside it; one alone is not."""
+    two = "SELECT c.ck FROM cust c JOIN ord o ON c.ck = o.ck"
+    three = f"{two} JOIN line l ON l.ok = o.ok"
+    beside = f"SELECT u.ck FROM ({two} UNION ALL {two}) u JOIN ord p ON u.ck = p.ck"
+    query = streaming_sql(spark, f"{beside} UNION ALL SELECT nk FROM cust")
+    assert query.is_converted
+    assert "the groups of 2 and 2 inputs that a UNION ALL puts together" in query.note
+    assert query.note in query.explain_multiway()
+    query = streaming_sql(spark, f"{three} UNION ALL SELECT DISTINCT ck FROM ({two})")
+    assert "the group of 3 inputs that it serves is no smaller" in query.note
+
+
 def so_far(files: dict[str, FileStream], count: int, sql: str) -> list[tuple[Any, ...]]:
     """DuckDB's answer over the first files of each stream."""
     with duckdb.connect() as db:

@@ -1,0 +1,53 @@
+"""A UNION ALL of multi-way joins, written over the one operator that serves them all."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from joins.plan.conditions import Column, substitute
+from joins.plan.join_tree import Other
+from joins.plan.united import Branch
+from spark_integration.catalyst import Catalyst, analyzed_plan
+from spark_integration.plan_writer import PlanWriter
+from spark_integration.several_joins import GROUP, rows_column
+
+
+def write_union(
+    catalyst: Catalyst,
+    writer: PlanWriter,
+    union: Other,
+    branches: Sequence[Branch],
+    joined: DataFrame,
+) -> Any:
+    """The plan of the union. ``joined``: the results of ``join_together``, in the order of the
+    branches. Each row is computed as its own branch says; what others say is not evaluated."""
+    numbers = range(len(branches))
+    flat = joined.select(
+        *((F.col(GROUP) == number).alias(f"is_{number}") for number in numbers),
+        *(f"{rows_column(number)}.*" for number in numbers),
+    )
+    plan = analyzed_plan(flat)
+    attributes = catalyst.output_attributes(plan)
+    is_of, parts = attributes[: len(branches)], iter(attributes[len(branches) :])
+    values = []
+    for number, branch in enumerate(branches):
+        # Two branches may hold columns of one id, and the union has those of its first input.
+        own = {c: Column(f"{c.name} of {number}", c.number) for c in branch.multi_join.columns}
+        writer.define({column: next(parts) for column in own.values()})
+        values.append([writer.expression(substitute(v, own)) for v in branch.values.values()])
+        if branch.condition is not None:
+            condition = writer.expression(substitute(branch.condition, own))
+            of_others = catalyst.operator("NOT", is_of[number])
+            plan = catalyst.filter(catalyst.choice(is_of[number], condition, of_others), plan)
+    columns = []
+    for column, of_branches in zip(union.columns, zip(*values, strict=True), strict=True):
+        *others, chosen = of_branches
+        for is_own, value in reversed(list(zip(is_of, others, strict=False))):
+            chosen = catalyst.choice(is_own, value, chosen)
+        columns.append(writer.renamed(chosen, column))
+    plan = catalyst.project(columns, plan)
+    if any(map(writer.passes_watermark, union.columns)):
+        return writer.with_watermark_of(branches[0].multi_join, plan)
+    return plan
