@@ -9,8 +9,9 @@ import pyarrow as pa
 
 from joins.graph_spec import GraphSpec
 from joins.how import check_tree, inner_joins
-from joins.join_types import Tree, nullable_streams, products, shown_streams, takes_back
-from joins.spec import JoinSpec, joined_schema
+from joins.join_types import Tree, products, takes_back
+from joins.spec import JoinSpec
+from joins.tree_rows import shown_in_order, tree_rows
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.null_safe_store import null_safe_schema
 from lsmstate.store import StreamSchema
@@ -61,22 +62,13 @@ class ChangeSpec:
     def output_schema(self) -> pa.Schema:
         """The columns of the streams that are shown, after the operation if there is one; null
         where an outer join has no row of the stream."""
-        joined = joined_schema({name: self.streams[name] for name in self.shown})
-        may_be_null = nullable_streams(self.tree)
-        owners = [name for name in self.shown for _ in self.streams[name]]
-        fields = [
-            field.with_nullable(field.nullable or owner in may_be_null)
-            for field, owner in zip(joined, owners, strict=True)
-        ]
-        if self.emits_changes:
-            return with_operation(fields)
-        return pa.schema(fields)
+        rows = tree_rows(self.tree, self.streams)
+        return with_operation(rows) if self.emits_changes else rows
 
     @cached_property
     def shown(self) -> tuple[str, ...]:
         """The streams that have columns in a result, in the streams' order."""
-        shown = set(shown_streams(self.tree))
-        return tuple(name for name in self.streams if name in shown)
+        return shown_in_order(self.tree, self.streams)
 
     @cached_property
     def stream_schemas(self) -> tuple[StreamSchema, ...]:

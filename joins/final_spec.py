@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from joins.event_time import EventTime, Retention, is_between_times
 from joins.graph_spec import GraphSpec, Index
-from joins.join_types import Tree, bound_text, joins_of, nullable_streams, shown_streams
+from joins.join_types import Tree, bound_text, joins_of
 from joins.rooted_joins import Reach, RootedJoins, reaches, rooted_joins
-from joins.spec import joined_schema
+from joins.tree_rows import shown_in_order, tree_rows
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.store import StreamSchema
 
@@ -98,22 +98,12 @@ class FinalSpec:
     @cached_property
     def shown(self) -> tuple[str, ...]:
         """The streams that have columns in a result, in the streams' order."""
-        shown = set(shown_streams(self.tree))
-        return tuple(name for name in self.streams if name in shown)
+        return shown_in_order(self.tree, self.streams)
 
     @cached_property
     def output_schema(self) -> pa.Schema:
         """The columns of the streams that are shown; null where a result has no row of one."""
-        rows = {
-            name: pa.schema(list(self.streams[name])[: self.graph.shown[name]])
-            for name in self.shown
-        }
-        may_be_null = nullable_streams(self.tree)
-        owners = [name for name, schema in rows.items() for _ in schema]
-        return pa.schema(
-            field.with_nullable(field.nullable or owner in may_be_null)
-            for field, owner in zip(joined_schema(rows), owners, strict=True)
-        )
+        return tree_rows(self.tree, self.graph.shown_rows)
 
     @cached_property
     def stream_schemas(self) -> tuple[StreamSchema, ...]:

@@ -83,8 +83,12 @@ class GraphSpec:
     @cached_property
     def output_schema(self) -> pa.Schema:
         """The shown columns of all streams, in the streams' order."""
-        shown = {name: pa.schema(list(s)[: self.shown[name]]) for name, s in self.streams.items()}
-        return joined_schema(shown)
+        return joined_schema(self.shown_rows)
+
+    @cached_property
+    def shown_rows(self) -> Mapping[str, pa.Schema]:
+        """The columns of each stream that are part of a result."""
+        return {name: pa.schema(list(s)[: self.shown[name]]) for name, s in self.streams.items()}
 
     @cached_property
     def indexes(self) -> tuple[Index, ...]:

@@ -89,10 +89,8 @@ def _ticks(column: pa.Array, unit: str) -> npt.NDArray[np.int64]:
 
 def result_columns(spec: JoinSpec | GraphSpec) -> Mapping[Column, str]:
     """What the columns of the streams are called in the result."""
-    shown = {
-        name: schema.names[: spec.shown[name]] if isinstance(spec, GraphSpec) else schema.names
-        for name, schema in spec.streams.items()
-    }
+    rows = spec.shown_rows if isinstance(spec, GraphSpec) else spec.streams
+    shown = {name: schema.names for name, schema in rows.items()}
     names = output_names(shown)
     return {
         Column(stream, column): found

@@ -1,17 +1,18 @@
 """ChangeJoin against DuckDB after every batch: any types, any changes, any restart."""
 
 import random
-import tempfile
 from collections import Counter
 from contextlib import closing
+from functools import partial
 
 import duckdb
 import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
+from changing_cases import check_changes, random_batches
 from hypothesis import given, settings
 from join_cases import FAMILIES, PAYLOADS, PIECES, QUICK, attempt
-from oracle import counted, joined_tree
+from oracle import joined_tree
 from test_umjoin import WatchedStore
 
 from joins.change_spec import ChangeSpec
@@ -46,21 +47,6 @@ def random_tree(rng, names, columns):
     return Join(rng.choice(list(SQL_NAMES)), *sides, tuple(comparisons))
 
 
-def random_changes(rng, pools, live, is_changelog, most):
-    """A batch of (operation, row), and what lives after it."""
-    live, batch = list(live), []
-    for _ in range(rng.randint(0, 5)):
-        if is_changelog and live and rng.random() < 0.45:
-            batch.append((rng.choice(["-U", "-D"]), live.pop(rng.randrange(len(live)))))
-        elif len(live) < most:
-            row = tuple(rng.choice(pool) for pool in pools)
-            live.append(row)
-            batch.append((rng.choice(["+I", "+U"]), row))
-    if rng.random() < 0.3:
-        rng.shuffle(batch)  # rows of a batch have no order
-    return batch, live
-
-
 @st.composite
 def changing_joins(draw):
     """A spec, and batches of (stream, changes, all that lives after them)."""
@@ -82,63 +68,15 @@ def changing_joins(draw):
     operations = {name: "op" for name in names if rng.random() < 0.6}
     tree = random_tree(rng, rng.sample(names, len(names)), keys)
     spec = ChangeSpec.of(JoinSpec.create(streams, keys), tree, "changes", operations)
-    live = {name: [] for name in names}
-    batches = []
-    for _ in range(rng.randint(3, 12)):
-        name = rng.choice(names)
-        most = MOST_ROWS[len(names)]
-        batch, after = random_changes(rng, pools[name], live[name], name in operations, most)
-        live = {**live, name: after}
-        batches.append((name, batch, live))
-    return spec, batches, rng.random() < 0.4
-
-
-def table_of(schema, rows):
-    columns = [pa.array([row[c] for row in rows], kind) for c, kind in enumerate(schema.types)]
-    return pa.table(columns, schema=schema)
-
-
-def batch_of(spec, name, changes):
-    """As it arrives: with its operation column where it has one."""
-    table = table_of(spec.streams[name], [row for _, row in changes])
-    if name in spec.operations:
-        operations = pa.array([operation for operation, _ in changes], pa.string())
-        table = table.add_column(len(changes) % table.num_columns, "op", operations)
-    batches = table.combine_chunks().to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
-
-
-def apply(shown, pieces):
-    """Follow a changelog: what is taken back must be there."""
-    for piece in pieces:
-        assert piece.num_rows > 0
-        (operation,) = set(piece.column("op").to_pylist())
-        rows = counted([piece.select(range(1, piece.num_columns))])
-        if OPERATIONS[operation]:
-            shown.update(rows)
-        else:
-            assert rows <= shown, "a result is taken back that was never there"
-            shown.subtract(rows)
+    arriving = [rng.choice(names) for _ in range(rng.randint(3, 12))]
+    batches = random_batches(rng, arriving, pools, operations, MOST_ROWS[len(names)])
+    return spec, list(batches), rng.random() < 0.4
 
 
 def check(case, backend, piece_bytes):
-    spec, batches, restarts = case
-    shown = Counter()
-    with tempfile.TemporaryDirectory() as directory, duckdb.connect(config={"threads": 1}) as db:
-        store = pointer = None
-        for number, (name, changes, live) in enumerate(batches):
-            if store is None or restarts:
-                if store is not None:
-                    pointer = store.commit()
-                    store.close()
-                store = attempt(directory, spec, backend, number, pointer)
-                join = ChangeJoin(spec, store, piece_bytes, unmatched="error")
-            pieces = list(join.process(name, batch_of(spec, name, changes)))
-            assert all(piece.schema == spec.output_schema for piece in pieces)
-            apply(shown, pieces)
-            tables = {n: table_of(spec.streams[n], rows) for n, rows in live.items()}
-            assert +shown == joined_tree(db, spec, tables), str(spec.tree)
-        store.close()
+    with duckdb.connect(config={"threads": 1}) as db:
+        expected = partial(joined_tree, db)
+        check_changes(case, ChangeJoin, expected, backend, piece_bytes)
 
 
 @settings(QUICK, max_examples=30)

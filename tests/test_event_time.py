@@ -111,6 +111,18 @@ def watermark_before(rows, names, rng):
     return (EPOCH + timedelta(minutes=min(times) - back, microseconds=-1)).replace(tzinfo=UTC)
 
 
+def arrivals(rows, rng):
+    """The rows in batches of one stream: (stream, batch, how many rows have come with it)."""
+    at = 0
+    while at < len(rows):
+        name = rows[at][0]
+        _, run = next(itertools.groupby(rows[at:], key=lambda found: found[0]))
+        mine = [row for _, row in run]
+        mine = mine[: rng.randint(1, len(mine))]
+        at += len(mine)
+        yield name, mine, at
+
+
 def check_like_duckdb(case, backend):
     schemas, on, rows, rng, restarts = case
     names = list(schemas)
@@ -124,14 +136,8 @@ def check_like_duckdb(case, backend):
             )
 
         join = opened()
-        at = 0
-        while at < len(rows):
-            name = rows[at][0]
-            _, run = next(itertools.groupby(rows[at:], key=lambda found: found[0]))
-            mine = [row for _, row in run]
-            mine = mine[: rng.randint(1, len(mine))]
+        for name, mine, at in arrivals(rows, rng):
             found += numbers_of(join.process(name, batch_of(schemas[name], mine)), names)
-            at += len(mine)
             watermark = watermark_before(rows[at:], names, rng)
             if watermark is not None:
                 join.advance(watermark)

@@ -1,6 +1,5 @@
 """emit="final" against DuckDB: outer, semi and anti joins whose results come once, for good."""
 
-import itertools
 import random
 import tempfile
 from collections import Counter
@@ -12,7 +11,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from join_cases import PIECES, QUICK
-from test_event_time import EPOCH, SCHEMA, batch_of, numbers_of, schema_of, watermark_before
+from test_event_time import (
+    EPOCH,
+    SCHEMA,
+    arrivals,
+    batch_of,
+    numbers_of,
+    schema_of,
+    watermark_before,
+)
 
 from joins.join_types import SQL_NAMES
 from lsmstate.errors import InvalidArgumentError
@@ -116,14 +123,8 @@ def check(case, backend, piece_bytes):
     restarts = rng.choice([0, 0.5, 1])
     with tempfile.TemporaryDirectory() as home:
         join = opened(schemas, text, home, backend, piece_bytes)
-        at = 0
-        while at < len(rows):
-            name = rows[at][0]
-            _, run = next(itertools.groupby(rows[at:], key=lambda found: found[0]))
-            mine = [row for _, row in run]
-            mine = mine[: rng.randint(1, len(mine))]
+        for name, mine, at in arrivals(rows, rng):
             found += numbers_of(join.process(name, batch_of(schemas[name], mine)), shown)
-            at += len(mine)
             watermark = watermark_before(rows[at:], names, rng)
             if watermark is not None:
                 found += numbers_of(join.advance(watermark), shown)

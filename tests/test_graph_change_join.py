@@ -1,16 +1,14 @@
 """GraphChangeJoin against DuckDB after every batch: changelogs joined by several keys."""
 
 import random
-import tempfile
-from collections import Counter
 
 import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
+from changing_cases import check_changes, random_batches
 from hypothesis import given, settings
-from join_cases import PIECES, QUICK, attempt
+from join_cases import PIECES, QUICK
 from oracle import joined_graph
-from test_change_join import apply, batch_of, random_changes, table_of
 from test_graph_join import MOST_ROWS, random_graph
 
 from joins.change_spec import GraphChangeSpec
@@ -27,35 +25,19 @@ def changing_graphs(draw):
     names = list(graph.streams)
     operations = {name: "op" for name in names if rng.random() < 0.7}
     spec = GraphChangeSpec.of(graph, "changes", operations)
-    live = {name: [] for name in names}
-    batches = []
-    for number in range(len(names) + rng.randint(2, 8)):
-        name = names[number] if number < len(names) else rng.choice(names)
-        most = MOST_ROWS[len(names)]
-        batch, after = random_changes(rng, pools[name], live[name], name in operations, most)
-        live = {**live, name: after}
-        batches.append((name, batch, live))
-    return spec, batches, rng.random() < 0.4
+    arriving = names + [rng.choice(names) for _ in range(rng.randint(2, 8))]
+    batches = random_batches(rng, arriving, pools, operations, MOST_ROWS[len(names)])
+    return spec, list(batches), rng.random() < 0.4
 
 
 def check(case, backend, piece_bytes):
-    spec, batches, restarts = case
-    shown = Counter()
-    with tempfile.TemporaryDirectory() as directory:
-        store = pointer = None
-        for number, (name, changes, live) in enumerate(batches):
-            if store is None or restarts:
-                if store is not None:
-                    pointer = store.commit()
-                    store.close()
-                store = attempt(directory, spec, backend, number, pointer)
-                join = GraphChangeJoin(spec, store, piece_bytes, unmatched="error")
-            pieces = list(join.process(name, batch_of(spec, name, changes)))
-            assert all(piece.schema == spec.output_schema for piece in pieces)
-            apply(shown, pieces)
-            tables = {n: table_of(spec.streams[n], rows) for n, rows in live.items()}
-            assert +shown == joined_graph(spec.graph, tables)
-        store.close()
+    check_changes(
+        case,
+        GraphChangeJoin,
+        lambda spec, tables: joined_graph(spec.graph, tables),
+        backend,
+        piece_bytes,
+    )
 
 
 @settings(QUICK, max_examples=15)

@@ -1,17 +1,16 @@
 """Left, semi and anti joins by several keys against DuckDB, after every batch."""
 
 import random
-import tempfile
-from collections import Counter
+from functools import partial
 
 import duckdb
 import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
+from changing_cases import check_changes, random_batches, table_of
 from hypothesis import given, settings
-from join_cases import PIECES, QUICK, attempt
+from join_cases import PIECES, QUICK
 from oracle import counted
-from test_change_join import apply, batch_of, random_changes, table_of
 
 from joins.graph_spec import GraphSpec
 from joins.how import typed_condition
@@ -53,16 +52,10 @@ def random_case(rng):
         if typed.tree is not None:
             break
     spec = RootedChangeSpec.of(graph, typed.tree, "changes", operations)
-    live = {name: [] for name in names}
-    batches = []
-    for _ in range(rng.randint(4, 12)):
-        name = rng.choice(names)
-        batch, after = random_changes(
-            rng, POOLS, live[name], name in operations, MOST[len(names) - 1]
-        )
-        live = {**live, name: after}
-        batches.append((name, batch, live))
-    return spec, batches, rng.random() < 0.5
+    arriving = [rng.choice(names) for _ in range(rng.randint(4, 12))]
+    pools = dict.fromkeys(names, POOLS)
+    batches = random_batches(rng, arriving, pools, operations, MOST[len(names) - 1])
+    return spec, list(batches), rng.random() < 0.5
 
 
 @st.composite
@@ -70,34 +63,19 @@ def changing_joins(draw):
     return random_case(random.Random(draw(st.integers(0, 2**32))))
 
 
-def by_duckdb(db, spec, live):
-    for name, rows in live.items():
-        db.register("arrow", table_of(ROWS, rows))
+def by_duckdb(db, spec, tables):
+    for name, table in tables.items():
+        db.register("arrow", table)
         db.execute(f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM arrow")
     sql = str(spec.tree).replace("LEFT SEMI", "SEMI").replace("LEFT ANTI", "ANTI")
     columns = ", ".join(f"{name}.{column}" for name in spec.shown for column in ROWS.names)
     found = db.execute(f"SELECT {columns} FROM {sql}").fetchall()
-    schema = pa.schema(list(spec.output_schema)[1:])
-    return counted(table_of(schema, found).to_batches())
+    return counted(table_of(spec.rows_schema, found).to_batches())
 
 
 def check(case, backend, piece_bytes):
-    spec, batches, restarts = case
-    shown = Counter()
-    with tempfile.TemporaryDirectory() as directory, duckdb.connect(config={"threads": 1}) as db:
-        store = pointer = None
-        for number, (name, changes, live) in enumerate(batches):
-            if store is None or restarts:
-                if store is not None:
-                    pointer = store.commit()
-                    store.close()
-                store = attempt(directory, spec, backend, number, pointer)
-                join = RootedChangeJoin(spec, store, piece_bytes, unmatched="error")
-            pieces = list(join.process(name, batch_of(spec, name, changes)))
-            assert all(piece.schema == spec.output_schema for piece in pieces)
-            apply(shown, pieces)
-            assert +shown == by_duckdb(db, spec, live), str(spec.tree)
-        store.close()
+    with duckdb.connect(config={"threads": 1}) as db:
+        check_changes(case, RootedChangeJoin, partial(by_duckdb, db), backend, piece_bytes)
 
 
 @settings(QUICK, max_examples=10)

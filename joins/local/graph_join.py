@@ -54,10 +54,7 @@ class GraphJoin:
         self._piece_bytes = piece_bytes
         self._codecs: dict[tuple[int, ...], KeyCodec] = {}
         self._least_bytes = {name: least_row_bytes(schema) for name, schema in spec.streams.items()}
-        shown = [
-            pa.schema(list(schema)[: spec.shown[name]]) for name, schema in spec.streams.items()
-        ]
-        self._gatherer = Gatherer(shown, spec.output_schema)
+        self._gatherer = Gatherer(list(spec.shown_rows.values()), spec.output_schema)
         self._probe_order = probe_order or ProbeOrder()
         self._unfinished: Results | None = None
 

@@ -46,8 +46,7 @@ class RootedSearch:
         self._graph = graph
         self._joins = joins
         self._shown = {name: graph.shown[name] for name in shown}
-        rows = [pa.schema(list(graph.streams[name])[:count]) for name, count in self._shown.items()]
-        self._gatherer = Gatherer(rows, output)
+        self._gatherer = Gatherer([graph.shown_rows[name] for name in shown], output)
         self._piece_bytes = piece_bytes
         self._unmatched_only = unmatched_only
         self._all = tuple(indexes)
