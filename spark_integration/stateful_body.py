@@ -8,8 +8,9 @@ closed early leaves the previous pointer in place.
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyspark.sql.streaming.state import GroupState
@@ -70,13 +71,17 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
                     batches = watch.passing(batches)
                 if watch is not None and plan.skew == SPREAD and watch.last_batch is not None:
                     Routes.of(run).check_is_known(watch.last_batch, run.batch_id)
+                waiting: list[_Frame] = []
                 with lent(store, bucket, measured.fan_out) as borrowed:
                     for rows in checked_results(function, bucket, batches, borrowed):
                         measured.rows_out += rows.num_rows
                         for piece in cut(rows, _RESULT_BYTES):
-                            payload = _payload(piece)
-                            yield _frame(piece.num_rows, payload)
-                            yield from pacer.passed(run, len(payload))
+                            waiting.append(_Frame(piece.num_rows, _payload(piece)))
+                            if pacer.is_due(run, len(waiting[-1].payload)):
+                                yield _results(waiting, nothing=run.flush_rows)
+                                waiting.clear()
+                if waiting:
+                    yield _results(waiting)
                 measured.rows_out -= bucket.tally.ticks
                 measured.late_rows = bucket.tally.late_rows
                 if watch is not None:
@@ -85,7 +90,7 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
                 measured.unmatched_retractions = bucket.tally.unmatched_retractions
                 pointer = measured.commit(store)
                 hottest = None if watch is None else watch.hottest()
-                yield _frame(metrics=measured.result(store).values(), hottest=hottest)
+                yield _metrics(measured.result(store).values(), hottest)
         give_back()
         write_pointer(state, pointer)
         if plan.watches_time:
@@ -99,29 +104,51 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
     return call
 
 
+class _Frame(NamedTuple):
+    """A piece of the results, as it travels."""
+
+    rows: int
+    payload: bytes
+
+
 class _Pacer:
-    """Makes Spark's worker hand over its results before they fill its memory.
+    """Says when Spark's worker has to hand over its results, or they would fill its memory.
 
     The worker collects results until their row count passes maxRecordsPerBatch, whatever their
     size, and over all buckets of a task. After every few MiB of payload it is therefore given
-    that many rows of nulls, which the plan drops right above.
+    that many rows of nulls more, which the plan drops right above.
     """
 
     def __init__(self) -> None:
         self._task = -1
         self._pending = 0
-        self._nulls = pd.DataFrame()
 
-    def passed(self, run: TaskRun, payload_bytes: int) -> Iterator[pd.DataFrame]:
+    def is_due(self, run: TaskRun, payload_bytes: int) -> bool:
+        """Whether that much more is enough; the count then starts again."""
         if run.task_attempt_id != self._task:
             self._task, self._pending = run.task_attempt_id, 0
         self._pending += payload_bytes
-        if self._pending >= _PENDING_BYTES:
-            self._pending = 0
-            if len(self._nulls) != run.flush_rows + 1:
-                nothing = [None] * (run.flush_rows + 1)
-                self._nulls = pd.DataFrame(dict.fromkeys(_COLUMNS, nothing), dtype=object)
-            yield self._nulls
+        if self._pending < _PENDING_BYTES:
+            return False
+        self._pending = 0
+        return True
+
+
+def _results(frames: list[_Frame], nothing: int = 0) -> pd.DataFrame:
+    """The frames, and that many rows of nulls more.
+
+    One array of objects whose first cell is no null: what Spark's worker does with a result then
+    takes a third of the time that it takes for a frame each and the nulls.
+    """
+    cells = np.full((len(frames) + nothing, len(_COLUMNS)), None, dtype=object)
+    for i, frame in enumerate(frames):
+        cells[i, :2] = frame
+    return pd.DataFrame(cells, columns=_COLUMNS)
+
+
+def _metrics(numbers: list[int], hottest: str | None) -> pd.DataFrame:
+    """The row that a bucket reports of itself."""
+    return pd.DataFrame([(None, None, numbers, hottest)], columns=_COLUMNS, dtype=object)
 
 
 def _batches(plan: StatefulPlan, spool: FrameSpool, measured: CallMetrics) -> Iterator[InputBatch]:
@@ -144,13 +171,3 @@ def _keep(watch: KeyWatch, plan: StatefulPlan, run: TaskRun) -> None:
 
 def _payload(rows: pa.RecordBatch) -> bytes:
     return bytes(rows.serialize().to_pybytes())
-
-
-def _frame(
-    rows: int | None = None,
-    payload: bytes | None = None,
-    metrics: list[int] | None = None,
-    hottest: str | None = None,
-) -> pd.DataFrame:
-    values = [[rows], [payload], [metrics], [hottest]]
-    return pd.DataFrame(dict(zip(_COLUMNS, values, strict=True)), dtype=object)

@@ -71,7 +71,10 @@ def stateful_operator(
             plan.output_mode,
             "EventTimeTimeout" if plan.watches_time else "NoTimeout",
         )
-    payloads = metrics.observe(results).where("payload IS NOT NULL").select("rows", "payload")
+    # The rows that only make the worker hand its results over are many: the observation of some
+    # sixty aggregates must not see them.
+    told = results.where("payload IS NOT NULL OR metrics IS NOT NULL")
+    payloads = metrics.observe(told).where("payload IS NOT NULL").select("rows", "payload")
     return _unpacked(payloads, plan, output)
 
 
