@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
+from textwrap import indent
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
@@ -17,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from joins.plan.conditions import Column
-from joins.plan.explain import draw
+from joins.plan.explain import draw, explain
 from joins.plan.join_tree import (
     Join,
     MultiJoin,
@@ -28,7 +29,7 @@ from joins.plan.join_tree import (
     parents_first,
 )
 from joins.plan.prune import pruned
-from joins.plan.tsc import two_step_convert
+from joins.plan.tsc import Conversion, inner_join_of_streams, two_step_convert
 from spark_integration.catalyst import Catalyst
 from spark_integration.convert import largest_group
 from spark_integration.group_join import input_names, joined_frames, joined_groups
@@ -54,6 +55,8 @@ class Part:
     read: ReadPlan
     tree: Node
     subqueries: Mapping[ExpressionHandle, "Part"]
+    conversion: Conversion | None = None
+    """What made ``tree`` of the one that was read; None if it is that."""
 
     def all(self) -> list["Part"]:
         return [self, *(part for below in self.subqueries.values() for part in below.all())]
@@ -121,6 +124,16 @@ class Fragments:
         analyzed = [self.catalyst.analyzed(frame) for frame in plans]
         attributes = list(map(self.catalyst.output_attributes, analyzed))
         return self.catalyst.dataframe(self._rest(self.part, analyzed, attributes))
+
+    def explained(self) -> str:
+        """The plans of the query and of its subqueries before and after, what became of each join,
+        and what is streamed."""
+        lines = []
+        for number, part in enumerate(self.part.all()):
+            assert part.conversion is not None, "a part that was not converted"
+            lines += [f"Subquery {number}" if number else "Query"]
+            lines += [indent(explain(part.conversion), "  ")]
+        return "\n".join([*lines, *(f"Fragment: {fragment.name}" for fragment in self.all)])
 
     def _rest(self, part: Part, plans: Sequence[Any], attributes: Sequence[list[Any]]) -> Any:
         def fragment(number: int, columns: Sequence[Column]) -> Written:
@@ -197,8 +210,9 @@ def _part(catalyst: Catalyst, plan: Any) -> Part:
 
 def _with_groups(part: Part) -> Part:
     """The part with all groups of joins merged, also those of its subqueries."""
-    tree = pruned(two_step_convert(part.tree, group_rule=_only_grows).after)
-    return Part(part.read, tree, {h: _with_groups(p) for h, p in part.subqueries.items()})
+    conversion = two_step_convert(part.tree, group_rule=_only_grows)
+    below = {handle: _with_groups(own) for handle, own in part.subqueries.items()}
+    return Part(part.read, pruned(conversion.after), below, conversion)
 
 
 def _with_largest_group(part: Part) -> Part:
@@ -210,12 +224,22 @@ def _with_largest_group(part: Part) -> Part:
     largest = max(sizes, key=lambda found: sizes[found])
 
     def rebuilt(below: Part) -> Part:
-        tree = below.tree
         if below is largest:
-            tree = pruned(largest_group(tree, _only_grows).after)
-        return Part(below.read, tree, {h: rebuilt(p) for h, p in below.subqueries.items()})
+            conversion = largest_group(below.tree, _only_grows)
+        else:
+            conversion = two_step_convert(below.tree, _none_beside_the_largest)
+        own = {handle: rebuilt(subquery) for handle, subquery in below.subqueries.items()}
+        return Part(below.read, pruned(conversion.after), own, conversion)
 
     return rebuilt(part)
+
+
+def _none_beside_the_largest(join: Join) -> str:
+    """The membership rule of plans beside the one with the largest group."""
+    return inner_join_of_streams(join) or (
+        "these inputs or options fit one group only, and that of another part of the query is no "
+        "smaller"
+    )
 
 
 def _only_grows(multi_join: MultiJoin) -> str | None:

@@ -7,6 +7,7 @@ reads nothing later, so its answer is the same.
 
 import json
 from collections.abc import Callable, Mapping
+from textwrap import indent
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -52,11 +53,12 @@ class StagedQuery:
         return tuple(fragment.name for fragment in self._fragments.all)
 
     def explain_multiway(self) -> str:
-        """The fragments, and how the operator among them works: keys, indexes, shares."""
-        lines = [f"fragment {name}" for name in self.fragments]
-        if self._fragments.joined is not None:
-            lines += explain_join(self._fragments.joined).splitlines()
-        return "\n".join(lines)
+        """The plans of the query and of its subqueries before and after, why each join was or was
+        not merged, the fragments, and how the operator works: keys, indexes, shares."""
+        text = self._fragments.explained()
+        if self._fragments.joined is None:
+            return text
+        return f"{text}\nOperator\n{indent(explain_join(self._fragments.joined), '  ')}"
 
     def start(
         self, answer: Answer | None = None, *, trigger: Mapping[str, Any] | None = None

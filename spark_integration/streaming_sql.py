@@ -17,6 +17,7 @@ from lsmstate.errors import InvalidArgumentError
 from spark_integration.catalyst import Catalyst, is_classic
 from spark_integration.connect_sql import UnreadTextError, convert_text
 from spark_integration.convert import Converted, convert
+from spark_integration.keys import quiet_query_log
 from spark_integration.staged import StagedQuery
 
 _log = logging.getLogger("lsmstate")
@@ -125,9 +126,10 @@ def streaming_sql(
     catalyst = Catalyst(spark)
     df, refusal = None, ""
     try:
-        df = spark.sql(sql)
-    except AnalysisException as error:
         # A stream in a subquery is refused here, and may be answered in staged mode.
+        with quiet_query_log():
+            df = spark.sql(sql)
+    except AnalysisException as error:
         if not catalyst.is_stream_of_known_columns(catalyst.parsed(sql)):
             raise
         refusal = str(error).splitlines()[0]

@@ -24,6 +24,7 @@ SQL = """SELECT A.k, b.day AS later, a.price * 2 + b.price
 UNCONVERTED = {
     "sql with a subquery": "SELECT a.k FROM a JOIN (SELECT k FROM b) b ON a.k = b.k",
     "sql with an outer join": "SELECT a.k FROM a LEFT JOIN b ON a.k = b.k",
+    "sql with a natural join": "SELECT k FROM a NATURAL JOIN b",
     "sql that sqlglot does not read": "SELECT a.k FROM a JOIN b ON a.k = b.k WHERE a.k !> 3",
     "sql of one stream": "SELECT k FROM a",
 }
@@ -78,6 +79,9 @@ class Client:
         run_to_end(query, self.home / "sql-checkpoint", self.home / "sql-out")
         for step, sql in UNCONVERTED.items():
             self.seen[step] = streaming_sql(self.spark, sql, **state).note
+        self.spark.conf.set("spark.sql.debug.maxToStringFields", "2")
+        self.seen["sql of a plan that is cut"] = streaming_sql(self.spark, SQL, **state).note
+        self.spark.conf.unset("spark.sql.debug.maxToStringFields")
         self.seen["sql without state_dir"] = streaming_sql(self.spark, SQL).note
 
     def writer(self, joined: Any, checkpoint: str) -> Any:

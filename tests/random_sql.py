@@ -74,12 +74,24 @@ class RandomQuery:
         return Decimal(number) if kind.startswith("DECIMAL") else number
 
     def _query(self) -> str:
+        if self.rng.random() < 0.2:
+            kinds = self.rng.choices(["number", "text", "date"], k=self.rng.randint(1, 3))
+            query = " UNION ALL ".join(self._one(kinds) for _ in range(self.rng.randint(2, 3)))
+        else:
+            query = self._one()
+        ctes = ", ".join(f"{name} AS ({sql})" for name, (sql, _) in self._ctes.items())
+        return (f"WITH {ctes} " if ctes else "") + query
+
+    def _one(self, kinds: list[str] | None = None) -> str:
+        """A query without WITH; the kinds of its columns, or any."""
         inputs = [self.rng.choice(list(self.tables)) for _ in range(self.rng.randint(2, 4))]
         sources = [self._source(table, depth=0) for table in inputs]
         joined, values = self._joined(sources)
-        select = self._select(values)
-        ctes = ", ".join(f"{name} AS ({sql})" for name, (sql, _) in self._ctes.items())
-        return (f"WITH {ctes} " if ctes else "") + select.replace("<from>", joined)
+        if kinds is not None:
+            shown = [self._of(kind, values).text for kind in kinds]
+            columns = ", ".join(f"{text} AS v{place}" for place, text in enumerate(shown))
+            return f"SELECT {columns} {joined}"
+        return self._select(values).replace("<from>", joined)
 
     def _select(self, values: list[Value]) -> str:
         if self.rng.random() < 0.2:

@@ -16,18 +16,22 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.sql import functions as F
 from random_sql import RandomQuery
 from spark_streams import FileStream, pieces
 from sql_answers import views
 
-from joins.plan.join_tree import MultiJoin, Source
+from joins.plan.join_tree import MultiJoin, Node, Source
 from joins.plan.prune import pruned
+from joins.plan.united import unions_of_joins
 from lsmstate.spark import streaming_sql
 from spark_integration.catalyst import Catalyst
-from spark_integration.convert import largest_group
+from spark_integration.convert import groups_of_one_operator
 from spark_integration.group_join import _key_places, result_columns
 from spark_integration.plan_reader import read_plan
 from spark_integration.plan_writer import PlanWriter, Written
+from spark_integration.several_joins import GROUP, rows_column
+from spark_integration.united_joins import write_union
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions")]
 
@@ -80,15 +84,16 @@ def converted_in_batch(spark: Any, streams: Mapping[str, FileStream], sql: str) 
     """The converted plan with batch tables for its streams, and Spark's joins for ours."""
     catalyst = Catalyst(spark)
     read = read_plan(catalyst, catalyst.parsed(sql))
-    conversion = largest_group(read.tree)
+    conversion = groups_of_one_operator(read.tree)
     assert conversion.multi_joins
+    tree = pruned(conversion.after)
 
     def write_stream(source: Source) -> Written:
         plan = batch_of(spark, streams[source.name])._jdf.queryExecution().analyzed()
         attributes = catalyst.output_attributes(plan)
         return plan, dict(zip(source.columns, attributes, strict=True))
 
-    def write_join(multi_join: MultiJoin) -> Written:
+    def join_in_batch(multi_join: MultiJoin) -> Any:
         frames = [
             catalyst.dataframe(writer.plan(node)).toDF(
                 *(f"c{at}_{i}" for i in range(len(node.columns)))
@@ -101,11 +106,30 @@ def converted_in_batch(spark: Any, streams: Mapping[str, FileStream], sql: str) 
         for (first, place), *others in _key_places(multi_join):
             for at, other in others:
                 joined = joined.where(f"c{first}_{place} = c{at}_{other}")
-        plan = joined._jdf.queryExecution().analyzed()
+        return joined
+
+    def write_join(multi_join: MultiJoin) -> Written:
+        plan = join_in_batch(multi_join)._jdf.queryExecution().analyzed()
         return plan, result_columns(catalyst, multi_join, plan)
 
-    writer = PlanWriter(read, write_join, write_stream=write_stream)
-    return counted(catalyst.dataframe(writer.plan(pruned(conversion.after))))
+    def write_joins(writer: PlanWriter) -> Any:
+        tagged = [
+            join_in_batch(branch.multi_join).select(
+                F.lit(number).alias(GROUP), F.struct("*").alias(rows_column(number))
+            )
+            for number, branch in enumerate(branches)
+        ]
+        together = tagged[0]
+        for frame in tagged[1:]:
+            together = together.unionByName(frame, allowMissingColumns=True)
+        return write_union(catalyst, writer, union, branches, together)
+
+    instead: dict[Node, Any] = {}
+    if len(conversion.multi_joins) > 1:
+        union, branches = next(unions_of_joins(tree))
+        instead[union] = write_joins
+    writer = PlanWriter(read, write_join, write_stream=write_stream, write_nodes=instead)
+    return counted(catalyst.dataframe(writer.plan(tree)))
 
 
 @pytest.mark.parametrize("seed", seeds(quick=4, stress=400))
