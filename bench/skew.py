@@ -1,8 +1,11 @@
-"""What spreading hot keys saves: two streams with a hot key, in 8 buckets, with and without it.
+"""What spreading hot keys saves: streams with a hot key, in 8 buckets, with and without it.
 
     python bench/skew.py --batches 12 --rows 2000 --hot 0.2
+    python bench/skew.py --batches 12 --rows 2000 --hot 0.2 --streams 3
 
 A part ``--hot`` of the rows of both streams has one key, the others have Zipf's (1.3 of a million).
+Of three streams this is the first; the others have a hundredth of the hot rows, and else keys
+that are even over so many as there are rows.
 Each micro-batch is routed, and each bucket appends, probes and takes its results; what a bucket
 takes is CPU time of this process. Where every bucket has a core, a micro-batch takes as long as its
 slowest bucket. Shown are the later half of the micro-batches.
@@ -24,7 +27,8 @@ from cython_ext.row_codec import RowCodec
 from joins.local.umjoin import UMJoin
 from joins.routing.hash import bucket_of
 from joins.routing.heavy_hitters import HeavyHitters
-from joins.routing.spread import RouteTable, Seen, content_hashes, respread
+from joins.routing.respread import Seen, respread
+from joins.routing.spread import RouteTable, content_hashes
 from joins.spec import JoinSpec
 from lsmstate.backends import open_attempt
 from lsmstate.options import Options
@@ -33,8 +37,7 @@ from spark_integration.routes import PERIOD
 BUCKETS = 8
 HOT_KEY = -1
 SCHEMA = pa.schema([("key", pa.int64()), ("value", pa.int64())])
-SPEC = JoinSpec.create({"a": SCHEMA, "b": SCHEMA}, ["key"])
-CODEC = KeyCodec(SPEC.key_schema)
+CODEC = KeyCodec(pa.schema([("k0", pa.int64())]))
 ROWS = RowCodec(SCHEMA)
 
 
@@ -46,41 +49,46 @@ class Measured:
     rows_out: list[list[int]] = field(default_factory=list)
     seconds: list[list[float]] = field(default_factory=list)
     counting_seconds: float = 0.0
+    taken_rows: int = 0
 
 
 class Run:
     """The join of all micro-batches, spread or not."""
 
-    def __init__(self, directory: str, spreads: bool) -> None:
-        self.spreads = spreads
+    def __init__(self, directory: str, streams: str, spreads: bool) -> None:
+        spec = JoinSpec.create(dict.fromkeys(streams, SCHEMA), ["key"])
+        self.streams, self.spreads = streams, spreads
         self.table = RouteTable()
-        self.seen = [Seen(b, {s: HeavyHitters() for s in SPEC.streams}) for b in range(BUCKETS)]
+        self.sketches = [{s: HeavyHitters() for s in streams} for _ in range(BUCKETS)]
+        self.keys: dict[int, bytes] = {}
         self.measured = Measured()
         options = Options(memory_bytes=64 << 20)
-        self.joins = [
-            UMJoin(
-                SPEC,
-                open_attempt(
-                    f"{directory}/{spreads}-{bucket}",
-                    SPEC.stream_schemas,
-                    batch_id=0,
-                    attempt_id="bench",
-                    options=options,
-                ),
+        self.stores = [
+            open_attempt(
+                f"{directory}/{spreads}-{bucket}",
+                spec.stream_schemas,
+                batch_id=0,
+                attempt_id="bench",
+                options=options,
             )
             for bucket in range(BUCKETS)
         ]
+        self.joins = [UMJoin(spec, store) for store in self.stores]
 
     def batch(self, number: int, arrived: dict[str, pa.RecordBatch]) -> None:
-        if self.spreads and number and number % PERIOD == 0:
-            self.table = respread(self.table, self.seen, BUCKETS)
         rows_in, rows_out = [0] * BUCKETS, [0] * BUCKETS
         seconds = [0.0] * BUCKETS
+        if self.spreads and number and number % PERIOD == 0:
+            self.respread(seconds)
         for stream, rows in arrived.items():
             keys = CODEC.encode(rows.select(["key"]))
             owners = bucket_of(keys, BUCKETS)
+            self.remember(keys.hashes, rows)
             positions, buckets, is_stored = self.table.route(
-                keys.hashes, owners, lambda p, r=rows: content_hashes(r.take(pa.array(p)), ROWS)
+                stream,
+                keys.hashes,
+                owners,
+                lambda p, r=rows: content_hashes(r.take(pa.array(p)), ROWS),
             )
             if is_stored is None:
                 is_stored = np.ones(len(positions), np.bool_)
@@ -99,20 +107,50 @@ class Run:
         self.measured.rows_out.append(rows_out)
         self.measured.seconds.append(seconds)
 
+    def respread(self, seconds: list[float]) -> None:
+        """The next table; added buckets take over rows here from the owner's open store."""
+        seen = [Seen(b, s, "open", self.keys) for b, s in enumerate(self.sketches)]
+        spreads_one = len(self.streams) > 2
+        self.table = respread(self.table, seen, BUCKETS, spreads_one=spreads_one)
+        for key in self.table.keys:
+            for bucket in key.addition.buckets if key.addition is not None else ():
+                started = time.process_time()
+                owner = self.stores[key.buckets[0]]
+                one = pa.record_batch(
+                    [np.frombuffer(self.keys[key.hash], np.int64)], schema=CODEC.schema
+                )
+                for stream in set(self.streams) - {key.stream}:
+                    for found in owner.probe(stream, one).fetch(np.zeros(1, np.int64), 1 << 20):
+                        keys = one.take(pa.array(found.positions))
+                        self.measured.taken_rows += self.stores[bucket].append(
+                            stream, found.rows, keys
+                        )
+                seconds[bucket] += time.process_time() - started
+
     def count(
         self, bucket: int, stream: str, hashes: npt.NDArray[np.uint64], rows: pa.RecordBatch
     ) -> None:
         if self.spreads:
             started = time.process_time()
-            self.seen[bucket].sketches[stream].add(hashes, lambda row: str(rows["key"][row]))
+            self.sketches[bucket][stream].add(hashes, lambda row: str(rows["key"][row]))
             self.measured.counting_seconds += time.process_time() - started
 
+    def remember(self, hashes: npt.NDArray[np.uint64], rows: pa.RecordBatch) -> None:
+        """Keys by their hashes."""
+        distinct, first = np.unique(hashes, return_index=True)
+        keys = rows["key"].to_numpy()[first]
+        self.keys |= {n: key.tobytes() for n, key in zip(distinct.tolist(), keys, strict=True)}
 
-def arriving(rng: np.random.Generator, rows: int, hot: float) -> dict[str, pa.RecordBatch]:
+
+def arriving(
+    rng: np.random.Generator, streams: str, rows: int, hot: float
+) -> dict[str, pa.RecordBatch]:
     found = {}
-    for stream in SPEC.streams:
-        keys = rng.zipf(1.3, rows) * 7919 % 1_000_000
-        keys[rng.random(rows) < hot] = HOT_KEY
+    for stream in streams:
+        is_even = len(streams) > 2 and stream != streams[0]
+        numbers = rng.integers(1, rows + 1, rows) if is_even else rng.zipf(1.3, rows)
+        keys = numbers * 7919 % 1_000_000
+        keys[rng.random(rows) < (hot / 100 if is_even else hot)] = HOT_KEY
         found[stream] = pa.record_batch([keys, np.arange(rows)], schema=SCHEMA)
     return found
 
@@ -122,15 +160,20 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=12)
     parser.add_argument("--rows", type=int, default=2000, help="of each stream and micro-batch")
     parser.add_argument("--hot", type=float, default=0.2)
+    parser.add_argument("--streams", type=int, choices=(2, 3), default=2)
     settings = parser.parse_args()
+    streams = "abc"[: settings.streams]
     columns = ("", "rows in", "largest bucket's rows in", "of the results", "of the CPU")
     table = Table(*columns, "largest bucket's CPU, ms a batch", "all buckets' CPU, ms a batch")
     totals = []
     with tempfile.TemporaryDirectory() as directory:
-        runs = {"by hash": Run(directory, False), "hot keys spread": Run(directory, True)}
+        runs = {
+            "by hash": Run(directory, streams, False),
+            "hot keys spread": Run(directory, streams, True),
+        }
         rng = np.random.default_rng(3)
         for number in range(settings.batches):
-            arrived = arriving(rng, settings.rows, settings.hot)
+            arrived = arriving(rng, streams, settings.rows, settings.hot)
             for run in runs.values():
                 run.batch(number, arrived)
         for name, run in runs.items():
@@ -155,6 +198,7 @@ def main() -> None:
     counting = runs["hot keys spread"].measured
     share = counting.counting_seconds / np.array(counting.seconds).sum()
     print(f"results: {totals[0]:,}; counting keys took {share:.1%} of the CPU")
+    print(f"rows taken over by added buckets: {counting.taken_rows:,}")
     print(runs["hot keys spread"].table.explain())
 
 

@@ -76,9 +76,10 @@ def multiway_join(
     ``{"c.id": 2, "o.id": 4}``. The first start's choice is kept; ``explain_join`` shows it.
 
     **Skew.** ``skew="observe"`` counts the keys of inner joins by one common key: the metrics show
-    the hottest ones. ``skew="spread"`` (two streams) also gives a key that has too many rows for
-    one bucket several: each of its rows is stored in one and looks for matches in all of them.
-    Fixed by the first start.
+    the hottest ones. ``skew="spread"`` also gives a key that has too many rows for one bucket
+    several. Of two streams each of its rows is stored in one and looks for matches in all of them;
+    of more the rows of one stream, the key's largest then, lie in one bucket each and those of the
+    others in all. Fixed by the first start.
 
     **Beyond inner**, where all streams share one key: ``how`` is the join type of the streams after
     the first ("inner", "left", "right", "full", "semi", "anti"), or a mapping of streams to types;
@@ -261,7 +262,7 @@ def _check_skew(
     unfit = "several keys" if is_graph else None
     if is_changing:
         unfit = "another type, or a changelog"
-    check_skew(skew, list(streams), unfit)
+    check_skew(skew, list(streams), unfit, options.backend)
     if skew == SPREAD:
         check_local(options.state_dir)
         for name, frame in streams.items():

@@ -28,6 +28,7 @@ class CallMetrics:
         self.rows_in = 0
         self.copied_rows = 0
         self.watched_rows = 0
+        self.taken_rows = 0
         self.rows_out = 0
         self.late_rows = 0
         self.unmatched_retractions = 0
@@ -43,6 +44,12 @@ class CallMetrics:
         """The store is open; what was read to open it is the hand-over's cost."""
         self._open_seconds = time.perf_counter() - self._opening
         self._cache = store.stats().cache
+
+    def watched(self, rows: int, copied: int, taken: int) -> None:
+        """What was seen of skew; see BucketMetrics."""
+        self.watched_rows = rows
+        self.copied_rows += copied
+        self.taken_rows = taken
 
     def commit(self, store: MultimapStore) -> str:
         """Commits it."""
@@ -64,6 +71,7 @@ class CallMetrics:
         return BucketMetrics(
             rows_in=self.rows_in,
             copied_rows=self.copied_rows,
+            taken_rows=self.taken_rows,
             watched_rows=self.watched_rows,
             rows_out=self.rows_out,
             late_rows=self.late_rows,

@@ -11,6 +11,8 @@ from typing import Final
 #: Keys of a micro-batch that are shown at most.
 HOTTEST: Final = 8
 _SEPARATOR: Final = "|"
+#: Of a key that is spread in a join of two streams.
+BOTH: Final = "both"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +23,15 @@ class HotKey:
     rows: int
     share: float
     """Of all rows in the buckets of the micro-batch."""
+    spread: str = ""
+    """Whose rows of the key lie in several buckets: the name of one stream, of three or more;
+    BOTH, of two; empty: it is not spread."""
 
 
-def packed(bucket: int, key: str, rows: float) -> str:
+def packed(bucket: int, key: str, rows: float, spread: str = "") -> str:
     """The text of the n-th bucket: of two for one place that with more rows is the greater."""
-    return place_prefix(bucket % HOTTEST) + f"{int(rows):018d}{_SEPARATOR}{key}"
+    parts = f"{int(rows):018d}", spread.replace(_SEPARATOR, "_"), key
+    return place_prefix(bucket % HOTTEST) + _SEPARATOR.join(parts)
 
 
 def place_prefix(place: int) -> str:
@@ -36,9 +42,13 @@ def place_prefix(place: int) -> str:
 def hottest_keys(texts: Sequence[str | None], watched_rows: int) -> tuple[HotKey, ...]:
     """What stands at the places, the most rows first; a key of several buckets counts once."""
     rows: dict[str, int] = {}
+    spread: dict[str, str] = {}
     for text in texts:
         if text is not None:
-            _, count, key = text.split(_SEPARATOR, 2)
+            _, count, spread_of, key = text.split(_SEPARATOR, 3)
             rows[key] = rows.get(key, 0) + int(count)
+            spread[key] = spread.get(key) or spread_of
     order = sorted(rows, key=lambda key: (-rows[key], key))
-    return tuple(HotKey(key, rows[key], rows[key] / max(1, watched_rows)) for key in order)
+    return tuple(
+        HotKey(key, rows[key], rows[key] / max(1, watched_rows), spread[key]) for key in order
+    )

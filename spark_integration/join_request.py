@@ -44,7 +44,7 @@ from spark_integration.plan import StatefulPlan
 from spark_integration.residual import filtered
 from spark_integration.schemas import output_fields
 from spark_integration.shares_choice import with_shares
-from spark_integration.skew import SKETCHES
+from spark_integration.skew import skew_streams
 from spark_integration.skew_checks import explained_skew
 from spark_integration.stateful_operator import default_buckets, stateful_operator
 from spark_integration.storage import Storage
@@ -151,7 +151,7 @@ class JoinRequest:
         return StatefulPlan(
             operator=OPERATOR,
             inputs=self.inputs.plans,
-            state=(*spec.stream_schemas, *([SKETCHES] if self.skew else [])),
+            state=(*spec.stream_schemas, *skew_streams(self.skew, len(self.streams))),
             output=spec.output_schema,
             settings={
                 **self._pinned(condition),
@@ -168,7 +168,7 @@ class JoinRequest:
             default_buckets=default_buckets(next(iter(self.streams.values())).sparkSession),
             state_dir=self.options.state_dir,
             explanation=f"one key: {condition}\neach row goes to the bucket of its key"
-            + explained_skew(self.skew),
+            + explained_skew(self.skew, len(self.streams)),
             storage=self.storage,
             storage_key=self.storage.keep(),
             skew=self.skew,

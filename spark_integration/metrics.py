@@ -22,6 +22,7 @@ class BucketMetrics:
 
     rows_in: int
     copied_rows: int
+    taken_rows: int
     watched_rows: int
     rows_out: int
     late_rows: int
@@ -65,6 +66,7 @@ _NUMBERS: Final = tuple(f.name for f in fields(BucketMetrics) if f.name != "fan_
 _SUMMED: Final = (
     "rows_in",
     "copied_rows",
+    "taken_rows",
     "watched_rows",
     "rows_out",
     "late_rows",

@@ -68,4 +68,5 @@ def _hot(metrics: QueryMetrics) -> str:
     if not metrics.hottest_keys:
         return ""
     hot = metrics.hottest_keys[0]
-    return f", hottest key {hot.key} ({hot.share:.0%} of the rows)"
+    spread = f", {hot.spread} spread" if hot.spread else ""
+    return f", hottest key {hot.key} ({hot.share:.0%} of the rows{spread})"

@@ -28,7 +28,8 @@ from spark_integration.query_metrics import QueryMetrics, metrics_of
 #: Field of QueryMetrics -> what it counts, added up over the micro-batches since the query began.
 _COUNTERS: Final = {
     "rows_in": "Rows that arrived at buckets.",
-    "copied_rows": "Of these, rows of spread keys that are stored in another bucket.",
+    "copied_rows": "Of these, rows of spread keys that went to other buckets too.",
+    "taken_rows": "Earlier rows of spread keys that buckets took over from others.",
     "rows_out": "Rows of the result.",
     "late_rows": "Rows that came after the watermark had passed their event time.",
     "unmatched_retractions": "Rows to be taken back that were not there.",

@@ -30,7 +30,10 @@ class QueryMetrics:
     """Those that had rows."""
     rows_in: int
     copied_rows: int
-    """Of those, rows of spread keys that are stored in another bucket and looked for matches."""
+    """Of those, rows of spread keys that came for them: of two streams rows that looked for matches
+    and are stored in another bucket, of more those of streams that are stored in several."""
+    taken_rows: int
+    """Earlier rows of spread keys that buckets took over from others; not among ``rows_in``."""
     rows_out: int
     late_rows: int
     """Rows that came after the watermark had passed their event time; of a join by several keys

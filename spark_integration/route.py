@@ -11,7 +11,7 @@ import pyarrow as pa
 from joins.routing.hash import NO_BUCKET
 from spark_integration.frames import FramePacker
 from spark_integration.plan import StatefulPlan
-from spark_integration.routers import router_of
+from spark_integration.routers import called_buckets, router_of
 from spark_integration.run import current_run
 from spark_integration.schemas import as_schema
 
@@ -41,6 +41,7 @@ def route_function(plan: StatefulPlan, number: int) -> RouteFunction:
             else:
                 yield from stored.add(rows, np.where(is_stored, ids[buckets], NO_BUCKET))
                 yield from probing.add(rows, np.where(is_stored, NO_BUCKET, ids[buckets]))
+        stored.call(ids[bucket] for bucket in called_buckets(plan, run))
         yield from stored.finish()
         yield from probing.finish()
 

@@ -41,7 +41,7 @@ def router_of(plan: StatefulPlan, source: InputPlan, run: TaskRun) -> Router:
         own = replace(pinned, adopted={SHARES: pinned.adopted[SHARES][number]})
         return router_of(plan.joins[number], source, replace(run, pinned=own))
     if plan.skew == SPREAD:
-        return SpreadRouter(source, pinned.buckets, Routes.of(run).table(run.batch_id))
+        return SpreadRouter(source, pinned.buckets, Routes.of(plan, run).table(run.batch_id))
     if plan.graph is None:
         return HashRouter(
             source,
@@ -57,6 +57,14 @@ def router_of(plan: StatefulPlan, source: InputPlan, run: TaskRun) -> Router:
         by_part_of_keys=plan.matches_by_part_of_keys,
         routes_null_keys=source.name in plan.routes_null_keys,
     )
+
+
+def called_buckets(plan: StatefulPlan, run: TaskRun) -> tuple[int, ...]:
+    """Buckets that every task calls, whether it has rows for them or not: so that they take over
+    what they lack while it is there."""
+    if plan.skew != SPREAD:
+        return ()
+    return Routes.of(plan, run).table(run.batch_id).added()
 
 
 class HashRouter:
@@ -108,7 +116,7 @@ class SpreadRouter:
         def contents(positions: Numbers) -> Hashes:
             return content_hashes(rows.take(pa.array(positions)), self._rows_codec)
 
-        return self._table.route(encoded.hashes, owners, contents)
+        return self._table.route(self._source.name, encoded.hashes, owners, contents)
 
 
 class SharesRouter:

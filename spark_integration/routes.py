@@ -17,6 +17,7 @@ A task knows its micro-batch by the local property ``streaming.sql.batchId``, wh
 the jobs of a micro-batch, retried and speculative tasks included.
 """
 
+import base64
 import logging
 import os
 import re
@@ -26,8 +27,10 @@ from typing import Any, Final, Self
 
 from cython_ext.file import remove
 from joins.routing.heavy_hitters import HeavyHitters
-from joins.routing.spread import RouteTable, Seen, SpreadKey, respread
+from joins.routing.respread import Seen, respread
+from joins.routing.spread import Addition, RouteTable, SpreadKey
 from lsmstate.errors import CorruptionError, InvalidArgumentError
+from spark_integration.plan import StatefulPlan
 from spark_integration.records import create_record, read_record
 from spark_integration.run import TaskRun
 
@@ -45,20 +48,28 @@ _log: Final = logging.getLogger("lsmstate")
 class Routes:
     """The tables of one query, in its state's local directory."""
 
-    def __init__(self, state_directory: str, buckets: int, retained_batches: int) -> None:
+    def __init__(
+        self, state_directory: str, buckets: int, retained_batches: int, *, streams: int = 2
+    ) -> None:
+        self._spreads_one = streams > 2
         self._directory = os.path.join(state_directory, _DIRECTORY)
         self._buckets = buckets
         self._retained_batches = retained_batches
 
     @classmethod
-    def of(cls, run: TaskRun) -> Self:
+    def of(cls, plan: StatefulPlan, run: TaskRun) -> Self:
         """Those of the query that a task is of. InvalidArgumentError unless the state is local."""
         if run.place.local_directory is None:
             raise InvalidArgumentError(
                 f"{run.place.where} is not a local directory, where a file is made once and for "
                 'all; skew="spread" needs one: name it with state_dir, or use skew="observe"'
             )
-        return cls(run.place.local_directory, run.pinned.buckets, run.retained_batches)
+        return cls(
+            run.place.local_directory,
+            run.pinned.buckets,
+            run.retained_batches,
+            streams=len(plan.inputs),
+        )
 
     def table(self, batch_id: int) -> RouteTable:
         """The table of a micro-batch, always the same; made now if nobody asked for it before.
@@ -95,10 +106,9 @@ class Routes:
     def publish(self, seen: Seen, batch_id: int, attempt: str) -> None:
         """Tell the next table what a bucket has seen by the end of this micro-batch. Does nothing
         where no table follows it."""
-        if (batch_id + 1) % PERIOD == 0:
+        if precedes_table(batch_id):
             name = f"seen-{batch_id:010d}-{seen.bucket:06d}-{attempt}.json"
-            sketches = {stream: sketch.to_row() for stream, sketch in seen.sketches.items()}
-            create_record(os.path.join(self._directory, name), sketches)
+            create_record(os.path.join(self._directory, name), _packed_seen(seen))
 
     def _made(self, first: int) -> dict[str, Any]:
         """The record of the next table, from the last one there is."""
@@ -107,7 +117,12 @@ class Routes:
         skipped = before.get(_SKIPPED, [])
         if last + PERIOD < first:
             skipped = [*skipped, [last + PERIOD, first - PERIOD]]
-        table = respread(_unpacked(before), self._seen(first - 1), self._buckets)
+        table = respread(
+            _unpacked(before),
+            self._seen(first - 1),
+            self._buckets,
+            spreads_one=self._spreads_one,
+        )
         return {**_packed(table), _SKIPPED: skipped}
 
     def _seen(self, batch_id: int) -> list[Seen]:
@@ -118,12 +133,11 @@ class Routes:
         for name, batch, bucket in self._seen_names():
             if batch == batch_id and bucket not in found and bucket < self._buckets:
                 try:
-                    rows = read_record(os.path.join(self._directory, name)) or {}
+                    record = read_record(os.path.join(self._directory, name)) or {}
                 except CorruptionError:
                     torn.append(name)
                     continue
-                sketches = {stream: HeavyHitters.from_row(row) for stream, row in rows.items()}
-                found[bucket] = Seen(bucket, sketches)
+                found[bucket] = _unpacked_seen(bucket, record)
         if torn:
             _log.warning(
                 "%d of %d files of what buckets saw in micro-batch %d are damaged and left out: %s",
@@ -191,11 +205,61 @@ def _names(directory: str, form: re.Pattern[str]) -> list[re.Match[str]]:
     return [found for found in map(form.fullmatch, names) if found]
 
 
+def precedes_table(batch_id: int) -> bool:
+    """Whether the next table is made from what this micro-batch has seen."""
+    return (batch_id + 1) % PERIOD == 0
+
+
 def _packed(table: RouteTable) -> dict[str, Any]:
-    return {"keys": [[key.hash, key.key, list(key.buckets)] for key in table.keys]}
+    return {"keys": [_packed_key(key) for key in table.keys]}
 
 
 def _unpacked(found: dict[str, Any]) -> RouteTable:
-    return RouteTable(
-        tuple(SpreadKey(number, key, tuple(buckets)) for number, key, buckets in found["keys"])
+    return RouteTable(tuple(_unpacked_key(*key) for key in found["keys"]))
+
+
+def _packed_key(key: SpreadKey) -> list[Any]:
+    packed = [key.hash, key.key, list(key.buckets)]
+    if key.stream is None:
+        return packed
+    added = key.addition
+    if added is None:
+        return [*packed, key.stream, None]
+    return [*packed, key.stream, [list(added.buckets), added.pointer, _text(added.key)]]
+
+
+def _unpacked_key(
+    number: int,
+    key: str,
+    buckets: list[int],
+    stream: str | None = None,
+    added: list[Any] | None = None,
+) -> SpreadKey:
+    if added is None:
+        return SpreadKey(number, key, tuple(buckets), stream)
+    more, pointer, row = added
+    addition = Addition(tuple(more), pointer, base64.b64decode(row))
+    return SpreadKey(number, key, tuple(buckets), stream, addition)
+
+
+def _packed_seen(seen: Seen) -> dict[str, Any]:
+    return {
+        "sketches": {stream: sketch.to_row() for stream, sketch in seen.sketches.items()},
+        "pointer": seen.pointer,
+        "keys": [[number, _text(key)] for number, key in seen.keys.items()],
+    }
+
+
+def _unpacked_seen(bucket: int, record: dict[str, Any]) -> Seen:
+    """One of an earlier release tells nothing."""
+    sketches = record.get("sketches", {}).items()
+    return Seen(
+        bucket,
+        {stream: HeavyHitters.from_row(row) for stream, row in sketches},
+        record.get("pointer"),
+        {number: base64.b64decode(key) for number, key in record.get("keys", ())},
     )
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()

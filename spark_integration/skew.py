@@ -1,22 +1,28 @@
 """Skew of a join by one key: the keys of each bucket are counted.
 
 A bucket keeps a sketch of each stream's keys in a stream of its own store, so it goes on after a
-restart, and a micro-batch that is repeated counts its rows once.
+restart, and a micro-batch that is repeated counts its rows once. Where hot keys are spread, it
+tells the next table of routes, and takes over what it lacks of the keys it was added to.
 """
 
 from collections.abc import Iterator
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from cython_ext.key_codec import KeyCodec
-from joins.routing.heavy_hitters import SKETCH, HeavyHitters, merged
-from joins.routing.spread import Seen
+from joins.routing.heavy_hitters import SKETCH, Hashes, HeavyHitters, merged
+from joins.routing.respread import Seen
+from joins.routing.spread import RouteTable
+from lsmstate.options import KIB
 from lsmstate.store import MultimapStore, StreamSchema
 from spark_integration.bucket import Bucket, InputBatch
-from spark_integration.hottest import packed
+from spark_integration.hottest import BOTH, packed
 from spark_integration.plan import StatefulPlan
+from spark_integration.routes import Routes, precedes_table
 from spark_integration.run import TaskRun
+from spark_integration.take_over import TAKEN_OVER, take_over
 
 OBSERVE: Final = "observe"
 SPREAD: Final = "spread"
@@ -30,6 +36,15 @@ SKETCHES: Final = StreamSchema(
 
 #: How much the rows of the micro-batch before still count.
 _FADING: Final = 0.9
+#: A longer key of three or more streams is not spread.
+_LONGEST_KEY_BYTES: Final = 4 * KIB
+
+
+def skew_streams(skew: str | None, streams: int) -> list[StreamSchema]:
+    """Streams of the store beside the join's own."""
+    if skew is None:
+        return []
+    return [SKETCHES, TAKEN_OVER] if skew == SPREAD and streams > 2 else [SKETCHES]
 
 
 class KeyWatch:
@@ -38,19 +53,26 @@ class KeyWatch:
     def __init__(
         self, plan: StatefulPlan, store: MultimapStore, run: TaskRun, bucket: Bucket
     ) -> None:
-        """Reads the sketches that the store has."""
+        """Reads the sketches that the store has, and takes over what it lacks; see take_over."""
         self._store = store
-        self._batch_id = run.batch_id
+        self._run = run
         self._place = run.pinned.bucket_ids.index(bucket.number)
         self._codecs = {source.name: KeyCodec(source.key) for source in plan.inputs}
         self._sketches: dict[str, HeavyHitters] = {}
-        self.last_batch: int | None = None
-        """The micro-batch in which the bucket was called before; None: in none that it knows of."""
+        self._keys: dict[int, bytes] = {}
+        self._tells_keys = len(plan.inputs) > 2 and precedes_table(run.batch_id)
+        self._routes = Routes.of(plan, run) if plan.skew == SPREAD else None
+        self._table = self._routes.table(run.batch_id) if self._routes else RouteTable()
+        self.copied_rows = self.taken_rows = 0
         for keys, rows in store.iterate(SKETCHES.name):
             for stream, row in zip(keys.column(0).to_pylist(), rows.to_pylist(), strict=True):
                 sketch = self._sketches[stream] = HeavyHitters.from_row(row)
                 sketch.fade(_FADING ** (run.batch_id - row["batch"]))
-                self.last_batch = row["batch"]
+                called = row["batch"]
+        if self._routes is not None and self._sketches:
+            self._routes.check_is_known(called, run.batch_id)
+        if TAKEN_OVER.name in store.streams:
+            self.taken_rows = take_over(plan, run, store, self._table, self._place)
 
     def passing(self, batches: Iterator[InputBatch]) -> Iterator[InputBatch]:
         """The batches as they are; rows that are stored here are counted."""
@@ -61,7 +83,7 @@ class KeyWatch:
 
     def keep(self) -> None:
         """Store the sketches, to be committed with the micro-batch."""
-        rows = [{"batch": self._batch_id, **s.to_row()} for s in self._sketches.values()]
+        rows = [{"batch": self._run.batch_id, **s.to_row()} for s in self._sketches.values()]
         names = [{"stream": stream} for stream in self._sketches]
         self._store.put(
             SKETCHES.name,
@@ -69,9 +91,11 @@ class KeyWatch:
             pa.RecordBatch.from_pylist(names, SKETCHES.key),
         )
 
-    def seen(self) -> Seen:
-        """For the next table of routes."""
-        return Seen(self._place, dict(self._sketches))
+    def publish(self, pointer: str) -> None:
+        """Where keys are spread, tell the next table what was counted, and what is committed."""
+        if self._routes is not None:
+            seen = Seen(self._place, dict(self._sketches), pointer, self._keys)
+            self._routes.publish(seen, self._run.batch_id, self._run.attempt)
 
     @property
     def rows(self) -> int:
@@ -81,12 +105,30 @@ class KeyWatch:
     def hottest(self) -> str | None:
         """The bucket's hottest key, for the metrics; None where no key stands out at all."""
         found = merged(self._sketches.values()).hottest(1)
-        return packed(self._place, found[0].key, found[0].rows) if found else None
+        if not found:
+            return None
+        known = self._table[found[0].hash]
+        spread = "" if known is None else known.stream or BOTH
+        return packed(self._place, found[0].key, found[0].rows, spread)
 
     def _count(self, batch: InputBatch) -> None:
-        keys = self._codecs[batch.input].encode(batch.keys)
+        hashes = self._codecs[batch.input].encode(batch.keys).hashes
         sketch = self._sketches.setdefault(batch.input, HeavyHitters())
-        sketch.add(keys.hashes, lambda position: _text(batch.keys, position))
+        sketch.add(hashes, lambda position: _text(batch.keys, position))
+        copied = self._table.copied_to(self._place, batch.input)
+        self.copied_rows += int(np.isin(hashes, copied).sum())
+        if self._tells_keys:
+            self._remember(batch.keys, hashes, sketch)
+
+    def _remember(self, keys: pa.RecordBatch, hashes: Hashes, sketch: HeavyHitters) -> None:
+        """The keys themselves of those that are counted, as far as they are here."""
+        distinct, first = np.unique(hashes, return_index=True)
+        counted = np.array([hot.hash for hot in sketch.hottest()], np.uint64)
+        for number, position in zip(distinct.tolist(), first.tolist(), strict=True):
+            if number in counted and number not in self._keys:
+                key = bytes(keys.slice(position, 1).serialize())
+                if len(key) <= _LONGEST_KEY_BYTES:
+                    self._keys[number] = key
 
 
 def _text(keys: pa.RecordBatch, position: int) -> str:

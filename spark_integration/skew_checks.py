@@ -18,7 +18,9 @@ _IN_ORDER: Final = (
 )
 
 
-def check_skew(skew: str | None, streams: Sequence[str], unfit: str | None) -> None:
+def check_skew(
+    skew: str | None, streams: Sequence[str], unfit: str | None, backend: str = "lsm"
+) -> None:
     """InvalidArgumentError if there is no such choice, or the join cannot have it: ``unfit`` says
     what about it."""
     if skew is None:
@@ -33,10 +35,11 @@ def check_skew(skew: str | None, streams: Sequence[str], unfit: str | None) -> N
             f"skew={skew!r} is for inner joins of all rows by one common key, and this one has "
             f"{unfit}; leave skew out"
         )
-    if skew == SPREAD and len(streams) > 2:
+    if skew == SPREAD and len(streams) > 2 and backend != "lsm":
         raise InvalidArgumentError(
-            f"skew={SPREAD!r}: hot keys are spread in joins of two streams, this one has "
-            f"{len(streams)} ({', '.join(streams)}); skew={OBSERVE!r} shows the hot keys"
+            f"skew={SPREAD!r}: hot keys of three or more streams are spread with backend='lsm', "
+            f"where a bucket can read what another has committed, not with {backend!r}; choose "
+            f"that, or skew={OBSERVE!r}"
         )
 
 
@@ -71,10 +74,11 @@ def check_repeatable(name: str, frame: DataFrame) -> None:
         stack += items(node.children())
 
 
-def explained_skew(skew: str | None) -> str:
+def explained_skew(skew: str | None, streams: int) -> str:
     """A line for ``explain_join``, or nothing."""
     if skew is None:
         return ""
     if skew == OBSERVE:
         return "\nhot keys are counted"
-    return "\nhot keys are counted, and from then on spread over several buckets"
+    spread = "spread" if streams == 2 else "the rows of one stream of each spread"
+    return f"\nhot keys are counted, and from then on {spread} over several buckets"

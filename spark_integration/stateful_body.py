@@ -24,9 +24,8 @@ from spark_integration.frames import FrameSpool, cut, joined
 from spark_integration.lent_store import lent
 from spark_integration.plan import StatefulPlan
 from spark_integration.results import checked_results
-from spark_integration.routes import Routes
 from spark_integration.run import TaskRun, current_run
-from spark_integration.skew import SPREAD, KeyWatch
+from spark_integration.skew import KeyWatch
 from spark_integration.worker_memory import give_back, settle
 
 OUTPUT_DDL: Final = "rows INT, payload BINARY, metrics ARRAY<BIGINT>, hottest STRING"
@@ -69,8 +68,6 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
                 watch = KeyWatch(plan, store, run, bucket) if plan.skew else None
                 if watch is not None:
                     batches = watch.passing(batches)
-                if watch is not None and plan.skew == SPREAD and watch.last_batch is not None:
-                    Routes.of(run).check_is_known(watch.last_batch, run.batch_id)
                 waiting: list[_Frame] = []
                 with lent(store, bucket, measured.fan_out) as borrowed:
                     for rows in checked_results(function, bucket, batches, borrowed):
@@ -85,10 +82,12 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
                 measured.rows_out -= bucket.tally.ticks
                 measured.late_rows = bucket.tally.late_rows
                 if watch is not None:
-                    measured.watched_rows = watch.rows
-                    _keep(watch, plan, run)
+                    measured.watched(watch.rows, watch.copied_rows, watch.taken_rows)
+                    watch.keep()
                 measured.unmatched_retractions = bucket.tally.unmatched_retractions
                 pointer = measured.commit(store)
+                if watch is not None:
+                    watch.publish(pointer)
                 hottest = None if watch is None else watch.hottest()
                 yield _metrics(measured.result(store).values(), hottest)
         give_back()
@@ -160,13 +159,6 @@ def _batches(plan: StatefulPlan, spool: FrameSpool, measured: CallMetrics) -> It
         measured.copied_rows += 0 if kind.is_stored else routed.num_rows
         rows, keys = source.rows_of(routed), source.keys_of(routed)
         yield InputBatch(source.name, rows, keys, kind.is_stored)
-
-
-def _keep(watch: KeyWatch, plan: StatefulPlan, run: TaskRun) -> None:
-    """What was counted: with the state, and where keys are spread for the next table too."""
-    watch.keep()
-    if plan.skew == SPREAD:
-        Routes.of(run).publish(watch.seen(), run.batch_id, run.attempt)
 
 
 def _payload(rows: pa.RecordBatch) -> bytes:

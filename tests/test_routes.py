@@ -8,7 +8,8 @@ import pytest
 
 from joins.routing.hash import bucket_of_hashes
 from joins.routing.heavy_hitters import HeavyHitters
-from joins.routing.spread import RouteTable, Seen
+from joins.routing.respread import Seen
+from joins.routing.spread import RouteTable
 from lsmstate.errors import CorruptionError
 from spark_integration.hottest import HOTTEST, HotKey, hottest_keys, packed, place_prefix
 from spark_integration.routes import PERIOD, Routes, forget_later, newest_table
@@ -143,9 +144,9 @@ def test_tables_of_a_future_that_was_given_up_are_removed(tmp_path: Path) -> Non
 
 
 def test_the_hottest_keys_of_buckets_become_those_of_the_query() -> None:
-    texts = [packed(1, "x|y", 30.9), packed(HOTTEST + 1, "z", 4), packed(2, "x|y", 9), None]
+    texts = [packed(1, "x|y", 30.9, "s"), packed(HOTTEST + 1, "z", 4), packed(2, "x|y", 9), None]
     assert max(text for text in texts[:2] if text) == texts[0]
     assert texts[0] is not None
     assert texts[0].startswith(place_prefix(1))
-    assert hottest_keys(texts, 100) == (HotKey("x|y", 39, 0.39), HotKey("z", 4, 0.04))
+    assert hottest_keys(texts, 100) == (HotKey("x|y", 39, 0.39, "s"), HotKey("z", 4, 0.04))
     assert hottest_keys([None] * HOTTEST, 0) == ()

@@ -24,27 +24,35 @@ HOT = 7
 
 
 class Query:
-    """A join of two streams whose results of a micro-batch replace those of its last attempt."""
+    """A join of streams whose results of a micro-batch replace those of its last attempt.
 
-    def __init__(self, spark: Any, home: Path, **options: Any) -> None:
+    ``hot``: by stream the rows of a file that have the hot key, about; default: 60 of 200 of two.
+    """
+
+    def __init__(
+        self, spark: Any, home: Path, hot: dict[str, int] | None = None, **options: Any
+    ) -> None:
         self.spark, self.home, self.options = spark, home, options
-        self.a = FileStream(home / "a", "k BIGINT, i BIGINT")
-        self.b = FileStream(home / "b", "k BIGINT, j BIGINT")
+        self.hot = hot or {"a": 60, "b": 60}
+        self.streams = {
+            name: FileStream(home / name, f"k BIGINT, {name}_row BIGINT") for name in self.hot
+        }
         self.rng = np.random.default_rng(5)
 
     def arrive(self, files: int) -> None:
-        for stream, number in ((self.a, "i"), (self.b, "j")):
+        for name, stream in self.streams.items():
             for _ in range(files):
                 keys = self.rng.integers(100, 400, ROWS)
-                keys[self.rng.random(ROWS) < 0.3] = HOT
+                keys[self.rng.random(ROWS) < self.hot[name] / ROWS] = HOT
                 ids = np.arange(stream.files * ROWS, (stream.files + 1) * ROWS)
                 nulls = self.rng.random(ROWS) < 0.02
-                stream.add(pa.table({"k": pa.array(keys, mask=nulls), number: pa.array(ids)}))
+                columns = {"k": pa.array(keys, mask=nulls), f"{name}_row": pa.array(ids)}
+                stream.add(pa.table(columns))
 
     def joined(self) -> Any:
-        streams = {"a": self.a.read(self.spark), "b": self.b.read(self.spark)}
+        streams = {name: stream.read(self.spark) for name, stream in self.streams.items()}
         options = {"skew": "spread", "buckets": 4, "memory": "16m", **self.options}
-        return multiway_join(streams, on="a.k = b.k", **options)
+        return multiway_join(streams, on=["k"], **options)
 
     def run(self) -> list[Any]:
         def keep(rows: Any, batch: int) -> None:
@@ -64,7 +72,10 @@ class Query:
         return last
 
     def check(self) -> None:
-        expected = f"SELECT a.k, a.i, b.k, b.j FROM {self.a.sql} a JOIN {self.b.sql} b ON a.k = b.k"
+        columns = ", ".join(f"{name}.k, {name}.{name}_row" for name in self.streams)
+        first, *others = self.streams
+        joins = (f"JOIN {self.streams[n].sql} {n} ON {first}.k = {n}.k" for n in others)
+        expected = f"SELECT {columns} FROM {self.streams[first].sql} {first} {' '.join(joins)}"
         files = [str(path) for path in (self.home / "out").glob("*/*.parquet")]
         assert_same_rows(expected, files, at_least=1000)
 
@@ -103,8 +114,35 @@ def count_hot(query: Query) -> int:
     """Rows of the hot key in the last file of both streams."""
     import pyarrow.parquet as pq
 
-    files = [max(stream.directory.iterdir()) for stream in (query.a, query.b)]
+    files = [max(stream.directory.iterdir()) for stream in query.streams.values()]
     return sum(pq.read_table(file)["k"].to_pylist().count(HOT) for file in files)
+
+
+@pytest.mark.stress
+def test_of_three_streams_one_is_spread_and_the_earlier_rows_of_the_others_are_taken_over(
+    spark: Any, tmp_path: Path, few_partitions: None
+) -> None:
+    query = Query(spark, tmp_path, {"a": 4, "b": 100, "c": 4})
+    query.arrive(PERIOD + 1)
+    found = query.run()
+    query.check()
+    assert [metrics.taken_rows for metrics in found[:PERIOD]] == [0] * PERIOD
+    taken = found[PERIOD].taken_rows
+    assert taken > 0
+    assert found[PERIOD].copied_rows > 0
+    assert found[PERIOD].rows_skew < found[PERIOD - 1].rows_skew
+    hottest = found[PERIOD].hottest_keys[0]
+    assert (hottest.key, hottest.spread) == (str(HOT), "b")
+    explained = explain_join(query.joined(), str(tmp_path / "checkpoint"))
+    assert f"hot key {HOT}: rows of b spread over buckets" in explained
+
+    assert query.forget_last_commit() == PERIOD
+    query.arrive(1)
+    again = query.run()
+    assert [metrics.batch_id for metrics in again] == [PERIOD, PERIOD + 1]
+    assert [metrics.taken_rows for metrics in again] == [taken, 0]
+    assert again[0].rows_out == found[PERIOD].rows_out
+    query.check()
 
 
 @pytest.mark.stress
@@ -148,7 +186,7 @@ def test_observing_counts_and_changes_nothing(
 def test_what_cannot_be_spread_is_refused(spark: Any, tmp_path: Path) -> None:
     query = Query(spark, tmp_path)
     query.arrive(1)
-    a, b = query.a.read(spark), query.b.read(spark)
+    a, b = (stream.read(spark) for stream in query.streams.values())
     two = {"a": a, "b": b}
 
     def refuses(message: str, streams: Any = two, on: Any = "a.k = b.k", **options: Any) -> None:
@@ -156,9 +194,10 @@ def test_what_cannot_be_spread_is_refused(spark: Any, tmp_path: Path) -> None:
             multiway_join(streams, on=on, **{"skew": "spread", **options})
 
     refuses("skew='spraed': did you mean 'spread'", skew="spraed")
-    refuses("this one has 3 .a, b, c.*skew='observe' shows", {**two, "c": a}, ["k"])
+    three = {**two, "c": a}
+    refuses("three or more streams are spread with backend='lsm'", three, ["k"], backend="memory")
     refuses("this one has another type, or a changelog", how="left", emit="changes")
-    refuses("has several keys", {**two, "c": b}, "a.k = b.k AND a.i = c.j", skew="observe")
+    refuses("has several keys", {**two, "c": b}, "a.k = b.k AND a.a_row = c.b_row", skew="observe")
     refuses("needs its state in a local directory", state_dir="s3://bucket/state")
     timed = {
         name: frame.withColumn("at", F.timestamp_seconds("k")).withWatermark("at", "1 minute")

@@ -1,8 +1,10 @@
-"""Hot keys over several buckets: each pair of rows meets once, whatever the tables were before."""
+"""Hot keys over several buckets: rows that match meet once, whatever the tables were before."""
 
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pyarrow as pa
@@ -14,14 +16,13 @@ from join_cases import QUICK
 from cython_ext.row_codec import RowCodec
 from joins.routing.hash import NO_BUCKET, bucket_of_hashes
 from joins.routing.heavy_hitters import Hashes, HeavyHitters
+from joins.routing.respread import LEAST_ROWS, Seen, respread
 from joins.routing.spread import (
-    LEAST_ROWS,
+    Addition,
     Numbers,
     RouteTable,
-    Seen,
     SpreadKey,
     content_hashes,
-    respread,
 )
 
 Row = tuple[int, int]
@@ -39,19 +40,30 @@ def owner(key: int, buckets: int) -> int:
 
 
 class Buckets:
-    """A join of two streams in buckets, told row by row what happens in each."""
+    """A join in buckets, told row by row what happens in each."""
 
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.stored: list[dict[str, list[Row]]] = [{"a": [], "b": []} for _ in range(count)]
-        self.found: Counter[tuple[int, int, int]] = Counter()
+    def __init__(self, count: int, streams: str) -> None:
+        self.count, self.streams = count, streams
+        self.stored: list[dict[str, list[Row]]] = [
+            {stream: [] for stream in streams} for _ in range(count)
+        ]
+        self.found: Counter[tuple[int, ...]] = Counter()
+
+    def take_over(self, table: RouteTable) -> None:
+        """Before the first micro-batch of a table."""
+        for key in table.keys:
+            if key.addition is None:
+                continue
+            for stream in set(self.streams) - {key.stream}:
+                rows = [row for row in self.stored[key.buckets[0]][stream] if row[0] == key.hash]
+                for bucket in key.addition.buckets:
+                    self.stored[bucket][stream] += rows
 
     def arrive(self, stream: str, rows: list[Row], table: RouteTable) -> None:
         hashes = np.array([key for key, _ in rows], np.uint64)
         valid = np.ones(len(rows), np.bool_)
         owners = bucket_of_hashes(hashes, valid, self.count)
-        routed = table.route(hashes, owners, contents_of(rows))
-        other = "b" if stream == "a" else "a"
+        routed = table.route(stream, hashes, owners, contents_of(rows))
         stored = np.ones(len(routed.positions), np.bool_)
         if routed.is_stored is not None:
             stored = routed.is_stored
@@ -59,34 +71,66 @@ class Buckets:
             key, number = rows[position]
             if is_stored:
                 self.stored[bucket][stream].append((key, number))
-            for k, n in self.stored[bucket][other]:
-                if k == key:
-                    pair = (number, n) if stream == "a" else (n, number)
-                    self.found[(key, *pair)] += 1
+            here = {
+                other: [n for k, n in mine if k == key]
+                for other, mine in self.stored[bucket].items()
+            }
+            here[stream] = [number]
+            self.found.update((key, *numbers) for numbers in product(*here.values()))
 
 
 @QUICK
-@given(st.integers(0, 10_000))
-def test_every_pair_is_found_once_while_keys_are_spread_further(seed: int) -> None:
+@given(st.integers(0, 10_000), st.integers(2, 4))
+def test_every_combination_is_found_once_while_keys_are_spread_further(
+    seed: int, width: int
+) -> None:
     rng = random.Random(seed)
+    streams = "abcd"[:width]
     count = rng.randint(1, 6)
-    buckets, table = Buckets(count), RouteTable()
-    arrived: dict[str, list[Row]] = {"a": [], "b": []}
+    buckets, table = Buckets(count, streams), RouteTable()
+    arrived: dict[str, list[Row]] = {stream: [] for stream in streams}
     for _ in range(5):
-        for stream in "ab":
-            rows = [(rng.randrange(4), rng.random().__hash__()) for _ in range(rng.randrange(6))]
-            buckets.arrive(stream, rows, table)
-            arrived[stream] += rows
-        has = {key.hash: key.buckets for key in table.keys}
-        for key in rng.sample(range(4), rng.randrange(3)):
-            before = has.get(key, (owner(key, count),))
-            free = [bucket for bucket in range(count) if bucket not in before]
-            has[key] = (*before, *rng.sample(free, rng.randint(0, len(free))))
-        table = RouteTable(tuple(SpreadKey(k, str(k), b) for k, b in has.items()))
-    expected = Counter((k, n, m) for k, n in arrived["a"] for j, m in arrived["b"] if k == j)
+        buckets.take_over(table)
+        for _ in range(2):  # micro-batches
+            for stream in rng.sample(streams, width):
+                rows = [(rng.randrange(3), rng.getrandbits(30)) for _ in range(rng.randrange(4))]
+                buckets.arrive(stream, rows, table)
+                arrived[stream] += rows
+            table = without_additions(table)
+        table = spread_further(rng, table, count, streams)
+    expected: Counter[tuple[int, ...]] = Counter()
+    for key in range(3):
+        numbers = [[n for k, n in arrived[stream] if k == key] for stream in streams]
+        expected.update((key, *found) for found in product(*numbers))
     assert buckets.found == expected
-    for stream, rows in arrived.items():
-        assert Counter(r for each in buckets.stored for r in each[stream]) == Counter(rows)
+    for key in range(3):
+        known = table[key]
+        for stream, rows in arrived.items():
+            mine = Counter(row for row in rows if row[0] == key)
+            lie = [Counter(row for row in each[stream] if row[0] == key) for each in buckets.stored]
+            if known is None or known.stream in (None, stream):
+                assert sum(lie, Counter()) == mine, "stored once"
+            else:
+                old = {*known.buckets} - {*(known.addition.buckets if known.addition else ())}
+                assert all(lie[bucket] == mine for bucket in old), "stored in all its buckets"
+
+
+def spread_further(rng: random.Random, table: RouteTable, count: int, streams: str) -> RouteTable:
+    """Some keys get more buckets, chosen at random."""
+    has = {key.hash: key for key in table.keys}
+    for number in rng.sample(range(3), rng.randrange(3)):
+        stream = None if len(streams) == 2 else rng.choice(streams)
+        key = has.get(number, SpreadKey(number, str(number), (owner(number, count),), stream))
+        free = [bucket for bucket in range(count) if bucket not in key.buckets]
+        more = tuple(rng.sample(free, rng.randint(0, len(free))))
+        addition = None if key.stream is None else Addition(more, "pointer", b"key")
+        has[number] = replace(key, buckets=(*key.buckets, *more), addition=addition)
+    return RouteTable(tuple(has.values()))
+
+
+def without_additions(table: RouteTable) -> RouteTable:
+    """What was taken over is taken over."""
+    return RouteTable(tuple(replace(key, addition=None) for key in table.keys))
 
 
 def test_rows_are_stored_by_their_content_and_copied_to_the_others() -> None:
@@ -94,12 +138,27 @@ def test_rows_are_stored_by_their_content_and_copied_to_the_others() -> None:
     rows = [(7, 1), (5, 0), (7, 2), (7, 4), (9, 0)]
     hashes = np.array([key for key, _ in rows], np.uint64)
     owners = np.array([1, 2, 1, 1, NO_BUCKET])
-    routed = table.route(hashes, owners, contents_of(rows))
+    routed = table.route("a", hashes, owners, contents_of(rows))
     assert routed.positions.tolist() == [0, 0, 0, 1, 2, 2, 2, 3, 3, 3]
     assert routed.buckets.tolist() == [0, 3, 1, 2, 3, 1, 0, 0, 3, 1]
     assert routed.is_stored is not None
     assert np.flatnonzero(routed.is_stored).tolist() == [0, 3, 4, 7]
     assert "hot key seven: spread over buckets 1, 0, 3" in table.explain()
+
+
+def test_of_three_streams_one_is_spread_and_the_others_are_stored_in_all_buckets() -> None:
+    table = RouteTable((SpreadKey(7, "seven", (1, 0), "b", Addition((0,), "p", b"")),))
+    rows = [(7, 1), (5, 0), (7, 2)]
+    hashes, owners = np.array([key for key, _ in rows], np.uint64), np.array([1, 2, 1])
+    spread, copied = (table.route(s, hashes, owners, contents_of(rows)) for s in "bc")
+    assert spread.is_stored is None
+    assert copied.is_stored is None
+    assert spread.buckets.tolist() == [0, 2, 1]
+    assert list(zip(*copied[:2], strict=True)) == [(0, 1), (0, 0), (1, 2), (2, 1), (2, 0)]
+    assert table.added() == (0,)
+    assert table.copied_to(0, "c").tolist() == [7]
+    assert [len(table.copied_to(b, s)) for b, s in ((1, "c"), (0, "b"), (2, "a"))] == [0, 0, 0]
+    assert "rows of b spread over buckets 1, 0, rows of the other streams" in table.explain()
 
 
 def test_a_row_has_its_bucket_wherever_it_stands() -> None:
@@ -147,6 +206,22 @@ def test_hot_keys_get_buckets_by_their_rows_and_never_lose_one() -> None:
 )
 def test_a_key_is_left_where_it_is(streams: dict[str, dict[int, int]], why: str) -> None:
     assert respread(RouteTable(), [seen(owner(1, 4), **streams)], 4) == RouteTable(), why
+
+
+def test_of_three_streams_the_largest_is_spread_where_the_owner_can_be_read() -> None:
+    hot, home = 1, owner(1, 4)
+    mine = seen(home, a={hot: 100}, b={hot: 1500}, c={hot: 50})
+    rest = [seen(b, a={100 + b: 300}) for b in range(4) if b != home]
+    assert respread(RouteTable(), [mine, *rest], 4, spreads_one=True) == RouteTable()
+    mine = replace(mine, pointer="pointer", keys={hot: b"key"})
+    (key,) = respread(RouteTable(), [mine, *rest], 4, spreads_one=True).keys
+    assert (key.buckets[0], key.stream, len(key.buckets)) == (home, "b", 4)
+    assert key.addition == Addition(key.buckets[1:], "pointer", b"key")
+    # An added bucket that was called has taken over; until all were, all are called.
+    (again,) = respread(RouteTable((key,)), [mine, *rest], 4, spreads_one=True).keys
+    assert again == replace(key, addition=None)
+    (waiting,) = respread(RouteTable((key,)), [mine, *rest[1:]], 4, spreads_one=True).keys
+    assert waiting == key
 
 
 def test_an_even_stream_and_a_single_bucket_spread_nothing() -> None:

@@ -1,12 +1,19 @@
-"""Hot keys of a join of two streams, spread over several buckets; and which keys those are.
+"""Hot keys of a join by one common key, spread over several buckets: where their rows go.
 
-A row of a spread key is *stored* in one of the key's buckets and sent to all the others as a
-*copy*, which looks for matches there and is not stored. Two rows that match therefore meet once:
-when the later of them comes, it is sent to the bucket where the earlier one is stored. So no
-state moves when a key is spread or spread further: rows that were stored before stay where they
-are, and that bucket, the key's *owner*, remains one of its buckets for ever.
+**Two streams.** A row of a spread key is *stored* in one of the key's buckets and sent to all the
+others as a *copy*, which looks for matches there and is not stored. Two rows that match therefore
+meet once: when the later of them comes, it is sent to the bucket where the earlier one is stored.
+So no state moves when a key is spread or spread further: rows that were stored before stay where
+they are, and that bucket, the key's *owner*, remains one of its buckets for ever.
 
-This is true of two streams only: of three, two stored rows that match may lie in two buckets.
+**Three or more.** Of three rows that match, two that are stored could lie in two buckets. So only
+one stream of a key is spread: each of its rows is sent to one of the key's buckets, those of the
+other streams to all, and every row is stored where it is sent. A result holds one row of the spread
+stream, so it is found in that row's bucket and in no other; and there, once, as the bucket has
+each row of the other streams once: those that come after the bucket was *added* are sent to it,
+and those from before it takes over from the owner, which has them all, in the first micro-batch of
+the table that adds it and before it handles any row. Rows of the spread stream stay where they
+are: until then none of them is in the added bucket, so what it takes over matches nothing there.
 
 Which of the buckets stores a row follows from the row's content alone. So a micro-batch that is
 repeated stores each row where it did before, however its input is cut into tasks then: a bucket's
@@ -16,12 +23,12 @@ A table of routes is a value. Which table a row is routed by must be the same in
 micro-batch and whenever it is repeated; whoever keeps tables sees to that.
 
 Sources: Lin et al., *Scalable distributed stream join processing* (SIGMOD 2015): one side stored,
-all sides probed; Metwally et al. for what is hot (``joins.routing.heavy_hitters``).
+all sides probed; Afrati, Ullman, *Optimizing joins in a map-reduce environment* (EDBT 2010): one
+relation's tuples partitioned, the others' copied.
 """
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -31,14 +38,8 @@ import pyarrow as pa
 
 from cython_ext.codec import checksum
 from cython_ext.row_codec import RowCodec
-from joins.routing.hash import NO_BUCKET, bucket_of_hashes
-from joins.routing.heavy_hitters import Hashes, HeavyHitters, merged
-
-#: A key is hot if it has this part of the rows that a bucket has on average.
-HOT_SHARE = 0.5
-#: Keys that are spread at most, and rows, of late, below which none is.
-MOST_KEYS = 256
-LEAST_ROWS = 1000.0
+from joins.routing.hash import NO_BUCKET
+from joins.routing.heavy_hitters import Hashes
 
 Numbers = npt.NDArray[np.int64]
 
@@ -53,6 +54,17 @@ class Routed(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Addition:
+    """Buckets that are added to a key of three or more streams, and what they take over."""
+
+    buckets: tuple[int, ...]
+    pointer: str
+    """What the owner had committed before the first micro-batch of the table that adds them."""
+    key: bytes
+    """The key itself: an Arrow IPC record batch of one row."""
+
+
+@dataclass(frozen=True)
 class SpreadKey:
     """A key by its hash, and its buckets, of which the first is its owner."""
 
@@ -60,6 +72,19 @@ class SpreadKey:
     key: str
     """For people."""
     buckets: tuple[int, ...]
+    stream: str | None = None
+    """The stream that is spread, of three or more; None: both of two."""
+    addition: Addition | None = None
+    """Of a key of three or more streams, until the buckets that were added last were called."""
+
+    def __str__(self) -> str:
+        places = ", ".join(map(str, self.buckets))
+        if self.stream is None:
+            return f"hot key {self.key}: spread over buckets {places}"
+        return (
+            f"hot key {self.key}: rows of {self.stream} spread over buckets {places}, "
+            "rows of the other streams copied to each"
+        )
 
 
 @dataclass(frozen=True)
@@ -69,43 +94,68 @@ class RouteTable:
     keys: tuple[SpreadKey, ...] = ()
 
     def route(
-        self, hashes: Hashes, owners: Numbers, contents: Callable[[Numbers], Hashes]
+        self, stream: str, hashes: Hashes, owners: Numbers, contents: Callable[[Numbers], Hashes]
     ) -> Routed:
         """``owners``: each row's bucket by its hash, or NO_BUCKET. ``contents`` hashes all that the
-        rows at some positions hold, and is asked for those of spread keys only. Cost: a few vector
+        rows at some positions hold, and is asked for those of spread rows only. Cost: a few vector
         operations, some more for each spread key in the batch."""
         rows = np.flatnonzero(owners != NO_BUCKET)
         buckets = owners.copy()
-        copied: list[tuple[Numbers, Numbers]] = []
-        for key in np.unique(hashes[rows[np.isin(hashes[rows], self._hashes)]]).tolist():
-            mine = rows[hashes[rows] == np.uint64(key)]
-            among = np.array(self._buckets[key], np.int64)
-            places = (contents(mine) % np.uint64(len(among))).astype(np.int64)
-            buckets[mine] = among[places]
-            others = (places[:, None] + np.arange(1, len(among))) % len(among)
-            copied.append((np.repeat(mine, len(among) - 1), among[others].ravel()))
-        if not copied:
+        copies: list[tuple[Numbers, Numbers, bool]] = []
+        for number in np.unique(hashes[rows[np.isin(hashes[rows], self._hashes)]]).tolist():
+            key = self._by_hash[number]
+            mine = rows[hashes[rows] == np.uint64(number)]
+            among = np.array(key.buckets, np.int64)
+            places = np.zeros(len(mine), np.int64)
+            if key.stream in (None, stream):
+                places = (contents(mine) % np.uint64(len(among))).astype(np.int64)
+                buckets[mine] = among[places]
+            if key.stream != stream:
+                others = (places[:, None] + np.arange(1, len(among))) % len(among)
+                is_stored = key.stream is not None
+                copies.append((np.repeat(mine, len(among) - 1), among[others].ravel(), is_stored))
+        if not copies:
             return Routed(rows, buckets[rows])
-        positions = np.concatenate([rows, *(p for p, _ in copied)])
-        is_stored = np.arange(len(positions)) < len(rows)
+        positions = np.concatenate([rows, *(p for p, _, _ in copies)])
+        stored = [np.ones(len(rows), np.bool_), *(np.full(len(p), s) for p, _, s in copies)]
+        is_stored_at = np.concatenate(stored)
         order = np.argsort(positions, kind="stable")
-        all_buckets = np.concatenate([buckets[rows], *(b for _, b in copied)])
-        return Routed(positions[order], all_buckets[order], is_stored[order])
+        all_buckets = np.concatenate([buckets[rows], *(b for _, b, _ in copies)])
+        return Routed(
+            positions[order],
+            all_buckets[order],
+            None if is_stored_at.all() else is_stored_at[order],
+        )
+
+    def __getitem__(self, number: int) -> SpreadKey | None:
+        """The key of this hash; None: it is not spread."""
+        return self._by_hash.get(number)
+
+    def copied_to(self, bucket: int, stream: str) -> Hashes:
+        """Keys whose rows of the stream a bucket stores beside their owner."""
+        found = [
+            key.hash
+            for key in self.keys
+            if key.stream not in (None, stream) and bucket in key.buckets[1:]
+        ]
+        return np.array(found, np.uint64)
+
+    def added(self) -> tuple[int, ...]:
+        """Buckets that have rows to take over, ascending."""
+        found = (key.addition.buckets for key in self.keys if key.addition is not None)
+        return tuple(sorted({bucket for buckets in found for bucket in buckets}))
 
     def explain(self) -> str:
         """A line for each key."""
-        return "\n".join(
-            f"hot key {key.key}: spread over buckets {', '.join(map(str, key.buckets))}"
-            for key in self.keys
-        )
+        return "\n".join(map(str, self.keys))
 
     @cached_property
-    def _buckets(self) -> dict[int, tuple[int, ...]]:
-        return {key.hash: key.buckets for key in self.keys}
+    def _by_hash(self) -> dict[int, SpreadKey]:
+        return {key.hash: key for key in self.keys}
 
     @cached_property
     def _hashes(self) -> Hashes:
-        return np.array(sorted(self._buckets), np.uint64)
+        return np.array(sorted(self._by_hash), np.uint64)
 
 
 def content_hashes(rows: pa.RecordBatch, codec: RowCodec) -> Hashes:
@@ -115,75 +165,3 @@ def content_hashes(rows: pa.RecordBatch, codec: RowCodec) -> Hashes:
     """
     encoded = codec.encode(rows).to_pylist()
     return np.fromiter(map(checksum, encoded), np.uint64, len(encoded))
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What one bucket has seen of late: by stream a sketch of the rows that it stored."""
-
-    bucket: int
-    sketches: Mapping[str, HeavyHitters] = field(default_factory=dict)
-
-    @property
-    def rows(self) -> float:
-        return sum(sketch.total for sketch in self.sketches.values())
-
-
-def respread(table: RouteTable, seen: Sequence[Seen], buckets: int) -> RouteTable:
-    """The next table: hot keys get buckets, or more of them; none loses one.
-
-    A key is hot if it has ``HOT_SHARE`` of the rows a bucket has on average; it gets so many
-    buckets that its part in each is less than that. It is left alone if it has fewer matches than
-    copies would be sent. Buckets with the fewest rows are chosen. Pure.
-    """
-    loads = dict.fromkeys(range(buckets), 0.0)
-    for each in seen:
-        loads[each.bucket] += each.rows
-    total = sum(loads.values())
-    if total < LEAST_ROWS:
-        return table
-    found = {key.hash: key for key in table.keys}
-    for hot in _by_rows(seen):
-        rows = sum(hot.rows)
-        width = min(buckets, int(rows * buckets / (HOT_SHARE * total)) + 1)
-        has = found[hot.hash].buckets if hot.hash in found else (_owner(hot.hash, buckets),)
-        if width <= len(has) or math.prod(hot.rows) < rows * (width - 1):
-            continue
-        if hot.hash not in found and len(found) == MOST_KEYS:
-            continue
-        free = sorted(set(loads) - set(has), key=lambda bucket: (loads[bucket], bucket))
-        chosen = (*has, *free[: width - len(has)])
-        for bucket in has:
-            loads[bucket] -= rows / len(has)
-        for bucket in chosen:
-            loads[bucket] += rows / width
-        found[hot.hash] = SpreadKey(hot.hash, hot.key, chosen)
-    return RouteTable(tuple(found.values()))
-
-
-class _Hot(NamedTuple):
-    hash: int
-    key: str
-    rows: tuple[float, ...]
-    """Of the key, by stream."""
-
-
-def _by_rows(seen: Sequence[Seen]) -> list[_Hot]:
-    """What is counted anywhere, over all buckets; the most rows first."""
-    streams = sorted({stream for each in seen for stream in each.sketches})
-    texts: dict[int, str] = {}
-    counts: list[dict[int, float]] = []
-    for stream in streams:
-        sketches = [each.sketches[stream] for each in seen if stream in each.sketches]
-        # With room for all their keys, so that none is cut.
-        hottest = merged(sketches, sum(sketch.capacity for sketch in sketches)).hottest()
-        counts.append({hot.hash: hot.rows for hot in hottest})
-        texts |= {hot.hash: hot.key for hot in hottest}
-    found = [_Hot(key, texts[key], tuple(rows.get(key, 0.0) for rows in counts)) for key in texts]
-    return sorted(found, key=lambda hot: (-sum(hot.rows), hot.hash))
-
-
-def _owner(key: int, buckets: int) -> int:
-    """The bucket of a key that is not spread."""
-    hashes = np.array([key], np.uint64)
-    return int(bucket_of_hashes(hashes, np.ones(1, np.bool_), buckets)[0])
