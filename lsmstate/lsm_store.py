@@ -14,9 +14,8 @@ from typing import Self
 import pyarrow as pa
 
 from cython_ext.changelog_record import largest_entry, largest_row
-from cython_ext.key_codec import KeyBatch, KeyCodec
+from cython_ext.key_codec import KeyBatch
 from cython_ext.memtable import Memtable
-from cython_ext.row_codec import RowCodec
 from lsmstate.changelog import APPEND, RETRACT, Write
 from lsmstate.checkpoints import Checkpoint, Checkpoints
 from lsmstate.collection import LocalFiles
@@ -45,6 +44,7 @@ from lsmstate.store_checks import (
     streams_by_name,
 )
 from lsmstate.store_writes import StoreWrites
+from lsmstate.stream_codecs import codecs_of
 from lsmstate.write_path import WritePath
 from lsmstate.write_plan import WritePlanner
 
@@ -60,8 +60,8 @@ class LsmStore(StoreWrites):
         self, directory: str, streams: Sequence[StreamSchema], options: Options, owner: Owner
     ) -> None:
         self._streams = streams_by_name(streams)
-        key_codecs = {s.name: KeyCodec(s.key) for s in streams}
-        row_codecs = {s.name: RowCodec(s.rows) for s in streams}
+        key_codecs = {s.name: codecs_of(s).key for s in streams}
+        row_codecs = {s.name: codecs_of(s).rows for s in streams}
         self._planner = WritePlanner(self._streams, key_codecs, row_codecs)
         self._directory = directory
         self._options = options

@@ -187,7 +187,7 @@ class RunSet:
 
     def _part_bytes(self, left: int = LEAST_MERGE_BYTES) -> int:
         """Of files of a merge that is left between two of them: a few of them are paid for."""
-        return min(self._options.file_bytes, MOST_PART_BYTES, max(MIB, left // 4))
+        return min(self._options.file_bytes, MOST_PART_BYTES, max(2 * MIB, left // 4))
 
     def pace(self, appended_bytes: int, memtable_bytes: int) -> None:
         """Pay for the merge that is under way or due, as far as nobody else did: as large a part

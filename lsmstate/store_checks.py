@@ -15,6 +15,7 @@ from cython_ext.key_codec import KeyBatch, KeyCodec
 from lsmstate.documents import check_document_rows, is_schema_free
 from lsmstate.errors import InvalidArgumentError, StoreClosedError
 from lsmstate.store import KeyValues, Positions, StreamSchema
+from lsmstate.stream_codecs import codecs_of
 
 #: Around each step of a read: keeps the writers out, and raises if the read may not go on.
 Access = Callable[[], AbstractContextManager[None]]
@@ -315,14 +316,7 @@ def check_same_streams(
 
 def pack_schemas(streams: Mapping[str, StreamSchema]) -> list[dict[str, str]]:
     """The streams as JSON values; ``unpack_schemas`` reads them."""
-    return [
-        {
-            "name": stream.name,
-            "key": stream.key.serialize().to_pybytes().hex(),
-            "rows": stream.rows.serialize().to_pybytes().hex(),
-        }
-        for stream in streams.values()
-    ]
+    return [codecs_of(stream).packed for stream in streams.values()]
 
 
 def unpack_schemas(packed: Sequence[Mapping[str, str]]) -> dict[str, StreamSchema]:
