@@ -179,8 +179,12 @@ class SkewedQuery:
         return given_up
 
     def _begin(self, batch_id: int, partition: int) -> None:
+        self._run = self.run_of(batch_id, partition)
+
+    def run_of(self, batch_id: int, partition: int = 0) -> TaskRun:
+        """Of a task of its own."""
         self._tasks += 1
-        self._run = TaskRun(
+        return TaskRun(
             place=StatePlace(str(self.home)),
             pinned=Pinned(BUCKETS, 2, BUCKET_IDS),
             flush_rows=10_000,

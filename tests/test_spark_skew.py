@@ -21,19 +21,19 @@ pytestmark = pytest.mark.spark
 
 ROWS = 200
 HOT = 7
+#: Rows of the hot key in a file, about, by stream.
+TWO = {"a": 60, "b": 60}
+THREE = {"a": 4, "b": 100, "c": 4}
 
 
 class Query:
-    """A join of streams whose results of a micro-batch replace those of its last attempt.
-
-    ``hot``: by stream the rows of a file that have the hot key, about; default: 60 of 200 of two.
-    """
+    """A join of streams whose results of a micro-batch replace those of its last attempt."""
 
     def __init__(
         self, spark: Any, home: Path, hot: dict[str, int] | None = None, **options: Any
     ) -> None:
         self.spark, self.home, self.options = spark, home, options
-        self.hot = hot or {"a": 60, "b": 60}
+        self.hot = hot or TWO
         self.streams = {
             name: FileStream(home / name, f"k BIGINT, {name}_row BIGINT") for name in self.hot
         }
@@ -122,7 +122,7 @@ def count_hot(query: Query) -> int:
 def test_of_three_streams_one_is_spread_and_the_earlier_rows_of_the_others_are_taken_over(
     spark: Any, tmp_path: Path, few_partitions: None
 ) -> None:
-    query = Query(spark, tmp_path, {"a": 4, "b": 100, "c": 4})
+    query = Query(spark, tmp_path, THREE)
     query.arrive(PERIOD + 1)
     found = query.run()
     query.check()
@@ -146,12 +146,12 @@ def test_of_three_streams_one_is_spread_and_the_earlier_rows_of_the_others_are_t
 
 
 @pytest.mark.stress
-@pytest.mark.parametrize("backend", ["lsm", "memory"])
+@pytest.mark.parametrize(("backend", "hot"), [("lsm", TWO), ("memory", TWO), ("lsm", THREE)])
 def test_restarts_after_every_batch_and_every_batch_repeated(
-    spark: Any, tmp_path: Path, few_partitions: None, backend: str
+    spark: Any, tmp_path: Path, few_partitions: None, backend: str, hot: dict[str, int]
 ) -> None:
-    query = Query(spark, tmp_path, backend=backend)
-    for batch in range(3 * PERIOD):
+    query = Query(spark, tmp_path, hot, backend=backend)
+    for batch in range(2 * PERIOD + 1):
         query.arrive(1)
         query.run()
         assert query.forget_last_commit() == batch
