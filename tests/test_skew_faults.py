@@ -68,8 +68,8 @@ def switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Switch:
 
 
 @pytest.mark.parametrize("tear", [pytest.param(None, marks=pytest.mark.stress), 0.5])
-def test_a_full_disk_while_a_bucket_takes_over_costs_nothing(
-    switch: Switch, tear: float | None
+def test_a_full_disk_and_a_kill_while_a_bucket_takes_over_cost_nothing(
+    switch: Switch, monkeypatch: pytest.MonkeyPatch, tear: float | None
 ) -> None:
     for number in range(4):
         with faults(Faults(number, tear=tear)), suppress(InvalidArgumentError):
@@ -83,14 +83,6 @@ def test_a_full_disk_while_a_bucket_takes_over_costs_nothing(
                 switch.attempt(bucket, frames[bucket])
                 failed -= 1
     assert failed >= 6
-    switch.goes_on()
-
-
-def test_a_task_that_is_killed_while_its_bucket_takes_over(
-    switch: Switch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    frames = switch.routed()
-    bucket = switch.added()[0]
     real, taken = skew.take_over, []
 
     def killed(*args: Any) -> int:
@@ -99,9 +91,10 @@ def test_a_task_that_is_killed_while_its_bucket_takes_over(
 
     with monkeypatch.context() as patch:
         patch.setattr(skew, "take_over", killed)
-        with pytest.raises(KeyboardInterrupt):
-            switch.attempt(bucket, frames[bucket])
-    assert taken[0] > 0
+        for bucket in switch.added():
+            with pytest.raises(KeyboardInterrupt):
+                switch.attempt(bucket, frames[bucket])
+    assert all(taken)
     switch.goes_on()
 
 
