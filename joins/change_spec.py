@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import ClassVar, Final
 
 import pyarrow as pa
 
+from joins.event_time import EventTime
 from joins.graph_spec import GraphSpec
 from joins.how import check_tree, inner_joins
 from joins.join_types import Tree, products, takes_back
@@ -34,6 +35,7 @@ class ChangeSpec:
     """Whether results have an operation column."""
     operations: Mapping[str, str] = field(default_factory=dict)
     """The operation column of each stream that is a changelog."""
+    event_time: ClassVar[EventTime | None] = None
 
     @classmethod
     def of(
@@ -98,12 +100,20 @@ class GraphChangeSpec:
     """The streams as they are stored, without operation columns, and their keys."""
     operations: Mapping[str, str]
     """The operation column of each stream that is a changelog."""
+    event_time: EventTime | None = None
+    """Of a join with time intervals."""
 
     @classmethod
-    def of(cls, graph: GraphSpec, emit: str, operations: Mapping[str, str]) -> "GraphChangeSpec":
+    def of(
+        cls,
+        graph: GraphSpec,
+        emit: str,
+        operations: Mapping[str, str],
+        event_time: EventTime | None = None,
+    ) -> "GraphChangeSpec":
         """InvalidArgumentError names what does not fit."""
         check_emit(None, emit, operations)
-        spec = cls(graph, dict(operations))
+        spec = cls(graph, dict(operations), event_time)
         check_operation(spec.output_schema)
         return spec
 
@@ -120,7 +130,14 @@ class GraphChangeSpec:
     @property
     def stream_schemas(self) -> tuple[StreamSchema, ...]:
         """The indexes, as a store is opened with."""
-        return self.graph.stream_schemas
+        if self.event_time is None:
+            return self.graph.stream_schemas
+        return self.event_time.store_streams(self.graph)
+
+    @property
+    def owners(self) -> Mapping[str, str]:
+        """By stream of the store, whose rows it holds."""
+        return self.graph.owners
 
     def check_stream(self, stream: str) -> None:
         """InvalidArgumentError, with the nearest name, if there is no such stream."""

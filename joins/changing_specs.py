@@ -1,17 +1,19 @@
 """Which spec a join has that is more than an inner one of rows that stay."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
 from joins.change_spec import ChangeSpec, GraphChangeSpec, check_no_keys
 from joins.changes import operation_columns
+from joins.event_time import NO_TIME, TimeOptions, lasting, time_bounds
 from joins.graph_spec import GraphSpec, create_spec
-from joins.how import How, typed_condition
-from joins.join_types import Tree
+from joins.how import How, in_text, typed_condition
+from joins.join_types import Tree, bounds_of
 from joins.rooted_change_spec import RootedChangeSpec
 from joins.spec import Condition, JoinSpec, check_streams
 from joins.split_condition import split_condition
+from joins.time_bounds import Bound
 from lsmstate.errors import InvalidArgumentError
 
 ChangingSpec = ChangeSpec | GraphChangeSpec | RootedChangeSpec
@@ -23,9 +25,11 @@ def create_join(
     how: How = "inner",
     emit: str = "append",
     changes: Mapping[str, str] | None = None,
+    told: TimeOptions = NO_TIME,
 ) -> JoinSpec | GraphSpec | ChangingSpec:
     """What is joined. ``changes``: the operation columns of streams that are changelogs; see
-    ``typed_condition`` for ``on`` and ``how``. InvalidArgumentError names what does not fit."""
+    ``typed_condition`` for ``on`` and ``how``. ``told`` counts where there are time intervals.
+    InvalidArgumentError names what does not fit."""
     check_streams(streams)
     operations = operation_columns(streams, changes or {})
     stored = {
@@ -33,25 +37,51 @@ def create_join(
         for name, schema in streams.items()
     }
     typed = typed_condition({name: s.names for name, s in streams.items()}, on, how)
-    if typed.tree is None and isinstance(typed.on, str) and split_condition(typed.on).rest:
+    keys, bounds = typed.on, bounds_of(typed.tree) if typed.tree is not None else ()
+    if typed.tree is None and isinstance(typed.on, str):
+        condition = split_condition(typed.on)
+        keys = condition.keys
+        bounds = changing_bounds(stored, condition.rest)
+    check_no_keys(create_spec(streams, keys), operations)
+    if typed.tree is None and emit == "append" and not operations and not bounds:
+        return create_spec(stored, keys)
+    spec: JoinSpec | GraphSpec
+    if bounds:
+        spec = GraphSpec.create(stored, keys if isinstance(keys, str) else in_text(typed))
+    else:
+        spec = create_spec(stored, keys)
+    return changing_spec(spec, typed.tree, emit, operations, bounds, told)
+
+
+def changing_bounds(
+    streams: Mapping[str, pa.Schema], conjuncts: Sequence[str]
+) -> tuple[Bound, ...]:
+    """The time intervals that changelogs are joined by beside their keys. InvalidArgumentError for
+    other conditions, which would have to be known before a row counts as matched."""
+    bounds, rest = time_bounds(streams, conjuncts)
+    if rest:
         raise InvalidArgumentError(
-            f"join condition {split_condition(typed.on).rest[0]!r}: changelogs are joined by "
-            "equalities of keys alone; filter the inputs before, or the result"
+            f"join condition {rest[0]!r}: joins of other types and changelogs have only equalities "
+            "of keys and time intervals; filter the inputs before, or the result: "
+            "join(...).where(...)"
         )
-    check_no_keys(create_spec(streams, typed.on), operations)
-    spec = create_spec(stored, typed.on)
-    if typed.tree is None and emit == "append" and not operations:
-        return spec
-    return changing_spec(spec, typed.tree, emit, operations)
+    return bounds
 
 
 def changing_spec(
-    keys: JoinSpec | GraphSpec, tree: Tree | None, emit: str, operations: Mapping[str, str]
+    keys: JoinSpec | GraphSpec,
+    tree: Tree | None,
+    emit: str,
+    operations: Mapping[str, str],
+    bounds: Sequence[Bound] = (),
+    told: TimeOptions = NO_TIME,
 ) -> ChangingSpec:
-    """The spec of a tree of joins, or of inner ones (None), by one common key or by several.
+    """The spec of a tree of joins, or of inner ones (None), by one common key or by several. With
+    ``bounds``, all of its time intervals, ``keys`` is a GraphSpec in any case.
     InvalidArgumentError names what does not fit."""
     if isinstance(keys, JoinSpec):
         return ChangeSpec.of(keys, tree, emit, operations)
-    if tree is None:
-        return GraphChangeSpec.of(keys, emit, operations)
-    return RootedChangeSpec.of(keys, tree, emit, operations)
+    if tree is not None:
+        return RootedChangeSpec.of(keys, tree, emit, operations, told)
+    timing = lasting(keys, bounds, told, emit) if bounds else None
+    return GraphChangeSpec.of(keys, emit, operations, timing)

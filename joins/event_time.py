@@ -8,12 +8,13 @@ reaches t + ``kept_us``: then no row that is not late can match it, or its reten
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from joins.condition import Column
 from joins.graph_spec import GraphSpec, create_spec
+from joins.join_types import bound_text
 from joins.key_classes import resolved
 from joins.spec import Condition, JoinSpec, check_streams
 from joins.split_condition import SplitCondition, split_condition
@@ -101,14 +102,15 @@ class EventTime:
 
     def store_streams(self, spec: JoinSpec | GraphSpec) -> tuple[StreamSchema, ...]:
         """The spec's streams as a store is opened with: with their expiry, and the watermark's."""
-        owners = (
-            [index.stream for index in spec.indexes]
-            if isinstance(spec, GraphSpec)
-            else list(spec.streams)
-        )
+        return self.expiring(spec.stream_schemas, spec.owners)
+
+    def expiring(
+        self, schemas: Iterable[StreamSchema], owners: Mapping[str, str]
+    ) -> tuple[StreamSchema, ...]:
+        """Streams of the store with the expiry of their owners' rows, and the watermark's."""
         streams = [
-            replace(stream, expiry=self._expiry(name, stream.rows))
-            for name, stream in zip(owners, spec.stream_schemas, strict=True)
+            replace(schema, expiry=self._expiry(owners[schema.name], schema.rows))
+            for schema in schemas
         ]
         return (*streams, WATERMARK)
 
@@ -149,6 +151,42 @@ def create_timed(
         )
     timing = EventTime.create(spec, columns, bounds, retention, late)
     return spec, timing if columns or bounds or retention else None
+
+
+class TimeOptions(NamedTuple):
+    """What a join is told of time beside its condition."""
+
+    columns: Mapping[str, str]
+    """Event times by stream."""
+    retention: Retention
+    late: str
+
+
+NO_TIME: Final = TimeOptions({}, {}, "drop")
+
+
+def lasting(spec: GraphSpec, bounds: Iterable[Bound], told: TimeOptions, emit: str) -> EventTime:
+    """What a join knows of time whose results come once, or are taken back: then nothing but its
+    intervals may say what matches. InvalidArgumentError names what does not fit."""
+    if told.retention:
+        raise InvalidArgumentError(
+            f"retention={dict(told.retention)!r} with emit={emit!r}: for how long a row finds "
+            "partners is said by the join's time intervals, such as "
+            "b.at <= a.at + INTERVAL 7 DAYS; write it there"
+        )
+    if told.late == "join":
+        raise InvalidArgumentError(
+            f"late='join' with emit={emit!r}: what a late row would match, or take back, may be "
+            "forgotten, so rows that come late cannot be joined; choose late='drop' or 'side'"
+        )
+    bounds = tuple(bounds)
+    for bound in bounds:
+        if not is_between_times(spec.streams, bound):
+            raise InvalidArgumentError(
+                f"joins: {bound_text(bound)} is no interval between two time stamps that are "
+                "both with a time zone or both without; filter the inputs or the result for it"
+            )
+    return EventTime.create(spec, told.columns, bounds, {}, told.late)
 
 
 def time_bounds(

@@ -8,12 +8,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from joins.change_spec import GraphChangeSpec
 from joins.event_time import WATERMARK, EventTime
 from joins.graph_spec import GraphSpec
+from joins.local.graph_change_join import GraphChangeJoin
 from joins.local.graph_join import GraphJoin
 from joins.local.probe_order import ProbeOrder
 from joins.local.results import Results
+from joins.local.rooted_change_join import RootedChangeJoin
 from joins.local.umjoin import UMJoin
+from joins.rooted_change_spec import RootedChangeSpec
 from joins.spec import JoinSpec
 from joins.time_checks import BoundCheck, LateRows
 from lsmstate.store import MultimapStore, Mutation
@@ -22,29 +26,39 @@ _NAME = "watermark"
 
 
 class EventTimeJoin:
-    """UMJoin or GraphJoin over ``store``, whose streams are ``event_time.store_streams(spec)``.
+    """The join of ``spec`` over ``store``, whose streams are ``event_time.store_streams(spec)``, or
+    where results are taken back ``spec.stream_schemas``.
 
     Not thread-safe. The store belongs to the caller, who commits and closes it.
     """
 
     def __init__(
         self,
-        spec: JoinSpec | GraphSpec,
+        spec: JoinSpec | GraphSpec | GraphChangeSpec | RootedChangeSpec,
         event_time: EventTime,
         store: MultimapStore,
         piece_bytes: int = 1 << 20,
         probe_order: ProbeOrder | None = None,
+        unmatched: str = "count",
     ) -> None:
-        """``probe_order``: what an operator of the same join has learned before."""
+        """``probe_order``: what an operator of the same join has learned before; ``unmatched`` as
+        in ChangeJoin."""
         self.event_time = event_time
         self._spec = spec
-        self._join: UMJoin | GraphJoin
-        if isinstance(spec, GraphSpec):
+        self._join: UMJoin | GraphJoin | GraphChangeJoin | RootedChangeJoin
+        self._check = None
+        if isinstance(spec, RootedChangeSpec):
+            self._join = RootedChangeJoin(spec, store, piece_bytes, unmatched)
+        elif isinstance(spec, GraphChangeSpec):
+            self._join = GraphChangeJoin(spec, store, piece_bytes, unmatched)
+            self._check = BoundCheck(spec.graph, event_time.bounds)
+        elif isinstance(spec, GraphSpec):
             self._join = GraphJoin(spec, store, piece_bytes, probe_order)
+            self._check = BoundCheck(spec, event_time.bounds)
         else:
             self._join = UMJoin(spec, store, piece_bytes, probe_order)
+            self._check = BoundCheck(spec, event_time.bounds)
         self._store = store
-        self._check = BoundCheck(spec, event_time.bounds)
         self._lateness = {
             name: LateRows(name, column, spec.streams[name])
             for name, column in event_time.columns.items()
@@ -58,12 +72,26 @@ class EventTimeJoin:
         if self.watermark_us is not None:
             self._forget(self.watermark_us)  # perhaps it was broken off
 
-    def process(
-        self, stream: str, batch: pa.RecordBatch, keys: pa.RecordBatch | None = None
-    ) -> Results:
-        """As the join's own; see EventTime for what happens to late rows. ``keys``: UMJoin only.
+    @property
+    def unmatched_retractions(self) -> int:
+        """Retractions left out so far, but for late ones."""
+        if isinstance(self._join, GraphChangeJoin | RootedChangeJoin):
+            return self._join.unmatched_retractions
+        return 0
 
-        A row that has no value in a column of an interval matches nothing and is not stored.
+    def process(
+        self,
+        stream: str,
+        batch: pa.RecordBatch,
+        keys: pa.RecordBatch | None = None,
+        *,
+        more: bool = False,
+    ) -> Results:
+        """As the join's own; see EventTime for what happens to late rows. ``keys``: UMJoin only;
+        ``more``: changelogs only.
+
+        A row that has no value in a column of an interval matches nothing; it is not stored, unless
+        it is a result without partners.
         """
         self._spec.check_stream(stream)
         is_late = self._late(stream, batch)
@@ -75,7 +103,9 @@ class EventTimeJoin:
             rows = batch.filter(wanted)
         else:
             rows = batch
-        if isinstance(self._join, GraphJoin):
+        if isinstance(self._join, GraphChangeJoin | RootedChangeJoin):
+            results = self._join.process(stream, rows, more=more)
+        elif isinstance(self._join, GraphJoin):
             assert keys is None, "a join by several keys makes its own"
             results = self._join.process(stream, rows)
         else:
@@ -83,7 +113,7 @@ class EventTimeJoin:
         self.late_count += int(is_late.sum())
         if self.event_time.late == "side":
             self.late_rows = batch.filter(pa.array(is_late))
-        return results.through(self._check.keep)
+        return results if self._check is None else results.through(self._check.keep)
 
     def advance(self, watermark_us: int) -> None:
         """Forget what is due by this watermark, in microseconds since 1970. A lower one than
@@ -98,7 +128,7 @@ class EventTimeJoin:
         self.watermark_us = watermark_us
         for name, schema in self._store.streams.items():
             if schema.expiry is not None:
-                owner = owner_of(self._spec, name)
+                owner = self._spec.owners[name]
                 self._store.advance(name, self._lateness[owner].watermark(watermark_us))
 
     def _late(self, stream: str, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
@@ -115,6 +145,8 @@ class EventTimeJoin:
 
     def _can_match(self, stream: str, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         found = np.ones(batch.num_rows, dtype=np.bool_)
+        if isinstance(self._spec, RootedChangeSpec) and self._spec.is_root(stream):
+            return found
         for bound in self.event_time.bounds:
             for column in (bound.later, bound.earlier):
                 if column.stream == stream:
@@ -136,10 +168,3 @@ def watermark_write(watermark_us: int) -> Mutation:
         pa.RecordBatch.from_pylist([{"name": _NAME}], schema=WATERMARK.key),
         pa.RecordBatch.from_pylist([{"watermark_us": watermark_us}], schema=WATERMARK.rows),
     )
-
-
-def owner_of(spec: JoinSpec | GraphSpec, store_stream: str) -> str:
-    """Whose rows a stream of the store holds."""
-    if isinstance(spec, GraphSpec):
-        return next(index.stream for index in spec.indexes if index.name == store_stream)
-    return store_stream

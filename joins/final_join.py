@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from joins.event_time_join import kept_watermark, owner_of, watermark_write
+from joins.event_time_join import kept_watermark, watermark_write
 from joins.final_spec import TICKS, FinalSpec, waiting_stream
 from joins.local.graph_join import GraphJoin
 from joins.local.probe_order import ProbeOrder
@@ -130,7 +130,7 @@ class FinalJoin:
     def _forget(self, watermark_us: int) -> None:
         for name, schema in self._store.streams.items():
             if schema.expiry is not None:
-                owner = owner_of(self._spec.graph, name)
+                owner = self._spec.graph.owners[name]
                 self._store.advance(name, self._lateness[owner].watermark(watermark_us))
 
     def _due_before(self, stream: str, watermark_us: int) -> int:

@@ -12,9 +12,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from joins.event_time import EventTime, Retention, is_between_times
+from joins.change_spec import FINAL
+from joins.event_time import EventTime, Retention, TimeOptions, lasting
 from joins.graph_spec import GraphSpec, Index
-from joins.join_types import Tree, bound_text, joins_of
+from joins.join_types import Tree, bounds_of, joins_of
 from joins.rooted_joins import Reach, RootedJoins, reaches, rooted_joins
 from joins.tree_rows import shown_in_order, tree_rows
 from lsmstate.errors import InvalidArgumentError
@@ -49,25 +50,8 @@ class FinalSpec:
         late: str,
     ) -> "FinalSpec":
         """``columns``: event times by stream. InvalidArgumentError names what does not fit."""
-        if retention:
-            raise InvalidArgumentError(
-                f"retention={dict(retention)!r} with emit='final': how long a row waits for a "
-                "partner is said by the join's time intervals, such as "
-                "b.at <= a.at + INTERVAL 7 DAYS; write it there"
-            )
-        if late == "join":
-            raise InvalidArgumentError(
-                "late='join' with emit='final': a result without a partner is final once it is "
-                "given, so rows that come late cannot be joined; choose late='drop' or 'side'"
-            )
-        bounds = tuple(bound for join in joins_of(tree) for bound in join.bounds)
-        for bound in bounds:
-            if not is_between_times(graph.streams, bound):
-                raise InvalidArgumentError(
-                    f"joins: {bound_text(bound)} is no interval between two time stamps that are "
-                    "both with a time zone or both without; filter the inputs or the result for it"
-                )
-        timing = EventTime.create(graph, columns, bounds, {}, late)
+        told = TimeOptions(columns, retention, late)
+        timing = lasting(graph, bounds_of(tree), told, FINAL)
         parts = rooted_joins(tree, graph)
         matches_at_once = all(join.kind not in ("semi", "anti") for join in joins_of(tree))
         # The others' results all come at once.

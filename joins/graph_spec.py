@@ -111,6 +111,11 @@ class GraphSpec:
             for index in self.indexes
         )
 
+    @cached_property
+    def owners(self) -> Mapping[str, str]:
+        """By stream of the store, whose rows it holds."""
+        return {index.name: index.stream for index in self.indexes}
+
     def key_schema(self, classes: Iterable[int]) -> pa.Schema:
         """The common types of some classes, named after their numbers."""
         return pa.schema([(f"k{number}", self.classes[number].type) for number in classes])

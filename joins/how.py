@@ -100,8 +100,8 @@ def check_tree(tree: Tree, spec: JoinSpec) -> None:
     for join in joins_of(tree):
         if join.bounds:
             raise InvalidArgumentError(
-                f"joins: {join}: time intervals go with emit='final', by which a row waits until "
-                "the watermark says that no partner comes; say so, or filter the inputs"
+                f"joins: {join}: time intervals go with emit='changes', or with emit='final', by "
+                "which a row waits until the watermark says that no partner comes; say so"
             )
         compared = {places[c] for on in join.on for c in (*on.left, *on.right)}
         for place in range(len(spec.key_schema)):

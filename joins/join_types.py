@@ -155,6 +155,11 @@ def joins_of(tree: Tree) -> Iterator[Join]:
         yield tree
 
 
+def bounds_of(tree: Tree) -> tuple[Bound, ...]:
+    """The time intervals of all joins."""
+    return tuple(bound for join in joins_of(tree) for bound in join.bounds)
+
+
 def quoted(name: str) -> str:
     """The name as ``from_clause`` reads it, whatever it holds."""
     if name.isidentifier() and name.upper() not in KEYWORDS:

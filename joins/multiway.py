@@ -10,7 +10,7 @@ import pyarrow as pa
 from joins.binary_tree import BinaryTree, Order
 from joins.change_spec import FINAL, ChangeSpec, GraphChangeSpec
 from joins.changing_specs import ChangingSpec, create_join
-from joins.event_time import EventTime, Retention, create_timed
+from joins.event_time import EventTime, Retention, TimeOptions, create_timed
 from joins.event_time_join import EventTimeJoin
 from joins.final_join import FinalJoin
 from joins.final_spec import FinalSpec
@@ -120,8 +120,11 @@ class MultiwayJoin:
             times = event_time or {}
             self.spec, timing = create_timed(streams, typed.on, times, retention or {}, late)
         else:
-            self.spec = create_join(streams, on, how, emit, changes)
-            _check_keeps_all(event_time, retention, late)
+            told = TimeOptions(event_time or {}, retention or {}, late)
+            self.spec = create_join(streams, on, how, emit, changes, told)
+            timing = self.spec.event_time if isinstance(self.spec, ChangingSpec) else None
+            if timing is None:
+                _check_keeps_all(event_time, retention, late)
         tree = _tree(self.spec, algorithm, order)
         if tree is not None and timing is not None:
             raise InvalidArgumentError(
@@ -196,7 +199,7 @@ class MultiwayJoin:
     @property
     def unmatched_retractions(self) -> int:
         """Retractions left out so far, because there was no such row."""
-        if isinstance(self._join, ChangeJoin | GraphChangeJoin | RootedChangeJoin):
+        if isinstance(self._join, ChangeJoin | GraphChangeJoin | RootedChangeJoin | EventTimeJoin):
             return self._join.unmatched_retractions
         return 0
 
@@ -234,7 +237,7 @@ def _check_keeps_all(
         if value and value != "drop":
             raise InvalidArgumentError(
                 f"{name}={value!r} goes with inner joins of rows that stay; leave it out, or how, "
-                "emit and changes; or say emit='final'"
+                "emit and changes; or write time intervals into the condition"
             )
 
 
@@ -248,6 +251,10 @@ def _operator(
     """The streams of the join's store, and what makes the operator over it."""
     if isinstance(spec, FinalSpec):
         return spec.stream_schemas, lambda store: FinalJoin(spec, store, piece_bytes)
+    if isinstance(spec, GraphChangeSpec | RootedChangeSpec) and timing is not None:
+        return spec.stream_schemas, lambda store: EventTimeJoin(
+            spec, timing, store, piece_bytes, unmatched=unmatched
+        )
     if isinstance(spec, ChangeSpec):
         return spec.stream_schemas, lambda store: ChangeJoin(spec, store, piece_bytes, unmatched)
     if isinstance(spec, GraphChangeSpec):

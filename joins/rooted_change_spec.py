@@ -1,4 +1,4 @@
-"""Left, semi and anti joins by several keys that say what changes."""
+"""Joins of any type by several keys that say what changes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -7,9 +7,10 @@ from functools import cached_property
 import pyarrow as pa
 
 from joins.change_spec import FINAL, check_emit, check_operation, with_operation
+from joins.event_time import EventTime, TimeOptions, lasting
 from joins.graph_spec import GraphSpec
-from joins.join_types import Tree, joins_of
-from joins.rooted_joins import RootedJoins, rooted_joins
+from joins.join_types import Tree, bounds_of
+from joins.rooted_joins import RootedJoins, kept_us, rooted_joins
 from joins.tree_rows import shown_in_order, tree_rows
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.null_safe_store import null_safe_schema
@@ -23,38 +24,49 @@ class RootedChangeSpec:
     graph: GraphSpec
     """The streams as they are stored, without operation columns, and their keys."""
     tree: Tree
-    joins: RootedJoins
+    parts: tuple[RootedJoins, ...]
+    """The tree by its roots."""
     operations: Mapping[str, str]
     """The operation column of each stream that is a changelog."""
+    event_time: EventTime | None = None
+    """Of joins with time intervals."""
 
     @classmethod
     def of(
-        cls, graph: GraphSpec, tree: Tree, emit: str, operations: Mapping[str, str]
+        cls,
+        graph: GraphSpec,
+        tree: Tree,
+        emit: str,
+        operations: Mapping[str, str],
+        told: TimeOptions,
     ) -> "RootedChangeSpec":
-        """InvalidArgumentError names what does not fit."""
+        """``told`` counts where there are time intervals. InvalidArgumentError names what does not
+        fit."""
         check_emit(tree, emit, operations)
-        if emit != "changes" or any(join.bounds for join in joins_of(tree)):
+        if emit != "changes":
             raise InvalidArgumentError(
                 f"{tree}: by several keys say emit='changes', which tells of what comes and goes, "
                 f"or with time intervals emit={FINAL!r}"
             )
-        if any(join.kind in ("right", "full") for join in joins_of(tree)):
-            raise InvalidArgumentError(
-                f"{tree}: by several keys there are inner, left, semi and anti joins; put the "
-                "stream all of whose rows are to be kept first, as in b LEFT JOIN a, and make full "
-                "joins by one common key in a query of their own"
-            )
-        (joins,) = rooted_joins(tree, graph)
-        for step in joins.steps:
-            if len({key.earlier for key in step.keys}) > 1:
+        parts = rooted_joins(tree, graph)
+        steps = [step for part in parts for step in part.steps]
+        for step in steps:
+            others = {key.earlier for key in step.keys} | step.timed_with
+            if len(others) > 1:
                 raise InvalidArgumentError(
                     f"{tree}: {step.stream!r} is compared with several streams; by several keys, "
                     "types other than inner ask for one: compare it with one of them, and filter "
                     "the result for the rest where all joins are inner"
                 )
-        looked_up = [(step.stream, step.classes) for step in joins.steps]
-        looked_up += [(step.keys[0].earlier, step.classes) for step in joins.steps]
-        spec = cls(replace(graph, more_indexes=tuple(looked_up)), tree, joins, dict(operations))
+        looked_up = [(step.stream, step.classes) for step in steps]
+        looked_up += [(step.earlier, step.classes) for step in steps]
+        timing = None
+        if bounds_of(tree):
+            timing = lasting(graph, bounds_of(tree), told, emit)
+            kept = kept_us(parts, timing.columns, graph.streams)
+            timing = replace(timing, kept_us=kept)
+        graph = replace(graph, more_indexes=tuple(looked_up))
+        spec = cls(graph, tree, parts, dict(operations), timing)
         check_operation(spec.output_schema)
         return spec
 
@@ -80,14 +92,37 @@ class RootedChangeSpec:
 
     @cached_property
     def stream_schemas(self) -> tuple[StreamSchema, ...]:
-        """The indexes, as a store is opened with; and all rows of a root that is a changelog, of
+        """The indexes, as a store is opened with; and all rows of roots that are changelogs, of
         which those with nulls are in no index."""
-        root = self.joins.root
-        if root not in self.operations:
-            return self.graph.stream_schemas
-        key = self.graph.key_schema(self.graph.held_by(root))
-        rows = StreamSchema(all_rows(root), null_safe_schema(key), self.streams[root])
-        return (*self.graph.stream_schemas, rows)
+        kept = []
+        for root in (part.root for part in self.parts if part.root in self.operations):
+            key = null_safe_schema(self.graph.key_schema(self.graph.held_by(root)))
+            kept.append(StreamSchema(all_rows(root), key, self.streams[root]))
+        schemas = (*self.graph.stream_schemas, *kept)
+        return (
+            schemas if self.event_time is None else self.event_time.expiring(schemas, self.owners)
+        )
+
+    @cached_property
+    def owners(self) -> Mapping[str, str]:
+        """By stream of the store, whose rows it holds."""
+        return {**self.graph.owners, **{all_rows(part.root): part.root for part in self.parts}}
+
+    def is_root(self, stream: str) -> bool:
+        """Whether there are results of a row that matches nothing at all."""
+        return any(part.root == stream for part in self.parts)
+
+    def index(self, stream: str, classes: tuple[int, ...]) -> str:
+        """The store's stream of its rows by these classes."""
+        indexes = self.graph.indexes
+        return next(i.name for i in indexes if (i.stream, i.classes) == (stream, classes))
+
+    def keys_of(self, stream: str) -> tuple[int, ...]:
+        """The classes without whose values a row is in no result: none for a root."""
+        if self.is_root(stream):
+            return ()
+        steps = (part.step_of(stream) for part in self.parts)
+        return next(step.classes for step in steps if step is not None)
 
     def check_stream(self, stream: str) -> None:
         """InvalidArgumentError, with the nearest name, if there is no such stream."""

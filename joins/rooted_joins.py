@@ -38,6 +38,17 @@ class Step:
         """The key classes it compares, ascending."""
         return tuple(sorted(key.key_class for key in self.keys))
 
+    @property
+    def timed_with(self) -> set[str]:
+        """The other streams that its intervals are to."""
+        named = {c.stream for bound in self.bounds for c in (bound.later, bound.earlier)}
+        return named - {self.stream}
+
+    @property
+    def earlier(self) -> str:
+        """The stream it compares with, where that is one."""
+        return self.keys[0].earlier
+
 
 @dataclass(frozen=True, slots=True)
 class RootedJoins:
@@ -55,7 +66,7 @@ class RootedJoins:
         found: list[Step] = []
         while (step := self.step_of(stream)) is not None:
             found.append(step)
-            stream = step.keys[0].earlier
+            stream = step.earlier
         return found
 
     @property
@@ -108,6 +119,26 @@ def reaches(joins: RootedJoins, event_times: Mapping[str, str]) -> dict[str, Rea
             if known is not None:
                 distances.append(known + bound.most_us)
         found[step.stream] = Reach(min(ahead, default=None), min(behind, default=None))
+    return found
+
+
+def kept_us(
+    parts: Iterable[RootedJoins], event_times: Mapping[str, str], streams: Iterable[str]
+) -> dict[str, int | None]:
+    """By stream, how long after its event time a row may have a part in results that a row or a
+    retraction in time makes or takes back; None: for ever. A root's row has until the watermark
+    has passed all that matters to it; any other until no root's row is left that it matters to."""
+    found: dict[str, int | None] = {name: 0 if name in event_times else None for name in streams}
+    for part in parts:
+        near = reaches(part, event_times)
+        ahead = [reach.ahead_us for reach in near.values()]
+        known = [most for most in ahead if most is not None]
+        for name, reach in near.items():
+            kept = found[name]
+            if kept is None or reach.behind_us is None or len(known) < len(ahead):
+                found[name] = None
+            else:
+                found[name] = max(kept, reach.behind_us + max(known))
     return found
 
 

@@ -75,6 +75,11 @@ class JoinSpec:
             StreamSchema(name, self.key_schema, schema) for name, schema in self.streams.items()
         )
 
+    @property
+    def owners(self) -> Mapping[str, str]:
+        """By stream of the store, whose rows it holds."""
+        return {name: name for name in self.streams}
+
     def key_batch(self, stream: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The key of each row of a stream's batch, in the common types."""
         columns = [

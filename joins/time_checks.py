@@ -23,7 +23,10 @@ class LateRows:
     """Judges the rows of one stream."""
 
     def __init__(self, name: str, column: str, rows: pa.Schema) -> None:
-        self._times = EventTimes(name, Expiry(column, timedelta(0)), rows)
+        # Of this column alone: an arriving row has others beside those that are stored.
+        own = pa.schema([rows.field(column)])
+        self._times = EventTimes(name, Expiry(column, timedelta(0)), own)
+        self._column = column
         self._has_zone = rows.field(column).type.tz is not None
 
     def watermark(self, watermark_us: int) -> datetime:
@@ -36,7 +39,7 @@ class LateRows:
 
     def late(self, rows: pa.RecordBatch, watermark_us: int) -> npt.NDArray[np.bool_]:
         """Which rows are late: not after the watermark. One without an event time never is."""
-        ticks, known = self._times.of(rows)
+        ticks, known = self._times.of(rows.select([self._column]))
         return np.asarray(known & (ticks <= self.ticks(watermark_us)))
 
 

@@ -117,7 +117,7 @@ class JoinRequest:
         if isinstance(spec, GraphChangeSpec):
             plan = with_shares(plan, spec.graph, self.rows or {}, self.shares)
         elif isinstance(spec, RootedChangeSpec):
-            plan = meeting(plan, spec.graph, [spec.joins], self.rows or {}, self.shares)
+            plan = meeting(plan, spec.graph, spec.parts, self.rows or {}, self.shares)
         else:
             plan = replace(plan, routes_null_keys=routes_null_keys(spec))
         schemas = {name: frame.schema for name, frame in self.streams.items()}

@@ -74,7 +74,7 @@ def batch_of(schema, rows):
     values = [
         (k, j, None if at is None else epoch + timedelta(minutes=at), n) for k, j, at, n in rows
     ]
-    columns = zip(*values, strict=True)
+    columns = zip(*values, strict=True) if values else [()] * len(schema)
     return pa.RecordBatch.from_arrays(
         [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema
     )

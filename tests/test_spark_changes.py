@@ -148,6 +148,23 @@ def test_a_changelog_joined_by_several_keys(
     assert sum(expected.values()) > 20
 
 
+def test_a_full_and_a_left_join_by_several_keys(
+    spark: Any, streams: dict[str, FileStream], tmp_path: Path
+) -> None:
+    """Two streams all of whose rows are results, and one that is copied to where they are."""
+    tree = "o FULL JOIN p ON o.id = p.of LEFT JOIN s ON p.euros = s.ref"
+    joined = multiway_join(
+        frames(spark, streams), tree, **CHANGES, unmatched="error", backend=BACKEND, memory="8m",
+        buckets=3,
+    )  # fmt: skip
+    assert "shares (chosen): o.id 3" in explain_join(joined)
+    expected = batch_join(streams, SQL + tree)
+    assert net(collected(joined, tmp_path), Counter()) == expected
+    assert {tuple(v is None for v in row[::3]) for row in expected} >= {
+        (False, True, True), (True, False, True), (False, False, False)
+    }  # fmt: skip
+
+
 def test_a_semi_join_of_rows_that_stay_is_append_only(
     spark: Any, streams: dict[str, FileStream], tmp_path: Path
 ) -> None:
@@ -208,9 +225,9 @@ def test_the_readme_example(spark: Any, tmp_path: Path) -> None:
         (TREE + " AND o.day < 5", {"emit": "changes"}, "'=' expected, found '<'"),
         ("o.id = p.of AND o.id = s.ref AND o.day < 5", {"how": "left"} | CHANGES, "where"),
         (
-            "o LEFT JOIN p ON o.id = p.of RIGHT JOIN s ON o.day = s.ref",
-            {"emit": "changes"},
-            "by several keys there are inner, left, semi and anti joins",
+            "o FULL JOIN p ON o.id = p.of FULL JOIN s ON p.euros = s.ref",
+            CHANGES,
+            "no key by which the rows of 'o' and 'p' and 's' and all their partners meet",
         ),
     ],
 )

@@ -53,6 +53,39 @@ def pairs(
         yield left[group] + in_left, right[group] + in_right
 
 
+def equal_pairs(left: Numbers, right: Numbers) -> Iterator[tuple[Numbers, Numbers]]:
+    """All pairs of places where the groups in ``left`` and ``right`` are the same, and not -1."""
+    by_left, by_right = (np.argsort(groups, kind="stable") for groups in (left, right))
+    ordered = left[by_left], right[by_right]
+    both = np.setdiff1d(np.intersect1d(left, right), [-1])
+    starts = [np.searchsorted(groups, both, side="left") for groups in ordered]
+    ends = [np.searchsorted(groups, both, side="right") for groups in ordered]
+    counts = [end - start for start, end in zip(starts, ends, strict=True)]
+    for lefts, rights in pairs(starts[0], counts[0], starts[1], counts[1]):
+        yield by_left[lefts], by_right[rights]
+
+
+def fetched_pairs(
+    probe: Probe, at: Numbers, least_bytes: int, piece_bytes: int
+) -> Iterator[tuple[Numbers, BoundRows]]:
+    """Pairs of the places in ``at``, which says of each which of the probe's keys it is, and the
+    rows found under it; about ``piece_bytes`` of rows at once, as ``fetch_bytes`` has it."""
+    by_key = np.argsort(at, kind="stable")
+    sorted_at = at[by_key]
+    wanted = np.unique(sorted_at)
+    if len(wanted) == 0:
+        return
+    for piece in probe.fetch(wanted, fetch_bytes(probe, wanted, least_bytes, piece_bytes)):
+        keys, right, right_counts = np.unique(
+            piece.positions, return_index=True, return_counts=True
+        )
+        left = np.searchsorted(sorted_at, keys, side="left")
+        left_counts = np.searchsorted(sorted_at, keys, side="right") - left
+        sizes = row_sizes(piece.rows)
+        for lefts, rights in pairs(left, left_counts, right, right_counts):
+            yield by_key[lefts], BoundRows(piece.rows, sizes, rights)
+
+
 def fetch_bytes(probe: Probe, wanted: Numbers, least_bytes: int, piece_bytes: int) -> int:
     """Encoded bytes to fetch at once for about ``piece_bytes`` of Arrow data: nulls take far fewer
     encoded. ``least_bytes``: of any row as Arrow data."""

@@ -18,7 +18,7 @@ from cython_ext.gather import Gatherer
 from cython_ext.key_codec import KeyBatch, KeyCodec
 from joins.graph_spec import GraphSpec, Index
 from joins.key_types import cast_key
-from joins.local.bound_rows import BoundRows, coalesced, fetch_bytes, grouped, pairs, parts_of
+from joins.local.bound_rows import BoundRows, coalesced, fetched_pairs, grouped, parts_of
 from joins.local.cross_product import Numbers
 from joins.local.probe_order import ProbeOrder
 from joins.local.results import Results, check_finished
@@ -175,23 +175,12 @@ class GraphJoin:
         """The combinations with each of their matching rows of ``name``, block by block."""
         partner = found.partners[name]
         found = found.without_partner(name)
-        by_key = np.argsort(partner.at, kind="stable")
-        sorted_at = partner.at[by_key]
-        wanted = np.unique(sorted_at)
-        for piece in partner.probe.fetch(
-            wanted, fetch_bytes(partner.probe, wanted, self._least_bytes[name], self._piece_bytes)
+        for lefts, bound in fetched_pairs(
+            partner.probe, partner.at, self._least_bytes[name], self._piece_bytes
         ):
-            keys, right, right_counts = np.unique(
-                piece.positions, return_index=True, return_counts=True
-            )
-            left = np.searchsorted(sorted_at, keys, side="left")
-            left_counts = np.searchsorted(sorted_at, keys, side="right") - left
-            sizes = row_sizes(piece.rows)
-            for lefts, rights in pairs(left, left_counts, right, right_counts):
-                bound = BoundRows(piece.rows, sizes, rights)
-                grown = self._agreeing(found.take(by_key[lefts]), name, bound, partner.index)
-                if len(grown):
-                    yield grown
+            grown = self._agreeing(found.take(lefts), name, bound, partner.index)
+            if len(grown):
+                yield grown
 
     def _agreeing(
         self, found: "Combinations", name: str, bound: "BoundRows", index: Index

@@ -1,28 +1,34 @@
-"""Left, semi and anti joins by several keys: what comes, and what is taken back.
+"""Joins of any type by several keys: what comes, and what is taken back.
 
 A batch changes the rows of one stream. Results with these rows come or go: they are found from the
-rows up to the root, and from there on as ever. Where a stream gets its first row of a key, or loses
-the last one, the combinations it is compared with change sides: they are found in the same way,
-from one such row, and have nulls or nothing in its place.
+rows up to the root, and from there on as ever. Where a row of the stream it is compared with gets
+its first partner, or loses the last one, the combinations it is in change sides: they are found in
+the same way, from that row, and have nulls or nothing in the partner's place. A tree with several
+roots does all this for each.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
-from cython_ext.key_codec import KeyCodec
+from cython_ext.key_codec import KeyBatch, KeyCodec
 from joins.changes import ADDED, REMOVED, Changes
 from joins.local.bound_rows import parts_of
 from joins.local.change_input import ChangeInput
+from joins.local.found import Found
 from joins.local.graph_join import GraphJoin
 from joins.local.results import Results, check_finished
-from joins.local.rooted_search import Found, RootedSearch
+from joins.local.rooted_search import RootedSearch
+from joins.local.turned import Turned
 from joins.rooted_change_spec import RootedChangeSpec, all_rows
-from joins.rooted_joins import Step
+from joins.rooted_joins import RootedJoins, Step
 from lsmstate.null_safe_store import null_safe_keys, null_safe_schema
 from lsmstate.store import MultimapStore, Mutation
+
+#: Rows by whether they come.
+Signed = Mapping[bool, pa.RecordBatch]
 
 
 class RootedChangeJoin:
@@ -40,9 +46,7 @@ class RootedChangeJoin:
         self._store = store
         self._piece_bytes = piece_bytes
         self._indexes = GraphJoin(spec.graph, store, piece_bytes)
-        self._search = RootedSearch(
-            spec.graph, spec.joins, spec.graph.indexes, spec.shown, spec.rows_schema, piece_bytes
-        )
+        self._parts = [_Part(spec, part, store, piece_bytes) for part in spec.parts]
         self._input = ChangeInput(
             store, spec.streams, spec.operations, self._keys, piece_bytes, unmatched
         )
@@ -59,59 +63,34 @@ class RootedChangeJoin:
         self._spec.check_stream(stream)
         check_finished(f"process({stream!r})", self._unfinished)
         changes = self._input.arrived(stream, batch)
-        step = self._spec.joins.step_of(stream)
-        encoded = None
-        if step is not None:
+        needed = self._spec.keys_of(stream)
+        if needed:
             # Rows with a null in the key they are compared by are in no result.
-            encoded = self._step_codec(step).encode(changes.keys)
-            if not encoded.valid.all():
-                changes = changes.take(np.flatnonzero(encoded.valid))
-                encoded = self._step_codec(step).encode(changes.keys)
+            valid = self._encoded(changes.keys, needed).valid
+            changes = changes if valid.all() else changes.take(np.flatnonzero(valid))
         if not changes.is_added.all():
-            if step is None:
+            if needed:
+                name, keys = self._spec.index(stream, needed), self._encoded(changes.keys, needed)
+            else:
                 codec = KeyCodec(null_safe_schema(changes.keys.schema))
                 name, keys = all_rows(stream), codec.encode(null_safe_keys(changes.keys))
-            else:
-                assert encoded is not None
-                name, keys = self._index_name(step), encoded
             changes, lost = self._input.present(stream, changes, name, keys)
             self._input.settle(stream, lost, more=more)
-        turned = {True: changes.rows.slice(0, 0), False: changes.rows.slice(0, 0)}
-        if step is not None and step.kind != "inner":
-            turned = self._turned(step, changes)
+        examples = [part.examples(stream, changes) for part in self._parts]
         rows = {sign: changes.rows.filter(pa.array(changes.is_added == sign)) for sign in (0, 1)}
-        for sign, kind in ((0, "retract"), (1, "append")):
-            self._write(stream, rows[sign], "append" if kind == "append" else "retract")
-        self._unfinished = Results(
-            self._results(stream, step, {False: rows[0], True: rows[1]}, turned)
-        )
+        self._write(stream, rows[0], "retract")
+        self._write(stream, rows[1], "append")
+        self._unfinished = Results(self._results(stream, {False: rows[0], True: rows[1]}, examples))
         return self._unfinished
 
     def _keys(self, stream: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Of the root all keys, of others those they are compared by."""
-        step = self._spec.joins.step_of(stream)
-        classes = self._spec.graph.held_by(stream) if step is None else step.classes
+        """Those without which a row is in no result; of a root all keys."""
+        classes = self._spec.keys_of(stream) or self._spec.graph.held_by(stream)
         return self._spec.graph.key_batch(stream, batch, classes)
 
-    def _step_codec(self, step: Step) -> KeyCodec:
-        return KeyCodec(self._spec.graph.key_schema(step.classes))
-
-    def _index_name(self, step: Step) -> str:
-        wanted = (step.stream, step.classes)
-        return next(i.name for i in self._spec.graph.indexes if (i.stream, i.classes) == wanted)
-
-    def _turned(self, step: Step, changes: Changes) -> dict[bool, pa.RecordBatch]:
-        """One row of each key of which the first comes (True), or the last goes (False)."""
-        distinct, starts = self._step_codec(step).encode(changes.keys).distinct()
-        order = self._step_codec(step).encode(changes.keys).order
-        signs = np.where(changes.is_added[order], 1, -1)
-        before = self._store.probe(self._index_name(step), distinct).counts
-        after = before + np.add.reduceat(signs, starts[:-1]) if len(distinct) else before
-        examples = order[starts[:-1]]
-        return {
-            True: changes.rows.take(pa.array(examples[(before == 0) & (after > 0)])),
-            False: changes.rows.take(pa.array(examples[(before > 0) & (after == 0)])),
-        }
+    def _encoded(self, keys: pa.RecordBatch, classes: tuple[int, ...]) -> KeyBatch:
+        schema = self._spec.graph.key_schema(classes)
+        return KeyCodec(schema).encode(keys.select(schema.names))
 
     def _write(self, stream: str, rows: pa.RecordBatch, kind: Literal["append", "retract"]) -> None:
         for part in self._indexes.parts(stream, rows, 1):
@@ -122,27 +101,79 @@ class RootedChangeJoin:
             self._store.write(writes)
 
     def _results(
-        self,
-        stream: str,
-        step: Step | None,
-        rows: dict[bool, pa.RecordBatch],
-        turned: dict[bool, pa.RecordBatch],
+        self, stream: str, rows: Signed, examples: list[Signed]
     ) -> Iterator[pa.RecordBatch]:
         for sign, operation in ((False, REMOVED), (True, ADDED)):
-            pieces: list[Iterator[pa.RecordBatch]] = []
-            if step is None or step.kind in ("inner", "left"):
-                pieces.append(self._search.grown(self._store, self._with(stream, rows[sign])))
-            if step is not None and step.kind != "inner":
-                # A row is without partner where the last one goes, and with one where one comes.
-                which = turned[sign if step.kind == "semi" else not sign]
-                beside = (self._without(found, step) for found in self._with(stream, which))
-                pieces.append(self._search.grown(self._store, beside, without=stream))
-            for found in pieces:
-                for piece in found:
+            for part, turned in zip(self._parts, examples, strict=True):
+                for piece in part.results(stream, rows, turned, sign=sign):
                     columns = [pa.repeat(operation, piece.num_rows), *piece.columns]
                     yield pa.RecordBatch.from_arrays(columns, schema=self._spec.output_schema)
 
-    def _with(self, stream: str, rows: pa.RecordBatch) -> Iterator[Found]:
+
+class _Part:
+    """What becomes of the rows of one root."""
+
+    def __init__(
+        self, spec: RootedChangeSpec, joins: RootedJoins, store: MultimapStore, piece_bytes: int
+    ) -> None:
+        self._spec = spec
+        self._joins = joins
+        self._store = store
+        self._piece_bytes = piece_bytes
+        indexes = spec.graph.indexes
+        self._search = RootedSearch(
+            spec.graph, joins, indexes, spec.shown, spec.rows_schema, piece_bytes
+        )
+        self._turned = {
+            step.stream: Turned(spec.graph, step, indexes, piece_bytes)
+            for step in joins.steps
+            if step.bounds
+        }
+
+    def examples(self, stream: str, changes: Changes) -> Signed:
+        """One row of each key of which the first comes (True), or the last goes (False), before
+        the changes are made. None where intervals say more than keys."""
+        step = self._joins.step_of(stream)
+        if step is None or step.kind == "inner" or step.bounds:
+            return {}
+        schema = self._spec.graph.key_schema(step.classes)
+        keys = KeyCodec(schema).encode(changes.keys.select(schema.names))
+        distinct, starts = keys.distinct()
+        signs = np.where(changes.is_added[keys.order], 1, -1)
+        before = self._store.probe(self._spec.index(stream, step.classes), distinct).counts
+        after = before + np.add.reduceat(signs, starts[:-1]) if len(distinct) else before
+        chosen = keys.order[starts[:-1]]
+        return {
+            True: changes.rows.take(pa.array(chosen[(before == 0) & (after > 0)])),
+            False: changes.rows.take(pa.array(chosen[(before > 0) & (after == 0)])),
+        }
+
+    def results(
+        self, stream: str, rows: Signed, examples: Signed, *, sign: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """What comes (``sign``) or goes, as changes of ``rows`` make it."""
+        step = self._joins.step_of(stream)
+        if step is None and stream != self._joins.root:
+            return
+        if step is None or step.kind in ("inner", "left"):
+            yield from self._search.grown(self._store, self._risen(stream, rows[sign]))
+        if step is not None and step.kind != "inner":
+            # A row is without partner where the last one goes, and with one where one comes.
+            found: Iterator[Found]
+            by_first = sign if step.kind == "semi" else not sign
+            if step.bounds:
+                turned = self._turned[stream].found(self._store, rows, by_first=by_first)
+                found = (
+                    risen
+                    for each in turned
+                    for risen in self._search.risen(self._store, each, step.earlier)
+                )
+            else:
+                found = self._risen(stream, examples[by_first])
+            beside = (self._without(each, step) for each in found)
+            yield from self._search.grown(self._store, beside, without=stream)
+
+    def _risen(self, stream: str, rows: pa.RecordBatch) -> Iterator[Found]:
         """Combinations of the rows with those that lead to them from the root."""
         for part in parts_of(rows, self._piece_bytes):
             yield from self._search.risen(self._store, self._search.begun(stream, part), stream)

@@ -6,7 +6,6 @@ checked on the rows, pair by pair.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +16,10 @@ from cython_ext.key_codec import KeyBatch, KeyCodec
 from joins.condition import Column
 from joins.graph_spec import GraphSpec, Index
 from joins.key_types import cast_key
-from joins.local.bound_rows import BoundRows, coalesced, fetch_bytes, grouped, pairs, parts_of
+from joins.local.bound_rows import BoundRows, coalesced, fetched_pairs, grouped, parts_of
 from joins.local.cross_product import Numbers
+from joins.local.found import Found, keeps
 from joins.rooted_joins import RootedJoins, Step
-from joins.time_checks import holds
 from lsmstate.arrow_sizes import least_row_bytes, pieces_of, row_sizes
 from lsmstate.store import Probe, StoreReader
 
@@ -63,20 +62,20 @@ class RootedSearch:
         begun = (self.begun(self._joins.root, p) for p in parts_of(rows, self._piece_bytes))
         return self.grown(store, begun)
 
-    def begun(self, stream: str, rows: pa.RecordBatch) -> "Found":
+    def begun(self, stream: str, rows: pa.RecordBatch) -> Found:
         """Combinations of a row of one stream alone."""
         places = np.arange(rows.num_rows, dtype=np.int64)
         return Found({stream: BoundRows(rows, row_sizes(rows), places)})
 
     def grown(
-        self, store: StoreReader, begun: Iterator["Found"], without: str | None = None
+        self, store: StoreReader, begun: Iterator[Found], without: str | None = None
     ) -> Iterator[pa.RecordBatch]:
         """What becomes of combinations that hold a row of the root at least; the step of the
         stream ``without`` was made, and those of streams that they hold."""
         found = (c for each in begun for c in self._found(store, each, without))
         return coalesced((p for each in found for p in self._gathered(each)), self._piece_bytes)
 
-    def risen(self, store: StoreReader, found: "Found", stream: str) -> Iterator["Found"]:
+    def risen(self, store: StoreReader, found: Found, stream: str) -> Iterator[Found]:
         """The combinations, which hold rows of ``stream``, with all rows that lead to it from the
         root. Each step must compare with one earlier stream."""
         path = self._joins.path(stream)
@@ -90,20 +89,21 @@ class RootedSearch:
             elif len(rising):
                 stack.append(self._earlier(store, rising, path[len(stack) - 1]))
 
-    def _earlier(self, store: StoreReader, found: "Found", step: Step) -> Iterator["Found"]:
+    def _earlier(self, store: StoreReader, found: Found, step: Step) -> Iterator[Found]:
         """The combinations, which hold rows of the step's stream, with what it is compared with."""
         codec = KeyCodec(self._graph.key_schema(step.classes))
         keys = self._values(found, dict.fromkeys(step.classes, step.stream), codec)
         distinct, groups = grouped(keys)
-        earlier = step.keys[0].earlier
+        earlier = step.earlier
         index = next(i for i in self._all if (i.stream, i.classes) == (earlier, step.classes))
         known = np.flatnonzero(keys.valid)
         probe = store.probe(index.name, distinct)
         present = known[probe.counts[groups[known]] > 0]
-        for lefts, partners in self._pairs(probe, groups[present], earlier):
-            yield found.take(present[lefts]).joined(earlier, partners)
+        for lefts, partners in self._fetched(probe, groups[present], earlier):
+            both = found.take(present[lefts]).joined(earlier, partners)
+            yield both.take(np.flatnonzero(keeps(step, both))) if step.bounds else both
 
-    def _found(self, store: StoreReader, begun: "Found", without: str | None) -> Iterator["Found"]:
+    def _found(self, store: StoreReader, begun: Found, without: str | None) -> Iterator[Found]:
         stack = [iter([begun])]
         while stack:
             found = next(stack[-1], None)
@@ -119,7 +119,7 @@ class RootedSearch:
             else:
                 stack.append(self._after(store, found, len(stack) - 1))
 
-    def _after(self, store: StoreReader, found: "Found", number: int) -> Iterator["Found"]:
+    def _after(self, store: StoreReader, found: Found, number: int) -> Iterator[Found]:
         """The combinations after one more step."""
         step = self._joins.steps[number]
         keys = self._keys(found, step, self._codecs[number])
@@ -135,13 +135,15 @@ class RootedSearch:
             is_wanted = not (is_last and self._unmatched_only and not found.has_nulls)
             if step.bounds or is_wanted:
                 at = groups[candidates]
-                for lefts, partners in self._pairs(probe, at, step.stream):
+                for lefts, partners in self._fetched(probe, at, step.stream):
                     lefts = candidates[lefts]
-                    kept = _kept(step, found, lefts, partners)
-                    has_partner[lefts[kept]] = True
+                    both = found.take(lefts).joined(step.stream, partners)
+                    if step.bounds:
+                        kept = np.flatnonzero(keeps(step, both))
+                        both, lefts = both.take(kept), lefts[kept]
+                    has_partner[lefts] = True
                     if step.kind in ("inner", "left") and is_wanted:
-                        grown = replace(partners, at=partners.at[kept])
-                        yield found.take(lefts[kept]).joined(step.stream, grown)
+                        yield both
             else:
                 has_partner[candidates] = True
         if step.kind == "semi":
@@ -153,29 +155,16 @@ class RootedSearch:
                 step.stream, self._graph.streams[step.stream]
             )
 
-    def _pairs(self, probe: Probe, at: Numbers, stream: str) -> Iterator[tuple[Numbers, BoundRows]]:
-        """Pairs of the places in ``at``, which says of each which of the probe's keys it is, and
-        the rows found under it."""
-        by_key = np.argsort(at, kind="stable")
-        sorted_at = at[by_key]
-        wanted = np.unique(sorted_at)
-        if len(wanted) == 0:
-            return
+    def _fetched(
+        self, probe: Probe, at: Numbers, stream: str
+    ) -> Iterator[tuple[Numbers, BoundRows]]:
         least = least_row_bytes(self._graph.streams[stream])
-        for piece in probe.fetch(wanted, fetch_bytes(probe, wanted, least, self._piece_bytes)):
-            keys, right, right_counts = np.unique(
-                piece.positions, return_index=True, return_counts=True
-            )
-            left = np.searchsorted(sorted_at, keys, side="left")
-            left_counts = np.searchsorted(sorted_at, keys, side="right") - left
-            sizes = row_sizes(piece.rows)
-            for lefts, rights in pairs(left, left_counts, right, right_counts):
-                yield by_key[lefts], BoundRows(piece.rows, sizes, rights)
+        return fetched_pairs(probe, at, least, self._piece_bytes)
 
-    def _keys(self, found: "Found", step: Step, codec: KeyCodec) -> KeyBatch:
+    def _keys(self, found: Found, step: Step, codec: KeyCodec) -> KeyBatch:
         return self._values(found, {key.key_class: key.earlier for key in step.keys}, codec)
 
-    def _values(self, found: "Found", holders: Mapping[int, str], codec: KeyCodec) -> KeyBatch:
+    def _values(self, found: Found, holders: Mapping[int, str], codec: KeyCodec) -> KeyBatch:
         """The values of key classes, each of the stream that is named beside it."""
         columns = []
         for number in sorted(holders):
@@ -185,7 +174,7 @@ class RootedSearch:
         schema = self._graph.key_schema(sorted(holders))
         return codec.encode(pa.RecordBatch.from_arrays(columns, schema=schema))
 
-    def _gathered(self, found: "Found") -> Iterator[pa.RecordBatch]:
+    def _gathered(self, found: Found) -> Iterator[pa.RecordBatch]:
         """Combinations as rows, in pieces; nulls for the streams that are not in them."""
         for name in (name for name in self._shown if name not in found.bound):
             found = found.without(name, self._graph.streams[name])
@@ -197,45 +186,3 @@ class RootedSearch:
         )
         for piece in pieces_of(np.asarray(sizes), self._piece_bytes):
             yield sources.gather([rows.at[piece] for rows in bound])
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Combinations: one row of each bound stream, which is one of nulls in a left join without a
-    partner; a value."""
-
-    bound: Mapping[str, BoundRows]
-    has_nulls: bool = False
-    """Whether a stream has rows of nulls, in all of the combinations."""
-
-    def __len__(self) -> int:
-        return len(next(iter(self.bound.values())).at)
-
-    def take(self, places: Numbers) -> "Found":
-        bound = {name: replace(rows, at=rows.at[places]) for name, rows in self.bound.items()}
-        return replace(self, bound=bound)
-
-    def column(self, column: Column) -> pa.Array:
-        rows = self.bound[column.stream]
-        return rows.rows.column(column.name).take(pa.array(rows.at))
-
-    def joined(self, stream: str, rows: BoundRows) -> "Found":
-        return replace(self, bound={**self.bound, stream: rows})
-
-    def without(self, stream: str, schema: pa.Schema) -> "Found":
-        nulls = pa.RecordBatch.from_arrays(
-            [pa.nulls(1, kind) for kind in schema.types],
-            schema=pa.schema([field.with_nullable(True) for field in schema]),
-        )
-        rows = BoundRows(nulls, row_sizes(nulls), np.zeros(len(self), dtype=np.int64))
-        return Found({**self.bound, stream: rows}, has_nulls=True)
-
-
-def _kept(step: Step, found: Found, lefts: Numbers, partners: BoundRows) -> Mask:
-    """Which pairs of a combination and a partner keep the step's bounds."""
-    kept = np.ones(len(lefts), dtype=np.bool_)
-    if step.bounds:
-        both = found.take(lefts).joined(step.stream, partners)
-        for bound in step.bounds:
-            kept &= holds(bound, both.column(bound.later), both.column(bound.earlier))
-    return kept
