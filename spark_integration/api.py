@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from joins.change_spec import FINAL
-from joins.event_time import Retention
+from joins.event_time import Retention, TimeOptions
 from joins.graph_spec import GraphSpec, create_spec
 from joins.how import How, TypedCondition, in_text, typed_condition
 from joins.local.change_input import check_unmatched
@@ -15,8 +15,8 @@ from joins.spec import Condition
 from joins.split_condition import split_condition
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.state_place import DEFAULT_CACHE
-from spark_integration.change_join import change_spec
-from spark_integration.event_time import check_keeps_all, check_not_named, timing_of
+from spark_integration.change_join import change_spec, check_time
+from spark_integration.event_time import check_not_named, timing_of, watermarked
 from spark_integration.final_join import final_spec
 from spark_integration.inputs import Inputs, UnfitInputError, session_of
 from spark_integration.join_function import CoercedSpec, coerced_graph
@@ -144,17 +144,20 @@ def multiway_join(
     is_final = emit == FINAL and not changes
     keys = _keys(streams, in_text(typed) if is_final and typed.tree is not None else typed.on)
     inputs = _inputs(spark, streams, keys)
-    is_graph = any(None in columns for columns in keys.values())
+    is_graph = inputs.has_several_keys
     _check_graph_options(is_graph, rows, shares)
     request = JoinRequest(streams, inputs, rest, checked, storage, rows, shares, pins or {}, skew)
     if is_final and typed.tree is not None:
         check_skew(skew, list(streams), "another type")
-        told = retention or {}
-        return request.final(final_spec(inputs, streams, typed.tree, told, late, result_time))
-    changing = change_spec(inputs, typed.tree, "append" if is_final else emit, changes)
+        kept = retention or {}
+        return request.final(final_spec(inputs, streams, typed.tree, kept, late, result_time))
+    rows_of = {plan.name: plan.rows for plan in inputs.plans}
+    told = TimeOptions(watermarked(rows_of, streams), retention or {}, late)
+    emit = "append" if is_final else emit
+    changing = change_spec(inputs, typed.tree, rest, emit, changes, told)
     _check_skew(skew, streams, is_graph, changing is not None, checked)
     if changing is not None:
-        check_keeps_all(retention, late, result_time)
+        check_time(changing, spark, told, result_time)
         return request.changing(changing, unmatched)
     spec = _spec(inputs)
     timing = timing_of(spec, streams, rest, retention or {}, late, result_time)
@@ -192,8 +195,7 @@ def _inputs(
 
 def _spec(inputs: Inputs) -> CoercedSpec | GraphSpec:
     """By several keys if an input lacks one that others have."""
-    is_graph = any(len(inputs.keys_of(name)) < len(inputs.keys) for name in inputs.frames)
-    return coerced_graph(inputs) if is_graph else CoercedSpec.of(inputs)
+    return coerced_graph(inputs) if inputs.has_several_keys else CoercedSpec.of(inputs)
 
 
 def _check_reserved(reserved: Mapping[str, Any]) -> None:

@@ -1,10 +1,11 @@
 """multiway_join beyond inner joins of rows that stay: join types, changelogs, what changes."""
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
 from joins.change_spec import (
@@ -14,15 +15,23 @@ from joins.change_spec import (
     check_no_keys,
 )
 from joins.changes import operation_columns
-from joins.changing_specs import ChangingSpec, changing_spec
+from joins.changing_specs import ChangingSpec, changing_bounds, changing_spec
+from joins.event_time import TimeOptions
+from joins.event_time_join import EventTimeJoin
 from joins.graph_spec import GraphSpec
-from joins.join_types import Tree, nullable_streams
+from joins.join_types import Tree, bounds_of, nullable_streams
 from joins.local.change_join import ChangeJoin
 from joins.local.graph_change_join import GraphChangeJoin
 from joins.local.rooted_change_join import RootedChangeJoin
 from joins.spec import output_names
 from lsmstate.store import MultimapStore
 from spark_integration.bucket import Bucket, BucketFunction, InputBatch
+from spark_integration.event_time import (
+    check_hours,
+    check_keeps_all,
+    check_one_result,
+    explained_time,
+)
 from spark_integration.inputs import Inputs
 from spark_integration.join_function import CoercedSpec, coerced_graph, stored_rows
 from spark_integration.schemas import output_fields
@@ -31,24 +40,43 @@ _log = logging.getLogger("lsmstate")
 
 
 def change_spec(
-    inputs: Inputs, tree: Tree | None, emit: str, changes: Mapping[str, str] | None
+    inputs: Inputs,
+    tree: Tree | None,
+    conjuncts: Sequence[str],
+    emit: str,
+    changes: Mapping[str, str] | None,
+    told: TimeOptions,
 ) -> ChangingSpec | None:
     """What changes, where more is asked for than inner joins of rows that stay; None otherwise.
-    InvalidArgumentError names what does not fit."""
+    ``conjuncts``: conditions of inner joins beside the keys; ``told`` counts where there are time
+    intervals. InvalidArgumentError names what does not fit."""
     rows = {plan.name: plan.rows for plan in inputs.plans}
     operations = operation_columns(rows, changes or {})
     if tree is None and emit == "append" and not operations:
         return None
-    if any(len(key.columns) < len(rows) for key in inputs.keys):
+    bounds = changing_bounds(rows, conjuncts) if tree is None else bounds_of(tree)
+    if bounds or inputs.has_several_keys:
         graph = coerced_graph(inputs)
         check_no_keys(graph, operations)
         stored = _without_operations(graph.streams, operations)
         shown = {name: count - (name in operations) for name, count in graph.shown.items()}
-        return changing_spec(GraphSpec(stored, graph.classes, shown), tree, emit, operations)
+        stored_graph = GraphSpec(stored, graph.classes, shown)
+        return changing_spec(stored_graph, tree, emit, operations, bounds, told)
     spec = CoercedSpec.of(inputs)
     check_no_keys(spec, operations)
     stored = _without_operations(rows, operations)
     return changing_spec(CoercedSpec(stored, spec.keys, spec.coerced), tree, emit, operations)
+
+
+def check_time(
+    spec: ChangingSpec, spark: SparkSession, told: TimeOptions, result_time: str | None
+) -> None:
+    """InvalidArgumentError for what does not go with results that are taken back."""
+    if spec.event_time is None or result_time is not None:
+        check_keeps_all(told.retention, told.late, result_time)
+    elif not isinstance(spec, ChangeSpec):
+        check_one_result(told.late)
+        check_hours(spec.event_time.bounds, spec.graph, spark)
 
 
 def change_settings(spec: ChangingSpec | None) -> dict[str, Any]:
@@ -72,6 +100,8 @@ def explained(spec: ChangingSpec) -> str:
         lines.append(f"changelogs: {listed}")
     if _emit(spec) == "changes":
         lines.append(f"results: column {OPERATION!r} is +I where one comes, -D where one goes")
+    if spec.event_time is not None:
+        lines.append(explained_time(spec.event_time))
     return "\n".join(lines)
 
 
@@ -107,15 +137,18 @@ def joined_fields(
 
 def change_join_function(spec: ChangingSpec, inputs: Inputs, unmatched: str) -> BucketFunction:
     """The operator of the spec over the bucket's store. The batches of an input in one
-    micro-batch count as one: a retraction may stand before its row."""
+    micro-batch count as one: a retraction may stand before its row. With time intervals, changes
+    are late by the watermark of the micro-batch before, as for Spark's own joins."""
     plans = {plan.name: plan for plan in inputs.plans}
     arriving = {} if isinstance(spec, ChangeSpec) else coerced_graph(inputs).streams
 
     def join(
         bucket: Bucket, batches: Iterator[InputBatch], store: MultimapStore
     ) -> Iterator[pa.RecordBatch]:
-        joined: ChangeJoin | GraphChangeJoin | RootedChangeJoin
-        if isinstance(spec, ChangeSpec):
+        joined: ChangeJoin | GraphChangeJoin | RootedChangeJoin | EventTimeJoin
+        if not isinstance(spec, ChangeSpec) and spec.event_time is not None:
+            joined = EventTimeJoin(spec, spec.event_time, store, unmatched=unmatched)
+        elif isinstance(spec, ChangeSpec):
             joined = ChangeJoin(spec, store, unmatched=unmatched)
         elif isinstance(spec, GraphChangeSpec):
             joined = GraphChangeJoin(spec, store, unmatched=unmatched)
@@ -127,6 +160,10 @@ def change_join_function(spec: ChangingSpec, inputs: Inputs, unmatched: str) -> 
             else:
                 rows = stored_rows(plans[batch.input], batch, arriving[batch.input])
                 yield from joined.process(batch.input, rows, more=more)
+        if isinstance(joined, EventTimeJoin):
+            bucket.tally.late_rows = joined.late_count
+            if bucket.watermark_us is not None:
+                joined.advance(bucket.watermark_us)
         bucket.tally.unmatched_retractions = joined.unmatched_retractions
         if joined.unmatched_retractions:
             _log.warning(

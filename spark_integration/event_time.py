@@ -38,7 +38,7 @@ def timing_of(
             f"retention={retention!r}: say it by stream, as in "
             f"{{{next(iter(streams))!r}: {retention!r}}}"
         )
-    columns = watermarked(spec, streams)
+    columns = watermarked(spec.streams, streams)
     for name in retention:
         if name in streams and name not in columns:
             raise InvalidArgumentError(
@@ -78,7 +78,8 @@ def check_hours(bounds: Iterable[Bound], spec: JoinSpec | GraphSpec, spark: Spar
         if _with_room(bound, spec, spark) != bound:
             raise InvalidArgumentError(
                 f"{bound_text(bound)}: days of the session's time zone may have 23 or 25 hours; "
-                "with emit='final' write hours, or set spark.sql.session.timeZone to UTC"
+                "where results come once or are taken back write hours, or set "
+                "spark.sql.session.timeZone to UTC"
             )
 
 
@@ -99,7 +100,7 @@ def check_keeps_all(retention: Retention | None, late: str, result_time: str | N
         if value not in (None, "drop"):
             raise InvalidArgumentError(
                 f"{name}={value!r} goes with inner joins of rows that stay; leave it out, or how, "
-                "emit and changes"
+                "emit and changes; or write time intervals into the condition"
             )
 
 
@@ -122,14 +123,14 @@ def _kept(kept: int | None) -> str:
     return f"until the watermark is {timedelta(microseconds=kept)} past"
 
 
-def watermarked(spec: JoinSpec | GraphSpec, streams: Mapping[str, DataFrame]) -> dict[str, str]:
+def watermarked(rows: Mapping[str, pa.Schema], streams: Mapping[str, DataFrame]) -> dict[str, str]:
     """By stream, its column with a watermark, if that is a time stamp."""
     return {
         name: field.name
         for name, frame in streams.items()
         for field in frame.schema
         if WATERMARK_METADATA in (field.metadata or {})
-        and pa.types.is_timestamp(spec.streams[name].field(field.name).type)
+        and pa.types.is_timestamp(rows[name].field(field.name).type)
     }
 
 

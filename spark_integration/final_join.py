@@ -38,7 +38,7 @@ def final_spec(
         )
     check_one_result(late)
     graph = coerced_graph(inputs)
-    spec = FinalSpec.of(graph, tree, watermarked(graph, streams), retention, late)
+    spec = FinalSpec.of(graph, tree, watermarked(graph.streams, streams), retention, late)
     check_hours(spec.event_time.bounds, graph, next(iter(streams.values())).sparkSession)
     return spec
 

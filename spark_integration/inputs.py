@@ -84,6 +84,11 @@ class Inputs:
         return str(zone)
 
     @property
+    def has_several_keys(self) -> bool:
+        """Whether an input lacks a key that others have."""
+        return any(len(key.columns) < len(self.plans) for key in self.keys)
+
+    @property
     def columns(self) -> dict[str, list[str]]:
         """All columns of each input, as the checkpoint has them."""
         return {plan.name: list(plan.pinned) for plan in self.plans}

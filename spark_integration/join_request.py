@@ -7,14 +7,13 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from joins.change_spec import GraphChangeSpec
+from joins.change_spec import ChangeSpec, GraphChangeSpec
 from joins.changing_specs import ChangingSpec
 from joins.event_time import EventTime
 from joins.final_spec import FinalSpec
 from joins.graph_spec import GraphSpec
 from joins.rooted_change_spec import RootedChangeSpec
 from joins.spec import output_names
-from lsmstate.errors import InvalidArgumentError
 from spark_integration.bucket import BucketFunction
 from spark_integration.change_join import (
     change_join_function,
@@ -105,20 +104,14 @@ class JoinRequest:
         return with_watermark(joined, result_time)
 
     def changing(self, spec: ChangingSpec, unmatched: str) -> DataFrame:
-        """The join of other types and of changelogs. InvalidArgumentError for other conditions
-        than equalities, which would have to be known before a row counts as matched."""
-        if self.residual:
-            raise InvalidArgumentError(
-                f"join condition {self.residual[0]!r}: joins of other types and changelogs have "
-                "only equalities of keys; filter the inputs before, or the result: "
-                f"{OPERATOR}(...).where(...)"
-            )
-        plan = self._plan(spec, change_settings(spec), None)
-        if isinstance(spec, GraphChangeSpec):
+        """The join of other types and of changelogs."""
+        plan = self._plan(spec, change_settings(spec), spec.event_time)
+        plan = replace(plan, watches_time=spec.event_time is not None)
+        if isinstance(spec, GraphChangeSpec) and self.inputs.has_several_keys:
             plan = with_shares(plan, spec.graph, self.rows or {}, self.shares)
         elif isinstance(spec, RootedChangeSpec):
             plan = meeting(plan, spec.graph, spec.parts, self.rows or {}, self.shares)
-        else:
+        elif isinstance(spec, ChangeSpec):
             plan = replace(plan, routes_null_keys=routes_null_keys(spec))
         schemas = {name: frame.schema for name, frame in self.streams.items()}
         function = change_join_function(spec, self.inputs, unmatched)

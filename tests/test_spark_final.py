@@ -1,5 +1,6 @@
-"""emit="final" on Spark: outer, semi and anti joins that wait for the watermark."""
+"""Outer, semi and anti joins in time on Spark: that wait for the watermark, and that do not."""
 
+import random
 import re
 from collections import Counter
 from datetime import timedelta
@@ -94,6 +95,42 @@ def test_two_streams_equal_sparks_own_join(
         ours[(0,)] += 1  # the youngest row, which Spark gives before its time is over
     assert ours == theirs
     assert sum(metric(query, "late_rows")) == 2
+
+
+def test_a_changelog_in_a_full_join_forgets_and_takes_nothing_back_for_it(
+    spark: Any, tmp_path: Path
+) -> None:
+    """Emitted at once and taken back when a partner comes or goes; over a restart."""
+    rng = random.Random(5)
+    a = FileStream(tmp_path / "a", "k BIGINT, at TIMESTAMP, na BIGINT")
+    b = FileStream(tmp_path / "b", "op STRING, k BIGINT, at TIMESTAMP, nb BIGINT")
+    live: list[tuple[int | None, float | None, int]] = []
+    standing: Counter[tuple[Any, ...]] = Counter()
+    for hour in range(5):
+        a.add(table("a", [(rng.randrange(9), hour + rng.random(), 9 * hour + n) for n in range(9)]))
+        gone = rng.sample([row for row in live if row[1] > hour - 1], 6 if hour else 0)
+        come = [(rng.randrange(9), hour + rng.random(), 20 * hour + n) for n in range(20)]
+        live = [row for row in [*live, *come] if row not in gone]
+        late = live[:1] if hour == 4 else []  # of the first hour: left out, so it lives on
+        changes = table("b", [*come, *gone, *late])
+        signs = ["+I"] * len(come) + ["-D"] * len([*gone, *late])
+        b.add(changes.add_column(0, "op", pa.array(signs)))
+        if hour in (2, 4):
+            frames = {"a": read(spark, a, "1 hour"), "b": read(spark, b, "1 hour")}
+            joined = multiway_join(
+                frames, "a FULL JOIN b ON a.k = b.k AND b.at " + AHEAD,
+                **{**OPTIONS, "emit": "changes", "changes": {"b": "op"}, "unmatched": "error"},
+            )  # fmt: skip
+            assert "rows are kept (a: until the watermark is 1:" in explain_join(joined)
+            rows, query = run_query(joined.select("op", "na", "nb"), tmp_path)
+            for (operation, *numbers), count in rows.items():
+                standing[tuple(numbers)] += count if operation == "+I" else -count
+            assert min(standing.values()) >= 0
+    assert sum(metric(query, "late_rows")) == 1
+    FileStream(tmp_path / "live", "").add(table("b", live))
+    sql = f"{a.sql} a FULL JOIN '{tmp_path}/live/*.parquet' b ON a.k = b.k AND b.at {AHEAD}"
+    assert +standing == by_duckdb(f"SELECT na, nb FROM {sql}")
+    assert len({(row[0] is None, row[1] is None) for row in +standing}) == 3
 
 
 def test_what_does_not_fit_is_refused(spark: Any, tmp_path: Path) -> None:
