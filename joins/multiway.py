@@ -75,13 +75,15 @@ class MultiwayJoin:
     watermark are *late*: left out and counted in ``late_count`` (``late="drop"``), matched with
     what is still there (``"join"``), or left out and handed over in ``late_rows`` (``"side"``).
 
-    **Beyond inner**: by one common key, ``how`` is the join type of the streams after the first
+    **Beyond inner**: ``how`` is the join type of the streams after the first
     ("inner", "left", "right", "full", "semi" or "anti"), or a mapping of streams to types; or
     ``on`` says all of it, as in ``"cu LEFT JOIN sr ON cu.id = sr.cu_id"``. Where a later row can
     take back a result, ``emit="changes"`` puts a column ``op`` first: ``+I`` for a result that
     comes, ``-D`` for one that is taken back. ``changes`` names the operation column (+I, -U, +U,
     -D) of streams that are changelogs themselves; ``unmatched`` says what becomes of a retraction
-    of a row that is not there: "count" (and leave out) or "error".
+    of a row that is not there: "count" (and leave out) or "error". With time intervals and event
+    times rows are forgotten when no change in time can touch a result they are part of, and late
+    changes are left out: what stands is the join of the others.
 
     With ``emit="final"`` nothing is taken back: a result with a row of every stream comes when its
     last row does, any other from ``advance``, when no row can come any more that would change it.

@@ -81,7 +81,7 @@ def multiway_join(
     of more the rows of one stream, the key's largest then, lie in one bucket each and those of the
     others in all. Fixed by the first start.
 
-    **Beyond inner**, where all streams share one key: ``how`` is the join type of the streams after
+    **Beyond inner**: ``how`` is the join type of the streams after
     the first ("inner", "left", "right", "full", "semi", "anti"), or a mapping of streams to types;
     or ``on`` says all of it: ``"o LEFT JOIN p ON o.id = p.order_id"``. With ``how`` and equalities
     a stream is compared with those streams that they name, as in SQL; with lists of columns, with
@@ -90,7 +90,8 @@ def multiway_join(
     comes, ``-D`` for one that goes. ``changes={"p": "kind"}`` says that a stream is a changelog
     and names its operation column (+I, -U, +U, -D), which is not part of the result. A row that
     is taken back and is not there is left out and counted in the workers' log, as in Flink, or
-    with ``unmatched="error"`` fails the query.
+    with ``unmatched="error"`` fails the query. Keys may be several; with time intervals rows are
+    forgotten when no change in time can touch a result they are part of, and late ones left out.
 
     ``emit="final"`` takes nothing back: results with a row of every stream come at once, others
     when the watermark says that no row can come any more that would change them. Every stream then
