@@ -132,9 +132,10 @@ class RunSet:
         next attempts."""
         left = max(LEAST_MERGE_BYTES, MERGES_PER_WRITE * written_bytes) - self._paid_bytes
         if self._merge is not None and self._merge.is_inside_file:
-            left = max(1, left)  # a file that is left unfinished was written for nothing
+            left -= self._pay(self._merge, 1)  # an unfinished file would be written for nothing
         while left > 0 and (merge := self._due_merge(left)) is not None:
-            left -= self._pay(merge, left)
+            # Commits name one merge to go on with: another is done to its end, or for nothing.
+            left -= self._pay(merge, left if merge is self._merge else EVERYTHING)
 
     def pay_ahead(self, appended_bytes: int, written_bytes: int) -> None:
         """Attempts that write more than a memtable: this append's part of what ``compact_for``

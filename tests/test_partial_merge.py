@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from cython_ext.file import set_fault_hook
-from lsmstate import run_set
+from lsmstate import run_set, table_files
 from lsmstate.background import SLICE_BYTES
 from lsmstate.compactor import Merge
 from lsmstate.errors import CorruptionError
@@ -153,6 +153,47 @@ def test_no_append_of_a_large_attempt_waits_for_a_whole_merge(tmp_path, monkeypa
     store.close()
     attempts.batch_id += 1
     attempts.check()
+
+
+@pytest.mark.parametrize("most_runs", [4, 8])
+def test_no_merge_is_begun_for_nothing(tmp_path, monkeypatch, most_runs):
+    """A commit names one merge to go on with; others were begun anew by each commit."""
+    begun = []
+    make = Merge.__init__
+
+    def spied(merge, *arguments, **more):
+        make(merge, *arguments, **more)
+        begun.append(merge)
+
+    monkeypatch.setattr(Merge, "__init__", spied)
+    monkeypatch.setattr(run_set, "LEAST_MERGE_BYTES", 20_000)
+    monkeypatch.setattr(run_set, "MERGES_PER_WRITE", 1)
+    attempts = Attempts(tmp_path, dataclasses.replace(OPTIONS, max_runs=most_runs))
+    merges = 0
+    for _ in range(60):
+        attempts.batch()
+        assert all(merge.is_over for merge in begun)
+        merges += len(begun)
+        begun.clear()
+    assert merges > 20
+    attempts.check()
+
+
+def test_no_commit_leaves_a_file_unfinished(tmp_path, monkeypatch):
+    """Also one that could pay for smaller merges only: what appends have paid for was lost."""
+    monkeypatch.setattr(table_files, "SLICE_BYTES", 1000)
+    attempts = Attempts(tmp_path)
+    for _ in range(40):
+        attempts.batch()
+    until_under_way(attempts)
+    with attempts.open() as store:
+        merge = store._runs._merge
+        merge.step(1)
+        assert merge.is_inside_file
+        assert not merge.is_over
+        monkeypatch.setattr(type(store._runs), "_due_merge", lambda runs, left: None)
+        store._runs.compact_for(0)
+        assert merge.is_over or not merge.is_inside_file
 
 
 def test_every_commit_of_a_merge_holds_everything(tmp_path):
