@@ -14,7 +14,9 @@ import pytest
 from joins.event_time import EventTime, time_bounds
 from lsmstate.options import Options
 from lsmstate.state_place import StatePlace
+from lsmstate.store import StreamSchema
 from spark_integration import stateful_body
+from spark_integration.bucket import BucketFunction
 from spark_integration.frames import FramePacker, unpack_rows
 from spark_integration.join_function import CoercedSpec
 from spark_integration.pinned import Pinned
@@ -27,6 +29,7 @@ TIME = pa.timestamp("us", "UTC")
 ROWS = {n: pa.schema([("k", pa.int64()), ("at", TIME), (f"n{n}", pa.int64())]) for n in "ab"}
 MINUTE_MS = 60_000
 RETAINED = 3
+INTERVAL = "b.at BETWEEN a.at - INTERVAL 10 MINUTES AND a.at + INTERVAL 5 MINUTES"
 #: (stream, key, minute, number)
 Row = tuple[str, int, int, int]
 
@@ -51,33 +54,18 @@ class State:
 
 
 class Query:
-    """One bucket of a query with a result time, batch by batch."""
+    """One bucket of a query, batch by batch."""
 
-    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self,
+        root: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        plan: StatefulPlan,
+        function: BucketFunction,
+    ) -> None:
         self.root = root
-        spec = CoercedSpec(ROWS, dict.fromkeys("ab", ("k",)), KEY)
-        on = "b.at BETWEEN a.at - INTERVAL 10 MINUTES AND a.at + INTERVAL 5 MINUTES"
-        bounds, _ = time_bounds(ROWS, [on])
-        timing = EventTime.create(spec, {"a": "at", "b": "at"}, bounds, {}, "drop", True)
-        inputs = {n: InputPlan(n, ROWS[n], KEY, (0,), pa.schema([]), ()) for n in "ab"}
-        self.plan = StatefulPlan(
-            operator="multiway_join",
-            inputs=tuple(inputs.values()),
-            state=timing.store_streams(spec),
-            output=timed_output(spec, timing, "latest"),
-            settings={},
-            keeps_null_keys=False,
-            output_mode="append",
-            options=Options(memory_bytes=8 << 20),
-            backend="lsm",
-            buckets=1,
-            default_buckets=1,
-            state_dir=None,
-            watches_time=True,
-            result_time="latest",
-        )
-        function = timed_join_function(spec, self.plan.inputs, timing, "latest")
-        self._function = stateful_body.stateful_function(self.plan, function)
+        self.plan = plan
+        self._function = stateful_body.stateful_function(plan, function)
         self._runs = 0
         self._batch = 0
         monkeypatch.setattr(stateful_body, "current_run", lambda _plan: self._run())
@@ -95,6 +83,13 @@ class Query:
             task_attempt_id=self._runs,
         )
 
+    def broken_off(self, batch: int, rows: list[Row], kept: Any, watermark_ms: int) -> None:
+        """An attempt that is given up once it has handed over something."""
+        self._batch = batch
+        frames = self._function((0,), iter(frames_of(rows)), State(kept, watermark_ms))
+        next(frames)
+        frames.close()
+
     def attempt(
         self, batch: int, rows: list[Row], kept: Any, watermark_ms: int
     ) -> tuple[list[dict[str, Any]], State]:
@@ -107,6 +102,37 @@ class Query:
                 if payload is not None:
                     shown += unpack_rows(payload, count, self.plan.output).to_pylist()
         return shown, state
+
+
+def plan_of(
+    state: tuple[StreamSchema, ...], output: pa.Schema, result_time: str | None = None
+) -> StatefulPlan:
+    """An operator of the two streams in time, with one bucket."""
+    return StatefulPlan(
+        operator="multiway_join",
+        inputs=tuple(InputPlan(n, ROWS[n], KEY, (0,), pa.schema([]), ()) for n in "ab"),
+        state=state,
+        output=output,
+        settings={},
+        keeps_null_keys=False,
+        output_mode="append",
+        options=Options(memory_bytes=8 << 20),
+        backend="lsm",
+        buckets=1,
+        default_buckets=1,
+        state_dir=None,
+        watches_time=True,
+        result_time=result_time,
+    )
+
+
+def timed_query(root: Path, monkeypatch: pytest.MonkeyPatch) -> Query:
+    """With a result time."""
+    spec = CoercedSpec(ROWS, dict.fromkeys("ab", ("k",)), KEY)
+    bounds, _ = time_bounds(ROWS, [INTERVAL])
+    timing = EventTime.create(spec, {"a": "at", "b": "at"}, bounds, {}, "drop", True)
+    plan = plan_of(timing.store_streams(spec), timed_output(spec, timing, "latest"), "latest")
+    return Query(root, monkeypatch, plan, timed_join_function(spec, plan.inputs, timing, "latest"))
 
 
 def frames_of(rows: list[Row]) -> list[pd.DataFrame]:
@@ -142,7 +168,7 @@ def test_a_repeated_batch_gives_the_same_rows_and_files_are_collected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(4)
-    query = Query(tmp_path, monkeypatch)
+    query = timed_query(tmp_path, monkeypatch)
     kept: Any = None
     arrived: list[Row] = []
     shown: Counter[tuple[int, int]] = Counter()
