@@ -1,7 +1,7 @@
 """The main job from a real Kafka broker: started, used, checked and stopped by the command.
 
-Slow (it starts three JVMs), so it runs in ``make stress``. The only reason to skip is that Maven
-Central, or what Spark is set up to use in its place, cannot be reached.
+The first test runs the whole of it small; the others run in ``make stress``. The only reason to
+skip is that Maven Central, or what Spark is set up to use in its place, cannot be reached.
 """
 
 import json
@@ -21,7 +21,7 @@ import pyspark
 
 from spark_integration.demo.kafka_broker import PackageUnavailableError, running_broker
 
-pytestmark = [pytest.mark.spark, pytest.mark.stress, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parent.parent
 #: A small package that Maven Central, and whatever stands in its place, surely has.
@@ -94,6 +94,7 @@ def test_the_main_job_from_kafka_ends_as_duckdb_says(tmp_path: Path) -> None:
     wait_until_gone(run)
 
 
+@pytest.mark.stress
 def test_interrupted_it_stops_what_it_started(tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = start(run)
@@ -111,6 +112,7 @@ def test_interrupted_it_stops_what_it_started(tmp_path: Path) -> None:
     wait_until_gone(run)
 
 
+@pytest.mark.stress
 def test_without_the_package_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark's own settings say where packages come from; here from a directory that is empty."""
     settings = tmp_path / "ivysettings.xml"
