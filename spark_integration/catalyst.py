@@ -263,7 +263,8 @@ class Catalyst:
         return self._class(OPERATORS[name])(*operands)
 
     def choice(self, condition: Any, value: Any, other: Any) -> Any:
-        """``IF(condition, value, other)``, of which only what is chosen is evaluated."""
+        """``IF(condition, value, other)``, of which only what is chosen is evaluated, but for
+        functions in Python."""
         return self._class("If")(condition, value, other)
 
     def alias(

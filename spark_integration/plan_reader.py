@@ -35,6 +35,8 @@ _FULLY_SHOWN: Final = ("Cast", "Add", "Subtract", "Multiply", "Divide", "UnaryMi
 _SUBQUERIES: Final = ("ScalarSubquery", "Exists", "ListQuery", "LateralSubquery")
 #: Beside those: what depends on a row outside of a subquery has to stay where it is.
 _UNMOVABLE: Final = (*_SUBQUERIES, "InSubquery", "OuterReference")
+#: Expressions that Spark takes out of any IF around them, into an operator of their own.
+_EAGER: Final = ("PythonUDF", "PythonUDAF")
 #: What the clock says: of a row that is kept it must be asked anew for each answer.
 _CLOCKS: Final = ("CurrentTimestamp", "Now", "LocalTimestamp", "CurrentDate", "CurrentTime")
 
@@ -196,6 +198,7 @@ class _Reader:
                     0 if _shows_all(kind, node) else self._next_serial(),
                     volatile=self._is_volatile(handle),
                     subquery=kind in self._unmovable,
+                    eager=kind in _EAGER,
                     handle=found,
                 )
 

@@ -16,6 +16,7 @@ TABLES = {
     "b": [(1, 1), (2, 3), (2, 4)],
     "c": [(1, 1), (4, 2), (3, 2)],
 }
+PYTHON = Opaque("PythonUDF", (col("a.y"), col("b.y")), eager=True)
 A, B, C = (stream(name) for name in "abc")
 
 
@@ -66,8 +67,18 @@ def test_rows_of_a_union_are_those_of_its_branches():
         Other("Distinct", (join(A, B, "a.x = b.x"),), (col("a.x"), col("a.y"))),
         pairs(join(A, B, "a.x = b.x"), Opaque("rand", volatile=True), col("a.x"), name="v"),
         where(join(A, B, "a.x = b.x"), Opaque("exists", (), 1, subquery=True)),
+        pairs(join(A, B, "a.x = b.x"), plus(PYTHON, Literal(1)), col("a.x"), name="v"),
+        where(join(A, B, "a.x = b.x"), PYTHON),
     ],
-    ids=["no join", "a table", "an operator between", "a random value", "a subquery"],
+    ids=[
+        "no join",
+        "a table",
+        "an operator between",
+        "a random value",
+        "a subquery",
+        "a value that Python computes",
+        "a condition in Python",
+    ],
 )
 def test_what_else_stands_in_a_union_keeps_it(other: Node):
     plan = union(join(A, B, "a.x = b.x"), other)

@@ -463,6 +463,18 @@ def test_groups_that_one_operator_does_not_serve_say_why(spark: Any):
     assert "the group of 3 inputs that it serves is no smaller" in query.note
 
 
+@pytest.mark.parametrize("calls", [("after(price)", "true"), ("price", "after(price + qty) > 3")])
+def test_functions_in_python_see_no_rows_of_other_joins(spark: Any, calls: tuple[str, str]):
+    """Spark evaluates them for all rows, whatever IF they stand in: such joins are not united."""
+    spark.udf.register("after", lambda number: number + 1, "int")
+    value, condition = calls
+    sql = f"""SELECT {value} AS v FROM ord o JOIN line l ON o.ok = l.ok WHERE {condition}
+        UNION ALL SELECT nk FROM cust c JOIN ord o ON o.ck = c.ck"""
+    query = streaming_sql(spark, sql, buckets=2)
+    assert query.is_converted
+    assert "the group of 2 inputs that it serves is no smaller" in query.note
+
+
 def so_far(files: dict[str, FileStream], count: int, sql: str) -> list[tuple[Any, ...]]:
     """DuckDB's answer over the first files of each stream."""
     with duckdb.connect() as db:

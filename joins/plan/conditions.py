@@ -78,8 +78,10 @@ class Opaque:
 
     ``volatile``: evaluated twice it may differ, so it must neither move nor be copied.
     ``subquery``: holds a plan of its own, whose outer columns are the arguments; it stays above
-    multi-way joins. ``serial`` tells apart those of one name that may differ in what is not known;
-    it is not shown. ``handle`` is whatever the front end needs to find its own expression again.
+    multi-way joins. ``eager``: evaluated for every row, even those for which a condition around it
+    asks for another value, as Spark does with functions in Python. ``serial`` tells apart those of
+    one name that may differ in what is not known; it is not shown. ``handle`` is whatever the
+    front end needs to find its own expression again.
     """
 
     name: str
@@ -87,6 +89,7 @@ class Opaque:
     serial: int = 0
     volatile: bool = False
     subquery: bool = False
+    eager: bool = False
     handle: object = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
@@ -120,6 +123,10 @@ def may_move(expression: Expression) -> bool:
     return not any(
         isinstance(part, Opaque) and (part.volatile or part.subquery) for part in walk(expression)
     )
+
+
+def is_eager(expression: Expression) -> bool:
+    return any(isinstance(part, Opaque) and part.eager for part in walk(expression))
 
 
 def substitute(expression: Expression, values: Mapping[Column, Expression]) -> Expression:

@@ -7,7 +7,7 @@ union says: the plan needs no union, hence no second copy of the operator.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from joins.plan.conditions import Column, Expression, all_of, may_move, substitute
+from joins.plan.conditions import Column, Expression, all_of, is_eager, may_move, substitute
 from joins.plan.join_tree import Alias, Filter, MultiJoin, Node, Other, Project, parents_first
 
 
@@ -43,15 +43,20 @@ def _branches(node: Node) -> list[Branch] | None:
             return [Branch(node, {column: column for column in node.columns})]
         case Alias():
             return _branches(node.input)
-        case Filter() if may_move(node.condition):
+        case Filter() if _can_be_chosen(node.condition):
             below = _branches(node.input)
             return below and [_filtered(branch, node) for branch in below]
-        case Project() if all(may_move(value) for _, value in node.values):
+        case Project() if all(_can_be_chosen(value) for _, value in node.values):
             below = _branches(node.input)
             return below and [_projected(branch, node) for branch in below]
         case Other(name="Union"):
             return _of_all_inputs(node)
     return None
+
+
+def _can_be_chosen(expression: Expression) -> bool:
+    """Whether it can stand beside those of other branches, and be evaluated for its own rows."""
+    return may_move(expression) and not is_eager(expression)
 
 
 def _filtered(branch: Branch, node: Filter) -> Branch:
