@@ -90,8 +90,9 @@ class EventTimeJoin:
         """As the join's own; see EventTime for what happens to late rows. ``keys``: UMJoin only;
         ``more``: changelogs only.
 
-        A row that has no value in a column of an interval matches nothing; it is not stored, unless
-        it is a result without partners.
+        A row that has no value in a column of an interval is in no result, and is not stored. Where
+        there are results without partners, that holds for the intervals of the join that adds the
+        row's stream; by those of later joins it only has no partner.
         """
         self._spec.check_stream(stream)
         is_late = self._late(stream, batch)
@@ -144,10 +145,11 @@ class EventTimeJoin:
         return found
 
     def _can_match(self, stream: str, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        bounds = self.event_time.bounds
+        if isinstance(self._spec, RootedChangeSpec):
+            bounds = self._spec.bounds_of(stream)
         found = np.ones(batch.num_rows, dtype=np.bool_)
-        if isinstance(self._spec, RootedChangeSpec) and self._spec.is_root(stream):
-            return found
-        for bound in self.event_time.bounds:
+        for bound in bounds:
             for column in (bound.later, bound.earlier):
                 if column.stream == stream:
                     found &= batch.column(column.name).is_valid().to_numpy(zero_copy_only=False)

@@ -10,7 +10,8 @@ from joins.change_spec import FINAL, check_emit, check_operation, with_operation
 from joins.event_time import EventTime, TimeOptions, lasting
 from joins.graph_spec import GraphSpec
 from joins.join_types import Tree, bounds_of
-from joins.rooted_joins import RootedJoins, kept_us, rooted_joins
+from joins.rooted_joins import RootedJoins, Step, kept_us, rooted_joins
+from joins.time_bounds import Bound
 from joins.tree_rows import shown_in_order, tree_rows
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.null_safe_store import null_safe_schema
@@ -119,10 +120,17 @@ class RootedChangeSpec:
 
     def keys_of(self, stream: str) -> tuple[int, ...]:
         """The classes without whose values a row is in no result: none for a root."""
-        if self.is_root(stream):
-            return ()
+        return () if self.is_root(stream) else self._step_of(stream).classes
+
+    def bounds_of(self, stream: str) -> tuple[Bound, ...]:
+        """The intervals without whose times a row is in no result: those of the join that adds it,
+        not those that compare others with it. None for a root."""
+        return () if self.is_root(stream) else self._step_of(stream).bounds
+
+    def _step_of(self, stream: str) -> Step:
+        """The step of a stream that is no root, which has the same join in all parts."""
         steps = (part.step_of(stream) for part in self.parts)
-        return next(step.classes for step in steps if step is not None)
+        return next(step for step in steps if step is not None)
 
     def check_stream(self, stream: str) -> None:
         """InvalidArgumentError, with the nearest name, if there is no such stream."""

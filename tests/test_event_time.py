@@ -69,15 +69,29 @@ def timed_joins(draw):
 
 
 def batch_of(schema, rows):
-    zone = schema.field("at").type.tz
-    epoch = EPOCH.replace(tzinfo=UTC) if zone else EPOCH
-    values = [
-        (k, j, None if at is None else epoch + timedelta(minutes=at), n) for k, j, at, n in rows
+    """Rows as tuples; time stamps are minutes after EPOCH."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    arrays = [
+        pa.array(
+            times_of(column, field.type) if pa.types.is_timestamp(field.type) else column,
+            field.type,
+        )
+        for column, field in zip(columns, schema, strict=True)
     ]
-    columns = zip(*values, strict=True) if values else [()] * len(schema)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema
-    )
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def times_of(minutes, kind):
+    epoch = EPOCH.replace(tzinfo=UTC) if kind.tz else EPOCH
+    return [None if at is None else epoch + timedelta(minutes=at) for at in minutes]
+
+
+def in_microseconds(schema):
+    """The schema with time stamps as DuckDB counts them."""
+    for number, field in enumerate(schema):
+        if pa.types.is_timestamp(field.type):
+            schema = schema.set(number, field.with_type(pa.timestamp("us", field.type.tz)))
+    return schema
 
 
 def by_duckdb(schemas, on, rows):
@@ -85,10 +99,9 @@ def by_duckdb(schemas, on, rows):
     with duckdb.connect() as db:
         db.execute("SET TimeZone = 'UTC'")
         for name, schema in schemas.items():
-            kind = pa.timestamp("us", schema.field("at").type.tz)
-            plain = schema.set(2, pa.field("at", kind))
             mine = [row for stream, row in rows if stream == name]
-            db.register("arrow", pa.Table.from_batches([batch_of(plain, mine)]))
+            batch = batch_of(in_microseconds(schema), mine)
+            db.register("arrow", pa.Table.from_batches([batch]))
             db.execute(f"CREATE TABLE {name} AS SELECT * FROM arrow")
         numbers = ", ".join(f"n_{name}" for name in schemas)
         return Counter(

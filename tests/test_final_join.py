@@ -16,6 +16,7 @@ from test_event_time import (
     SCHEMA,
     arrivals,
     batch_of,
+    in_microseconds,
     numbers_of,
     schema_of,
     watermark_before,
@@ -28,8 +29,9 @@ from lsmstate.join import MultiwayJoin
 LAST = datetime(2027, 1, 1, tzinfo=UTC)
 
 
-def random_join(rng, names):
-    """A FROM clause whose streams are joined one after the other, and the streams it shows."""
+def random_join(rng, names, clocks=("at",), untimed=0.0):
+    """A FROM clause whose streams are joined one after the other, and the streams it shows.
+    ``clocks``: the columns that intervals are between; ``untimed``: how many steps have none."""
     text, shown, whole = names[0], [names[0]], {names[0]}
     for name in names[1:]:
         other = rng.choice(shown)
@@ -38,13 +40,16 @@ def random_join(rng, names):
         third = other if kind in ("right", "full") else rng.choice(shown)
         conditions = [f"{other}.{rng.choice('kkkj')} = {name}.{rng.choice('kkkj')}"]
         low, high = rng.randint(-10, 30), rng.randint(0, 40)
-        least = f"{name}.at >= {other}.at - INTERVAL {high} MINUTES"
-        most = f"{name}.at <= {other}.at + INTERVAL '{low} minutes'"
-        conditions += rng.choice([[least, most], [least, most], [most]])
+        clock, theirs = rng.choice(clocks), rng.choice(clocks)
+        least = f"{name}.{clock} >= {other}.{theirs} - INTERVAL {high} MINUTES"
+        most = f"{name}.{clock} <= {other}.{theirs} + INTERVAL '{low} minutes'"
+        intervals = rng.choice([[least, most], [least, most], [most]])
         if rng.random() < 0.2:
-            conditions.append(f"{name}.at < {third}.at + INTERVAL 50 MINUTES")
+            intervals.append(f"{name}.at < {third}.at + INTERVAL 50 MINUTES")
         if kind in ("right", "full"):
-            conditions.append(least)  # or rows of the new stream would wait for ever
+            intervals.append(least)  # or rows of the new stream would wait for ever
+        if rng.random() >= untimed:
+            conditions += intervals
         rng.shuffle(conditions)
         text += f" {SQL_NAMES[kind]} {name} ON {' AND '.join(conditions)}"
         if kind not in ("semi", "anti"):
@@ -106,10 +111,9 @@ def by_duckdb(db, schemas, text, shown, rows):
     """The numbers of the rows of each result."""
     db.execute("SET TimeZone = 'UTC'")
     for name, schema in schemas.items():
-        kind = pa.timestamp("us", schema.field("at").type.tz)
-        plain = schema.set(2, pa.field("at", kind))
         mine = [row for stream, row in rows if stream == name]
-        db.register("arrow", pa.Table.from_batches([batch_of(plain, mine)]))
+        batch = batch_of(in_microseconds(schema), mine)
+        db.register("arrow", pa.Table.from_batches([batch]))
         db.execute(f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM arrow")
     numbers = ", ".join(f"n_{name}" for name in shown)
     return Counter(db.execute(f"SELECT {numbers} FROM {text}").fetchall())

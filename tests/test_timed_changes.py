@@ -20,17 +20,22 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
 
 #: What no join of ours is, or none whose results are taken back.
-REFUSED = ("equates several columns", "no row can match", "is compared with several streams")
+REFUSED = (
+    "equates several columns",
+    "no row can match",
+    "is compared with several streams",
+    "write time intervals into the condition",
+)
 OP = pa.field("op", pa.string())
 
 
 def batch_of(schema, rows):
-    """Rows (k, j, at, n, operation), with their operation if the schema has it."""
+    """Rows (k, j, at, n, due, operation), with their operation if the schema has it."""
     plain = pa.schema([field for field in schema if field.name != "op"])
-    batch = rows_of(plain, [row[:4] for row in rows])
+    batch = rows_of(plain, [row[:-1] for row in rows])
     if "op" not in schema.names:
         return batch
-    operations = pa.array([row[4] for row in rows], pa.string())
+    operations = pa.array([row[-1] for row in rows], pa.string())
     return pa.RecordBatch.from_arrays([operations, *batch.columns], schema=schema)
 
 
@@ -39,7 +44,7 @@ def random_schemas(rng, names):
     schemas = {}
     for name in names:
         kind = pa.timestamp(rng.choice(["us", "us", "s", "ms", "ns"]), zone)
-        schemas[name] = schema_of(kind, name)
+        schemas[name] = schema_of(kind, name).append(pa.field("due", kind))
         if rng.random() < 0.6:
             schemas[name] = schemas[name].insert(0, OP)
     return schemas
@@ -51,14 +56,14 @@ def random_rows(rng, schemas):
     for name in schemas:
         for number in range(rng.randint(1, 9)):
             key, other = rng.choice([1, 1, 2, None]), rng.choice([1, 1, 2, None])
-            time = None if rng.random() < 0.05 else rng.randint(0, 90)
-            rows.append((name, (key, other, time, number, "+I")))
+            time, due = (None if rng.random() < 0.1 else rng.randint(0, 90) for _ in range(2))
+            rows.append((name, (key, other, time, number, due, "+I")))
     disorder = rng.choice([0, 10, 90])
     rows.sort(key=lambda found: (found[1][2] or 0) + rng.uniform(0, disorder))
     for name, row in list(rows):
         if "op" in schemas[name].names and rng.random() < 0.4:
             later = rows.index((name, row)) + rng.randint(1, 12)
-            rows.insert(later, (name, (*row[:4], "-D")))
+            rows.insert(later, (name, (*row[:-1], "-D")))
     return rows
 
 
@@ -69,7 +74,7 @@ def timed_changes(draw):
     while True:
         names = [f"s{number}" for number in range(rng.choice([2, 2, 3, 3, 4]))]
         schemas = random_schemas(rng, names)
-        text, shown = random_join(rng, rng.sample(names, len(names)))
+        text, shown = random_join(rng, rng.sample(names, len(names)), ("at", "due"), untimed=0.3)
         try:
             opened(schemas, text, None, "memory", 1 << 20).close()
         except InvalidArgumentError as refusal:
@@ -99,7 +104,7 @@ def live(rows):
     """What the changes come to."""
     found = Counter()
     for name, row in rows:
-        found[name, row[:4]] += 1 if OPERATIONS[row[4]] else -1
+        found[name, row[:-1]] += 1 if OPERATIONS[row[-1]] else -1
     return list(found.elements())
 
 
@@ -211,6 +216,41 @@ def test_a_late_change_is_left_out_and_what_it_would_take_back_stands():
         assert (join.late_count, join.unmatched_retractions) == (1, 0)
         assert join.late_rows["n"].to_pylist() == [1]
         assert changed(join, "b", ("+I", 1, 16, 10)) == [("-D", 1, None), ("+I", 1, 10)]
+
+
+ON_B = "b.k = c.k AND c.at BETWEEN b.at AND b.at + INTERVAL 30 MINUTES"
+
+
+@pytest.mark.parametrize(
+    ("on", "expected"),
+    [
+        (f"a LEFT JOIN b ON a.k = b.k LEFT JOIN c ON {ON_B}", (1, 10, None)),
+        (f"a JOIN b ON a.k = b.k LEFT JOIN c ON {ON_B}", (1, 10, None)),
+        (f"a JOIN b ON a.k = b.k LEFT JOIN c ON {ON_B.replace('b.at', 'b.due')}", (1, 10, None)),
+        (f"a LEFT JOIN b ON {ON} LEFT JOIN c ON a.k = c.k", (1, None, None)),
+    ],
+)
+def test_a_row_needs_the_times_of_its_own_join_alone(on, expected):
+    both = CHANGELOG.append(pa.field("due", pa.timestamp("us")))
+    streams = dict.fromkeys("abc", both)
+    options = {"changes": dict.fromkeys("abc", "op"), "event_time": dict.fromkeys("abc", "at")}
+    with MultiwayJoin(streams, on, emit="changes", **options) as join:
+
+        def change(name, operation, number, at):
+            row = {"op": operation, "k": 1, "at": at, "n": number}
+            for piece in join.process(name, pa.RecordBatch.from_pylist([row], both)):
+                for r in piece.to_pylist():
+                    sign = 1 if OPERATIONS[r["op"]] else -1
+                    standing[r["a_n"], r["b_n"], r["c_n"]] += sign
+
+        standing = Counter()
+        change("a", "+I", 1, minutes(0))
+        change("b", "+I", 10, None)
+        assert +standing == Counter([expected])
+        change("b", "-D", 10, None)
+        change("a", "-D", 1, minutes(0))
+        assert not +standing
+        assert join.unmatched_retractions == 0
 
 
 def test_inner_joins_of_changelogs_keep_rows_as_long_as_their_results_may_go():
