@@ -39,13 +39,14 @@ from spark_integration.catalyst import (
 from spark_integration.pinned import SKEW, STATE_NAME, adopt_or_pin, newest_settings
 from spark_integration.plan import Wanted
 from spark_integration.refusal import refuse
-from spark_integration.routes import forget_later
+from spark_integration.routes import begin
 from spark_integration.run import (
     FLUSH_ROWS,
     PARTITIONS,
     REFUSAL_PROPERTY,
     ROOT_PROPERTY,
     SPARK_DEFAULTS,
+    STARTS_PROPERTY,
     VERSION_PROPERTY,
 )
 from spark_integration.skew import SPREAD
@@ -97,7 +98,7 @@ class QueryStarter(StreamingQueryListener):
             query = query.streamingQuery()
         operators = operators_in(query.analyzedPlan())
         properties: dict[str, str | None] = dict.fromkeys(
-            (ROOT_PROPERTY, VERSION_PROPERTY, REFUSAL_PROPERTY)
+            (ROOT_PROPERTY, VERSION_PROPERTY, STARTS_PROPERTY, REFUSAL_PROPERTY)
         )
         if operators:
             try:
@@ -143,15 +144,17 @@ def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> dict[st
     if conf.contains(PARTITIONS):
         partitions = int(conf.get(PARTITIONS))
     pinned = adopt_or_pin(place, wanted, partitions, query_id)
+    told = {ROOT_PROPERTY: root, VERSION_PROPERTY: str(pinned.version)}
     if wanted.settings.get(SKEW) == SPREAD and place.local_directory is not None:
         committed = query.commitLog().getLatestBatchId()
-        forget_later(place.local_directory, committed.get() + 1 if committed.isDefined() else 0)
+        first = committed.get() + 1 if committed.isDefined() else 0
+        told[STARTS_PROPERTY] = begin(place.local_directory, first).to_text()
     # Read by Spark after this, and fixed by the checkpoint from the first batch on.
     conf.set(PARTITIONS, str(pinned.partitions))
     if int(conf.get(FLUSH_ROWS)) <= 0:
         conf.set(FLUSH_ROWS, str(SPARK_DEFAULTS[FLUSH_ROWS]))
     conf.set(_MAX_BYTES, str(_PIECE_BYTES))
-    return {ROOT_PROPERTY: root, VERSION_PROPERTY: str(pinned.version)}
+    return told
 
 
 def _check_state_is_there(commits: StatePlace, state: StatePlace) -> None:

@@ -1,13 +1,15 @@
 """Tables of routes on disk: which table a micro-batch is routed by, and what it was made from.
 
-    <state>/routes/table-0000000012.json        from micro-batch 12 on, for ``PERIOD`` of them
-    <state>/routes/seen-0000000011-000007-...   what bucket 7 had seen by micro-batch 11
+    <state>/routes/table-0000000012-000002.json       from micro-batch 12 on, for ``PERIOD`` of them
+    <state>/routes/seen-0000000011-000007-000002-...  what bucket 7 had seen by micro-batch 11
 
 All tasks of a micro-batch must route by one table, so must its repetitions, and an attempt that
 comes late must change nothing. A table's file is therefore made whole, by whichever task of its
 micro-batches is first, and is never changed: all others, whenever they run, read that file. It
-names every key that was ever spread. What buckets have seen only says which keys get more buckets:
-no result depends on it, and one that is missing, torn or counted twice does no harm.
+names every key that was ever spread. What buckets have seen says which keys get more buckets, and
+from which commit of the owner they take earlier rows: one that is missing, torn or another
+attempt's does no harm. One of a micro-batch with other rows would. So both files bear the number of
+a start of the query, here the second, and count for those whose past it is (``starts``).
 
 Micro-batches of no task (Spark runs them for other operators' sake) make no table; the next one is
 made from the last there is, and names those that were *skipped*. By that a bucket which was called
@@ -33,25 +35,36 @@ from lsmstate.errors import CorruptionError, InvalidArgumentError
 from spark_integration.plan import StatefulPlan
 from spark_integration.records import create_record, read_record
 from spark_integration.run import TaskRun
+from spark_integration.starts import UNTOLD, Starts, newest_starts, record_start
 
 #: Micro-batches between two tables.
 PERIOD: Final = 4
 
 _DIRECTORY: Final = "routes"
 _SKIPPED: Final = "skipped"
-_TABLE: Final = re.compile(r"table-(\d{10,})\.json")
-_SEEN: Final = re.compile(r"seen-(\d{10,})-(\d{6,})-.+\.json")
+_TABLE: Final = re.compile(r"table-(?P<batch>\d{10,})(-(?P<start>\d{6,}))?\.json")
+_SEEN: Final = re.compile(
+    r"seen-(?P<batch>\d{10,})-(?P<bucket>\d{6,})-((?P<start>\d{6,})-)?.+\.json"
+)
 
 _log: Final = logging.getLogger("lsmstate")
 
 
 class Routes:
-    """The tables of one query, in its state's local directory."""
+    """The tables of one query, in its state's local directory, as a task of the newest of its
+    ``starts`` sees them."""
 
     def __init__(
-        self, state_directory: str, buckets: int, retained_batches: int, *, streams: int = 2
+        self,
+        state_directory: str,
+        buckets: int,
+        retained_batches: int,
+        *,
+        streams: int = 2,
+        starts: Starts = UNTOLD,
     ) -> None:
         self._spreads_one = streams > 2
+        self._starts = starts
         self._directory = os.path.join(state_directory, _DIRECTORY)
         self._buckets = buckets
         self._retained_batches = retained_batches
@@ -69,6 +82,7 @@ class Routes:
             run.pinned.buckets,
             run.retained_batches,
             streams=len(plan.inputs),
+            starts=run.starts,
         )
 
     def table(self, batch_id: int) -> RouteTable:
@@ -107,12 +121,13 @@ class Routes:
         """Tell the next table what a bucket has seen by the end of this micro-batch. Does nothing
         where no table follows it."""
         if precedes_table(batch_id):
-            name = f"seen-{batch_id:010d}-{seen.bucket:06d}-{attempt}.json"
+            start = self._starts.newest
+            name = f"seen-{batch_id:010d}-{seen.bucket:06d}-{start:06d}-{attempt}.json"
             create_record(os.path.join(self._directory, name), _packed_seen(seen))
 
     def _made(self, first: int) -> dict[str, Any]:
         """The record of the next table, from the last one there is."""
-        last = max((n for n in self._tables() if n < first), default=0)
+        last = max((n for n in _tables(self._directory, self._starts) if n < first), default=0)
         before = (read_record(self._table_path(last)) if last else None) or _packed(RouteTable())
         skipped = before.get(_SKIPPED, [])
         if last + PERIOD < first:
@@ -130,12 +145,14 @@ class Routes:
         disk, so a power cut may tear them."""
         found: dict[int, Seen] = {}
         torn: list[str] = []
-        for name, batch, bucket in self._seen_names():
-            if batch == batch_id and bucket not in found and bucket < self._buckets:
+        for name in _names(self._directory, _SEEN):
+            bucket = int(name["bucket"])
+            is_new = bucket not in found and bucket < self._buckets
+            if is_new and _is_seen_by(self._starts, name, batch_id):
                 try:
-                    record = read_record(os.path.join(self._directory, name)) or {}
+                    record = read_record(os.path.join(self._directory, name[0])) or {}
                 except CorruptionError:
-                    torn.append(name)
+                    torn.append(name[0])
                     continue
                 found[bucket] = _unpacked_seen(bucket, record)
         if torn:
@@ -151,34 +168,36 @@ class Routes:
     def _remove_old(self, first: int) -> None:
         """What no micro-batch asks for that Spark may still go back to, nor the table after it."""
         horizon = first - self._retained_batches - 2 * PERIOD
-        kept = max((n for n in self._tables() if n <= horizon), default=0)
-        _remove_if(self._directory, _TABLE, lambda number: number < kept)
-        _remove_if(self._directory, _SEEN, lambda batch: batch < first)
-
-    def _tables(self) -> Iterator[int]:
-        return (int(found[1]) for found in _names(self._directory, _TABLE))
-
-    def _seen_names(self) -> Iterator[tuple[str, int, int]]:
-        """(name, micro-batch, bucket)"""
-        for name in _names(self._directory, _SEEN):
-            yield name[0], int(name[1]), int(name[2])
+        kept = max((n for n in _tables(self._directory, self._starts) if n <= horizon), default=0)
+        _remove_if(self._directory, _TABLE, lambda name: _batch(name) < kept)
+        # A later start's are not ours to remove.
+        newest = self._starts.newest
+        _remove_if(
+            self._directory, _SEEN, lambda name: _batch(name) < first and _start(name) <= newest
+        )
 
     def _table_path(self, first: int) -> str:
-        return os.path.join(self._directory, f"table-{first:010d}.json")
+        start = self._starts.before(first)
+        number = f"{first:010d}-{start:06d}" if start else f"{first:010d}"
+        return os.path.join(self._directory, f"table-{number}.json")
 
 
-def forget_later(state_directory: str, batch_id: int) -> None:
-    """As a query starts, with this micro-batch: remove what others made from later ones, which it
-    was set back from and will not see again."""
+def begin(state_directory: str, batch_id: int) -> Starts:
+    """As a query starts, with this micro-batch: its starts, this one the newest. What others made
+    from later micro-batches, which it was set back from, counts no longer and is removed."""
     directory = os.path.join(state_directory, _DIRECTORY)
-    _remove_if(directory, _TABLE, lambda first: first > batch_id)
-    _remove_if(directory, _SEEN, lambda batch: batch >= batch_id)
+    oldest = min((_batch(name) for name in _names(directory, _TABLE)), default=0)
+    starts = record_start(directory, batch_id, oldest)
+    _remove_if(directory, _TABLE, lambda name: not _is_made_by(starts, name))
+    _remove_if(directory, _SEEN, lambda name: not _is_seen_by(starts, name, _batch(name)))
+    return starts
 
 
 def newest_table(state_directory: str) -> RouteTable:
     """The last table that a query made, for people."""
     directory = os.path.join(state_directory, _DIRECTORY)
-    names = _names(directory, _TABLE)
+    starts = newest_starts(directory)
+    names = [name for name in _names(directory, _TABLE) if _is_made_by(starts, name)]
     found = read_record(os.path.join(directory, names[-1][0])) if names else None
     return RouteTable() if found is None else _unpacked(found)
 
@@ -188,10 +207,34 @@ def _first(batch_id: int) -> int:
     return batch_id - batch_id % PERIOD
 
 
-def _remove_if(directory: str, form: re.Pattern[str], is_over: Callable[[int], bool]) -> None:
-    """Those of a form whose micro-batch is over."""
+def _tables(directory: str, starts: Starts) -> Iterator[int]:
+    """The first micro-batches of the tables that count."""
+    names = _names(directory, _TABLE)
+    return (_batch(name) for name in names if _is_made_by(starts, name))
+
+
+def _is_made_by(starts: Starts, table: re.Match[str]) -> bool:
+    return _start(table) == starts.before(_batch(table))
+
+
+def _is_seen_by(starts: Starts, seen: re.Match[str], batch_id: int) -> bool:
+    return _batch(seen) == batch_id and _start(seen) == starts.that_ran(batch_id)
+
+
+def _batch(name: re.Match[str]) -> int:
+    return int(name["batch"])
+
+
+def _start(name: re.Match[str]) -> int:
+    return int(name["start"] or 0)
+
+
+def _remove_if(
+    directory: str, form: re.Pattern[str], is_over: Callable[[re.Match[str]], bool]
+) -> None:
+    """Those of a form that nobody needs."""
     for found in _names(directory, form):
-        if is_over(int(found[1])):
+        if is_over(found):
             with suppress(FileNotFoundError):  # another attempt was faster
                 remove(os.path.join(directory, found[0]))
 

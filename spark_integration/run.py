@@ -9,11 +9,13 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.state_place import StatePlace
 from spark_integration.pinned import Pinned, adopt_or_pin
 from spark_integration.plan import StatefulPlan, Wanted
+from spark_integration.starts import UNTOLD, Starts
 
 #: Local properties; ``query.py`` sets them on the query's own thread before its first batch.
 ROOT_PROPERTY: Final = "lsmstate.root"
 VERSION_PROPERTY: Final = "lsmstate.version"
 REFUSAL_PROPERTY: Final = "lsmstate.refusal"
+STARTS_PROPERTY: Final = "lsmstate.starts"
 #: Set by Spark, which also hands every setting of the query's session to its tasks this way.
 _BATCH_PROPERTY: Final = "streaming.sql.batchId"
 _QUERY_PROPERTY: Final = "sql.streaming.queryId"
@@ -42,6 +44,8 @@ class TaskRun:
     attempt: str
     """Names the attempt among all attempts of this micro-batch."""
     task_attempt_id: int
+    starts: Starts = UNTOLD
+    """Of the query, where hot keys are spread; the task is of the newest."""
 
 
 def current_run(plan: StatefulPlan) -> TaskRun:
@@ -73,6 +77,7 @@ def current_run(plan: StatefulPlan) -> TaskRun:
             f"{FLUSH_ROWS}={flush_rows} lets Spark collect results without bound; set it to "
             f"{SPARK_DEFAULTS[FLUSH_ROWS]}, or another positive number, and start again"
         )
+    starts = context.getLocalProperty(STARTS_PROPERTY)
     return TaskRun(
         place=place,
         pinned=pinned,
@@ -82,6 +87,7 @@ def current_run(plan: StatefulPlan) -> TaskRun:
         partition=context.partitionId(),
         attempt=f"{context.attemptNumber()}.{context.taskAttemptId()}",
         task_attempt_id=context.taskAttemptId(),
+        starts=UNTOLD if starts is None else Starts.from_text(starts),
     )
 
 

@@ -5,7 +5,7 @@ import random
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
 import pandas as pd
@@ -21,9 +21,10 @@ from spark_integration.frames import unpack_rows
 from spark_integration.join_function import CoercedSpec, join_function
 from spark_integration.pinned import Pinned
 from spark_integration.plan import InputPlan, StatefulPlan
-from spark_integration.routes import forget_later
+from spark_integration.routes import begin
 from spark_integration.run import TaskRun
 from spark_integration.skew import SPREAD, skew_streams
+from spark_integration.starts import Starts
 
 BUCKETS = 4
 BUCKET_IDS = (3, 10, 12, 15)
@@ -36,8 +37,18 @@ Results = Counter[tuple[Any, ...]]
 Pointers = dict[int, Any]
 
 
+class Ran(NamedTuple):
+    """A micro-batch, and what its tasks were given."""
+
+    batch_id: int
+    rows: Rows
+    pointers: Pointers
+    """Before it."""
+    starts: Starts
+
+
 class SkewedQuery:
-    """What Spark does with one query; ``pointers`` and ``arrived`` are of its last micro-batch."""
+    """What Spark does with one query; ``pointers`` are those after its last micro-batch."""
 
     def __init__(
         self,
@@ -69,11 +80,13 @@ class SkewedQuery:
             skew=SPREAD,
         )
         self.function: Any = stateful_body.stateful_function(self.plan, join_function(self.spec))
-        #: By micro-batch: what came in, what was shown, the pointers before it.
-        self.arrived: list[Rows] = []
+        #: By micro-batch: what was run, and shown.
+        self.ran: list[Ran] = []
         self.shown: list[Results] = []
-        self.before: list[Pointers] = []
+        #: What was run and given up when the query was set back.
+        self.given_up: list[Ran] = []
         self.pointers: Pointers = {}
+        self._starts = begin(str(home), 0)
         self._tasks = 0
         self._run: TaskRun | None = None
         for module in (route, stateful_body):
@@ -89,34 +102,43 @@ class SkewedQuery:
             assert again == found
             assert late.keys() == pointers.keys()
             pointers = {b: self.rng.choice([pointers[b], late[b]]) for b in pointers}
-        self.arrived.append(rows)
+        self.ran.append(Ran(batch_id, rows, self.pointers, self._starts))
         self.shown.append(found)
-        self.before.append(self.pointers)
         self.pointers = {**self.pointers, **pointers}
 
     def repeat_last(self) -> None:
         """Its commit was lost: the query starts again with it."""
-        (shown,) = self._cut(len(self.shown) - 1)
-        self.batch(self._given_up[-1])
+        (ran,), (shown,) = self._cut(len(self.shown) - 1)
+        self.batch(ran.rows)
         assert self.shown[-1] == shown
 
     def set_back(self, count: int) -> None:
         """Give up the last micro-batches; other rows come instead."""
-        self._cut(len(self.shown) - count)
+        self.given_up += self._cut(len(self.shown) - count)[0]
 
-    def zombie(self, batch_id: int) -> None:
+    def zombie_of_given_up(self) -> None:
+        """All tasks of a micro-batch that the query was set back from, once more."""
+        starts, self._starts = self._starts, self._starts
+        self._starts, batch_id, rows, before = self.rng.choice(self.given_up)
+        try:
+            with suppress(LsmStateError, OSError):
+                self.executed(batch_id, rows, before)
+        finally:
+            self._starts = starts
+
+    def zombie(self, ran: Ran) -> None:
         """All tasks of an old micro-batch once more; what they need may be gone by now."""
+        newest, self._starts = self._starts, ran.starts
         with suppress(LsmStateError, OSError):
-            self.executed(batch_id, self.arrived[batch_id], self.before[batch_id])
+            self.executed(ran.batch_id, ran.rows, ran.pointers)
+        self._starts = newest
 
     def check(self) -> None:
         """What was shown is what DuckDB finds."""
         names = list(self.schemas)
         with duckdb.connect() as db:
             for name, schema in self.schemas.items():
-                db.register(
-                    name, table_of([r for rows in self.arrived for r in rows[name]], schema)
-                )
+                db.register(name, table_of([r for ran in self.ran for r in ran.rows[name]], schema))
             columns = ", ".join(f"{name}.*" for name in names)
             on = " AND ".join(f"{names[0]}.k = {name}.k" for name in names[1:])
             expected = db.execute(f"SELECT {columns} FROM {', '.join(names)} WHERE {on}").fetchall()
@@ -170,13 +192,13 @@ class SkewedQuery:
                     found += output
         return pa.Table.from_batches(found).to_pandas() if found else None
 
-    def _cut(self, count: int) -> list[Results]:
-        """Start again with micro-batch ``count``; returns what was shown of it and later."""
-        self._given_up, given_up = self.arrived[count:], self.shown[count:]
-        self.pointers = self.before[count]
-        del self.arrived[count:], self.shown[count:], self.before[count:]
-        forget_later(str(self.home), count)
-        return given_up
+    def _cut(self, count: int) -> tuple[list[Ran], list[Results]]:
+        """Start again with micro-batch ``count``; returns it and later ones."""
+        cut = self.ran[count:], self.shown[count:]
+        self.pointers = self.ran[count].pointers
+        del self.ran[count:], self.shown[count:]
+        self._starts = begin(str(self.home), count)
+        return cut
 
     def _begin(self, batch_id: int, partition: int) -> None:
         self._run = self.run_of(batch_id, partition)
@@ -193,6 +215,7 @@ class SkewedQuery:
             partition=partition,
             attempt=f"0.{self._tasks}",
             task_attempt_id=self._tasks,
+            starts=self._starts,
         )
 
 

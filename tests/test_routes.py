@@ -12,7 +12,8 @@ from joins.routing.respread import Seen
 from joins.routing.spread import RouteTable
 from lsmstate.errors import CorruptionError
 from spark_integration.hottest import HOTTEST, HotKey, hottest_keys, packed, place_prefix
-from spark_integration.routes import PERIOD, Routes, forget_later, newest_table
+from spark_integration.routes import PERIOD, Routes, begin, newest_table
+from spark_integration.starts import UNTOLD, Starts
 
 BUCKETS = 4
 
@@ -25,8 +26,8 @@ def seen(key: int) -> Seen:
     return Seen(int(bucket[0]), {"a": sketch, "b": sketch})
 
 
-def routes(home: Path, retained: int = 100) -> Routes:
-    return Routes(str(home), BUCKETS, retained)
+def routes(home: Path, retained: int = 100, starts: Starts = UNTOLD) -> Routes:
+    return Routes(str(home), BUCKETS, retained, starts=starts)
 
 
 def spread(table: RouteTable) -> dict[str, tuple[int, ...]]:
@@ -123,7 +124,7 @@ def test_what_a_bucket_saw_is_left_out_where_its_file_is_torn(
     mine = routes(tmp_path)
     mine.publish(seen(1), PERIOD - 1, "a")
     mine.publish(seen(2), PERIOD - 1, "a")
-    torn = next((tmp_path / "routes").glob(f"seen-*-{seen(2).bucket:06d}-a.json"))
+    torn = next((tmp_path / "routes").glob(f"seen-*-{seen(2).bucket:06d}-*-a.json"))
     torn.write_bytes(content)
     assert spread(mine.table(PERIOD)).keys() == {"key 1"}
     assert "1 of 2 files" in caplog.text
@@ -138,9 +139,42 @@ def test_tables_of_a_future_that_was_given_up_are_removed(tmp_path: Path) -> Non
     assert mine.table(2 * PERIOD) != kept
     mine.publish(seen(2), 3 * PERIOD - 1, "a")
     # The query was set back to micro-batch 2 * PERIOD - 2, and has other rows from there on.
-    forget_later(str(tmp_path), 2 * PERIOD - 2)
-    assert mine.table(2 * PERIOD) == kept
-    assert mine.table(3 * PERIOD) == kept
+    starts = begin(str(tmp_path), 2 * PERIOD - 2)
+    names = {path.name for path in (tmp_path / "routes").iterdir()}
+    assert names == {f"table-{PERIOD:010d}.json", "start-0000000001.json"}
+    mine.table(3 * PERIOD)  # by a task of before
+    later = routes(tmp_path, starts=starts)
+    assert later.table(2 * PERIOD) == kept
+    assert later.table(3 * PERIOD) == kept
+    assert newest_table(str(tmp_path)) == kept
+
+
+def test_a_start_goes_on_with_the_tables_of_those_before(tmp_path: Path) -> None:
+    first = routes(tmp_path, starts=begin(str(tmp_path), 0))
+    first.publish(seen(1), PERIOD - 1, "a")
+    # It may repeat what the first one did by this table, which nobody had asked for yet.
+    second = routes(tmp_path, starts=begin(str(tmp_path), PERIOD))
+    table = second.table(PERIOD)
+    assert spread(table).keys() == {"key 1"}
+    assert first.table(PERIOD) == table
+    second.publish(seen(2), 2 * PERIOD - 1, "a")
+    # Other rows come in the last micro-batch before the next table.
+    third = routes(tmp_path, starts=begin(str(tmp_path), 2 * PERIOD - 1))
+    second.publish(seen(3), 2 * PERIOD - 1, "zombie")
+    third.publish(seen(4), 2 * PERIOD - 1, "b")
+    assert spread(second.table(2 * PERIOD)).keys() == {"key 1", "key 3"}
+    assert spread(third.table(2 * PERIOD)).keys() == {"key 1", "key 4"}
+    assert spread(newest_table(str(tmp_path))).keys() == {"key 1", "key 4"}
+
+
+def test_starts_that_ran_nothing_that_is_needed_are_left_out() -> None:
+    starts = UNTOLD
+    for number, first in enumerate((0, 5, 9, 30, 20, 40), 1):
+        starts = starts.and_then(number, first, oldest=8)
+    assert starts == Starts(((2, 5), (3, 9), (5, 20), (6, 40)))
+    assert Starts.from_text(starts.to_text()) == starts
+    assert [starts.that_ran(batch) for batch in (8, 9, 19, 20, 39, 40)] == [2, 3, 3, 5, 5, 6]
+    assert [starts.before(batch) for batch in (8, 9, 20, 40, 41)] == [2, 2, 3, 5, 6]
 
 
 def test_the_hottest_keys_of_buckets_become_those_of_the_query() -> None:

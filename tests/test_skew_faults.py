@@ -113,7 +113,7 @@ def test_what_is_damaged_is_an_error_that_names_it(switch: Switch) -> None:
     for path, content in intact.items():
         path.write_bytes(content)
         tables.forget(str(directory), path.name)
-    table = switch.query.home / f"routes/table-{PERIOD:010d}.json"
+    table = switch.query.home / f"routes/table-{PERIOD:010d}-000001.json"
     content = table.read_bytes()
     table.write_bytes(content.replace(b"5000", b"5001"))
     with pytest.raises(CorruptionError, match=table.name):

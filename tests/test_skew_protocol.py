@@ -73,7 +73,7 @@ def test_of_three_streams_results_are_exact_whatever_happens(
             case "back":
                 query.set_back(rng.randint(1, batches - oldest))
             case "zombie":
-                query.zombie(rng.randrange(batches))
+                query.zombie(rng.choice([*query.ran, *query.given_up]))
             case "torn":
                 for seen in (tmp_path / "routes").glob("seen-*"):
                     if rng.random() < 0.3:
@@ -82,3 +82,24 @@ def test_of_three_streams_results_are_exact_whatever_happens(
     spread = {key.key: key for key in newest_table(str(tmp_path)).keys}
     assert spread["5000"].stream == "b"
     assert len(spread["5000"].buckets) > 1
+
+
+def test_tasks_of_a_given_up_future_that_end_late_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(0)
+    query = SkewedQuery(tmp_path, monkeypatch, rng, "abc")
+
+    def run(batches: int) -> None:
+        for _ in range(batches):
+            query.batch(arriving(rng, {5000: THREE}, OTHERS_OF_THREE))
+
+    run(PERIOD)
+    query.set_back(1)
+    query.zombie(query.given_up[-1])  # tells the first table, by rows that never came
+    run(2 * PERIOD)
+    query.set_back(3)
+    query.zombie(query.given_up[-1])  # makes the third table, of keys that are not spread so
+    run(PERIOD)
+    query.check()
+    assert len(newest_table(str(tmp_path)).keys) == 1

@@ -87,7 +87,7 @@ def test_a_hot_key_is_spread_while_the_query_runs_and_batches_are_repeated(
     query.arrive(PERIOD + 1)
     found = query.run()
     query.check()
-    table = tmp_path / f"checkpoint/lsmstate/routes/table-{PERIOD:010d}.json"
+    table = tmp_path / f"checkpoint/lsmstate/routes/table-{PERIOD:010d}-000001.json"
     ((_, text, buckets),) = json.loads(table.read_text())["settings"]["keys"]
     assert (text, len(buckets)) == (str(HOT), 3)
     assert [metrics.copied_rows for metrics in found[:PERIOD]] == [0] * PERIOD
