@@ -267,6 +267,16 @@ class Catalyst:
         functions in Python."""
         return self._class("If")(condition, value, other)
 
+    def nullable_type(self, attribute: Any) -> Any:
+        """Its type, any part of which may be null."""
+        return attribute.dataType().asNullable()
+
+    def cast(self, value: Any, data_type: Any) -> Any:
+        """The value in a type of ``nullable_type``; itself if it has that. Structs go by place."""
+        if self.nullable_type(value).equals(data_type):
+            return value
+        return self._class("Cast")(value, data_type, self._jvm.scala.Option.empty())
+
     def alias(
         self, value: Any, name: str, like: Any = None, *, keeps_metadata: bool = False
     ) -> Any:

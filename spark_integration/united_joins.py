@@ -43,7 +43,9 @@ def write_union(
             plan = catalyst.filter(catalyst.choice(is_of[number], condition, of_others), plan)
     columns = []
     for column, of_branches in zip(union.columns, zip(*values, strict=True), strict=True):
-        *others, chosen = of_branches
+        # Structs whose fields have other names are one type to a union, and not to IF.
+        data_type = catalyst.nullable_type(writer.attribute(column))
+        *others, chosen = (catalyst.cast(value, data_type) for value in of_branches)
         for is_own, value in reversed(list(zip(is_of, others, strict=False))):
             chosen = catalyst.choice(is_own, value, chosen)
         columns.append(writer.renamed(chosen, column))
