@@ -16,6 +16,7 @@ def unpack_function(plan: StatefulPlan, integers: Collection[int] = ()) -> Unpac
     """The function mapInArrow runs over (rows, payload); one frame becomes one batch, of which
     the columns at the places ``integers``, decimals of at most 18 digits, become integers."""
     schema = plan.output
+    unpacked = _with_integers(schema, integers)
 
     def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -23,20 +24,22 @@ def unpack_function(plan: StatefulPlan, integers: Collection[int] = ()) -> Unpac
             for i in range(batch.num_rows):
                 if payloads[i].is_valid:
                     found = unpack_rows(payloads[i].as_py(), rows[i].as_py(), schema)
-                    yield _with_integers(found, integers)
+                    columns = found.columns
+                    for place in integers:
+                        columns[place] = unscaled(columns[place], schema.field(place).name)
+                    yield pa.RecordBatch.from_arrays(columns, schema=unpacked)
 
     # Spark's error about an input's own column object shows this name beside the valid columns.
     unpack.__name__ = "name_columns_by_text_as_listed_here_not_by_an_inputs_own_column_object"
     return unpack
 
 
-def _with_integers(rows: pa.RecordBatch, places: Collection[int]) -> pa.RecordBatch:
-    """The batch with the unscaled values of some decimals in their place."""
+def _with_integers(schema: pa.Schema, places: Collection[int]) -> pa.Schema:
+    """The columns, of which some are integers."""
+    fields = list(schema)
     for place in places:
-        field = rows.schema.field(place)
-        integer = pa.field(field.name, pa.int64(), field.nullable)
-        rows = rows.set_column(place, integer, unscaled(rows.column(place), field.name))
-    return rows
+        fields[place] = fields[place].with_type(pa.int64())
+    return pa.schema(fields)
 
 
 def unscaled(decimals: pa.Array, name: str) -> pa.Array:
