@@ -55,7 +55,7 @@ def check_local(place: str | None) -> None:
 
 def check_repeatable(name: str, frame: DataFrame) -> None:
     """InvalidArgumentError unless the input has the same rows when a micro-batch is repeated: what
-    a row holds says which bucket it is stored in."""
+    a row holds says which bucket it is stored in. What functions of the user's give is not seen."""
     if not is_classic(frame.sparkSession):
         raise InvalidArgumentError(
             f"skew={SPREAD!r} has to see the plans of its inputs, which Spark Connect does not "
@@ -71,7 +71,15 @@ def check_repeatable(name: str, frame: DataFrame) -> None:
                 "is repeated may have its rows in another order; do that after the join, write its "
                 f"result to a table and read that as a stream, or use skew={OBSERVE!r}"
             )
-        stack += items(node.children())
+        children = items(node.children())
+        if not node.deterministic() and all(child.deterministic() for child in children):
+            found = [each.sql() for each in items(node.expressions()) if not each.deterministic()]
+            raise InvalidArgumentError(
+                f"skew={SPREAD!r}: stream {name!r} has {', '.join(found)} in its plan, which is "
+                "another value whenever a task is repeated; do that after the join, write its "
+                f"result to a table and read that as a stream, or use skew={OBSERVE!r}"
+            )
+        stack += children
 
 
 def explained_skew(skew: str | None, streams: int) -> str:

@@ -205,3 +205,10 @@ def test_what_cannot_be_spread_is_refused(spark: Any, tmp_path: Path) -> None:
     }
     refuses("has rows that are forgotten", timed, retention={"a": "1 hour"})
     refuses("stream 'a' has Deduplicate in its plan", {"a": a.dropDuplicates(["k"]), "b": b})
+    number = F.udf(lambda: 4, "int").asNondeterministic()
+    for name, value in {"uuid": F.expr("uuid()"), "rand": F.rand(1), "<lambda>": number()}.items():
+        changed = a.withColumn("x", value).where("k > 0")
+        refuses(
+            f"stream 'a' has {name}.* AS x .*write its result to a table", {"a": changed, "b": b}
+        )
+    multiway_join({"a": a.withColumn("x", F.current_timestamp()), "b": b}, on=["k"], skew="spread")
