@@ -24,6 +24,7 @@ from joins.local.change_join import ChangeJoin
 from joins.local.graph_change_join import GraphChangeJoin
 from joins.local.rooted_change_join import RootedChangeJoin
 from joins.spec import output_names
+from lsmstate.errors import InvalidArgumentError
 from lsmstate.store import MultimapStore
 from spark_integration.bucket import Bucket, BucketFunction, InputBatch
 from spark_integration.event_time import (
@@ -72,8 +73,15 @@ def check_time(
     spec: ChangingSpec, spark: SparkSession, told: TimeOptions, result_time: str | None
 ) -> None:
     """InvalidArgumentError for what does not go with results that are taken back."""
-    if spec.event_time is None or result_time is not None:
+    if spec.event_time is None:
         check_keeps_all(told.retention, told.late, result_time)
+    elif result_time is not None:
+        raise InvalidArgumentError(
+            f"result_time={result_time!r} goes with inner joins of rows that stay: here a result "
+            "may be taken back when the watermark has passed its time, and that would be late "
+            "above; leave it out, write the result to a table, and read that for what needs its "
+            "time"
+        )
     elif not isinstance(spec, ChangeSpec):
         check_one_result(told.late)
         check_hours(spec.event_time.bounds, spec.graph, spark)
