@@ -110,8 +110,7 @@ class Run:
     def respread(self, seconds: list[float]) -> None:
         """The next table; added buckets take over rows here from the owner's open store."""
         seen = [Seen(b, s, "open", self.keys) for b, s in enumerate(self.sketches)]
-        spreads_one = len(self.streams) > 2
-        self.table = respread(self.table, seen, BUCKETS, spreads_one=spreads_one)
+        self.table = respread(self.table, seen, BUCKETS, self.streams)
         for key in self.table.keys:
             for bucket in key.addition.buckets if key.addition is not None else ():
                 started = time.process_time()

@@ -23,7 +23,7 @@ import base64
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, Self
 
@@ -60,10 +60,10 @@ class Routes:
         buckets: int,
         retained_batches: int,
         *,
-        streams: int = 2,
+        streams: Sequence[str],
         starts: Starts = UNTOLD,
     ) -> None:
-        self._spreads_one = streams > 2
+        self._streams = streams
         self._starts = starts
         self._directory = os.path.join(state_directory, _DIRECTORY)
         self._buckets = buckets
@@ -81,7 +81,7 @@ class Routes:
             run.place.local_directory,
             run.pinned.buckets,
             run.retained_batches,
-            streams=len(plan.inputs),
+            streams=[source.name for source in plan.inputs],
             starts=run.starts,
         )
 
@@ -136,7 +136,7 @@ class Routes:
             _unpacked(before),
             self._seen(first - 1),
             self._buckets,
-            spreads_one=self._spreads_one,
+            self._streams,
         )
         return {**_packed(table), _SKIPPED: skipped}
 

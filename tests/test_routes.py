@@ -27,7 +27,7 @@ def seen(key: int) -> Seen:
 
 
 def routes(home: Path, retained: int = 100, starts: Starts = UNTOLD) -> Routes:
-    return Routes(str(home), BUCKETS, retained, starts=starts)
+    return Routes(str(home), BUCKETS, retained, streams="ab", starts=starts)
 
 
 def spread(table: RouteTable) -> dict[str, tuple[int, ...]]:

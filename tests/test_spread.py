@@ -188,11 +188,15 @@ def test_hot_keys_get_buckets_by_their_rows_and_never_lose_one() -> None:
     home = owner(hot, buckets)
     rest = [b for b in range(buckets) if b != home]
     quiet = [seen(b, a={100 + b: 500}, b={100 + b: 500}) for b in rest]
-    found = respread(RouteTable(), [seen(home, a={hot: 1000}, b={hot: 1000}), *quiet], buckets)
+    found = respread(
+        RouteTable(), [seen(home, a={hot: 1000}, b={hot: 1000}), *quiet], buckets, "ab"
+    )
     spread = {key.hash: key.buckets for key in found.keys}
     assert spread[hot][0] == home
     assert sorted(spread[hot]) == [0, 1, 2, 3]
-    again = respread(found, [seen(b, a={mild: 9}, b={200 + b: 900}) for b in range(4)], buckets)
+    again = respread(
+        found, [seen(b, a={mild: 9}, b={200 + b: 900}) for b in range(4)], buckets, "ab"
+    )
     assert set(found.keys) <= set(again.keys)
 
 
@@ -205,28 +209,35 @@ def test_hot_keys_get_buckets_by_their_rows_and_never_lose_one() -> None:
     ],
 )
 def test_a_key_is_left_where_it_is(streams: dict[str, dict[int, int]], why: str) -> None:
-    assert respread(RouteTable(), [seen(owner(1, 4), **streams)], 4) == RouteTable(), why
+    assert respread(RouteTable(), [seen(owner(1, 4), **streams)], 4, "ab") == RouteTable(), why
 
 
 def test_of_three_streams_the_largest_is_spread_where_the_owner_can_be_read() -> None:
     hot, home = 1, owner(1, 4)
     mine = seen(home, a={hot: 100}, b={hot: 1500}, c={hot: 50})
     rest = [seen(b, a={100 + b: 300}) for b in range(4) if b != home]
-    assert respread(RouteTable(), [mine, *rest], 4, spreads_one=True) == RouteTable()
+    assert respread(RouteTable(), [mine, *rest], 4, "abc") == RouteTable()
     mine = replace(mine, pointer="pointer", keys={hot: b"key"})
-    (key,) = respread(RouteTable(), [mine, *rest], 4, spreads_one=True).keys
+    (key,) = respread(RouteTable(), [mine, *rest], 4, "abc").keys
     assert (key.buckets[0], key.stream, len(key.buckets)) == (home, "b", 4)
     assert key.addition == Addition(key.buckets[1:], "pointer", b"key")
     # An added bucket that was called has taken over; until all were, all are called.
-    (again,) = respread(RouteTable((key,)), [mine, *rest], 4, spreads_one=True).keys
+    (again,) = respread(RouteTable((key,)), [mine, *rest], 4, "abc").keys
     assert again == replace(key, addition=None)
-    (waiting,) = respread(RouteTable((key,)), [mine, *rest[1:]], 4, spreads_one=True).keys
+    (waiting,) = respread(RouteTable((key,)), [mine, *rest[1:]], 4, "abc").keys
     assert waiting == key
+
+
+@pytest.mark.parametrize("streams", ["bc", "abc"])
+def test_a_stream_without_a_row_yet_means_no_results(streams: str) -> None:
+    mine = replace(seen(owner(1, 2), a={1: 90}, b={1: 1500}), pointer="p", keys={1: b"key"})
+    mine = replace(mine, sketches={s: mine.sketches[s] for s in mine.sketches if s in streams})
+    assert respread(RouteTable(), [mine], 2, streams) == RouteTable()
 
 
 def test_an_even_stream_and_a_single_bucket_spread_nothing() -> None:
     many = [seen(b, a={b * 1000 + i: 20 for i in range(60)}, b={}) for b in range(4)]
-    assert respread(RouteTable(), many, 4) == RouteTable()
+    assert respread(RouteTable(), many, 4, "ab") == RouteTable()
     one = seen(0, a={1: int(LEAST_ROWS)}, b={1: int(LEAST_ROWS)})
-    assert respread(RouteTable(), [one], 1) == RouteTable()
-    assert respread(RouteTable(), [], 4) == RouteTable()
+    assert respread(RouteTable(), [one], 1, "ab") == RouteTable()
+    assert respread(RouteTable(), [], 4, "ab") == RouteTable()

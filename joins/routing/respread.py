@@ -74,17 +74,18 @@ class _Hot:
 
 
 def respread(
-    table: RouteTable, seen: Sequence[Seen], buckets: int, *, spreads_one: bool = False
+    table: RouteTable, seen: Sequence[Seen], buckets: int, streams: Sequence[str]
 ) -> RouteTable:
-    """The next table. With ``spreads_one``, for three or more streams, a key gets buckets only if
-    its owner says by what it saw from where they take its earlier rows. Pure."""
+    """The next table. Of three or more streams, a key gets buckets only if its owner says by what
+    it saw from where they take its earlier rows. Pure."""
+    spreads_one = len(streams) > 2
     loads = dict.fromkeys(range(buckets), 0.0)
     for each in seen:
         loads[each.bucket] += each.rows
     total = sum(loads.values())
     by_bucket = {each.bucket: each for each in seen}
     found = {key.hash: _settled(key, by_bucket) for key in table.keys}
-    counted = _by_rows(seen, table, spreads_one) if total >= LEAST_ROWS else []
+    counted = _by_rows(seen, table, streams) if total >= LEAST_ROWS else []
     # Results that are fewer than the rows count for nothing.
     all_results = max(total, sum(hot.results for hot in counted))
     for hot in counted:
@@ -122,15 +123,15 @@ def _settled(key: SpreadKey, seen: Container[int]) -> SpreadKey:
     return key
 
 
-def _by_rows(seen: Sequence[Seen], table: RouteTable, spreads_one: bool) -> list[_Hot]:
-    """What is counted anywhere, over all buckets; the most rows first."""
-    streams = sorted({stream for each in seen for stream in each.sketches})
+def _by_rows(seen: Sequence[Seen], table: RouteTable, streams: Sequence[str]) -> list[_Hot]:
+    """What is counted anywhere, over all buckets; the most rows first. A stream that had no row yet
+    counts: without it there is no result."""
     texts: dict[int, str] = {}
     counts: dict[str, dict[int, float]] = {}
     for stream in streams:
         sketches = [each.sketches[stream] for each in seen if stream in each.sketches]
         # With room for all their keys, so that none is cut.
-        hottest = merged(sketches, sum(sketch.capacity for sketch in sketches)).hottest()
+        hottest = merged(sketches, sum(s.capacity for s in sketches) or 1).hottest()
         counts[stream] = {hot.hash: hot.rows for hot in hottest}
         texts |= {hot.hash: hot.key for hot in hottest}
     found = []
@@ -141,8 +142,7 @@ def _by_rows(seen: Sequence[Seen], table: RouteTable, spreads_one: bool) -> list
             # Rows of the others were counted in each of its buckets.
             spread = known.stream
             rows = {s: n if s == spread else n / len(known.buckets) for s, n in rows.items()}
-            rows.setdefault(spread, 0.0)
-        elif spreads_one:
+        elif len(streams) > 2:
             spread = max(streams, key=lambda stream: rows[stream])
         found.append(_Hot(number, text, rows, spread))
     return sorted(found, key=lambda hot: (-sum(hot.rows.values()), hot.hash))
