@@ -121,14 +121,18 @@ class KeyWatch:
             self._remember(batch.keys, hashes, sketch)
 
     def _remember(self, keys: pa.RecordBatch, hashes: Hashes, sketch: HeavyHitters) -> None:
-        """The keys themselves of those that are counted, as far as they are here."""
+        """The keys themselves of those that are counted, as far as they are here; those that no
+        sketch counts any more are forgotten."""
         distinct, first = np.unique(hashes, return_index=True)
-        counted = np.array([hot.hash for hot in sketch.hottest()], np.uint64)
-        for number, position in zip(distinct.tolist(), first.tolist(), strict=True):
-            if number in counted and number not in self._keys:
+        is_counted = np.isin(distinct, sketch.hashes)
+        found = zip(distinct[is_counted].tolist(), first[is_counted].tolist(), strict=True)
+        for number, position in found:
+            if number not in self._keys:
                 key = bytes(keys.slice(position, 1).serialize())
                 if len(key) <= _LONGEST_KEY_BYTES:
                     self._keys[number] = key
+        counted = {number for each in self._sketches.values() for number in each.hashes.tolist()}
+        self._keys = {number: key for number, key in self._keys.items() if number in counted}
 
 
 def _text(keys: pa.RecordBatch, position: int) -> str:

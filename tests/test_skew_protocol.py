@@ -1,16 +1,21 @@
 """A join with hot keys is exact, whatever of it runs twice, too late or not at all."""
 
+import json
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("pyspark")
 
-from skewed_query import RETAINED, SkewedQuery, arriving
+from skewed_query import BUCKET_IDS, RETAINED, SkewedQuery, arriving, table_of
 
 from joins.routing import respread
+from spark_integration.attempt import attempt_store, bucket_files
+from spark_integration.bucket import Bucket, InputBatch
 from spark_integration.routes import PERIOD, newest_table
+from spark_integration.skew import KeyWatch
 
 TWO = {"a": 9, "b": 9}
 THREE = {"a": 1, "b": 16, "c": 2}
@@ -82,6 +87,31 @@ def test_of_three_streams_results_are_exact_whatever_happens(
     spread = {key.key: key for key in newest_table(str(tmp_path)).keys}
     assert spread["5000"].stream == "b"
     assert len(spread["5000"].buckets) > 1
+
+
+def test_a_bucket_tells_of_no_key_that_it_counts_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = SkewedQuery(tmp_path, monkeypatch, random.Random(0), "abc")
+    run = query.run_of(PERIOD - 1)
+    files = bucket_files(run, BUCKET_IDS[0])
+    bucket = Bucket(BUCKET_IDS[0], run.batch_id, query.plan.output, None)
+    rows = query.schemas["a"]
+    clusters = [
+        table_of([(40 * cluster + n, 0) for n in range(40) for _ in range(n + 1)], rows)
+        for cluster in range(10)
+    ]
+    with attempt_store(query.plan, run, files, None) as store:
+        watch = KeyWatch(query.plan, store, run, bucket)
+        batches = [cluster.to_batches()[0] for cluster in clusters]
+        passed = watch.passing(InputBatch("a", rows, rows.select(["k"])) for rows in batches)
+        assert sum(batch.rows.num_rows for batch in passed) == 8200
+        watch.publish("pointer")
+    (told,) = (tmp_path / "routes").glob("seen-*")
+    found = json.loads(told.read_text())["settings"]
+    counted = np.array(found["sketches"]["a"]["hashes"]).view(np.uint64).tolist()
+    assert counted
+    assert {number for number, _ in found["keys"]} == set(counted)
 
 
 def test_tasks_of_a_given_up_future_that_end_late_change_nothing(

@@ -106,6 +106,11 @@ class HeavyHitters:
         return [HotKey(key, self._keys[key], rows) for key, rows in found]
 
     @property
+    def hashes(self) -> Hashes:
+        """Of the keys that are counted."""
+        return self._hashes
+
+    @property
     def nbytes(self) -> int:
         """What the sketch holds, without Python's own share of it."""
         texts = sum(len(text.encode(errors="replace")) for text in self._keys.values())
