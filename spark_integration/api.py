@@ -23,7 +23,7 @@ from spark_integration.join_function import CoercedSpec, coerced_graph
 from spark_integration.join_request import OPERATOR, InnerJoin, JoinRequest
 from spark_integration.operator_options import OPTION_NAMES, OperatorOptions, nearest
 from spark_integration.skew import SPREAD
-from spark_integration.skew_checks import check_local, check_repeatable, check_skew
+from spark_integration.skew_checks import check_local, check_memory, check_repeatable, check_skew
 from spark_integration.storage import Storage
 
 _OPTIONS: Final = (
@@ -267,6 +267,7 @@ def _check_skew(
         unfit = "another type, or a changelog"
     check_skew(skew, list(streams), unfit, options.backend)
     if skew == SPREAD:
+        check_memory(list(streams), options.store.memory_bytes)
         check_local(options.state_dir)
         for name, frame in streams.items():
             check_repeatable(name, frame)

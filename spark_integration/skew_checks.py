@@ -6,6 +6,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.options import MIB, MINIMUM_MEMORY_BYTES, STORE_MEMORY_BYTES
 from lsmstate.state_place import local_path
 from spark_integration.catalyst import analyzed_plan, is_classic, items, kind_of
 from spark_integration.operator_options import nearest
@@ -40,6 +41,18 @@ def check_skew(
             f"skew={SPREAD!r}: hot keys of three or more streams are spread with backend='lsm', "
             f"where a bucket can read what another has committed, not with {backend!r}; choose "
             f"that, or skew={OBSERVE!r}"
+        )
+
+
+def check_memory(streams: Sequence[str], memory_bytes: int) -> None:
+    """InvalidArgumentError if a bucket could not open its owner's store beside its own, which it
+    does once it is added to a hot key of three or more streams; see take_over."""
+    needed = MINIMUM_MEMORY_BYTES + 2 * STORE_MEMORY_BYTES
+    if len(streams) > 2 and memory_bytes < needed:
+        raise InvalidArgumentError(
+            f"memory={memory_bytes}: too small a cap for skew={SPREAD!r} of three or more streams, "
+            "where a bucket that gets rows of a hot key reads another's files beside its own; "
+            f"give at least {needed} bytes ('{needed // MIB}m')"
         )
 
 

@@ -13,10 +13,11 @@ pytest.importorskip("pyspark")
 from skewed_query import BUCKET_IDS, KEY, SkewedQuery
 
 from joins.routing.spread import Addition, RouteTable, SpreadKey
-from lsmstate.errors import CorruptionError
+from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.options import MIB, Options
 from spark_integration.attempt import attempt_store, bucket_files
 from spark_integration.run import TaskRun
+from spark_integration.skew_checks import check_memory
 from spark_integration.take_over import take_over
 
 CAP = 6 * MIB
@@ -63,6 +64,13 @@ def test_a_key_larger_than_the_cap_is_taken_over_once(query: SkewedQuery) -> Non
         assert sorted(taken) == sorted(wide_rows(0, ROWS)["row"].to_pylist())
         assert not store.contains("b", [HUGE])
         assert not store.contains("c", [OTHER])
+
+
+def test_a_cap_for_fewer_stores_than_it_needs_is_refused_at_the_start() -> None:
+    check_memory("abc", CAP)
+    check_memory("ab", CAP - 1)
+    with pytest.raises(InvalidArgumentError, match="give at least 6291456 bytes"):
+        check_memory("abc", CAP - 1)
 
 
 def test_a_bucket_that_should_have_the_rows_and_does_not_is_an_error(query: SkewedQuery) -> None:
