@@ -29,7 +29,7 @@ from typing import Any, Final, Self
 
 from cython_ext.file import remove
 from joins.routing.heavy_hitters import HeavyHitters
-from joins.routing.respread import Seen, respread
+from joins.routing.respread import MOST_KEYS, Seen, respread
 from joins.routing.spread import Addition, RouteTable, SpreadKey
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from spark_integration.plan import StatefulPlan
@@ -132,12 +132,15 @@ class Routes:
         skipped = before.get(_SKIPPED, [])
         if last + PERIOD < first:
             skipped = [*skipped, [last + PERIOD, first - PERIOD]]
-        table = respread(
-            _unpacked(before),
-            self._seen(first - 1),
-            self._buckets,
-            self._streams,
-        )
+        known = _unpacked(before)
+        table = respread(known, self._seen(first - 1), self._buckets, self._streams)
+        if len(known.keys) < len(table.keys) == MOST_KEYS:
+            _log.warning(
+                "%d hot keys are spread from micro-batch %d on, which is the most: any further one "
+                "stays in its bucket",
+                MOST_KEYS,
+                first,
+            )
         return {**_packed(table), _SKIPPED: skipped}
 
     def _seen(self, batch_id: int) -> list[Seen]:

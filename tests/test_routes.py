@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import spark_integration.routes
+from joins.routing import respread
 from joins.routing.hash import bucket_of_hashes
 from joins.routing.heavy_hitters import HeavyHitters
 from joins.routing.respread import Seen
@@ -175,6 +177,22 @@ def test_starts_that_ran_nothing_that_is_needed_are_left_out() -> None:
     assert Starts.from_text(starts.to_text()) == starts
     assert [starts.that_ran(batch) for batch in (8, 9, 19, 20, 39, 40)] == [2, 3, 3, 5, 5, 6]
     assert [starts.before(batch) for batch in (8, 9, 20, 40, 41)] == [2, 2, 3, 5, 6]
+
+
+def test_the_last_key_that_is_spread_is_said_to_be_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for module in (respread, spark_integration.routes):
+        monkeypatch.setattr(module, "MOST_KEYS", 2)
+    mine = routes(tmp_path)
+    said = []
+    for number, key in enumerate((1, 2, 3), 1):
+        mine.publish(seen(key), number * PERIOD - 1, "a")
+        table = mine.table(number * PERIOD)
+        said.append("which is the most" in caplog.text)
+        caplog.clear()
+    assert spread(table).keys() == {"key 1", "key 2"}
+    assert said == [False, True, False]
 
 
 def test_the_hottest_keys_of_buckets_become_those_of_the_query() -> None:

@@ -22,8 +22,9 @@ from joins.routing.spread import Addition, RouteTable, SpreadKey
 
 #: A key is hot if it has this part of the rows that a bucket has on average.
 HOT_SHARE = 0.5
-#: Keys that are spread at most, and rows, of late, below which none is.
+#: Keys that are spread at most: all that ever were, as none is gathered again.
 MOST_KEYS = 256
+#: Rows of late below which none is.
 LEAST_ROWS = 1000.0
 
 
