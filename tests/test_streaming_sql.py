@@ -434,8 +434,9 @@ def test_one_operator_serves_all_groups_of_joins(
 UNION = """
 SELECT what, ok, v, extra.first FROM (
 WITH priced AS (SELECT c.seg, o.ok, o.price FROM cust c JOIN ord o ON o.ck = c.ck)
-SELECT seg AS what, ok + 1 AS ok, 100 div price AS v, named_struct('first', price) AS extra
-FROM priced WHERE price > 20
+SELECT seg AS what, ok + 1 AS ok, 100 div coalesce(price, raise_error('of another join')) AS v,
+    named_struct('first', price) AS extra
+FROM priced WHERE coalesce(price - length(seg), raise_error('of another join')) > 18
 UNION ALL (
     SELECT note, o.ok, qty, named_struct('only', qty) FROM line l JOIN ord o ON o.ok = l.ok
         WHERE qty + price < 40
@@ -446,13 +447,14 @@ UNION_IN_DUCKDB = (
     re.sub(r"named_struct\('\w+', ", "row(", UNION)
     .replace("extra.first", "extra[1]")
     .replace(" div ", " // ")
+    .replace("raise_error(", "error(")
 )
 
 
 def test_one_operator_serves_the_groups_of_a_union(
     spark: Any, files: dict[str, FileStream], tmp_path: Path
 ):
-    """What one branch computes would fail for rows of another, which have nulls and zeros there."""
+    """What one branch computes fails for rows of another, whose columns are null there."""
     query = streaming_sql(spark, UNION, strict=True, buckets=2)
     assert query.schema == spark.sql(UNION).schema
     explained = query.explain_multiway()
