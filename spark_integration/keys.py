@@ -5,9 +5,11 @@ the type they are compared in. A key of three or more columns is compared in one
 which is right only where no pair loses a difference by it; where one does, the key is refused.
 """
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import combinations
 from typing import Final, NamedTuple
 
@@ -22,6 +24,8 @@ from spark_integration.carried import nullable_parts
 from spark_integration.catalyst import compared_type, is_classic
 from spark_integration.collations import collations_in
 
+#: Of a thread: whether what PySpark logs of failed queries is left out.
+_is_quiet: Final = ContextVar("is_quiet", default=False)
 #: Metadata of a string column that was declared as CHAR or VARCHAR, or that holds such strings.
 _DECLARED: Final = "__CHAR_VARCHAR_TYPE_STRING"
 _INTEGER_DIGITS: dict[type[T.DataType], int] = {
@@ -174,15 +178,20 @@ def _compared_in(spark: SparkSession, left: KeyColumn, right: KeyColumn) -> T.Da
 
 @contextmanager
 def quiet_query_log() -> Iterator[None]:
-    """PySpark logs an analysis error with its Java stack before it raises it; ours says enough."""
+    """PySpark logs an analysis error with its Java stack before it raises it; ours says enough.
+    Other threads' errors are logged as ever."""
     # Of PySpark's class from the start: made by logging.getLogger it would stay a plain one, which
     # fails when PySpark hands it the error's class.
-    logger = PySparkLogger.getLogger("SQLQueryContextLogger")
-    was_disabled, logger.disabled = logger.disabled, True
+    PySparkLogger.getLogger("SQLQueryContextLogger").addFilter(_is_told)  # adds it but once
+    before = _is_quiet.set(True)
     try:
         yield
     finally:
-        logger.disabled = was_disabled
+        _is_quiet.reset(before)
+
+
+def _is_told(_record: logging.LogRecord) -> bool:
+    return not _is_quiet.get()
 
 
 def _keeps_differences(narrow: T.DataType, wide: T.DataType) -> bool:
