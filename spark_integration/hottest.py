@@ -21,8 +21,10 @@ class HotKey:
 
     key: str
     rows: int
+    """As they are stored, in the buckets whose hottest key it is: where one stream of three or more
+    is spread, a row of the others counts in each."""
     share: float
-    """Of all rows in the buckets of the micro-batch."""
+    """Of all rows that are stored in the buckets of the micro-batch, counted in the same way."""
     spread: str = ""
     """Whose rows of the key lie in several buckets: the name of one stream, of three or more;
     BOTH, of two; empty: it is not spread."""
@@ -40,7 +42,8 @@ def place_prefix(place: int) -> str:
 
 
 def hottest_keys(texts: Sequence[str | None], watched_rows: int) -> tuple[HotKey, ...]:
-    """What stands at the places, the most rows first; a key of several buckets counts once."""
+    """What stands at the places, the most rows first; a key of several buckets is one, with what
+    all of them stored."""
     rows: dict[str, int] = {}
     spread: dict[str, str] = {}
     for text in texts:

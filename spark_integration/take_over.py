@@ -1,9 +1,11 @@
 """What a bucket that is added to a hot key of three or more streams takes over from its owner.
 
-A table of routes that adds buckets to a key names what the owner had committed before the table's
-first micro-batch. Tasks that route by it call each added bucket, with rows or without, so that it
-takes over in the first micro-batch that has a task: the owner's files are still there then, since
-it is the owner's newest commit, too. That it has taken over lies in the bucket's own store and
+A table of routes that adds buckets to a key names what the owner had committed by the micro-batch
+before the table's first: one attempt's commit, be it the one that Spark kept or another, which has
+the same rows. Tasks that route by the table call each added bucket, with rows or without, so that
+it takes over in the first micro-batch that has a task. The owner was not called in between, so its
+commits of that micro-batch, all attempts' (``lsmstate.retention``), are still there; and as long as
+Spark may go back to the taking over, too. That it has taken over lies in the bucket's own store and
 is committed with the rows; a micro-batch that is repeated reads the same commit again.
 """
 
