@@ -27,7 +27,7 @@ from spark_integration.plan_writer import PlanWriter, Written
 from spark_integration.query import operators_in
 from spark_integration.shares_choice import explain_join
 from spark_integration.united_joins import write_union
-from spark_integration.watermarks import redeclares_watermark, stateful_above
+from spark_integration.watermarks import mode_bound_below, redeclares_watermark, stateful_above
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def convert(
         return unconverted(str(unfit), conversion)
     after = catalyst.refusals(rebuilt)
     lost = [mode for mode in after if mode not in before] if df is not None else []
-    update_as_append = _update_as_append(before, after, conversion.after)
+    update_as_append = may_run_as_append(before, after, conversion.after)
     if lost and not (update_as_append and lost == ["update"]):
         return unconverted(
             f"converted, it would not run in {lost[0]} mode: {after[lost[0]]}", conversion
@@ -168,13 +168,17 @@ def _shown(chosen: Sequence[MultiJoin]) -> str:
     return f"it serves the groups of {counts} inputs that a UNION ALL puts together"
 
 
-def _update_as_append(before: Mapping[str, str], after: Mapping[str, str], converted: Node) -> bool:
+def may_run_as_append(before: Mapping[str, str], after: Mapping[str, str], converted: Node) -> bool:
     """Whether append mode gives what update mode would, which the operator does not run in alone.
-    Before 4.2 Spark takes no joins of streams in update mode; results that nothing above gathers
-    never change."""
+    ``before`` and ``after`` the conversion: the output modes that Spark refuses.
+
+    Before 4.2 Spark takes no joins of streams in update mode; results that nothing above gathers,
+    of rows that nothing below gives by the mode, never change."""
     if "update" not in after or "append" in {*before, *after}:
         return False
-    return "update" not in before or not stateful_above(converted)
+    if "update" not in before:
+        return True
+    return not stateful_above(converted) and not mode_bound_below(converted)
 
 
 def _reasons(conversion: Conversion) -> str:

@@ -26,6 +26,18 @@ def stateful_above(plan: Node) -> list[Node]:
     return [node for node in _above(plan) if _may_wait(node)]
 
 
+def mode_bound_below(plan: Node) -> list[Node]:
+    """Operators below the multi-way joins whose rows depend on the output mode: joins that may say
+    what has no partner, aggregates, functions with a state."""
+    below = {
+        node: None
+        for multi_join in parents_first(plan)
+        if isinstance(multi_join, MultiJoin)
+        for node in parents_first(multi_join)
+    }
+    return [node for node in below if is_streaming(node) and _is_mode_bound(node)]
+
+
 def redeclares_watermark(plan: Node) -> bool:
     """Whether one is declared above the multi-way join, and below it too."""
     return any(
@@ -64,6 +76,12 @@ def _above(plan: Node) -> Iterator[Node]:
 
 def _declares_watermark(node: Node) -> bool:
     return isinstance(node, Other) and node.name == "EventTimeWatermark"
+
+
+def _is_mode_bound(node: Node) -> bool:
+    if isinstance(node, Join):
+        return node.kind != "inner" and all(map(is_streaming, node.inputs))
+    return isinstance(node, Other) and (node.is_aggregate or "State" in node.name)
 
 
 def _may_wait(node: Node) -> bool:
