@@ -1,7 +1,7 @@
 """Type trees: a schema as C structs, and batches brought to that schema's plain types.
 
 Plain means: no dictionaries, no views, no extension types. pyarrow casts them away before C
-looks at a batch; unions and run-end-encoded columns are refused.
+looks at a batch; list views, unions and run-end-encoded columns are refused.
 """
 
 cimport cython
@@ -120,12 +120,19 @@ def plain_type(t):
         )
     if pt.is_struct(t):
         return pa.struct([field.with_type(plain_type(field.type)) for field in t])
-    if pt.is_list(t) or pt.is_list_view(t):
+    if pt.is_list(t):
         return pa.list_(t.value_field.with_type(plain_type(t.value_type)))
-    if pt.is_large_list(t) or pt.is_large_list_view(t):
+    if pt.is_large_list(t):
         return pa.large_list(t.value_field.with_type(plain_type(t.value_type)))
     if pt.is_fixed_size_list(t):
         return pa.list_(t.value_field.with_type(plain_type(t.value_type)), t.list_size)
+    if pt.is_list_view(t) or pt.is_large_list_view(t):
+        # pyarrow's cast takes the offsets as they are, which gives invalid lists.
+        kind = pa.list_ if pt.is_list_view(t) else pa.large_list
+        raise InvalidArgumentError(
+            f"{t} cannot be stored, and pyarrow casts it to no valid list; build the column as "
+            f"{kind(t.value_field)}, as by pa.array(column.to_pylist(), type)"
+        )
     if isinstance(t, pa.BaseExtensionType):
         raise InvalidArgumentError(f"{t} inside a nested type; cast it to {t.storage_type}")
     if pt.is_union(t) or pt.is_run_end_encoded(t):
@@ -154,11 +161,8 @@ def restored(column, t):
     values = restored(column.values, t.value_type)
     if pt.is_fixed_size_list(t):
         return pa.FixedSizeListArray.from_arrays(values, type=t, mask=missing)
-    is_large = pt.is_large_list(t) or pt.is_large_list_view(t)
-    lists = pa.LargeListArray if is_large else pa.ListArray
-    kind = pa.large_list(t.value_field) if is_large else pa.list_(t.value_field)
-    found = lists.from_arrays(column.offsets, values, type=kind, mask=missing)
-    return found if kind == t else found.cast(t)
+    lists = pa.LargeListArray if pt.is_large_list(t) else pa.ListArray
+    return lists.from_arrays(column.offsets, values, type=t, mask=missing)
 
 
 def holds_dictionary(t) -> bool:

@@ -29,9 +29,9 @@ fixed-width value is as above, a string is a varint length and its bytes. Varint
 low first) are as short as possible. So equal rows have equal bytes (floats by their bits), and a
 row needs its schema to be read.
 
-Dictionary, string-view, binary-view and list-view columns are stored, and come back, as their
-plain type: ``RowCodec(schema).schema`` is what decoding returns. Extension types of whole columns
-are stored as their storage and wrapped again.
+Dictionary, string-view and binary-view columns are stored, and come back, as their plain type:
+``RowCodec(schema).schema`` is what decoding returns. Extension types of whole columns are stored as
+their storage and wrapped again. List views are refused.
 """
 
 cimport cython

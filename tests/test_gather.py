@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from cython_ext.errors import InvalidArgumentError
 from cython_ext.gather import Gatherer
+from cython_ext.key_codec import KeyCodec
 from cython_ext.row_codec import RowCodec
 
 
@@ -107,6 +108,24 @@ def test_more_values_than_a_dictionary_counts():
     more = pa.record_batch([pa.array(range(129), pa.int64())], ["n"])
     with pytest.raises(InvalidArgumentError, match="129 values in a column of dictionary"):
         gatherer.sources([more]).gather([np.arange(129)])
+
+
+@pytest.mark.parametrize(
+    ("kind", "plain"),
+    [
+        (pa.list_view(NUMBERS), "list<item: dictionary"),
+        (pa.large_list_view(pa.int8()), "large_list<item: int8>"),
+        (pa.struct([("x", pa.list_view(pa.int8()))]), "list<item: int8>"),
+    ],
+    ids=str,
+)
+def test_list_views_are_refused_before_a_row_is_stored(kind, plain):
+    """pyarrow casts them to lists whose offsets are wrong."""
+    for codec in (RowCodec, KeyCodec):
+        with pytest.raises(
+            InvalidArgumentError, match=f"column 'n': .* build the column as {plain}"
+        ):
+            codec(pa.schema([("n", kind)]))
 
 
 def test_what_a_null_hides_is_not_copied():
