@@ -140,53 +140,6 @@ def plain_type(t):
     return t
 
 
-def restored(column, t):
-    """A column of ``plain_type(t)``, which begins where its buffers do, as one of type ``t``."""
-    if column.type == t:
-        return column
-    if isinstance(t, pa.BaseExtensionType):
-        return pa.ExtensionArray.from_storage(t, restored(column, t.storage_type))
-    if pt.is_dictionary(t):
-        return in_dictionary(column, t)
-    if not holds_dictionary(t):
-        return column.cast(t)
-    # Arrow casts neither numbers to a dictionary nor what holds such.
-    missing = column.is_null()
-    if pt.is_struct(t):
-        children = [restored(column.field(i), field.type) for i, field in enumerate(t)]
-        return pa.StructArray.from_arrays(children, fields=list(t), mask=missing)
-    if pt.is_map(t):
-        keys, items = restored(column.keys, t.key_type), restored(column.items, t.item_type)
-        return pa.MapArray.from_arrays(column.offsets, keys, items, type=t, mask=missing)
-    values = restored(column.values, t.value_type)
-    if pt.is_fixed_size_list(t):
-        return pa.FixedSizeListArray.from_arrays(values, type=t, mask=missing)
-    lists = pa.LargeListArray if pt.is_large_list(t) else pa.ListArray
-    return lists.from_arrays(column.offsets, values, type=t, mask=missing)
-
-
-def holds_dictionary(t) -> bool:
-    return pt.is_dictionary(t) or any(holds_dictionary(t.field(i).type) for i in range(t.num_fields))
-
-
-def in_dictionary(column, t):
-    """The column as the dictionary type ``t``: each value once, where Arrow can tell."""
-    if pt.is_nested(column.type):
-        indices = pa.array(range(len(column)), mask=column.is_null().to_numpy(zero_copy_only=False))
-        values = column
-    else:
-        encoded = column.dictionary_encode()
-        indices, values = encoded.indices, encoded.dictionary
-    if len(values) > 1 << (t.index_type.bit_width - pt.is_signed_integer(t.index_type)):
-        raise InvalidArgumentError(
-            f"{len(values)} values in a column of {t} are more than {t.index_type} counts; cast "
-            "the column to one with wider indices"
-        )
-    return pa.DictionaryArray.from_arrays(
-        indices.cast(t.index_type), restored(values, t.value_type), ordered=t.ordered
-    )
-
-
 def refuse_maps(t) -> None:
     """Maps have no order and no equality to join by."""
     if pt.is_map(t):

@@ -40,8 +40,8 @@ from cython_ext.row_layout cimport copy_bytes
 
 import pyarrow as pa
 
-from cython_ext.arrow_read import restored
 from cython_ext.errors import InvalidArgumentError
+from cython_ext.restore import restored
 
 
 # Positions of rows; the value of one lies at `base` and the position in an array's buffers.

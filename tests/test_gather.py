@@ -99,6 +99,25 @@ def test_lists_in_a_dictionary():
     assert found.column(0).null_count == 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.list_(pa.int8()), [[7], [7, 8], [], None]),
+        (pa.struct([("x", pa.float64())]), [{"x": 1.5}, {"x": None}, None]),
+        (pa.map_(pa.string(), pa.int8()), [[("a", 1)], [("b", 1)], None]),
+    ],
+    ids=str,
+)
+def test_equal_nested_values_stand_in_a_dictionary_once(kind, values):
+    most = [values[i % len(values)] for i in range(1000)]
+    plain = pa.record_batch([pa.array(most, kind)], ["n"])
+    column = pa.DictionaryArray.from_arrays(pa.array([0], pa.int8()), plain.column(0).slice(0, 1))
+    gatherer, _ = side_by_side(pa.record_batch([column], ["n"]))
+    found = gatherer.sources([plain]).gather([np.arange(1000)]).column(0)
+    assert found.to_pylist() == most
+    assert len(found.dictionary) == len(values) - 1
+
+
 def test_more_values_than_a_dictionary_counts():
     kind = pa.dictionary(pa.int8(), pa.int64())
     gatherer, _ = side_by_side(pa.record_batch([array([1], kind)], ["n"]))
