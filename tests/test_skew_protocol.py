@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import skewed_query
 from skewed_query import BUCKET_IDS, RETAINED, SkewedQuery, arriving, table_of
 
 from joins.routing import respread
@@ -117,19 +118,21 @@ def test_a_bucket_tells_of_no_key_that_it_counts_no_more(
 def test_tasks_of_a_given_up_future_that_end_late_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(skewed_query, "RETAINED", 4 * PERIOD)
     rng = random.Random(0)
     query = SkewedQuery(tmp_path, monkeypatch, rng, "abc")
 
-    def run(batches: int) -> None:
+    def run(batches: int, *hot: int) -> None:
         for _ in range(batches):
-            query.batch(arriving(rng, {5000: THREE}, OTHERS_OF_THREE))
+            query.batch(arriving(rng, dict.fromkeys(hot, THREE), OTHERS_OF_THREE))
 
-    run(PERIOD)
+    run(PERIOD, 5000)
     query.set_back(1)
-    query.zombie(query.given_up[-1])  # tells the first table, by rows that never came
-    run(2 * PERIOD)
-    query.set_back(3)
-    query.zombie(query.given_up[-1])  # makes the third table, of keys that are not spread so
-    run(PERIOD)
+    query.zombie(query.given_up[-1])  # tells of rows that never came, before the first table
+    run(2 * PERIOD + 2, 5000)
+    query.set_back(PERIOD + 2)
+    assert len(query.shown) == 2 * PERIOD - 1
+    query.zombie(query.given_up[-1])  # makes the third table, while there is no second
+    run(2 * PERIOD, 5000, 6000)
     query.check()
-    assert len(newest_table(str(tmp_path)).keys) == 1
+    assert {key.key for key in newest_table(str(tmp_path)).keys} == {"5000", "6000"}
