@@ -11,8 +11,9 @@ from cython_ext.key_codec import KeyCodec
 from cython_ext.row_codec import RowCodec
 from lsmstate.store import StreamSchema
 
-#: Streams whose codecs are kept; a few KB each.
-MOST_KEPT = 256
+#: Columns of the streams whose codecs are kept: with names and schemas some 0.8 KB each, so 4 MB a
+#: process, which no memory budget counts. A stream of three hundred columns has 240 KB.
+MOST_COLUMNS = 4096
 
 
 class StreamCodecs:
@@ -22,6 +23,7 @@ class StreamCodecs:
         self._stream = stream
         self.key = KeyCodec(stream.key)
         self.rows = RowCodec(stream.rows)
+        self.columns = len(stream.key) + len(stream.rows)
 
     @cached_property
     def packed(self) -> dict[str, str]:
@@ -35,21 +37,33 @@ class StreamCodecs:
     def serve(self, stream: StreamSchema) -> bool:
         """Whether they are those of this stream too: types, names and metadata are the same."""
         return bool(
-            self._stream.key.equals(stream.key, check_metadata=True)
+            self._stream.name == stream.name
+            and self._stream.key.equals(stream.key, check_metadata=True)
             and self._stream.rows.equals(stream.rows, check_metadata=True)
         )
 
 
-_kept: dict[str, StreamCodecs] = {}
+#: The last made is the last. Replaced as a whole: threads that make codecs at once lose some.
+_kept: tuple[StreamCodecs, ...] = ()
 
 
 def codecs_of(stream: StreamSchema) -> StreamCodecs:
-    """Those kept since a stream of this name and these schemas was met last, or new ones.
-    InvalidArgumentError: a type that cannot be stored, or be a key."""
-    found = _kept.get(stream.name)
-    if found is None or not found.serve(stream):
-        found = StreamCodecs(stream)
-        if len(_kept) >= MOST_KEPT:
-            _kept.clear()
-        _kept[stream.name] = found
-    return found
+    """Those kept since a stream of this name and these schemas was met, or new ones, for which the
+    oldest are given up. InvalidArgumentError: a type that cannot be stored, or be a key."""
+    global _kept
+    for found in _kept:
+        if found.serve(stream):
+            return found
+    made = StreamCodecs(stream)
+    _kept = _newest((*_kept, made))
+    return made
+
+
+def _newest(kept: tuple[StreamCodecs, ...]) -> tuple[StreamCodecs, ...]:
+    """The last of them that have at most ``MOST_COLUMNS`` columns together, and the last one."""
+    columns = 0
+    for count, codecs in enumerate(reversed(kept)):
+        columns += codecs.columns
+        if columns > MOST_COLUMNS:
+            return kept[-max(1, count) :]
+    return kept

@@ -1,10 +1,11 @@
 """Codecs kept by the process serve the schemas they were made for, and no others."""
 
 import pyarrow as pa
+import pytest
 
 from lsmstate import stream_codecs
 from lsmstate.store import StreamSchema
-from lsmstate.stream_codecs import MOST_KEPT, codecs_of
+from lsmstate.stream_codecs import MOST_COLUMNS, codecs_of
 
 KEY = pa.schema([("k", pa.int64())])
 
@@ -27,7 +28,17 @@ def test_another_schema_of_the_same_name_gets_its_own():
     assert marked.rows.schema.field("v").metadata == {b"unit": b"m"}
 
 
-def test_only_so_many_are_kept():
-    for number in range(2 * MOST_KEPT + 1):
-        codecs_of(stream(f"s{number}", pa.int64()))
-    assert 0 < len(stream_codecs._kept) <= MOST_KEPT
+def test_two_streams_of_one_name_do_not_evict_each_other():
+    """Two queries in one worker, each with a stream of that name."""
+    made = [codecs_of(stream("s", kind)) for kind in (pa.int64(), pa.string())]
+    assert [codecs_of(stream("s", kind)) for kind in (pa.int64(), pa.string())] == made
+
+
+@pytest.mark.parametrize("width", [300, MOST_COLUMNS])
+def test_only_so_many_columns_are_kept(width):
+    wide = pa.schema([(f"v{number}", pa.int64()) for number in range(width)])
+    for number in range(MOST_COLUMNS // width + 2):
+        made = codecs_of(StreamSchema(f"s{number}", KEY, wide))
+    kept = stream_codecs._kept
+    assert kept[-1] is made
+    assert len(kept) == 1 or sum(codecs.columns for codecs in kept) <= MOST_COLUMNS
