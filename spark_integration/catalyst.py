@@ -278,16 +278,17 @@ class Catalyst:
         return self._class("Cast")(value, data_type, self._jvm.scala.Option.empty())
 
     def alias(
-        self, value: Any, name: str, like: Any = None, *, keeps_metadata: bool = False
+        self, value: Any, name: str, like: Any = None, *, without_metadata: str | None = None
     ) -> Any:
         """The value under a name; with ``like`` under the id and qualifier of that attribute, and
-        with its metadata if that ``keeps_metadata``, else with the value's own."""
+        with its metadata (comments, lengths of CHAR), but for those of a name."""
+        option = self._jvm.scala.Option
         if like is None:
             expr_id, qualifier = self._class("NamedExpression").newExprId(), self._seq([])
+            metadata = option.empty()
         else:
             expr_id, qualifier = like.exprId(), like.qualifier()
-        option = self._jvm.scala.Option
-        metadata = option.apply(like.metadata()) if keeps_metadata else option.empty()
+            metadata = option.apply(self._metadata(like, without_metadata))
         return self._class("Alias")(value, name, expr_id, qualifier, metadata, self._seq([]))
 
     def filter(self, condition: Any, child: Any) -> Any:
@@ -339,6 +340,13 @@ class Catalyst:
         except (Py4JError, PySparkException):
             return None
         return int(total) or None
+
+    def _metadata(self, attribute: Any, without: str | None) -> Any:
+        found = attribute.metadata()
+        if without is None or not found.contains(without):
+            return found
+        builder = self._jvm.org.apache.spark.sql.types.MetadataBuilder()
+        return builder.withMetadata(found).remove(without).build()
 
     def _class(self, name: str) -> Any:
         if name not in self._classes:

@@ -6,6 +6,7 @@ from typing import Any
 from joins.plan.conditions import And, Column, Comparison, Expression, Literal, Not, Opaque, Or
 from joins.plan.join_tree import Alias, Filter, Join, MultiJoin, Node, Other, Project, Source
 from spark_integration.plan_reader import ReadPlan, SparkLiteral
+from spark_integration.schemas import WATERMARK_METADATA
 from spark_integration.spark_plan import ExpressionHandle, NodeHandle
 from spark_integration.watermarks import has_watermark, with_watermark
 
@@ -157,12 +158,13 @@ class PlanWriter:
         )
 
     def renamed(self, value: Any, column: Column) -> Any:
-        """The value under the id and name of a column of the plan that was read."""
+        """The value under the id and name of a column of the plan that was read, and with its
+        metadata, of which the watermark only if that is to be passed on."""
         return self._catalyst.alias(
             value,
             column.name,
             like=self.attribute(column),
-            keeps_metadata=self.passes_watermark(column),
+            without_metadata=None if self.passes_watermark(column) else WATERMARK_METADATA,
         )
 
     def _under_own_ids(self, plan: Any, columns: Mapping[Column, Any]) -> Any:

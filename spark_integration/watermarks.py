@@ -16,8 +16,8 @@ from pyspark.sql import types as T
 from joins.plan.join_tree import Join, MultiJoin, Node, Other, is_streaming, parents_first
 from spark_integration.catalyst import Catalyst, analyzed_plan
 from spark_integration.residual import quoted
+from spark_integration.schemas import WATERMARK_METADATA
 
-_DELAY: Final = "spark.watermarkDelayMs"
 _LONG_MAX: Final = 9223372036854775807
 
 
@@ -49,7 +49,7 @@ def redeclares_watermark(plan: Node) -> bool:
 
 def has_watermark(catalyst: Catalyst, attribute: Any) -> bool:
     """Whether a column is one that the plan declares a watermark on."""
-    return _DELAY in catalyst.column_metadata(attribute)
+    return WATERMARK_METADATA in catalyst.column_metadata(attribute)
 
 
 def with_watermark(catalyst: Catalyst, results: Any, source: Any, time: str) -> Any:
