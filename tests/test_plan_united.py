@@ -6,6 +6,7 @@ import pytest
 
 from joins.plan.conditions import Column, Comparison, Expression, Literal, Opaque
 from joins.plan.join_tree import Alias, Node, Other, Project
+from joins.plan.prune import pruned
 from joins.plan.tsc import two_step_convert
 from joins.plan.united import Branch, unions_of_joins
 from tests.plan_cases import col, join, stream, table, where
@@ -83,3 +84,12 @@ def test_rows_of_a_union_are_those_of_its_branches():
 def test_what_else_stands_in_a_union_keeps_it(other: Node):
     plan = union(join(A, B, "a.x = b.x"), other)
     assert list(unions_of_joins(two_step_convert(plan).after)) == []
+
+
+def test_a_key_that_is_computed_is_no_column_of_the_union():
+    """Of joins that stand in it without a projection, as in DataFrames."""
+    first = join(A, B, Comparison(plus(col("a.x"), Literal(1)), "=", col("b.x")))
+    plan = union(first, join(C, stream("d"), "c.x = d.x"))
+    ((_, branches),) = unions_of_joins(pruned(two_step_convert(plan).after))
+    assert [tuple(branch.values) for branch in branches] == [plan.columns, plan.columns]
+    assert branches[0].multi_join.columns != first.columns

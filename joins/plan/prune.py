@@ -52,7 +52,11 @@ def pruned(plan: Node, needed: Iterable[Column] | None = None) -> Node:
 
 def _pruned_below(node: Other, child: Node) -> Node:
     """The same columns for an operator of several inputs, such as a union, which goes by place."""
-    if node.reads is None or len(node.inputs) > 1:
+    if len(node.inputs) > 1:
+        found = pruned(child)
+        same = tuple((column, column) for column in child.columns)
+        return found if found.columns == child.columns else Project(found, same)
+    if node.reads is None:
         return pruned(child)
     return pruned(child, node.reads)
 
