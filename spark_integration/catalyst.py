@@ -297,6 +297,10 @@ class Catalyst:
     def project(self, values: Sequence[Any], child: Any) -> Any:
         return self._logical.Project(self._seq(values), child)
 
+    def union(self, children: Iterable[Any]) -> Any:
+        """All rows of the children, whose columns go by their place; under the ids of the first."""
+        return self._logical.Union(self._seq(children), False, False)
+
     def join(self, node: Any, left: Any, right: Any, condition: Any | None) -> Any:
         """A join of the same kind as ``node``."""
         option = self._jvm.scala.Option

@@ -1,13 +1,13 @@
 """The conversion of one query: which group of joins is merged, and if Spark takes the result."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
 from joins.plan.explain import explain
-from joins.plan.join_tree import MultiJoin, Node, is_streaming
+from joins.plan.join_tree import MultiJoin, Node, Other, is_streaming, parents_first
 from joins.plan.prune import pruned
 from joins.plan.tsc import (
     Conversion,
@@ -16,7 +16,7 @@ from joins.plan.tsc import (
     inner_join_of_streams,
     two_step_convert,
 )
-from joins.plan.united import unions_of_joins
+from joins.plan.united import unions_of_joins, with_joins_gathered
 from lsmstate.errors import InvalidArgumentError
 from spark_integration.catalyst import OUTPUT_MODES, Catalyst, analyzed_plan
 from spark_integration.group_join import joined_frames, joined_groups, result_columns
@@ -28,6 +28,12 @@ from spark_integration.query import operators_in
 from spark_integration.shares_choice import explain_join
 from spark_integration.united_joins import write_union
 from spark_integration.watermarks import mode_bound_below, redeclares_watermark, stateful_above
+
+#: Which of its branches ``joins.plan.united`` takes.
+_UNITED: Final = (
+    "branches that are joins under filters and projections, without random values, subqueries, "
+    "functions in Python or a column that is selected twice"
+)
 
 
 @dataclass(frozen=True)
@@ -118,14 +124,18 @@ def convert(
 def groups_of_one_operator(tree: Node) -> Conversion:
     """The conversion of those groups that one operator can serve in one streaming query: all whose
     results a UNION ALL puts together, or one alone; of several such choices the one with most
-    joins, and of those the first."""
-    conversion = two_step_convert(tree)
+    joins, and of those the first. Those beside other inputs of a union are gathered."""
+    conversion = _gathered(two_step_convert(tree))
     together = [
         [branch.multi_join for branch in branches]
         for _, branches in unions_of_joins(conversion.after)
     ]
     alone = [[multi_join] for multi_join in conversion.multi_joins]
-    return _conversion_of(tree, conversion, [*together, *alone], any_keys)
+    return _gathered(_conversion_of(tree, conversion, [*together, *alone], any_keys))
+
+
+def _gathered(conversion: Conversion) -> Conversion:
+    return replace(conversion, after=with_joins_gathered(conversion.after))
 
 
 def largest_group(tree: Node, group_rule: GroupRule = any_keys) -> Conversion:
@@ -149,6 +159,8 @@ def _conversion_of(
         return conversion
     numbers = {multi_join.group for multi_join in chosen}
     reason = f"Spark allows one operator of this kind in a query, and {_shown(chosen)}"
+    if len(chosen) == 1 and _unites_joins(conversion.after):
+        reason += f"; of a UNION ALL it serves {_UNITED}"
     others = {
         join.handle
         for join, verdict in conversion.verdicts.items()
@@ -179,6 +191,16 @@ def may_run_as_append(before: Mapping[str, str], after: Mapping[str, str], conve
     if "update" not in before:
         return True
     return not stateful_above(converted) and not mode_bound_below(converted)
+
+
+def _unites_joins(plan: Node) -> bool:
+    """Whether several multi-way joins stand below one UNION ALL, be it with much between."""
+    return any(
+        isinstance(node, Other)
+        and node.name == "Union"
+        and sum(isinstance(below, MultiJoin) for below in parents_first(node)) > 1
+        for node in parents_first(plan)
+    )
 
 
 def _reasons(conversion: Conversion) -> str:

@@ -59,6 +59,9 @@ class PlanWriter:
                 condition = None if node.condition is None else self.expression(node.condition)
                 left, right = map(self.plan, node.inputs)
                 return self._catalyst.join(self._node(node.handle), left, right, condition)
+            case Other(name="Union"):
+                # It may have gained inputs, or have others together by now.
+                return self._catalyst.union([self.plan(child) for child in node.inputs])
             case Alias() | Other():
                 children = [self.plan(child) for child in node.inputs]
                 return self._catalyst.with_children(self._node(node.handle), children)

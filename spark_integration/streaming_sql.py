@@ -103,9 +103,10 @@ def streaming_sql(
     The joins of streams that equalities link become one ``multiway_join`` over the full history,
     through filters, projections, aliases, views and common table expressions between them;
     everything else stays Spark's. Spark allows one such operator in a query: it serves all groups
-    of joins that a UNION ALL puts together, or the largest, in staged mode all. A query of which
-    nothing can be merged runs as Spark runs it, with a ``note`` that says why (also logged as a
-    warning); with ``strict`` it is refused.
+    of joins that a UNION ALL puts together (branches that are joins under filters and projections,
+    without random values, subqueries, functions in Python or a column that is selected twice), or
+    the largest, in staged mode all. A query of which nothing can be merged runs as Spark runs it,
+    with a ``note`` that says why (also logged as a warning); with ``strict`` it is refused.
 
     ``rows`` says how many rows the inputs have in proportion, by alias or view, where joins are by
     several keys; for files it is guessed from their size. ``options`` are those of

@@ -8,7 +8,7 @@ from joins.plan.conditions import Column, Comparison, Expression, Literal, Opaqu
 from joins.plan.join_tree import Alias, Node, Other, Project
 from joins.plan.prune import pruned
 from joins.plan.tsc import two_step_convert
-from joins.plan.united import Branch, unions_of_joins
+from joins.plan.united import Branch, unions_of_joins, with_joins_gathered
 from tests.plan_cases import col, join, stream, table, where
 from tests.plan_eval import result, rows, value
 
@@ -93,3 +93,24 @@ def test_a_key_that_is_computed_is_no_column_of_the_union():
     ((_, branches),) = unions_of_joins(pruned(two_step_convert(plan).after))
     assert [tuple(branch.values) for branch in branches] == [plan.columns, plan.columns]
     assert branches[0].multi_join.columns != first.columns
+
+
+def test_joins_beside_other_inputs_are_gathered():
+    """As SQL nests them, (s UNION ALL J1) UNION ALL J2, and for each place of what is no join."""
+    first = pairs(join(A, B, "a.x = b.x"), col("a.y"), col("b.y"), name="p")
+    second = pairs(join(A, C, "a.y = c.x"), col("a.x"), col("c.x"), name="q")
+    for inputs in ([C, first, second], [first, C, second], [first, second, C]):
+        plan = union(union(*inputs[:2]), inputs[2])
+        gathered = with_joins_gathered(two_step_convert(plan).after)
+        ((_, branches),) = unions_of_joins(gathered)
+        assert len(branches) == 2
+        assert gathered.columns == plan.columns == gathered.inputs[0].columns
+        assert result(gathered, TABLES) == result(plan, TABLES) != {}
+
+
+def test_unions_without_two_joins_to_gather_stay_as_they_are():
+    first = pairs(join(A, B, "a.x = b.x"), col("a.y"), col("b.y"), name="p")
+    second = pairs(join(A, C, "a.y = c.x"), col("a.x"), col("c.x"), name="q")
+    for plan in (union(union(C, first), A), union(union(first, second), first), A):
+        converted = two_step_convert(plan).after
+        assert with_joins_gathered(converted) is converted

@@ -475,7 +475,24 @@ def test_groups_that_one_operator_does_not_serve_say_why(spark: Any):
     assert query.note in query.explain_multiway()
     random_values = two.replace("c.ck", "floor(rand())", 1)  # it has to stay where it is
     query = streaming_sql(spark, f"{three} UNION ALL {random_values}")
-    assert "the group of 3 inputs that it serves is no smaller" in query.note
+    assert "the group of 3 inputs that it serves is no smaller; of a UNION ALL" in query.note
+    assert "without random values" in query.note
+    above = two.replace("c.ck", "c.ck, rand() AS r", 1)
+    query = streaming_sql(spark, f"SELECT u.ck, r FROM ({above}) u JOIN ord p ON u.ck = p.ck")
+    assert query.note.endswith("the group of 2 inputs that it serves is no smaller")
+
+
+def test_a_union_of_joins_and_other_streams(
+    spark: Any, files: dict[str, FileStream], tmp_path: Path
+):
+    """SQL nests unions to the left: the first join stands beside the stream, the second above."""
+    sql = """SELECT seg AS what, nk AS v FROM cust
+        UNION ALL SELECT seg, price FROM cust c JOIN ord o ON c.ck = o.ck
+        UNION ALL SELECT note, qty FROM line
+        UNION ALL SELECT note, price FROM line l JOIN ord o ON l.ok = o.ok"""
+    query = streaming_sql(spark, sql, strict=True, buckets=2)
+    assert query.schema == spark.sql(sql).schema
+    assert_appends(query, sql, files, tmp_path)
 
 
 def test_columns_of_a_union_keep_their_comments(spark: Any):

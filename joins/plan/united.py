@@ -8,7 +8,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from joins.plan.conditions import Column, Expression, all_of, is_eager, may_move, substitute
-from joins.plan.join_tree import Alias, Filter, MultiJoin, Node, Other, Project, parents_first
+from joins.plan.join_tree import (
+    Alias,
+    Filter,
+    MultiJoin,
+    Node,
+    Other,
+    Project,
+    parents_first,
+    with_inputs,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +35,17 @@ class Branch:
         return all_of(self.conditions)
 
 
+def with_joins_gathered(plan: Node) -> Node:
+    """The plan, in which multi-way joins beside other inputs of a union stand in a union of their
+    own; what a union in it has is the outer one's. SQL nests ``s UNION ALL t UNION ALL u`` so that
+    s and t are nearer to each other."""
+    gathered: dict[Node, Node] = {}
+    for node in reversed(list(parents_first(plan))):
+        rebuilt = with_inputs(node, [gathered[below] for below in node.inputs])
+        gathered[node] = _gathered(rebuilt)
+    return gathered[plan]
+
+
 def unions_of_joins(plan: Node) -> Iterator[tuple[Other, list[Branch]]]:
     """Every union all of whose branches, of unions in it too, are multi-way joins under filters
     and projections; a union before those in it."""
@@ -34,6 +54,29 @@ def unions_of_joins(plan: Node) -> Iterator[tuple[Other, list[Branch]]]:
             branches = _branches(node)
             if branches is not None:
                 yield node, branches
+
+
+def _gathered(node: Node) -> Node:
+    if not isinstance(node, Other) or node.name != "Union":
+        return node
+    inputs = list(_flat_inputs(node))
+    joined = [below for below in inputs if _branches(below) is not None]
+    fits = all(len(below.columns) == len(node.columns) for below in inputs)
+    if len(joined) < 2 or len(joined) == len(inputs) or not fits:
+        return node
+    together = Other("Union", tuple(joined), joined[0].columns, handle=node.handle)
+    place = inputs.index(joined[0])
+    others = [below for below in inputs if below not in joined]
+    return replace(node, inputs=(*others[:place], together, *others[place:]))
+
+
+def _flat_inputs(node: Node) -> Iterator[Node]:
+    """Those of a union and of the unions that are its inputs."""
+    if isinstance(node, Other) and node.name == "Union":
+        for below in node.inputs:
+            yield from _flat_inputs(below)
+    else:
+        yield node
 
 
 def _branches(node: Node) -> list[Branch] | None:
