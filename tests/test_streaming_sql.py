@@ -482,6 +482,7 @@ def test_groups_that_one_operator_does_not_serve_say_why(spark: Any):
     assert query.note.endswith("the group of 2 inputs that it serves is no smaller")
 
 
+@pytest.mark.stress
 def test_a_union_of_joins_and_other_streams(
     spark: Any, files: dict[str, FileStream], tmp_path: Path
 ):
