@@ -7,7 +7,7 @@ needs.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, cast
 
 from py4j.java_gateway import get_field
@@ -15,7 +15,6 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
-from pyspark.sql.types import DecimalType
 
 from lsmstate.errors import InvalidArgumentError
 
@@ -118,21 +117,6 @@ def collation_keys(frame: DataFrame, names: Iterable[str]) -> dict[str, Column]:
         name: Column(convert.column(inject(attributes.apply(frame.columns.index(name)))))
         for name in names
     }
-
-
-def scaled(frame: DataFrame, decimals: Mapping[str, DecimalType]) -> dict[str, Column]:
-    """Columns of the frame, which hold the unscaled values of decimals of at most 18 digits, as
-    those decimals: no more than a check of their digits, where Spark converts a decimal that comes
-    from Arrow through java.math.BigDecimal."""
-    jvm = jvm_of(frame.sparkSession)
-    make = jvm.org.apache.spark.sql.catalyst.expressions.MakeDecimal
-    convert = jvm.org.apache.spark.sql.classic.ExpressionUtils
-    attributes = analyzed_plan(frame).output()
-    found = {}
-    for name, decimal in decimals.items():
-        units = attributes.apply(frame.columns.index(name))
-        found[name] = Column(convert.column(make(units, decimal.precision, decimal.scale, False)))
-    return found
 
 
 class Catalyst:

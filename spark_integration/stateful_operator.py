@@ -14,7 +14,7 @@ from lsmstate.state_place import local_path
 from spark_integration import metrics
 from spark_integration.bucket import BucketFunction
 from spark_integration.carried import carried_type, restore
-from spark_integration.catalyst import analyzed_plan, is_classic, scaled
+from spark_integration.catalyst import analyzed_plan, is_classic
 from spark_integration.commit import STATE_DDL
 from spark_integration.frames import FRAME_DDL
 from spark_integration.inputs import Inputs
@@ -32,9 +32,6 @@ from spark_integration.worker_memory import ENVIRONMENT
 #: Buckets per core, where the number of cores is known.
 _BUCKETS_PER_CORE: Final = 2
 _BUCKETS_OTHERWISE: Final = 8
-
-#: Digits that surely fit into 64 bits.
-_LONG_DIGITS: Final = 18
 
 _environment_lock = threading.Lock()
 
@@ -115,36 +112,16 @@ def _routed(plan: StatefulPlan, inputs: Inputs) -> DataFrame:
 
 def _unpacked(payloads: DataFrame, plan: StatefulPlan, output: T.StructType) -> DataFrame:
     """The rows in the frames, with the columns of the result."""
-    decimals = _small_decimals(output) if is_classic(payloads.sparkSession) else {}
     travelled = T.StructType(
-        [
-            T.StructField(
-                f.name,
-                T.LongType() if f.name in decimals else carried_type(f.dataType),
-                f.nullable,
-                f.metadata,
-            )
-            for f in output
-        ]
+        [T.StructField(f.name, carried_type(f.dataType), f.nullable, f.metadata) for f in output]
     )
-    integers = [place for place, f in enumerate(output) if f.name in decimals]
-    rows = payloads.mapInArrow(unpack_function(plan, integers), travelled)
-    restored = scaled(rows, decimals) if decimals else {}
-    for f in output:
-        if carried_type(f.dataType) != f.dataType:
-            restored[f.name] = restore(F.col(quoted(f.name)), f.dataType)
-    metadata = {f.name: f.metadata for f in output}
-    named = {name: c.alias(name, metadata=metadata[name]) for name, c in restored.items()}
-    return rows.withColumns(named) if named else rows
-
-
-def _small_decimals(output: T.StructType) -> dict[str, T.DecimalType]:
-    """The columns of decimals whose unscaled values are integers of Spark's."""
-    return {
-        f.name: f.dataType
+    rows = payloads.mapInArrow(unpack_function(plan), travelled)
+    restored = {
+        f.name: restore(F.col(quoted(f.name)), f.dataType).alias(f.name, metadata=f.metadata)
         for f in output
-        if isinstance(f.dataType, T.DecimalType) and f.dataType.precision <= _LONG_DIGITS
+        if travelled[f.name].dataType != f.dataType
     }
+    return rows.withColumns(restored) if restored else rows
 
 
 @contextmanager

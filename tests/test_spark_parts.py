@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import replace
-from decimal import Decimal
 from itertools import chain
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from spark_integration.frames import FRAME_BYTES, FramePacker, FrameSpool, Sourc
 from spark_integration.pinned import FILE_NAME, adopt_or_pin, file_name, newest_settings
 from spark_integration.plan import Wanted
 from spark_integration.records import create_record
-from spark_integration.unpack import unscaled
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
@@ -245,28 +243,3 @@ def test_a_state_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
         file.write("x")
     with pytest.raises(InvalidArgumentError, match="cannot be written to"):
         adopt_or_pin(os.path.join(path, "state"), WANTED, 2, "q")
-
-
-@given(
-    values=st.lists(
-        st.none() | st.decimals("-9999999999999999.99", "9999999999999999.99", places=2)
-    ),
-    skipped=st.integers(0, 3),
-)
-def test_small_decimals_become_their_unscaled_values(
-    values: list[Decimal | None], skipped: int
-) -> None:
-    decimals = pa.array(values, pa.decimal128(18, 2)).slice(skipped)
-    found = unscaled(decimals, "price")
-    found.validate(full=True)
-    assert found.to_pylist() == [v if v is None else int(v * 100) for v in values[skipped:]]
-
-
-def test_a_decimal_with_more_digits_than_its_type_is_refused_but_not_below_a_null() -> None:
-    long = pa.py_buffer((1 << 70).to_bytes(16, "little") + (7).to_bytes(16, "little"))
-    small = pa.decimal128(18, 2)
-    with pytest.raises(InvalidArgumentError, match=r"'price' .* more digits .*18, 2"):
-        unscaled(pa.Array.from_buffers(small, 2, [None, long]), "price")
-    second_only = pa.py_buffer(b"\x02")
-    below_null = pa.Array.from_buffers(small, 2, [second_only, long])
-    assert unscaled(below_null, "price").to_pylist() == [None, 7]
