@@ -7,7 +7,8 @@ import tempfile
 
 import hypothesis.strategies as st
 import pyarrow as pa
-from hypothesis import HealthCheck, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 
 from lsmstate.backends import open_attempt
 from lsmstate.options import Options
@@ -15,6 +16,32 @@ from lsmstate.options import Options
 QUICK = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 #: Bytes of a piece of results.
 PIECES = st.sampled_from([1, 60, 400, 1 << 20])
+
+
+def on_all_stores(check, cases, *, memory, lsm, many):
+    """Tests of ``check(case, backend, piece_bytes)``: so many cases on the memory store, so many on
+    the LSM tree, and, as a stress test, ``many`` that change from run to run on every store."""
+
+    @settings(QUICK, max_examples=memory)
+    @given(cases, PIECES)
+    def on_memory(case, piece_bytes):
+        check(case, "memory", piece_bytes)
+
+    @settings(QUICK, max_examples=lsm)
+    @given(cases, PIECES)
+    def on_lsm(case, piece_bytes):
+        check(case, "lsm", piece_bytes)
+
+    @pytest.mark.stress
+    @pytest.mark.timeout(3600)
+    @pytest.mark.parametrize("backend", ["memory", "lsm", "rocksdb"])
+    @settings(QUICK, derandomize=False, max_examples=many)
+    @given(cases, PIECES)
+    def on_any(backend, case, piece_bytes):
+        check(case, backend, piece_bytes)
+
+    return on_memory, on_lsm, on_any
+
 
 NAN = float("nan")
 D = decimal.Decimal

@@ -10,8 +10,7 @@ import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
 from changing_cases import check_changes, random_batches
-from hypothesis import given, settings
-from join_cases import FAMILIES, PAYLOADS, PIECES, QUICK, attempt
+from join_cases import FAMILIES, PAYLOADS, attempt, on_all_stores
 from oracle import joined_tree
 from test_umjoin import WatchedStore
 
@@ -79,25 +78,9 @@ def check(case, backend, piece_bytes):
         check_changes(case, ChangeJoin, expected, backend, piece_bytes)
 
 
-@settings(QUICK, max_examples=30)
-@given(changing_joins(), PIECES)
-def test_the_result_equals_duckdb_after_every_batch(case, piece_bytes):
-    check(case, "memory", piece_bytes)
-
-
-@settings(QUICK, max_examples=12)
-@given(changing_joins(), PIECES)
-def test_the_result_equals_duckdb_after_every_batch_on_lsm(case, piece_bytes):
-    check(case, "lsm", piece_bytes)
-
-
-@pytest.mark.stress
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("backend", ["memory", "lsm", "rocksdb"])
-@settings(QUICK, derandomize=False, max_examples=1000)
-@given(changing_joins(), PIECES)
-def test_many_random_results_equal_duckdb(backend, case, piece_bytes):
-    check(case, backend, piece_bytes)
+test_on_memory, test_on_lsm, test_many_on_every_store = on_all_stores(
+    check, changing_joins(), memory=30, lsm=12, many=1000
+)
 
 
 ORDERS = pa.schema([("id", pa.int64()), ("what", pa.string())])

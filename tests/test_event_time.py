@@ -94,15 +94,20 @@ def in_microseconds(schema):
     return schema
 
 
+def make_tables(db, schemas, rows):
+    """Fill tables of DuckDB, one for each stream, with the rows of the streams, (stream, row)."""
+    db.execute("SET TimeZone = 'UTC'")
+    for name, schema in schemas.items():
+        mine = [row for stream, row in rows if stream == name]
+        batch = batch_of(in_microseconds(schema), mine)
+        db.register("arrow", pa.Table.from_batches([batch]))
+        db.execute(f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM arrow")
+
+
 def by_duckdb(schemas, on, rows):
     """The numbers of the rows of each combination."""
     with duckdb.connect() as db:
-        db.execute("SET TimeZone = 'UTC'")
-        for name, schema in schemas.items():
-            mine = [row for stream, row in rows if stream == name]
-            batch = batch_of(in_microseconds(schema), mine)
-            db.register("arrow", pa.Table.from_batches([batch]))
-            db.execute(f"CREATE TABLE {name} AS SELECT * FROM arrow")
+        make_tables(db, schemas, rows)
         numbers = ", ".join(f"n_{name}" for name in schemas)
         return Counter(
             db.execute(f"SELECT {numbers} FROM {', '.join(schemas)} WHERE {on}").fetchall()

@@ -9,14 +9,13 @@ import duckdb
 import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from join_cases import PIECES, QUICK
+from join_cases import on_all_stores
 from test_event_time import (
     EPOCH,
     SCHEMA,
     arrivals,
     batch_of,
-    in_microseconds,
+    make_tables,
     numbers_of,
     schema_of,
     watermark_before,
@@ -109,12 +108,7 @@ def final_joins(draw):
 
 def by_duckdb(db, schemas, text, shown, rows):
     """The numbers of the rows of each result."""
-    db.execute("SET TimeZone = 'UTC'")
-    for name, schema in schemas.items():
-        mine = [row for stream, row in rows if stream == name]
-        batch = batch_of(in_microseconds(schema), mine)
-        db.register("arrow", pa.Table.from_batches([batch]))
-        db.execute(f"CREATE OR REPLACE TABLE {name} AS SELECT * FROM arrow")
+    make_tables(db, schemas, rows)
     numbers = ", ".join(f"n_{name}" for name in shown)
     return Counter(db.execute(f"SELECT {numbers} FROM {text}").fetchall())
 
@@ -148,25 +142,9 @@ def check(case, backend, piece_bytes):
     assert not +left
 
 
-@settings(QUICK, max_examples=6)
-@given(final_joins(), PIECES)
-def test_the_result_equals_duckdb_when_time_is_over(case, piece_bytes):
-    check(case, "memory", piece_bytes)
-
-
-@settings(QUICK, max_examples=3)
-@given(final_joins(), PIECES)
-def test_the_result_equals_duckdb_when_time_is_over_on_lsm(case, piece_bytes):
-    check(case, "lsm", piece_bytes)
-
-
-@pytest.mark.stress
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("backend", ["memory", "lsm", "rocksdb"])
-@settings(QUICK, derandomize=False, max_examples=1000)
-@given(final_joins(), PIECES)
-def test_many_random_results_equal_duckdb(backend, case, piece_bytes):
-    check(case, backend, piece_bytes)
+test_on_memory, test_on_lsm, test_many_on_every_store = on_all_stores(
+    check, final_joins(), memory=6, lsm=3, many=1000
+)
 
 
 ON = "a LEFT JOIN b ON a.k = b.k AND b.at BETWEEN a.at AND a.at + INTERVAL 30 MINUTES"

@@ -6,8 +6,7 @@ import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
 from changing_cases import check_changes, random_batches
-from hypothesis import given, settings
-from join_cases import PIECES, QUICK
+from join_cases import on_all_stores
 from oracle import joined_graph
 from test_graph_join import MOST_ROWS, random_graph
 
@@ -40,25 +39,9 @@ def check(case, backend, piece_bytes):
     )
 
 
-@settings(QUICK, max_examples=15)
-@given(changing_graphs(), PIECES)
-def test_the_result_equals_duckdb_after_every_batch(case, piece_bytes):
-    check(case, "memory", piece_bytes)
-
-
-@settings(QUICK, max_examples=8)
-@given(changing_graphs(), PIECES)
-def test_the_result_equals_duckdb_after_every_batch_on_lsm(case, piece_bytes):
-    check(case, "lsm", piece_bytes)
-
-
-@pytest.mark.stress
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("backend", ["memory", "lsm", "rocksdb"])
-@settings(QUICK, derandomize=False, max_examples=500)
-@given(changing_graphs(), PIECES)
-def test_many_random_results_equal_duckdb(backend, case, piece_bytes):
-    check(case, backend, piece_bytes)
+test_on_memory, test_on_lsm, test_many_on_every_store = on_all_stores(
+    check, changing_graphs(), memory=15, lsm=8, many=500
+)
 
 
 STREAMS = {

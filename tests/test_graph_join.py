@@ -9,14 +9,12 @@ import hypothesis.strategies as st
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
 from join_cases import (
     FAMILIES,
     MOST_ROWS,
     PAYLOADS,
-    PIECES,
-    QUICK,
     attempt,
+    on_all_stores,
     random_arrivals,
     random_table,
     run,
@@ -94,25 +92,9 @@ def check(case, backend, piece_bytes):
     assert counted(found) == joined_graph(spec, case[1])
 
 
-@settings(QUICK, max_examples=70)
-@given(graph_joins(), PIECES)
-def test_the_result_equals_duckdb(case, piece_bytes):
-    check(case, "memory", piece_bytes)
-
-
-@settings(QUICK, max_examples=25)
-@given(graph_joins(), PIECES)
-def test_the_result_equals_duckdb_on_lsm(case, piece_bytes):
-    check(case, "lsm", piece_bytes)
-
-
-@pytest.mark.stress
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("backend", ["memory", "lsm", "rocksdb"])
-@settings(QUICK, derandomize=False, max_examples=1500)
-@given(graph_joins(), PIECES)
-def test_many_random_results_equal_duckdb(backend, case, piece_bytes):
-    check(case, backend, piece_bytes)
+test_on_memory, test_on_lsm, test_many_on_every_store = on_all_stores(
+    check, graph_joins(), memory=70, lsm=25, many=1500
+)
 
 
 INTS = {

@@ -1,14 +1,11 @@
 """SQL and DataFrames whose joins are merged into one operator: the rows of Spark and of DuckDB."""
 
-import random
-import re
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
 
@@ -16,109 +13,29 @@ pytest.importorskip("pyspark")
 
 from pyspark.errors import AnalysisException
 from pyspark.logger import PySparkLogger
-from spark_streams import FileStream, pieces
+from spark_streams import FileStream
+from sql_views import (
+    assert_appends,
+    in_duckdb,
+    rows_of,
+    run,
+    signature_of,
+    so_far,
+    view_files,
+    views,
+)
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import streaming_sql, to_multiway
-from spark_integration.catalyst import analyzed_plan
-from spark_integration.query import operators_in
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions")]
-
-VIEWS = ("cust", "ord", "line", "nation")
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions", "files")]
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FileStream]:
-    """Customers, orders, lines in three files each, and a small table; some keys are null."""
-    rng = random.Random(11)
-    home = tmp_path_factory.mktemp("views")
-
-    def some(values: list[Any], kind: pa.DataType) -> pa.Array:
-        return pa.array([None if rng.random() < 0.05 else v for v in values], kind)
-
-    cust = pa.table(
-        {
-            "ck": some(list(range(50)), pa.int32()),
-            "nk": some([i % 5 for i in range(50)], pa.int32()),
-            "seg": [f"s{i % 3}" for i in range(50)],
-        }
-    )
-    ord_ = pa.table(
-        {
-            "ok": some([rng.randrange(100) for _ in range(150)], pa.int64()),
-            "ck": some([rng.randrange(60) for _ in range(150)], pa.int64()),
-            "price": pa.array([rng.randrange(100) for _ in range(150)], pa.int32()),
-        }
-    )
-    line = pa.table(
-        {
-            "ok": some([rng.randrange(110) for _ in range(300)], pa.int32()),
-            "qty": some([rng.randrange(9) for _ in range(300)], pa.int32()),
-            "note": [f"n{i % 7}" for i in range(300)],
-        }
-    )
-    nation = pa.table({"nk": pa.array(range(5), pa.int32()), "name": [f"N{i}" for i in range(5)]})
-    return {
-        "cust": FileStream(home / "cust", "ck INT, nk INT, seg STRING COMMENT 'market'").add(
-            *pieces(cust, 3)
-        ),
-        "ord": FileStream(home / "ord", "ok BIGINT, ck BIGINT, price INT").add(*pieces(ord_, 3)),
-        "line": FileStream(home / "line", "ok INT, qty INT, note STRING").add(*pieces(line, 3)),
-        "nation": FileStream(home / "nation", "nk INT, name STRING").add(nation),
-    }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _views(spark: Any, files: dict[str, FileStream]) -> Iterator[None]:
-    for name, stream in files.items():
-        df = spark.read.parquet(str(stream.directory)) if name == "nation" else stream.read(spark)
-        df.createOrReplaceTempView(name)
-    yield
-    for name in files:
-        spark.catalog.dropTempView(name)
-
-
-def in_duckdb(files: dict[str, FileStream], sql: str) -> list[tuple[Any, ...]]:
-    with duckdb.connect() as db:
-        for name, stream in files.items():
-            db.execute(f"CREATE VIEW {name} AS SELECT * FROM {stream.sql}")
-        return db.execute(sql).fetchall()
-
-
-def run(query: Any, home: Path, mode: str = "append") -> list[list[tuple[Any, ...]]]:
-    """The rows of each micro-batch."""
-    batches: list[list[tuple[Any, ...]]] = []
-
-    def keep(df: Any, _number: int) -> None:
-        batches.append([tuple(row) for row in df.collect()])
-
-    started = (
-        query.writeStream.outputMode(mode)
-        .foreachBatch(keep)
-        .option("checkpointLocation", str(home / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    started.awaitTermination()
-    return batches
-
-
-def rows_of(batches: list[list[tuple[Any, ...]]]) -> list[tuple[Any, ...]]:
-    return [row for batch in batches for row in batch]
-
-
-def signature_of(query: Any) -> str:
-    """What the checkpoint keeps of the merged join."""
-    (wanted,) = operators_in(analyzed_plan(query.dataframe))
-    return str(wanted.settings["multi-way join"])
-
-
-def assert_appends(query: Any, sql: str, files: dict[str, FileStream], home: Path) -> None:
-    found = Counter(rows_of(run(query, home)))
-    expected = Counter(in_duckdb(files, sql))
-    assert found == expected
-    assert len(expected) > 20, "a query without rows shows nothing"
+def files(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, FileStream]]:
+    found = view_files(tmp_path_factory.mktemp("views"))
+    with views(spark, found):
+        yield found
 
 
 AROUND = """
@@ -389,146 +306,6 @@ def test_staged_mode_refuses_subqueries_that_it_does_not_find(spark: Any, tmp_pa
             streaming_sql(spark, sql).staged(str(tmp_path))
     static = "SELECT seg, sum(nk + (SELECT max(nk) FROM nation)) FROM cust GROUP BY seg"
     assert streaming_sql(spark, static).staged(str(tmp_path)).fragments == ("cust",)
-
-
-GROUPS = """
-SELECT seg, count(*) AS n, sum(price * qty) AS total
-FROM cust c, ord o, line l
-WHERE c.ck = o.ck AND o.ok = l.ok
-  AND price > (SELECT avg(price) * 0.9 FROM ord o2, line l2, cust c2
-               WHERE o2.ok = l2.ok AND c2.ck = o2.ck AND l2.qty > 3)
-  AND o.ok NOT IN (SELECT o3.ok FROM ord o3 JOIN ord o4 ON o3.ok = o4.ok AND o3.price > o4.price
-                   WHERE o3.ok IS NOT NULL)
-GROUP BY seg ORDER BY seg"""
-
-
-def test_one_operator_serves_all_groups_of_joins(
-    spark: Any, files: dict[str, FileStream], tmp_path: Path
-):
-    """Of the query and of its subqueries, by several keys and by one; over a restart."""
-    answers: dict[int, list[tuple[Any, ...]]] = {}
-
-    def keep(df: Any, number: int) -> None:
-        answers[number] = [tuple(row) for row in df.collect()]
-        if number == 1 and len(answers) == 2:
-            raise RuntimeError("the sink is away")
-
-    def start() -> Any:
-        query = streaming_sql(spark, GROUPS, buckets=3, rows={"l": 300, "o": 150})
-        staged = query.staged(str(tmp_path))
-        joins = ["join of c, o, l", "join of o2, l2, c2", "join of o3, o4"]
-        assert [name for name in staged.fragments if name.startswith("join")] == joins
-        explained = staged.explain_multiway()
-        assert "join 3:\n  one key: o3.ok = o4.ok" in explained
-        assert "Subquery 1\n  Before" in explained
-        return staged.start(keep, trigger={"availableNow": True})
-
-    with pytest.raises(Exception, match="the sink is away"):
-        start().awaitTermination()
-    answers[-1] = []
-    start().awaitTermination()
-    for number in range(3):
-        assert answers[number] == so_far(files, number + 1, GROUPS)
-    assert sum(row[1] for row in answers[2]) > 20
-
-
-#: Fields of structs go by their place in a union.
-UNION = """
-SELECT what, ok, v, extra.first FROM (
-WITH priced AS (SELECT c.seg, o.ok, o.price FROM cust c JOIN ord o ON o.ck = c.ck)
-SELECT seg AS what, ok + 1 AS ok, 100 div coalesce(price, raise_error('of another join')) AS v,
-    named_struct('first', price) AS extra
-FROM priced WHERE coalesce(price - length(seg), raise_error('of another join')) > 18
-UNION ALL (
-    SELECT note, o.ok, qty, named_struct('only', qty) FROM line l JOIN ord o ON o.ok = l.ok
-        WHERE qty + price < 40
-    UNION ALL SELECT seg, nk, k.ok, named_struct('first', nk)
-        FROM cust JOIN (SELECT ck, ok FROM ord) k USING (ck)
-))"""
-UNION_IN_DUCKDB = (
-    re.sub(r"named_struct\('\w+', ", "row(", UNION)
-    .replace("extra.first", "extra[1]")
-    .replace(" div ", " // ")
-    .replace("raise_error(", "error(")
-)
-
-
-def test_one_operator_serves_the_groups_of_a_union(
-    spark: Any, files: dict[str, FileStream], tmp_path: Path
-):
-    """What one branch computes fails for rows of another, whose columns are null there."""
-    query = streaming_sql(spark, UNION, strict=True, buckets=2)
-    assert query.schema == spark.sql(UNION).schema
-    explained = query.explain_multiway()
-    assert all(f"join {number}:" in explained for number in (1, 2, 3))
-    assert_appends(query, UNION_IN_DUCKDB, files, tmp_path)
-
-
-def test_groups_that_one_operator_does_not_serve_say_why(spark: Any):
-    """Two joins in a union are more than one of three inputs beside it; one alone is not."""
-    two = "SELECT c.ck FROM cust c JOIN ord o ON c.ck = o.ck"
-    three = f"{two} JOIN line l ON l.ok = o.ok"
-    beside = f"SELECT u.ck FROM ({two} UNION ALL {two}) u JOIN ord p ON u.ck = p.ck"
-    query = streaming_sql(spark, f"{beside} UNION ALL SELECT nk FROM cust")
-    assert query.is_converted
-    assert "the groups of 2 and 2 inputs that a UNION ALL puts together" in query.note
-    assert query.note in query.explain_multiway()
-    random_values = two.replace("c.ck", "floor(rand())", 1)  # it has to stay where it is
-    query = streaming_sql(spark, f"{three} UNION ALL {random_values}")
-    assert "the group of 3 inputs that it serves is no smaller; of a UNION ALL" in query.note
-    assert "without random values" in query.note
-    above = two.replace("c.ck", "c.ck, rand() AS r", 1)
-    query = streaming_sql(spark, f"SELECT u.ck, r FROM ({above}) u JOIN ord p ON u.ck = p.ck")
-    assert query.note.endswith("the group of 2 inputs that it serves is no smaller")
-
-
-@pytest.mark.stress
-def test_a_union_of_joins_and_other_streams(
-    spark: Any, files: dict[str, FileStream], tmp_path: Path
-):
-    """SQL nests unions to the left: the first join stands beside the stream, the second above."""
-    sql = """SELECT seg AS what, nk AS v FROM cust
-        UNION ALL SELECT seg, price FROM cust c JOIN ord o ON c.ck = o.ck
-        UNION ALL SELECT note, qty FROM line
-        UNION ALL SELECT note, price FROM line l JOIN ord o ON l.ok = o.ok"""
-    query = streaming_sql(spark, sql, strict=True, buckets=2)
-    assert query.schema == spark.sql(sql).schema
-    assert_appends(query, sql, files, tmp_path)
-
-
-def test_columns_of_a_union_keep_their_comments(spark: Any):
-    """Of the first branch, as in Spark."""
-    sql = """SELECT upper(seg) AS what, seg FROM cust c JOIN ord o ON c.ck = o.ck
-        UNION ALL SELECT note, upper(note) FROM line l JOIN ord o ON l.ok = o.ok"""
-    query = streaming_sql(spark, sql, strict=True, buckets=2)
-    assert query.schema == spark.sql(sql).schema
-    assert query.schema["seg"].metadata == {"comment": "market"}
-
-
-@pytest.mark.parametrize("calls", [("after(price)", "true"), ("price", "after(price + qty) > 3")])
-def test_functions_in_python_see_no_rows_of_other_joins(spark: Any, calls: tuple[str, str]):
-    """Spark evaluates them for all rows, whatever IF they stand in: such joins are not united."""
-    spark.udf.register("after", lambda number: number + 1, "int")
-    value, condition = calls
-    sql = f"""SELECT {value} AS v FROM ord o JOIN line l ON o.ok = l.ok WHERE {condition}
-        UNION ALL SELECT nk FROM cust c JOIN ord o ON o.ck = c.ck"""
-    query = streaming_sql(spark, sql, buckets=2)
-    assert query.is_converted
-    assert "the group of 2 inputs that it serves is no smaller" in query.note
-
-
-def so_far(files: dict[str, FileStream], count: int, sql: str) -> list[tuple[Any, ...]]:
-    """DuckDB's answer over the first files of each stream."""
-    with duckdb.connect() as db:
-        for name, stream in files.items():
-            listed = ", ".join(first_files(stream, count))
-            db.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet([{listed}])")
-        return db.execute(sql).fetchall()
-
-
-def first_files(stream: FileStream, count: int) -> list[str]:
-    paths = sorted(stream.directory.glob("*.parquet"))[:count]
-    return [f"'{path}'" for path in paths]
 
 
 def test_a_conversion_asks_spark_little(spark: Any, monkeypatch: pytest.MonkeyPatch):

@@ -9,8 +9,7 @@ import duckdb
 import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from join_cases import PIECES, QUICK
+from join_cases import on_all_stores
 from test_event_time import EPOCH, SCHEMA, arrivals, numbers_of, schema_of, watermark_before
 from test_event_time import batch_of as rows_of
 from test_final_join import LAST, by_duckdb, random_join
@@ -147,25 +146,9 @@ def check(case, backend, piece_bytes):
         join.close()
 
 
-@settings(QUICK, max_examples=5)
-@given(timed_changes(), PIECES)
-def test_what_stands_equals_duckdb(case, piece_bytes):
-    check(case, "memory", piece_bytes)
-
-
-@settings(QUICK, max_examples=3)
-@given(timed_changes(), PIECES)
-def test_what_stands_equals_duckdb_on_lsm(case, piece_bytes):
-    check(case, "lsm", piece_bytes)
-
-
-@pytest.mark.stress
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("backend", ["memory", "lsm", "rocksdb"])
-@settings(QUICK, derandomize=False, max_examples=500)
-@given(timed_changes(), PIECES)
-def test_many_random_results_equal_duckdb(backend, case, piece_bytes):
-    check(case, backend, piece_bytes)
+test_on_memory, test_on_lsm, test_many_on_every_store = on_all_stores(
+    check, timed_changes(), memory=5, lsm=3, many=500
+)
 
 
 CHANGELOG = SCHEMA.insert(0, OP)
