@@ -3,7 +3,18 @@
 Spark forks every Python worker from one daemon, and pandas, pyarrow and lsmstate are imported after
 the fork, in each worker again. ``spark.python.daemon.module=spark_integration.daemon`` has them
 imported once; their memory is then shared by all workers as well.
+
+Invariant: no thread runs beside the daemon's own. A fork copies none, and what another one has
+locked just then stays locked in the worker for ever: why Spark's daemon does not import them.
 """
+
+import os
+
+# Each starts threads of its library as it is imported. The workers inherit what is set here.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # Spark's own default is the cores of a task
+os.environ.setdefault("ARROW_IO_THREADS", "1")
+os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
 
 import pandas  # noqa: F401
 import pyarrow.parquet  # noqa: F401

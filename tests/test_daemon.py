@@ -28,6 +28,8 @@ def test_it_listens_as_sparks_own_does_and_ends_with_spark() -> None:
         mapped = [entry.path for entry in psutil.Process(daemon.pid).memory_maps()]
         assert any("pandas" in path for path in mapped)
         assert any("memtable" in path for path in mapped)
+        threads = psutil.Process(daemon.pid).num_threads()
+        assert threads == 1, "what another thread has locked stays locked in a worker"
     daemon.stdin.close()
     daemon.wait(60)
     daemon.stdout.close()
