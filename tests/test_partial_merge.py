@@ -128,6 +128,16 @@ def test_no_commit_waits_for_a_whole_merge(tmp_path):
     assert size > 2_000_000
 
 
+def test_runs_are_bounded_however_little_is_paid(tmp_path, monkeypatch):
+    """``max_runs`` and the last commit's, all of which one merge may hold, and as many newer."""
+    monkeypatch.setattr(run_set, "LEAST_MERGE_BYTES", 1)
+    monkeypatch.setattr(run_set, "MERGES_PER_WRITE", 0)
+    attempts = Attempts(tmp_path)
+    runs = [attempts.batch()["runs"] for _ in range(120)]
+    assert OPTIONS.most_runs < max(runs) <= 2 * OPTIONS.max_runs + 1
+    attempts.check()
+
+
 def test_no_append_of_a_large_attempt_waits_for_a_whole_merge(tmp_path, monkeypatch):
     """Each was once paid for by the append whose memtable was full."""
     steps = []

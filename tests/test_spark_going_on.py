@@ -77,9 +77,10 @@ class Query:
 
 
 def number_of(path: Path) -> int:
-    """That a file of Spark's begins with: of ``3``, ``.3.crc``, ``3.delta``, ``3.zip``; else -1."""
+    """Which micro-batch or version Spark names a file after (``3``, ``.3.crc``, ``3.delta``,
+    ``3.zip``); else -1. What lies in ``SSTs`` has numbers of RocksDB's."""
     found = re.match(r"\.?(\d+)\b", path.name)
-    return int(found[1]) if found else -1
+    return int(found[1]) if found and path.parent.name != "SSTs" else -1
 
 
 @pytest.fixture

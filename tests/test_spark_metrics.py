@@ -115,7 +115,11 @@ def start(spark: Any, home: Path, name: str, buckets: int) -> Any:
 
 @pytest.mark.spark
 def test_two_queries_two_listeners_and_a_restart(
-    spark: Any, tmp_path: Path, heard: Any, caplog: pytest.LogCaptureFixture
+    spark: Any,
+    tmp_path: Path,
+    heard: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level(logging.INFO, "lsmstate")
     registry = CollectorRegistry()
@@ -149,12 +153,18 @@ def test_two_queries_two_listeners_and_a_restart(
     # 4 of 6 keys found nothing, 5 at most one row, all of them at most 3.
     for most, count in (("0.0", 4), ("1.0", 5), ("3.0", 6), ("+Inf", 6)):
         assert f'lsmstate_fan_out_bucket{{le="{most}",query="one"}} {count}.0' in shown
+    written = last["one"].checkpoint_bytes
+    assert f'lsmstate_checkpoint_bytes_total{{query="one"}} {float(written)}' in shown
     assert 'lsmstate_memory_limit_bytes{query="one"} 8.388608e+06' in shown
     lines = [record.getMessage() for record in caplog.records if "batch 0" in record.getMessage()]
     assert len(lines) == 4
     assert sum("query one batch 0: 9 rows in, 7 out" in line for line in lines) == 2
 
-    FileStream(one / "a", "", files=1).add(keys(1))
+    # b has 1 and 9, so its filter is asked for each of these; all but 1 are absent.
+    absent = 5
+    FileStream(one / "a", "", files=1).add(keys(1, 4, 5, 6, 7, 8))
+    # Workers with another environment are other processes.
+    monkeypatch.setitem(spark.sparkContext.environment, "LSMSTATE_TEST", "another worker")
     query = start(spark, one, "one", 1)
     query.processAllAvailable()
     wait_for(lambda: all(len(found) == 3 for found in heard))
@@ -163,9 +173,15 @@ def test_two_queries_two_listeners_and_a_restart(
     prometheus.close()
     again = heard[0][-1]
     assert (again.query_id, again.batch_id) == (last["one"].query_id, 1)
-    assert (again.rows_in, again.probed_keys, again.matches, again.rows_out) == (1, 1, 3, 3)
-    assert again.fan_out == (0, 0, 1, *[0] * (PLACES - 3))
-    assert again.cache_hits + again.cache_misses > 0
+    assert (again.rows_in, again.probed_keys, again.matches, again.rows_out) == (6, 6, 3, 3)
+    assert again.fan_out == (absent, 0, 1, *[0] * (PLACES - 3))
+    assert again.filter_negatives + again.filter_false_positives == absent
+    assert again.filter_usefulness == again.filter_negatives / absent >= 0.6
+    assert again.cache_misses > 0, "the process has seen no block"
+    asked = again.cache_hits + again.cache_misses
+    assert again.cache_hit_rate == again.cache_hits / asked < 1
+    assert again.hand_overs == again.buckets == 1
+    assert 0 < again.longest_hand_over_ms <= again.hand_over_ms < again.batch_ms
     files = sum(path.stat().st_size for path in (one / "checkpoint/lsmstate").rglob("*.sst"))
     assert last["one"].spilled_bytes + again.spilled_bytes == files
     assert generate_latest(registry) == b""
