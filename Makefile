@@ -52,8 +52,9 @@ kafka-demo: check-all $(STAMPS)/release $(STAMPS)/installed
 test: check-all build lint types
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
+# Shown at the end: what tests print, such as the seed and each kill, not what Spark does.
 stress: check-all build
-	@$(BIN)/python -m pytest -m stress $(ARGS)
+	@$(BIN)/python -m pytest -m stress -raP --show-capture=stdout $(ARGS)
 
 bench: build
 	@$(BIN)/python -m pytest bench --benchmark-only --benchmark-columns=min,median,max,rounds -p no:cacheprovider -o python_files='bench_*.py' $(ARGS)

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -84,6 +86,24 @@ def test_requests_that_fail_now_and_then_are_made_again(tmp_path, share, seed):
     assert held(bucket_at(filesystem, tmp_path / "other"), pointer) == expected(done)
     assert len(done) == 20 or share > 0.1
     assert len(done) > 0
+
+
+def test_a_slow_place_is_asked_no_more_often_and_nothing_gives_up(tmp_path, caplog):
+    """Every other micro-batch is on a machine without copies, which fetches the files in use."""
+    asked = {}
+    for name, wait_seconds in (("quick", 0), ("slow", 0.02)):
+        filesystem, handler = flaky(tmp_path / name, wait_seconds=wait_seconds)
+        began, pointer = time.monotonic(), None
+        for batch in range(6):
+            bucket = bucket_at(filesystem, tmp_path / f"{name} {batch // 2}")
+            pointer = run_batch(bucket, batch, pointer, 3000)
+        other = bucket_at(filesystem, tmp_path / f"{name} other")
+        assert held(other, pointer) == expected(range(6), 3000)
+        asked[name] = Counter(operation for operation, _ in handler.calls)
+        assert time.monotonic() - began >= wait_seconds * len(handler.calls)
+    assert asked["slow"] == asked["quick"]
+    assert sum(asked["slow"].values()) <= 60
+    assert "tried again" not in caplog.text
 
 
 def test_a_commit_that_fails_at_any_request_leaves_the_previous_one(tmp_path, monkeypatch):

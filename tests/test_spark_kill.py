@@ -37,6 +37,8 @@ KINDS = ("operation", "zombie", "worker", "jvm")
 #: Of each stream there is one file a micro-batch; a kill and what it needs take a few of them.
 FILES_PER_KILL = 4
 ROWS_PER_FILE = 40
+#: Six left four files and more in each of the six runs on record.
+ZOMBIES_OF_WHICH_ONE_WRITES = 6
 
 
 class Driver:
@@ -227,6 +229,8 @@ def test_whatever_is_killed_nothing_is_lost_and_nothing_doubled(
     print(f"{done}, {last_commit(tmp_path) + 1} batches, {killer.written_late} files by zombies")
     print(f"{check_result(tmp_path)} rows equal DuckDB's")
     assert sum(done.values()) == kills, f"some kills came too late: {done}"
+    # One alone may have been stopped before it had read its input, or after its commit.
+    assert killer.written_late > 0 or done["zombie"] < ZOMBIES_OF_WHICH_ONE_WRITES
 
 
 def test_a_full_disk_ends_the_query_with_its_error_and_loses_nothing(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -190,11 +191,31 @@ def test_spark_shows_what_is_wrong(spark: Any, home: Path) -> None:
         read(spark, home / "early", stream="l", batchId=9)
 
 
-def test_spark_finds_the_format_by_itself() -> None:
-    """It looks through the path for modules of this name."""
+def test_the_module_is_named_as_spark_looks_for_it() -> None:
     assert pyspark_lsmstate.__name__.startswith("pyspark_")
     assert issubclass(pyspark_lsmstate.DefaultSource, DataSource)
     assert pyspark_lsmstate.DefaultSource.name() == "lsmstate"
+
+
+@pytest.mark.stress
+def test_spark_finds_the_format_by_itself(home: Path) -> None:
+    """In a session that nobody has registered it in, with lsmstate on the path."""
+    code = (
+        "import sys; from pyspark.sql import SparkSession\n"
+        "builder = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false')\n"
+        "state = builder.getOrCreate().read.format('lsmstate').option('stream', 'r')\n"
+        "print(sorted(row.text for row in state.load(sys.argv[1]).collect()))"
+    )
+    root = str(Path(__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(home / "early")],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": root, "PYSPARK_PYTHON": sys.executable},
+    )
+    texts = [text for batch in range(FIRST) for text in right(batch)["text"].to_pylist()]
+    assert done.stdout.splitlines()[-1] == str(sorted(texts))
 
 
 def test_the_state_of_another_query(home: Path, tmp_path: Path) -> None:
