@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lsmstate.cli_rows import first_rows, print_rows
-from lsmstate.errors import InvalidArgumentError
+from lsmstate.cli_storage import StorageOption, storage_options
 
 if TYPE_CHECKING:
     from lsmstate.spark import QueryState
@@ -32,10 +32,7 @@ def show_state(
     state_dir: Annotated[
         str | None, typer.Option(help="The query's state_dir, if it was started with one.")
     ] = None,
-    storage_option: Annotated[
-        list[str] | None,
-        typer.Option(help="name=value for the checkpoint's file system; may be repeated."),
-    ] = None,
+    storage_option: StorageOption = None,
     json: Annotated[bool, typer.Option("--json", help="JSON: one object, or one a row.")] = False,
 ) -> None:
     """Show the state of a Spark query as of a micro-batch: settings, batches, buckets, or rows.
@@ -44,7 +41,7 @@ def show_state(
     """
     from lsmstate.spark import QueryState
 
-    options = dict(_option(text) for text in storage_option or [])
+    options = storage_options(storage_option)
     state = QueryState.open(checkpoint, batch, state_dir, options)
     buckets = list(state.pointers) if bucket is None else [bucket]
     if stream is not None:
@@ -53,13 +50,6 @@ def show_state(
         typer.echo(json_text.dumps(_described(state, buckets)))
     else:
         _show_state(_described(state, buckets))
-
-
-def _option(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise InvalidArgumentError(f"--storage-option {text}: write it as name=value")
-    return name, value
 
 
 def _described(state: "QueryState", buckets: list[int]) -> dict[str, Any]:

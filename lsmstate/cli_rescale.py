@@ -1,19 +1,20 @@
 """The command that changes a query's number of buckets: rescale."""
 
 import json as json_text
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from lsmstate.cli_storage import StorageOption, storage_options
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.state_place import DEFAULT_CACHE
 
 app = typer.Typer()
 
 
 @app.command("rescale")
 def rescale_state(
-    checkpoint: Annotated[Path, typer.Argument(help="The stopped query's checkpoint location.")],
+    checkpoint: Annotated[str, typer.Argument(help="The stopped query's checkpoint location.")],
     buckets: Annotated[int | None, typer.Option(help="The new number of buckets.")] = None,
     undo: Annotated[
         bool, typer.Option("--undo", help="Give up a rescale that was broken off, or take it back.")
@@ -22,13 +23,18 @@ def rescale_state(
         bool, typer.Option("--drop-original", help="Delete the buckets a rescale has replaced.")
     ] = False,
     state_dir: Annotated[
-        Path | None, typer.Option(help="The query's state_dir, if it has one.")
+        str | None, typer.Option(help="The query's state_dir, if it has one.")
     ] = None,
+    storage_option: StorageOption = None,
     shares: Annotated[
         str | None,
         typer.Option(help="Of a join by several keys that says its own: c.id=2,o.id=4"),
     ] = None,
     memory: Annotated[str, typer.Option(help="Cap of the stores while writing.")] = "64m",
+    cache_dir: Annotated[
+        str | None, typer.Option(help="Local directory for copies of state that is elsewhere.")
+    ] = None,
+    cache: Annotated[str, typer.Option(help="Their most bytes.")] = DEFAULT_CACHE,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Change the number of buckets of a stopped query, which then goes on exactly where it was.
@@ -38,7 +44,8 @@ def rescale_state(
     """
     if [buckets is not None, undo, drop_original].count(True) != 1:
         raise InvalidArgumentError("say one of --buckets N, --undo and --drop-original")
-    place, root = str(checkpoint), None if state_dir is None else str(state_dir)
+    options = storage_options(storage_option)
+    where: dict[str, Any] = {"state_dir": state_dir, "storage_options": options}
     try:
         from lsmstate.spark import drop_original as drop
         from lsmstate.spark import rescale, undo_rescale
@@ -47,19 +54,21 @@ def rescale_state(
             f"rescale needs {error.name}; run: pip install 'lsmstate[spark]'"
         ) from error
     if undo:
-        now = undo_rescale(place, state_dir=root)
+        now = undo_rescale(checkpoint, **where)
         found, words = {"buckets": now}, f"the query has {now} buckets"
     elif drop_original:
-        freed = drop(place, state_dir=root)
+        freed = drop(checkpoint, **where)
         found, words = {"freed_bytes": freed}, f"{freed:,} bytes are free"
     else:
         assert buckets is not None
         done = rescale(
-            place,
+            checkpoint,
             buckets,
-            state_dir=root,
+            **where,
             shares=None if shares is None else _shares(shares),
             memory=memory,
+            cache_dir=cache_dir,
+            cache=cache,
             report=lambda text: typer.echo(text, err=True),
         )
         found = {"before": done.buckets_before, "buckets": done.buckets, "rows": done.rows}

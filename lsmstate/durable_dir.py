@@ -1,14 +1,16 @@
 """A directory that outlives this machine's stores: a local one, or one of a ``pyarrow.fs``.
 
-Files in it are written once, from front to back, and read in pieces. What both kinds share is the
-protocol; only the local one can hard link, and is forced to the disk.
+Files in it are written once, from front to back, and read in pieces; a name may be that of a file
+in a directory below. What both kinds share is the protocol; only the local one can hard link, and
+is forced to the disk.
 """
 
 import errno
 import logging
 import os
+import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from pyarrow import NativeFile
@@ -18,7 +20,7 @@ from lsmstate.filesystems import is_url, resolve
 from lsmstate.memory_budget import process_memory
 
 if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem  # 8 MiB of every process that imports it
+    from pyarrow.fs import FileInfo, FileSystem  # 8 MiB of every process that imports it
 
 #: Files are read, sent and checked in pieces of so many bytes; the last one is shorter.
 PIECE_BYTES = 1 << 20
@@ -67,6 +69,19 @@ class DurableDir(Protocol):
 
     def remove(self, name: str) -> None:
         """Delete a file."""
+        ...
+
+    def directories(self) -> list[str]:
+        """Names of the directories directly in the directory; none if it is not there."""
+        ...
+
+    def below(self, name: str) -> "DurableDir":
+        """One of them, whether it is there or not."""
+        ...
+
+    def remove_tree(self) -> None:
+        """Delete the directory and all that is in it; an absent one is no error. What an error
+        leaves of it goes by the next call."""
         ...
 
     def force(self) -> None:
@@ -128,7 +143,7 @@ class LocalDir:
         return file_pieces(self._path(name))
 
     def write(self, name: str, pieces: Iterable[bytes]) -> None:
-        os.makedirs(self.where, exist_ok=True)
+        os.makedirs(os.path.dirname(self._path(name)), exist_ok=True)
         write_file(self._path(name), pieces)
 
     def link_from(self, path: str, name: str) -> bool:
@@ -140,6 +155,19 @@ class LocalDir:
 
     def remove(self, name: str) -> None:
         remove(self._path(name))
+
+    def directories(self) -> list[str]:
+        if not os.path.isdir(self.where):
+            return []
+        with os.scandir(self.where) as entries:
+            return [entry.name for entry in entries if entry.is_dir()]
+
+    def below(self, name: str) -> "LocalDir":
+        return LocalDir(self._path(name))
+
+    def remove_tree(self) -> None:
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self.where)
 
     def force(self) -> None:
         sync_directory(self.where)
@@ -157,10 +185,13 @@ class RemoteDir:
         return f"{self._directory}/{name}"
 
     def sizes(self) -> dict[str, int]:
+        return {info.base_name: info.size for info in self._listed() if info.is_file}
+
+    def _listed(self) -> "list[FileInfo]":
         from pyarrow.fs import FileSelector
 
-        found = self._filesystem.get_file_info(FileSelector(self._directory, allow_not_found=True))
-        return {info.base_name: info.size for info in found if info.is_file}
+        selector = FileSelector(self._directory, allow_not_found=True)
+        return list(self._filesystem.get_file_info(selector))
 
     def size(self, name: str) -> int | None:
         info = self._filesystem.get_file_info(self._path(name))
@@ -191,7 +222,8 @@ class RemoteDir:
         try:
             return self._filesystem.open_output_stream(self._path(name))
         except FileNotFoundError:
-            self._filesystem.create_dir(self._directory, recursive=True)
+            directory = self._path(name).rpartition("/")[0]
+            self._filesystem.create_dir(directory, recursive=True)
             return self._filesystem.open_output_stream(self._path(name))
 
     def _remove_torn(self, name: str) -> None:
@@ -211,6 +243,21 @@ class RemoteDir:
 
     def remove(self, name: str) -> None:
         self._filesystem.delete_file(self._path(name))
+
+    def directories(self) -> list[str]:
+        from pyarrow.fs import FileType
+
+        return [info.base_name for info in self._listed() if info.type == FileType.Directory]
+
+    def below(self, name: str) -> "RemoteDir":
+        return RemoteDir(self._filesystem, self._path(name))
+
+    def remove_tree(self) -> None:
+        from pyarrow.fs import FileType
+
+        # Of an absent one file systems say different things.
+        if self._filesystem.get_file_info(self._directory).type != FileType.NotFound:
+            self._filesystem.delete_dir(self._directory)
 
     def force(self) -> None:
         """Nothing: a stream that was closed without an error is there."""

@@ -21,10 +21,12 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.file_cache import LEAST_BYTES, FileCache
 from lsmstate.filesystems import is_url, resolve
 from lsmstate.options import Options, parse_bytes
+from lsmstate.retries import retried
 from lsmstate.store import MultimapStore
 
 #: How much of a machine's disk the copies may take.
 DEFAULT_CACHE = "10g"
+_BUCKET = "bucket-"
 
 
 class StatePlace:
@@ -65,7 +67,7 @@ class StatePlace:
     def bucket(self, number: int) -> str | DurableBucket:
         """Where the attempts of a bucket are opened (``backends.open_attempt``); a local directory
         is made if it is not there."""
-        name = f"bucket-{number:06d}"
+        name = _directory_name(number)
         if self.local_directory is not None:
             path = os.path.join(self.local_directory, name)
             os.makedirs(path, exist_ok=True)
@@ -76,10 +78,29 @@ class StatePlace:
             self._buckets[number] = DurableBucket(place, self._file_cache(), state, name)
         return self._buckets[number]
 
+    def buckets(self) -> list[int]:
+        """The numbers of those that are there. OSError. Cost: one listing."""
+        names = retried(self.files.directories, f"listing {self.where}")
+        found = (name.removeprefix(_BUCKET) for name in names if name.startswith(_BUCKET))
+        return sorted(int(number) for number in found if number.isdigit())
+
+    def remove_bucket(self, number: int) -> int:
+        """Delete all files of a bucket that nobody has open; how many bytes that freed. OSError.
+        Cost: two listings and what the file system needs to delete a directory."""
+        self._buckets.pop(number, None)
+        files = self.files.below(_directory_name(number))
+        freed = sum(retried(files.sizes, f"listing {files.where}").values())
+        retried(files.remove_tree, f"deleting {files.where}")
+        return freed
+
     def _file_cache(self) -> FileCache:
         # Several users of a machine may share a directory for temporary files.
         home = os.path.join(self._cache_dir, f"lsmstate-cache-{os.getuid()}")
         return FileCache(home, self._cache_bytes)
+
+
+def _directory_name(bucket: int) -> str:
+    return f"{_BUCKET}{bucket:06d}"
 
 
 def check_cache_bytes(cache: int | str) -> int:

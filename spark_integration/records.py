@@ -63,14 +63,17 @@ def read_record(path: str) -> dict[str, Any] | None:
     return _unpacked(raw, path)
 
 
-def create_record_in(place: StatePlace, name: str, content: dict[str, Any]) -> bool:
-    """As create_record, in a place that may be on another file system. OSError.
+def create_record_in(
+    place: StatePlace, name: str, content: dict[str, Any], *, sync: bool = False
+) -> bool:
+    """As create_record, in a place that may be on another file system, where a file that is closed
+    is there (``sync``). OSError.
 
     There it is a look and then a write, since file systems have nothing better in common: of two
     that begin within the same instant the later one's file stays, which both read from then on.
     """
     if place.local_directory is not None:
-        return create_record(os.path.join(place.local_directory, name), content)
+        return create_record(os.path.join(place.local_directory, name), content, sync=sync)
     path = f"{place.where}/{name}"
     if retried(partial(place.files.size, name), f"looking for {path}") is not None:
         return False

@@ -9,24 +9,25 @@ then nothing that the query reads has changed, and the old buckets stay until ``
 Each new bucket that is done is recorded, so a run that was killed goes on where it was. The order
 of a key's rows is kept where they lie in one old bucket: they are read and appended in that order.
 (By several keys, rows of one index come from several buckets; equal rows still from one.)
+
+State may lie wherever queries keep it. Elsewhere than on a local path buckets are read and written
+through copies on this machine's disk, as commits do it, and sent when they are complete.
 """
 
-import os
-import shutil
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
-from cython_ext.file import remove
-from lsmstate.directory_lock import DirectoryLock
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.options import Options, parse_bytes
-from spark_integration.buckets import bucket_directory_name, bucket_ids
-from spark_integration.checkpoint import SparkCheckpoint
+from lsmstate.retries import retried
+from lsmstate.state_place import DEFAULT_CACHE, StatePlace
+from spark_integration.buckets import bucket_ids
+from spark_integration.checkpoint import SparkCheckpoint, below
 from spark_integration.pinned import STATE_NAME, Pinned, file_name, newest_settings
 from spark_integration.query_state import QueryState
-from spark_integration.records import create_record, read_record
+from spark_integration.records import create_record_in, read_record_in
 from spark_integration.rescale_fill import Contents, fill, misplaced
 from spark_integration.rescale_places import GridPlaces
 from spark_integration.rescale_plan import (
@@ -37,9 +38,9 @@ from spark_integration.rescale_plan import (
     new_shares,
     planned_places,
 )
+from spark_integration.rescale_work import RescaleWork
 
 _MOST_BUCKETS: Final = 4096
-_PLAN: Final = "plan.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,9 @@ def rescale(
     state_dir: str | None = None,
     shares: Mapping[str, int] | None = None,
     memory: int | str = "64m",
+    storage_options: Mapping[str, Any] | None = None,
+    cache_dir: str | None = None,
+    cache: int | str = DEFAULT_CACHE,
     report: Callable[[str], None] = lambda _: None,
 ) -> Rescaled:
     """Give the stopped query of a checkpoint ``buckets`` buckets; it goes on exactly where it was.
@@ -67,84 +71,96 @@ def rescale(
     committed since, ``drop_original`` deletes it. ``memory`` caps what the stores take;
     ``report`` is told of each step.
 
+    Checkpoint and state_dir are local or on any file system of ``lsmstate.filesystems``, to which
+    ``storage_options`` go; ``cache_dir`` and ``cache`` are as a ``StatePlace`` has them.
+
     A join by several keys gets a new grid, chosen by how many rows its streams have. Where its
     query says ``shares``, those for the new buckets have to be said here, and by the query then.
 
     InvalidArgumentError, with nothing changed: the query runs or a micro-batch of it was broken
     off, it has no committed micro-batch, or its backend is not ``lsm``. So too a stateful_batches
     whose function keeps rows under other keys than those of its inputs, or has only one bucket,
-    where that cannot be told; or whose state forgets by rules of its own.
+    where that cannot be told; or whose state forgets by rules of its own. OSError if a request
+    failed several times: the same call goes on.
     Cost: an old bucket is read once for each new one that takes keys from it (by several keys: for
-    each new one, and once to count), the state is written once; disk for two states. Spark is not
-    needed.
+    each new one, and once to count), the state is written once; disk for two states. Elsewhere
+    each old file is fetched once where the copies have room for all, each new bucket is sent once.
+    Spark is not needed.
     """
     if not 1 <= buckets <= _MOST_BUCKETS:
         raise InvalidArgumentError(f"buckets={buckets}: must be from 1 to {_MOST_BUCKETS}")
     options = Options(memory_bytes=parse_bytes(memory), sync="commit")
-    state = _State.of(checkpoint, state_dir)
+    state = _State.of(checkpoint, state_dir, storage_options, cache_dir, cache)
     before = state.pinned
-    check_wanted(state.root, state.settings, shares)
+    check_wanted(state.place.where, state.settings, shares)
+    state.work(before.version).end()  # where a run was killed right after the switch
     if before.buckets == buckets:
-        _remove_tree(state.work_directory(before.version))
         return Rescaled(before.buckets, buckets, 0)
     batch_id = _last_batch(state)
-    work = state.work_directory(before.version + 1)
-    os.makedirs(work, exist_ok=True)
-    lock = DirectoryLock(work)
-    try:
+    work = state.work(before.version + 1)
+    with work.owned():
         plan = _begin(state, work, batch_id, buckets, shares, report)
         rows = _fill(state, work, plan, options, report)
         _switch(state, work, plan, batch_id)
-    finally:
-        lock.release()
-        if not os.path.exists(os.path.join(work, _PLAN)):
-            _remove_tree(work)
-    _remove_tree(work)
+    work.end()
     return Rescaled(before.buckets, buckets, rows)
 
 
-def undo_rescale(checkpoint: str, *, state_dir: str | None = None) -> int:
+def undo_rescale(
+    checkpoint: str,
+    *,
+    state_dir: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> int:
     """Give up a rescale that is not finished, or take back the last one; returns the number of
     buckets the query has now. InvalidArgumentError if a micro-batch was committed since then, if
     the original was dropped, or if there is nothing to undo."""
-    state = _State.of(checkpoint, state_dir)
+    state = _State.of(checkpoint, state_dir, storage_options)
     version = state.pinned.version
-    work = state.work_directory(version + 1)
-    if os.path.isdir(work):
-        _give_up(state, work)
+    work = state.work(version + 1)
+    if work.exists():
+        _give_up(work)
         return state.pinned.buckets
     if version == 1:
-        raise InvalidArgumentError(f"{state.root} was never rescaled: there is nothing to undo")
+        raise InvalidArgumentError(
+            f"{state.place.where} was never rescaled: there is nothing to undo"
+        )
     committed = state.spark.check_batch(None)
     if committed >= state.pinned.first_batch:
         raise InvalidArgumentError(
             f"micro-batch {committed} was committed with {state.pinned.buckets} buckets, the "
             "original ends before it; rescale to the former number instead"
         )
-    origin = state.settings["rescaled"]["original"]
-    missing = [bucket for bucket in map(int, origin) if not os.path.isdir(state.bucket(bucket))]
+    missing = set(map(int, state.settings["rescaled"]["original"])) - set(state.place.buckets())
     if missing:
-        raise InvalidArgumentError(f"the original was dropped: {state.bucket(missing[0])} is gone")
-    remove(os.path.join(state.root, file_name(version)))
-    for bucket in state.pinned.bucket_ids:
-        _remove_tree(state.bucket(bucket))
-    return _State.of(checkpoint, state_dir).pinned.buckets
-
-
-def drop_original(checkpoint: str, *, state_dir: str | None = None) -> int:
-    """Delete the buckets that a rescale has replaced; returns how many bytes that freed."""
-    state = _State.of(checkpoint, state_dir)
-    if os.path.isdir(state.work_directory(state.pinned.version + 1)):
         raise InvalidArgumentError(
-            f"a rescale of {state.root} is not finished; finish it or give it up by --undo first"
+            f"the original was dropped: bucket {min(missing)} of {state.place.where} is gone"
         )
-    kept = {bucket_directory_name(bucket) for bucket in state.pinned.bucket_ids}
-    freed = 0
-    for entry in os.scandir(state.root):
-        if entry.is_dir() and entry.name.startswith("bucket-") and entry.name not in kept:
-            freed += sum(file.stat().st_size for file in os.scandir(entry.path) if file.is_file())
-            shutil.rmtree(entry.path)
-    return freed
+    state.withdraw(version)
+    done = state.work(version)
+    if done.exists():  # killed right after the switch: its records would be taken for a beginning
+        _give_up(done)
+    for bucket in state.pinned.bucket_ids:
+        state.place.remove_bucket(bucket)
+    return _State.of(checkpoint, state_dir, storage_options).pinned.buckets
+
+
+def drop_original(
+    checkpoint: str,
+    *,
+    state_dir: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> int:
+    """Delete the buckets that a rescale has replaced; returns how many bytes that freed."""
+    state = _State.of(checkpoint, state_dir, storage_options)
+    if state.work(state.pinned.version + 1).exists():
+        raise InvalidArgumentError(
+            f"a rescale of {state.place.where} is not finished; finish it or give it up by --undo "
+            "first"
+        )
+    state.work(state.pinned.version).end()
+    replaced = set(state.place.buckets()) - set(state.pinned.bucket_ids)
+    return sum(map(state.place.remove_bucket, sorted(replaced)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,49 +168,86 @@ class _State:
     """The state of one query as its newest settings have it."""
 
     spark: SparkCheckpoint
-    root: str
+    place: StatePlace
     settings: Mapping[str, Any]
     pinned: Pinned
+    storage_options: Mapping[str, Any] | None = field(repr=False)
 
     @classmethod
-    def of(cls, checkpoint: str, state_dir: str | None) -> "_State":
-        for place in filter(None, (checkpoint, state_dir)):
-            if "://" in place:
-                raise InvalidArgumentError(
-                    f"{place} is not a local path; rescale works on local files: bring the "
-                    "checkpoint and its state to a local directory, and back when it is done"
-                )
-        spark = SparkCheckpoint(checkpoint)
-        root = os.path.abspath(state_dir or os.path.join(checkpoint, STATE_NAME))
-        version, settings = newest_settings(root)
+    def of(
+        cls,
+        checkpoint: str,
+        state_dir: str | None,
+        storage_options: Mapping[str, Any] | None,
+        cache_dir: str | None = None,
+        cache: int | str = DEFAULT_CACHE,
+    ) -> "_State":
+        spark = SparkCheckpoint(checkpoint, storage_options)
+        place = StatePlace(
+            state_dir or below(checkpoint, STATE_NAME),
+            storage_options=storage_options,
+            cache_dir=cache_dir,
+            cache=cache,
+        )
+        version, settings = _whole_settings(place, spark)
         if settings is None:
             raise InvalidArgumentError(
-                f"{root} holds no query's state; name the checkpoint location, and with "
+                f"{place.where} holds no query's state; name the checkpoint location, and with "
                 "--state-dir the state_dir if the query was started with one"
             )
         owner = spark.query_id()
         if settings["query_id"] != owner:
             raise InvalidArgumentError(
-                f"the state in {root} belongs to query {settings['query_id']}, the checkpoint "
-                f"{checkpoint} to query {owner}; name the two of one query"
+                f"the state in {place.where} belongs to query {settings['query_id']}, the "
+                f"checkpoint {checkpoint} to query {owner}; name the two of one query"
             )
-        check_can_move(root, settings)
-        pinned = Pinned.of(settings, version)
-        return cls(spark, root, settings, pinned)
+        check_can_move(place.where, settings)
+        return cls(spark, place, settings, Pinned.of(settings, version), storage_options)
 
-    def bucket(self, bucket: int) -> str:
-        return os.path.join(self.root, bucket_directory_name(bucket))
+    def work(self, version: int) -> RescaleWork:
+        """The rescale to a version of the settings."""
+        return RescaleWork(self.place, version)
 
-    def work_directory(self, version: int) -> str:
-        return os.path.join(self.root, f"rescale-{version:04d}")
+    def withdraw(self, version: int) -> None:
+        """Take a version of the settings away."""
+        _withdraw(self.place, version)
+
+    def pointers(self, batch_id: int) -> Mapping[int, str]:
+        """Of each bucket, after the last micro-batch."""
+        if batch_id < self.pinned.first_batch:
+            return self.pinned.pointers
+        location, options = self.spark.location, self.storage_options
+        return QueryState.open(location, batch_id, self.place.url, options).pointers
 
     def used_ids(self) -> set[int]:
         """All bucket ids any version has had: Spark may keep state for them."""
         used: set[int] = set()
         for version in range(1, self.pinned.version + 1):
-            settings = read_record(os.path.join(self.root, file_name(version)))
+            settings = read_record_in(self.place, file_name(version))
             used |= set(settings["bucket_ids"]) if settings else set()
         return used
+
+
+def _whole_settings(place: StatePlace, spark: SparkCheckpoint) -> tuple[int, dict[str, Any] | None]:
+    """The newest. Elsewhere than on a local path a run may have died over writing them: those of a
+    switch that was not finished are taken away, unless a micro-batch was begun since."""
+    try:
+        return newest_settings(place)
+    except CorruptionError:
+        names = retried(place.files.sizes, f"listing {place.where}")
+        version = 1
+        while file_name(version + 1) in names:
+            version += 1
+        plan = RescaleWork(place, version).plan()
+        if plan is None or plan["batch"] != spark.begun()[-1]:
+            raise
+        _withdraw(place, version)
+        return newest_settings(place)
+
+
+def _withdraw(place: StatePlace, version: int) -> None:
+    name = file_name(version)
+    retried(partial(place.files.remove, name), f"deleting {place.where}/{name}")
 
 
 def _last_batch(state: _State) -> int:
@@ -217,15 +270,14 @@ def _last_batch(state: _State) -> int:
 
 def _begin(
     state: _State,
-    work: str,
+    work: RescaleWork,
     batch_id: int,
     buckets: int,
     shares: Mapping[str, int] | None,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
     """The plan of this rescale: the one that was begun, if it still fits, or a new one."""
-    path = os.path.join(work, _PLAN)
-    plan = read_record(path)
+    plan = work.plan()
     asked = (batch_id, buckets, shares)
     # A release before this one had no grids: what it began is given up.
     if plan is not None and (plan["batch"], plan["buckets"], plan.get("forced", ())) == asked:
@@ -235,12 +287,10 @@ def _begin(
         report(
             f"giving up a rescale to {plan['buckets']} buckets after micro-batch {plan['batch']}"
         )
-        _clear(state, work, plan)
-    original = state.pinned.pointers
-    if batch_id >= state.pinned.first_batch:
-        original = QueryState.open(state.spark.location, batch_id, state.root).pointers
+        work.give_up(plan)
+    original = state.pointers(batch_id)
     ids = bucket_ids(buckets, state.pinned.partitions, taken=state.used_ids())
-    places = new_places(state.root, state.settings, state.pinned, original, buckets, shares)
+    places = new_places(state.place, state.settings, state.pinned, original, buckets, shares)
     plan = {
         "batch": batch_id,
         "buckets": buckets,
@@ -250,53 +300,51 @@ def _begin(
         "original buckets": list(state.pinned.bucket_ids),
         "original": {str(bucket): pointer for bucket, pointer in original.items()},
     }
-    create_record(path, plan, sync=True)
+    work.begin(plan)
     return plan
 
 
 def _fill(
     state: _State,
-    work: str,
+    work: RescaleWork,
     plan: Mapping[str, Any],
     options: Options,
     report: Callable[[str], None],
 ) -> int:
     """Write every new bucket that is not written yet; returns the rows of those."""
     original = {int(bucket): pointer for bucket, pointer in plan["original"].items()}
-    contents = Contents.of(state.root, original)
+    contents = Contents.of(state.place, original)
     check_rules(state.settings, contents)
     places = planned_places(state.settings, state.pinned, contents, plan)
     written = 0
     records = []
     for number, target in enumerate(plan["bucket_ids"]):
-        record = os.path.join(work, f"{bucket_directory_name(target)}.json")
-        done = read_record(record)
+        done = work.done(target)
         if done is None:
-            _remove_tree(state.bucket(target))
+            work.check_owned()
+            state.place.remove_bucket(target)
             try:
-                done = fill(state.root, plan, contents, number, places, options)
+                done = fill(state.place, plan, contents, number, places, options)
             except InvalidArgumentError:
-                _clear(state, work, plan)  # which no later call could finish
+                work.give_up(plan)  # which no later call could finish
                 raise
-            create_record(record, done, sync=True)
+            work.note(target, done)
             written += done["rows"]
             report(f"bucket {number + 1} of {plan['buckets']}: {done['rows']:,} rows")
         records.append(done)
     wrong = misplaced(records, places)
     if wrong is not None:
         raise CorruptionError(
-            f"{wrong}; the original is as it was: check it with lsmstate verify", state.root
+            f"{wrong}; the original is as it was: check it with lsmstate verify",
+            state.place.where,
         )
     return written
 
 
-def _switch(state: _State, work: str, plan: Mapping[str, Any], batch_id: int) -> None:
+def _switch(state: _State, work: RescaleWork, plan: Mapping[str, Any], batch_id: int) -> None:
     """Create the new settings, unless the query has gone on meanwhile."""
-    _check_unmoved(state, batch_id)
-    records = {
-        id_: read_record(os.path.join(work, f"{bucket_directory_name(id_)}.json"))
-        for id_ in plan["bucket_ids"]
-    }
+    _check_unmoved(state, work, batch_id)
+    records = {id_: work.done(id_) for id_ in plan["bucket_ids"]}
     pointers = {
         str(bucket): done["pointer"]
         for bucket, done in records.items()
@@ -313,17 +361,22 @@ def _switch(state: _State, work: str, plan: Mapping[str, Any], batch_id: int) ->
             "original": plan["original"],
         },
     }
-    path = os.path.join(state.root, file_name(state.pinned.version + 1))
-    create_record(path, settings, sync=True)
+    version = state.pinned.version + 1
+    if not create_record_in(state.place, file_name(version), settings, sync=True):
+        raise InvalidArgumentError(
+            f"another rescale of {state.place.where} was done meanwhile; see what it made of it "
+            "(lsmstate state), and try again"
+        )
     try:
         # Spark notes a micro-batch before its first task: none has seen old and new settings.
-        _check_unmoved(state, batch_id)
-    except InvalidArgumentError:
-        remove(path)
+        _check_unmoved(state, work, batch_id)
+    except (InvalidArgumentError, OSError):
+        state.withdraw(version)
         raise
 
 
-def _check_unmoved(state: _State, batch_id: int) -> None:
+def _check_unmoved(state: _State, work: RescaleWork, batch_id: int) -> None:
+    work.check_owned()
     begun = state.spark.begun()[-1]
     if begun != batch_id:
         raise InvalidArgumentError(
@@ -332,27 +385,9 @@ def _check_unmoved(state: _State, batch_id: int) -> None:
         )
 
 
-def _give_up(state: _State, work: str) -> None:
-    lock = DirectoryLock(work)
-    try:
-        plan = read_record(os.path.join(work, _PLAN))
+def _give_up(work: RescaleWork) -> None:
+    with work.owned():
+        plan = work.plan()
         if plan is not None:
-            _clear(state, work, plan)
-    finally:
-        lock.release()
-    _remove_tree(work)
-
-
-def _clear(state: _State, work: str, plan: Mapping[str, Any]) -> None:
-    """Undo a rescale that was begun: its plan goes last, so that this can be broken off too."""
-    for bucket in plan["bucket_ids"]:
-        record = os.path.join(work, f"{bucket_directory_name(bucket)}.json")
-        if os.path.exists(record):
-            remove(record)
-        _remove_tree(state.bucket(bucket))
-    remove(os.path.join(work, _PLAN))
-
-
-def _remove_tree(path: str) -> None:
-    with suppress(FileNotFoundError):
-        shutil.rmtree(path)
+            work.give_up(plan)
+    work.end()

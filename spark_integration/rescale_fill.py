@@ -1,6 +1,5 @@
 """One new bucket of a rescale, from the old ones whose rows it takes."""
 
-import os
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -8,13 +7,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from cython_ext.file import sync_directory
 from joins.event_time import WATERMARK
-from lsmstate.backends import open_attempt, open_commit
+from lsmstate.backends import open_attempt
+from lsmstate.durable_bucket import DurableBucket
 from lsmstate.expiring_lane import LANES, without_slots
 from lsmstate.options import Options
+from lsmstate.state_place import StatePlace, open_bucket
 from lsmstate.store import MultimapStore, StreamSchema
-from spark_integration.buckets import bucket_directory_name
 from spark_integration.rescale_places import Places
 
 _ATTEMPT: Final = "rescale"
@@ -31,7 +30,7 @@ class Contents:
     """Of a join that forgets, its newest row; see joins.event_time.WATERMARK."""
 
     @classmethod
-    def of(cls, root: str, pointers: Mapping[int, str]) -> "Contents":
+    def of(cls, place: StatePlace, pointers: Mapping[int, str]) -> "Contents":
         """Buckets may have been called for the last time at different watermarks; what is due by
         the latest of them is needed nowhere. Cost: a few small reads a bucket."""
         raw: Mapping[str, StreamSchema] = {}
@@ -39,8 +38,7 @@ class Contents:
         horizons: dict[str, int] = {}
         watermarks: list[pa.RecordBatch] = []
         for bucket, pointer in pointers.items():
-            directory = os.path.join(root, bucket_directory_name(bucket))
-            with closing(open_commit(directory, pointer, options=Options())) as store:
+            with closing(open_bucket(place, bucket, pointer)) as store:
                 raw = store.streams
                 for found in store.iterate(LANES.name) if LANES.name in raw else ():
                     for key, row in zip(
@@ -63,7 +61,7 @@ class Contents:
 
 
 def fill(
-    root: str,
+    state: StatePlace,
     plan: Mapping[str, Any],
     contents: Contents,
     number: int,
@@ -81,13 +79,12 @@ def fill(
     old = [place for place in places.sources(number) if str(ids[place]) in plan["original"]]
     if not old:
         return {"pointer": None, "rows": 0, "read": []}
-    directory = os.path.join(root, bucket_directory_name(plan["bucket_ids"][number]))
-    os.makedirs(directory)
+    bucket = state.bucket(plan["bucket_ids"][number])
     read: list[tuple[int, str, int, int]] = []
-    with closing(_opened(directory, contents.streams, None, plan["batch"], options)) as target:
+    with closing(_opened(bucket, contents.streams, None, plan["batch"], options)) as target:
         _set_time(target, contents)
         for place in old:
-            source = os.path.join(root, bucket_directory_name(ids[place]))
+            source = state.bucket(ids[place])
             pointer = plan["original"][str(ids[place])]
             with closing(
                 _opened(source, contents.streams, pointer, plan["batch"], options)
@@ -103,7 +100,7 @@ def fill(
                         owned += mine.owned
                     read.append((place, stream.name, owned, taken))
         pointer = target.commit()
-    sync_directory(root)
+    state.files.force()
     return {"pointer": pointer, "rows": sum(taken for *_, taken in read), "read": read}
 
 
@@ -137,14 +134,14 @@ def _set_time(store: MultimapStore, contents: Contents) -> None:
 
 
 def _opened(
-    directory: str,
+    bucket: str | DurableBucket,
     streams: Iterable[StreamSchema],
     pointer: str | None,
     batch_id: int,
     options: Options,
 ) -> MultimapStore:
     return open_attempt(
-        directory,
+        bucket,
         list(streams),
         pointer=pointer,
         batch_id=batch_id,

@@ -1,7 +1,6 @@
 """What of a query's pinned settings a rescale goes by: whether it can be done, and the new grid."""
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final
@@ -10,9 +9,10 @@ import pyarrow as pa
 
 from joins.routing.shares import JoinGraph, Shares, choose
 from lsmstate.backends import open_attempt
+from lsmstate.durable_bucket import DurableBucket
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.options import Options
-from spark_integration.buckets import bucket_directory_name
+from lsmstate.state_place import StatePlace
 from spark_integration.pinned import KEPT, SKEW, Pinned
 from spark_integration.rescale_fill import Contents
 from spark_integration.rescale_places import GridPlaces, HashPlaces, Places, owner_of
@@ -81,7 +81,7 @@ def check_wanted(root: str, settings: Mapping[str, Any], shares: Mapping[str, in
 
 
 def new_places(
-    root: str,
+    state: StatePlace,
     settings: Mapping[str, Any],
     pinned: Pinned,
     original: Mapping[int, str],
@@ -90,7 +90,7 @@ def new_places(
 ) -> Places:
     """Where rows lie now, and where they are to lie. Cost, by several keys: the rows are counted,
     which reads an index of each stream."""
-    contents = Contents.of(root, original)
+    contents = Contents.of(state, original)
     check_rules(settings, contents)
     if SHARES not in pinned.adopted:
         return HashPlaces(pinned.buckets, buckets)
@@ -98,8 +98,8 @@ def new_places(
     counts = dict.fromkeys(same.before.graph.rows, 0)
     for place, bucket in enumerate(pinned.bucket_ids):
         if bucket in original:
-            directory = os.path.join(root, bucket_directory_name(bucket))
-            for owner, rows in _owned(directory, original[bucket], contents, same, place):
+            found = _owned(state.bucket(bucket), original[bucket], contents, same, place)
+            for owner, rows in found:
                 counts[owner] += rows
     graph = JoinGraph(rows=counts, classes=same.before.graph.classes)
     return GridPlaces(same.before, choose(graph, buckets, forced), same.columns)
@@ -123,12 +123,12 @@ def new_shares(settings: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str
 
 
 def _owned(
-    directory: str, pointer: str, contents: Contents, same: GridPlaces, place: int
+    bucket: str | DurableBucket, pointer: str, contents: Contents, same: GridPlaces, place: int
 ) -> Iterator[tuple[str, int]]:
     """Rows of each stream in a bucket that are no copies: some one index of it has them all."""
     indexes = {owner_of(s.name, same.before.graph.rows): s for s in contents.keyed}
     store = open_attempt(
-        directory,
+        bucket,
         contents.streams,
         pointer=pointer,
         batch_id=0,

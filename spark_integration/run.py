@@ -27,7 +27,7 @@ RETAINED_BATCHES: Final = "spark.sql.streaming.minBatchesToRetain"
 SPARK_DEFAULTS: Final = {PARTITIONS: 200, FLUSH_ROWS: 10_000, RETAINED_BATCHES: 100}
 
 #: What this process read of the micro-batch it is in.
-_adopted: dict[tuple[StatePlace, str, int, str, int], Pinned] = {}
+_adopted: dict[tuple[StatePlace, str, int, str, int, str | None], Pinned] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,10 @@ def current_run(plan: StatefulPlan) -> TaskRun:
             f"the state: {plan.operator}(..., state_dir=...)"
         )
     place = plan.storage.place(root)
-    pinned = _pinned(place, plan.wanted(), _setting(context, PARTITIONS), query, int(batch))
-    _check_version(pinned, context.getLocalProperty(VERSION_PROPERTY), int(batch))
+    version = context.getLocalProperty(VERSION_PROPERTY)
+    partitions = _setting(context, PARTITIONS)
+    pinned = _pinned(place, plan.wanted(), partitions, query, int(batch), version)
+    _check_version(pinned, version, int(batch))
     flush_rows = _setting(context, FLUSH_ROWS)
     if flush_rows <= 0:
         raise InvalidArgumentError(
@@ -106,11 +108,19 @@ def _check_version(pinned: Pinned, started_with: str | None, batch_id: int) -> N
         )
 
 
-def _pinned(place: StatePlace, wanted: Wanted, partitions: int, query: str, batch: int) -> Pinned:
-    """Read for each bucket where that is cheap, else once in a micro-batch."""
+def _pinned(
+    place: StatePlace,
+    wanted: Wanted,
+    partitions: int,
+    query: str,
+    batch: int,
+    started_with: str | None,
+) -> Pinned:
+    """Read for each bucket where that is cheap, else once in a micro-batch (and version of the
+    settings: a rescale that was undone gives the same micro-batch others)."""
     if place.local_directory is not None:
         return adopt_or_pin(place, wanted, partitions, query, is_new=batch == 0)
-    key = (place, wanted.to_json(), partitions, query, batch)
+    key = (place, wanted.to_json(), partitions, query, batch, started_with)
     if key not in _adopted:
         _adopted.clear()
         _adopted[key] = adopt_or_pin(place, wanted, partitions, query, is_new=batch == 0)

@@ -11,14 +11,16 @@ from pyarrow.fs import FileSelector, FileSystemHandler, LocalFileSystem, PyFileS
 
 class FlakyHandler(FileSystemHandler):
     """Operation number ``fail_at`` (from 0) fails, and so does a ``share`` of all, drawn by
-    ``seed``. A write that fails leaves the half that was sent; ``torn`` bytes of each written file
-    are lost without a word. ``calls`` names them all; the first three may change at any time."""
+    ``seed``; from ``dead_from`` on all fail, as for a machine that dies. A write that fails leaves
+    the half that was sent; ``torn`` bytes of each written file are lost without a word. ``calls``
+    names them all; the first four may change at any time."""
 
     def __init__(
         self,
         root: Path,
         *,
         fail_at: int = -1,
+        dead_from: int | None = None,
         share: float = 0,
         torn: int = 0,
         wait_seconds: float = 0,
@@ -30,6 +32,7 @@ class FlakyHandler(FileSystemHandler):
         self._root = root
         self._local = LocalFileSystem()
         self.fail_at = fail_at
+        self.dead_from = dead_from
         self.torn = torn
         self._wait_seconds = wait_seconds
 
@@ -39,7 +42,9 @@ class FlakyHandler(FileSystemHandler):
     def step(self, operation: str, path: str) -> None:
         time.sleep(self._wait_seconds)
         self.calls.append((operation, path))
-        if len(self.calls) - 1 == self.fail_at or self._random.random() < self.share:
+        number = len(self.calls) - 1
+        is_dead = self.dead_from is not None and number >= self.dead_from
+        if is_dead or number == self.fail_at or self._random.random() < self.share:
             raise OSError(errno.EIO, f"injected: {operation}", path)
 
     def get_type_name(self):
@@ -67,6 +72,10 @@ class FlakyHandler(FileSystemHandler):
         self.step("delete", path)
         self._local.delete_file(self._place(path))
 
+    def delete_dir(self, path):
+        self.step("delete_dir", path)
+        self._local.delete_dir(self._place(path))
+
     def open_input_stream(self, path):
         self.step("read", path)
         return pa.PythonFile(_ShortReads(self._place(path)), mode="r")
@@ -84,7 +93,7 @@ class FlakyHandler(FileSystemHandler):
     def _not_used(self, *_):
         raise NotImplementedError
 
-    delete_dir = delete_dir_contents = delete_root_dir_contents = _not_used
+    delete_dir_contents = delete_root_dir_contents = _not_used
     move = copy_file = open_append_stream = _not_used
 
 

@@ -245,10 +245,10 @@ def test_a_query_that_runs_notices(query: Query) -> None:
 
 
 def fill_one_bucket_only(
-    root: str, plan: Any, contents: Any, number: int, *others: Any
+    state: Any, plan: Any, contents: Any, number: int, *others: Any
 ) -> dict[str, Any]:
     if number == 0:
-        return fill(root, plan, contents, number, *others)
+        return fill(state, plan, contents, number, *others)
     raise InvalidArgumentError("keys of its own")
 
 
@@ -272,7 +272,7 @@ def test_what_cannot_be_rescaled_is_refused(
 
     refused("buckets=0: must be from 1 to 4096", checkpoint, 0)
     refused("no checkpoint location of a query", str(tmp_path), 3)
-    refused("s3://bucket/checkpoint is not a local path", "s3://bucket/checkpoint", 3)
+    refused("nowhere://x cannot be used", "nowhere://x/y", 3)
     refused("holds no query's state", checkpoint, 3, state_dir=str(tmp_path))
     refused("backend 'memory'; only that of 'lsm'", str(other.checkpoint), 3)
     refused("belongs to query", checkpoint, 3, state_dir=other.root)

@@ -25,6 +25,7 @@ from joins.routing.shares import JoinGraph, Shares, choose
 from joins.spec import JoinSpec
 from lsmstate.backends import open_attempt
 from lsmstate.options import Options
+from lsmstate.state_place import StatePlace
 from lsmstate.store import MultimapStore, StreamSchema
 from spark_integration.buckets import bucket_directory_name
 from spark_integration.rescale_fill import Contents, fill, misplaced
@@ -67,9 +68,10 @@ def rescaled(
         "original buckets": list(pointers),
         "original": {str(bucket): pointer for bucket, pointer in pointers.items()},
     }
-    contents = Contents.of(str(root), pointers)
+    place = StatePlace(str(root))
+    contents = Contents.of(place, pointers)
     places = grid or HashPlaces(len(pointers), buckets)
-    records = [fill(str(root), plan, contents, n, places, OPTIONS) for n in range(buckets)]
+    records = [fill(place, plan, contents, n, places, OPTIONS) for n in range(buckets)]
     assert misplaced(records, places) is None
     return {100 + number: record["pointer"] for number, record in enumerate(records)}
 
@@ -95,7 +97,7 @@ def test_rows_that_are_not_due_move_and_the_watermark_with_them(tmp_path: Path) 
             list(join.process("a", part(rows, bucket, 2)))
             join.advance(int((START + timedelta(minutes=minute)).timestamp() * 1_000_000))
             pointers[bucket] = store.commit()
-    assert [s for s in Contents.of(str(tmp_path), pointers).streams if s.expiry] == [
+    assert [s for s in Contents.of(StatePlace(str(tmp_path)), pointers).streams if s.expiry] == [
         s for s in streams if s.expiry
     ]
     found: Counter[tuple[int, int]] = Counter()

@@ -1,6 +1,7 @@
 """A query whose state lies in S3 while its checkpoint is local, from the first start to a restart
 on another machine."""
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -11,12 +12,14 @@ import pyarrow as pa
 import pytest
 from pyarrow.fs import FileSelector, S3FileSystem
 from s3_server import SECRET, s3_server, storage_options
+from typer.testing import CliRunner
 
 pytest.importorskip("pyspark")
 
 from pyspark.errors import StreamingQueryException
 from spark_streams import FileStream, assert_same_rows, committed, pieces, run_to_end
 
+from lsmstate.cli import app
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import multiway_join
 from spark_integration.storage import Storage, _from_hadoop
@@ -56,7 +59,7 @@ def more(streams: dict[str, FileStream]) -> None:
 
 def joined(spark: Any, streams: dict[str, FileStream], **options: Any) -> Any:
     read = {name: stream.read(spark, 2) for name, stream in streams.items()}
-    return multiway_join(read, on="a.a_k = b.b_k", memory="16m", buckets=3, **options)
+    return multiway_join(read, on="a.a_k = b.b_k", **{"memory": "16m", "buckets": 3, **options})
 
 
 def expected(streams: dict[str, FileStream]) -> str:
@@ -79,6 +82,40 @@ def test_state_in_s3_and_a_restart_without_its_copies(
     again = joined(spark, streams, **place, cache_dir=str(tmp_path / "another machine"))
     run_to_end(again, tmp_path / "checkpoint", tmp_path / "out")
     assert_same_rows(expected(streams), committed(tmp_path / "out"), 200)
+
+
+@pytest.mark.stress  # what may fail is in test_rescale_elsewhere.py
+def test_rescaled_in_s3_by_the_command_line(
+    spark: Any, tmp_path: Path, server: str, streams: dict[str, FileStream]
+) -> None:
+    place = {"state_dir": "s3://states/rescaled", "storage_options": storage_options(server)}
+    checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
+    run_to_end(joined(spark, streams, **place, cache_dir=str(tmp_path / "cache")), checkpoint, out)
+    said = [f"--storage-option={n}={value}" for n, value in storage_options(server).items()]
+    where = [str(checkpoint), "--state-dir", "s3://states/rescaled", *said, "--json"]
+
+    def rescaled(*arguments: str) -> Any:
+        done = CliRunner().invoke(app, ["rescale", *where, *arguments])
+        assert done.exit_code == 0, done.output
+        return json.loads(done.stdout.splitlines()[-1])
+
+    away = ["--cache-dir", str(tmp_path / "another machine")]
+    assert rescaled("--buckets", "5", *away) == {"before": 3, "buckets": 5, "rows": 120}
+    assert rescaled("--undo") == {"buckets": 3}
+    assert rescaled("--buckets", "2", *away) == {"before": 3, "buckets": 2, "rows": 120}
+    more(streams)
+    again = joined(spark, streams, **place, buckets=2, cache_dir=str(tmp_path / "third"))
+    run_to_end(again, checkpoint, out)
+    assert_same_rows(expected(streams), committed(out), 200)
+    assert rescaled("--drop-original")["freed_bytes"] > 0
+    names = [
+        info.base_name
+        for info in S3FileSystem(**storage_options(server)).get_file_info(
+            FileSelector("states/rescaled")
+        )
+    ]
+    assert len([name for name in names if name.startswith("bucket-")]) == 2
+    assert not [name for name in names if name.startswith("rescale-")]
 
 
 def test_what_hadoop_is_told_is_enough(

@@ -95,3 +95,23 @@ def test_a_file_system_of_fsspec(tmp_path):
     other = StatePlace("memory://lsmstate-test/q", cache_dir=str(tmp_path / "other"))
     with open_bucket(other, 0, pointer) as store:
         assert sum(piece.num_rows for piece in store.scan("s")) == 200
+
+
+@pytest.mark.parametrize("url", ["{home}/state", "memory://state-of-two-buckets"])
+def test_buckets_are_listed_and_removed(tmp_path, url):
+    place = StatePlace(url.format(home=tmp_path), cache_dir=str(tmp_path / "cache"))
+    assert place.buckets() == []
+    assert place.remove_bucket(7) == 0
+    for number in (7, 1_234_567):
+        with open_attempt(
+            place.bucket(number), [STREAM], batch_id=0, attempt_id="a", options=Options()
+        ) as store:
+            append(store, 0)
+            store.commit()
+    place.files.write("notes/file", [b"a file in another directory"])
+    assert place.buckets() == [7, 1_234_567]
+    size = sum(place.files.below("bucket-000007").sizes().values())
+    assert place.remove_bucket(7) == size > 0
+    assert place.buckets() == [1_234_567]
+    place.files.below("notes").remove_tree()
+    assert place.files.directories() == ["bucket-1234567"]

@@ -1,0 +1,249 @@
+"""Rescaled on another file system: nothing is lost, whichever request fails or is the last."""
+
+import itertools
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from flaky_filesystem import FlakyHandler, flaky
+
+pytest.importorskip("pyspark")
+
+from cython_ext.key_codec import KeyCodec
+from joins.routing.hash import bucket_of
+from lsmstate import retries, state_place
+from lsmstate.backends import open_attempt
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.options import Options
+from lsmstate.spark import drop_original, rescale, undo_rescale
+from lsmstate.state_place import StatePlace, open_bucket
+from lsmstate.store import StreamSchema
+from spark_integration import checkpoint
+from spark_integration.buckets import bucket_ids
+from spark_integration.pinned import Pinned, newest_settings
+from spark_integration.records import create_record_in
+
+KEY = pa.schema([("k", pa.int64())])
+STREAM = StreamSchema("a", KEY, pa.schema([("k", pa.int64()), ("n", pa.int64())]))
+ROWS = pa.record_batch({"k": [i % 40 for i in range(400)], "n": range(400)})
+URL = "flaky://queries/first"
+BEFORE, AFTER = 2, 3
+
+
+class Elsewhere:
+    """A stopped query: its checkpoint is local, its state on a flaky file system."""
+
+    def __init__(self, home: Path, handler: FlakyHandler) -> None:
+        self.handler = handler
+        self.root = home / "far" / "queries" / "first"
+        self.checkpoint = str(home / "checkpoint")
+        self._caches = (str(home / f"cache-{number}") for number in itertools.count())
+        for log in ("offsets", "commits"):
+            (home / "checkpoint" / log).mkdir(parents=True)
+            (home / "checkpoint" / log / "0").write_text("v1\n{}\n{}")
+        (home / "checkpoint" / "metadata").write_text(json.dumps({"id": "query"}))
+        self._create()
+        self.original = self.files("bucket-")
+
+    def _create(self) -> None:
+        place = self.place()
+        ids = bucket_ids(BEFORE, 4)
+        pointers = {}
+        for number, bucket in enumerate(ids):
+            mine = bucket_of(KeyCodec(KEY).encode(ROWS.select(["k"])), BEFORE) == number
+            rows = ROWS.filter(pa.array(mine))
+            with open_attempt(
+                place.bucket(bucket),
+                [STREAM],
+                batch_id=0,
+                attempt_id="test",
+                options=Options(memory_bytes=8 << 20),
+            ) as store:
+                store.append("a", rows, rows.select(["k"]))
+                pointers[str(bucket)] = store.commit()
+        settings = {
+            "buckets": BEFORE,
+            "partitions": 4,
+            "bucket_ids": list(ids),
+            "query_id": "query",
+            "backend": "lsm",
+            "condition": "a.k = b.k",
+        }
+        create_record_in(place, "query.json", settings | {"bucket_ids": [], "buckets": 1})
+        # No micro-batch has been since: what Spark keeps of the buckets does not count yet.
+        rescaled = {"first batch": 1, "pointers": pointers, "original": {}}
+        create_record_in(place, "query-0002.json", settings | {"rescaled": rescaled})
+
+    def place(self) -> StatePlace:
+        """As a machine without copies has it."""
+        return StatePlace(URL, cache_dir=next(self._caches))
+
+    def rescale(self, report: Callable[[str], None] = lambda _: None) -> int:
+        done = rescale(
+            self.checkpoint, AFTER, state_dir=URL, cache_dir=next(self._caches), report=report
+        )
+        assert done.buckets == AFTER
+        return done.rows
+
+    def files(self, prefix: str) -> dict[str, bytes]:
+        """All files below the directories, or with the names, that begin with it."""
+        return {
+            str(path.relative_to(self.root)): path.read_bytes()
+            for path in sorted(self.root.rglob("*"))
+            if path.is_file() and str(path.relative_to(self.root)).startswith(prefix)
+        }
+
+    def check(self, buckets: int) -> None:
+        """The state has so many buckets, which hold all rows once, each where it belongs, those of
+        a key in order; the original is as it was."""
+        place = self.place()
+        version, settings = newest_settings(place)
+        assert settings is not None
+        pinned = Pinned.of(settings, version)
+        assert pinned.buckets == buckets
+        found = []
+        for number, bucket in enumerate(pinned.bucket_ids):
+            with open_bucket(place, bucket, pinned.pointers[bucket]) as store:
+                rows = pa.Table.from_batches(store.scan("a"), STREAM.rows).combine_chunks()
+            keys = rows.select(["k"]).to_batches()[0]
+            assert (bucket_of(KeyCodec(KEY).encode(keys), buckets) == number).all()
+            by_key = rows.to_pylist()
+            for key in set(keys["k"].to_pylist()):
+                order = [row["n"] for row in by_key if row["k"] == key]
+                assert order == sorted(order)
+            found += by_key
+        assert sorted(row["n"] for row in found) == list(range(400))
+        assert self.original.items() <= self.files("bucket-").items(), "the original was touched"
+
+
+@pytest.fixture
+def elsewhere(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[], Elsewhere]]:
+    """Makes one after another, of which only the last is kept."""
+    monkeypatch.setattr(retries, "PAUSES", ())
+    home = memory_path / "home"
+
+    def made() -> Elsewhere:
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir()
+        filesystem, handler = flaky(home / "far")
+        for module in (state_place, checkpoint):
+            monkeypatch.setattr(
+                module, "resolve", lambda url, _: (filesystem, url.partition("://")[2])
+            )
+        return Elsewhere(home, handler)
+
+    yield made
+    shutil.rmtree(home, ignore_errors=True)
+
+
+def test_each_new_bucket_is_sent_once_and_each_old_file_fetched_once(
+    elsewhere: Callable[[], Elsewhere],
+) -> None:
+    query = elsewhere()
+    query.handler.calls.clear()
+    assert query.rescale() == 400
+    sent = [path for operation, path in query.handler.calls if operation == "close"]
+    assert len([path for path in sent if "/bucket-" in path and path.endswith(".sst")]) == AFTER
+    fetched = [p for operation, p in query.handler.calls if operation == "read" and "/commit-" in p]
+    assert len(fetched) == len(set(fetched)) == BEFORE
+    query.check(AFTER)
+    assert query.rescale() == 0
+    assert not query.files("rescale-")
+
+
+@pytest.mark.parametrize(
+    ("how", "step"),
+    [
+        ("fail_at", 3),
+        ("dead_from", 2),
+        pytest.param("fail_at", 1, marks=pytest.mark.stress),
+        pytest.param("dead_from", 1, marks=pytest.mark.stress),
+    ],
+)
+def test_whichever_request_fails_the_same_call_goes_on(
+    elsewhere: Callable[[], Elsewhere], how: str, step: int
+) -> None:
+    """One request alone, or it and all later ones, as when the machine dies: files stay torn."""
+    went_on = 0
+    for number in itertools.count(step=step):
+        query = elsewhere()
+        query.handler.calls.clear()
+        setattr(query.handler, how, number)
+        with suppress(OSError):
+            query.rescale()
+        made = len(query.handler.calls)
+        query.handler.fail_at, query.handler.dead_from = -1, None
+        assert query.original.items() <= query.files("bucket-").items()
+        went_on += query.rescale() < 400
+        query.check(AFTER)
+        assert not query.files("rescale-")
+        if made <= number:
+            break
+    assert number > 60, f"only {number} requests were made"
+    assert went_on > 20 / step, "no run went on where it was broken off"
+
+
+def test_undone_wherever_it_was_broken_off(elsewhere: Callable[[], Elsewhere]) -> None:
+    undone = 0
+    for number in itertools.count(1, step=6):
+        query = elsewhere()
+        settings = query.files("query")
+        query.handler.calls.clear()
+        query.handler.dead_from = number
+        with suppress(OSError):
+            query.rescale()
+        made = len(query.handler.calls)
+        query.handler.dead_from = None
+        if query.files("") != settings | query.original:
+            assert undo_rescale(query.checkpoint, state_dir=URL) == BEFORE
+            assert query.files("") == settings | query.original
+            undone += 1
+        query.check(BEFORE)
+        assert query.rescale() == 400
+        query.check(AFTER)
+        if made <= number:
+            break
+    assert undone > 8
+
+
+def test_the_checkpoint_may_be_elsewhere_too(elsewhere: Callable[[], Elsewhere]) -> None:
+    query = elsewhere()
+    shutil.move(query.checkpoint, query.root.parents[1] / "checkpoint")
+    query.checkpoint = "flaky://checkpoint"
+    assert query.rescale() == 400
+    query.check(AFTER)
+    assert undo_rescale(query.checkpoint, state_dir=URL) == BEFORE
+    query.check(BEFORE)
+
+
+def test_the_original_is_dropped_when_it_is_said(elsewhere: Callable[[], Elsewhere]) -> None:
+    query = elsewhere()
+    query.rescale()
+    freed = drop_original(query.checkpoint, state_dir=URL)
+    assert freed == sum(map(len, query.original.values()))
+    query.original = {}
+    query.check(AFTER)
+    with pytest.raises(InvalidArgumentError, match="the original was dropped"):
+        undo_rescale(query.checkpoint, state_dir=URL)
+
+
+def test_of_two_at_a_time_the_one_that_came_last_counts(
+    elsewhere: Callable[[], Elsewhere],
+) -> None:
+    query = elsewhere()
+    other: list[int] = []
+
+    def meanwhile(text: str) -> None:
+        if not other and text.startswith("bucket 1 of"):
+            other.append(query.rescale())
+
+    with pytest.raises(InvalidArgumentError, match="another rescale of flaky:queries/first has"):
+        query.rescale(meanwhile)
+    assert 0 < other[0] < 400, "it did not go on where the first one was"
+    query.check(AFTER)
