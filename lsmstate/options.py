@@ -65,7 +65,8 @@ class Options:
 
     max_runs: int = 8
     """At most this many sorted runs are left for a probe to visit; while they are being merged,
-    ``fanout`` more: a merge of the bottom run is spread over the appends that bring them."""
+    ``fanout`` more (under Spark up to ``max_runs`` more and one, where micro-batches are small): a
+    merge of the bottom run is spread over the appends that bring them."""
 
     file_bytes: int = 32 * MIB
     """A run is cut into key-range files of about this size."""
@@ -149,8 +150,9 @@ class Options:
 
     @property
     def most_runs(self) -> int:
-        """How many may stand while some of them are merged: as far as memory would carry a merge of
-        all of them, ``fanout`` more than are left otherwise."""
+        """How many may stand, as a memtable is flushed, while some of them are merged: as far as
+        memory would carry a merge of all of them, ``fanout`` more than are left otherwise. The
+        commits of attempts that flush none are bounded by ``2 * max_runs + 1``."""
         carried = self.memory_bytes // (4 * self.block_bytes)
         return max(self.max_runs, min(self.max_runs + self.fanout, carried))
 
