@@ -35,6 +35,7 @@ WHERE c.ck = o.ck AND o.ok = l.ok
 GROUP BY seg ORDER BY seg"""
 
 
+@pytest.mark.stress
 def test_one_operator_serves_all_groups_of_joins(
     spark: Any, files: dict[str, FileStream], tmp_path: Path
 ):
