@@ -41,8 +41,8 @@ _COUNTERS: Final = {
     "cache_hits": "Blocks found in the block cache.",
     "cache_misses": "Blocks read from disk.",
     "spilled_bytes": "Bytes of state written to disk.",
-    "checkpoint_bytes": "Of these, rows of the micro-batch.",
-    "merged_bytes": "Of these, bytes of older files written anew.",
+    "checkpoint_bytes": "Of the spilled bytes, rows of the micro-batch.",
+    "merged_bytes": "Of the spilled bytes, older files written anew.",
     "hand_overs": "Buckets that another process had served last.",
 }
 _SECONDS: Final = {

@@ -4,6 +4,7 @@ What a restart depends on is kept in such files. They carry their own checksum, 
 from settings, and a format version, so a newer release's file is told from damage.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -67,7 +68,7 @@ def create_record_in(
     place: StatePlace, name: str, content: dict[str, Any], *, sync: bool = False
 ) -> bool:
     """As create_record, in a place that may be on another file system, where a file that is closed
-    is there (``sync``). OSError.
+    is there (``sync``). OSError, also if less of it arrived.
 
     There it is a look and then a write, since file systems have nothing better in common: of two
     that begin within the same instant the later one's file stays, which both read from then on.
@@ -77,8 +78,16 @@ def create_record_in(
     path = f"{place.where}/{name}"
     if retried(partial(place.files.size, name), f"looking for {path}") is not None:
         return False
-    retried(partial(place.files.write, name, [_packed(content)]), f"writing {path}")
+    retried(partial(_send, place, name, _packed(content)), f"writing {path}")
     return True
+
+
+def _send(place: StatePlace, name: str, data: bytes) -> None:
+    place.files.write(name, [data])
+    arrived = place.files.size(name)
+    if arrived != len(data):
+        where = f"{place.where}/{name}"
+        raise OSError(errno.EIO, f"{arrived} of {len(data)} bytes arrived", where)
 
 
 def read_record_in(place: StatePlace, name: str) -> dict[str, Any] | None:

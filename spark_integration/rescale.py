@@ -14,7 +14,7 @@ State may lie wherever queries keep it. Elsewhere than on a local path buckets a
 through copies on this machine's disk, as commits do it, and sent when they are complete.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -99,10 +99,11 @@ def rescale(
     batch_id = _last_batch(state)
     work = state.work(before.version + 1)
     with work.owned():
+        _check_newest(state.place, before.version)
         plan = _begin(state, work, batch_id, buckets, shares, report)
-        rows = _fill(state, work, plan, options, report)
-        _switch(state, work, plan, batch_id)
-    work.end()
+        rows, records = _fill(state, work, plan, options, report)
+        _switch(state, work, plan, records)
+        work.end()
     return Rescaled(before.buckets, buckets, rows)
 
 
@@ -119,7 +120,7 @@ def undo_rescale(
     version = state.pinned.version
     work = state.work(version + 1)
     if work.exists():
-        _give_up(work)
+        _give_up(work, state.place, version)
         return state.pinned.buckets
     if version == 1:
         raise InvalidArgumentError(
@@ -139,7 +140,7 @@ def undo_rescale(
     state.withdraw(version)
     done = state.work(version)
     if done.exists():  # killed right after the switch: its records would be taken for a beginning
-        _give_up(done)
+        _give_up(done, state.place, version - 1)
     for bucket in state.pinned.bucket_ids:
         state.place.remove_bucket(bucket)
     return _State.of(checkpoint, state_dir, storage_options).pinned.buckets
@@ -310,14 +311,14 @@ def _fill(
     plan: Mapping[str, Any],
     options: Options,
     report: Callable[[str], None],
-) -> int:
-    """Write every new bucket that is not written yet; returns the rows of those."""
+) -> tuple[int, list[dict[str, Any]]]:
+    """Write every new bucket that is not written yet: the rows of those, and the records of all."""
     original = {int(bucket): pointer for bucket, pointer in plan["original"].items()}
     contents = Contents.of(state.place, original)
     check_rules(state.settings, contents)
     places = planned_places(state.settings, state.pinned, contents, plan)
     written = 0
-    records = []
+    records: list[dict[str, Any]] = []
     for number, target in enumerate(plan["bucket_ids"]):
         done = work.done(target)
         if done is None:
@@ -338,17 +339,19 @@ def _fill(
             f"{wrong}; the original is as it was: check it with lsmstate verify",
             state.place.where,
         )
-    return written
+    return written, records
 
 
-def _switch(state: _State, work: RescaleWork, plan: Mapping[str, Any], batch_id: int) -> None:
-    """Create the new settings, unless the query has gone on meanwhile."""
-    _check_unmoved(state, work, batch_id)
-    records = {id_: work.done(id_) for id_ in plan["bucket_ids"]}
+def _switch(
+    state: _State, work: RescaleWork, plan: Mapping[str, Any], records: Sequence[Mapping[str, Any]]
+) -> None:
+    """Create the new settings, unless the query has gone on meanwhile. A bucket without rows has
+    no pointer."""
+    batch_id = plan["batch"]
     pointers = {
         str(bucket): done["pointer"]
-        for bucket, done in records.items()
-        if done is not None and done["pointer"] is not None
+        for bucket, done in zip(plan["bucket_ids"], records, strict=True)
+        if done["pointer"] is not None
     }
     settings = {
         **state.settings,
@@ -362,11 +365,9 @@ def _switch(state: _State, work: RescaleWork, plan: Mapping[str, Any], batch_id:
         },
     }
     version = state.pinned.version + 1
+    _check_unmoved(state, work, batch_id)
     if not create_record_in(state.place, file_name(version), settings, sync=True):
-        raise InvalidArgumentError(
-            f"another rescale of {state.place.where} was done meanwhile; see what it made of it "
-            "(lsmstate state), and try again"
-        )
+        raise _done_meanwhile(state.place)
     try:
         # Spark notes a micro-batch before its first task: none has seen old and new settings.
         _check_unmoved(state, work, batch_id)
@@ -385,9 +386,24 @@ def _check_unmoved(state: _State, work: RescaleWork, batch_id: int) -> None:
         )
 
 
-def _give_up(work: RescaleWork) -> None:
+def _give_up(work: RescaleWork, place: StatePlace, version: int) -> None:
+    """Delete what was begun on top of that version of the settings."""
     with work.owned():
+        _check_newest(place, version)
         plan = work.plan()
         if plan is not None:
             work.give_up(plan)
-    work.end()
+        work.end()
+
+
+def _check_newest(place: StatePlace, version: int) -> None:
+    """Once the work is one's own: its buckets may be those of a rescale that ended just before."""
+    if newest_settings(place)[0] != version:
+        raise _done_meanwhile(place)
+
+
+def _done_meanwhile(place: StatePlace) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"another rescale of {place.where} was done meanwhile; see what it made of it (lsmstate "
+        "state), and try again"
+    )

@@ -12,7 +12,7 @@ before it records, deletes or switches anything more.
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -48,9 +48,10 @@ class RescaleWork:
         with self._claimed():
             try:
                 yield
-            except LsmStateError:
-                if self._is_owned() and self.plan() is None:
-                    self.end()
+            except BaseException:
+                with suppress(OSError, LsmStateError):
+                    if self._is_owned() and self.plan() is None:
+                        self.end()
                 raise
 
     @contextmanager
@@ -108,6 +109,7 @@ class RescaleWork:
         files, buckets = self._place.files, self._place.buckets()
         records = self._asked(files.below(self._name).sizes)
         for bucket in plan["bucket_ids"]:
+            self.check_owned()
             record = f"{bucket_directory_name(bucket)}.json"
             if record in records:
                 self._asked(partial(files.remove, self._path(record)))

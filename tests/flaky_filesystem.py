@@ -12,8 +12,8 @@ from pyarrow.fs import FileSelector, FileSystemHandler, LocalFileSystem, PyFileS
 class FlakyHandler(FileSystemHandler):
     """Operation number ``fail_at`` (from 0) fails, and so does a ``share`` of all, drawn by
     ``seed``; from ``dead_from`` on all fail, as for a machine that dies. A write that fails leaves
-    the half that was sent; ``torn`` bytes of each written file are lost without a word. ``calls``
-    names them all; the first four may change at any time."""
+    the half that was sent; ``torn`` bytes of each written file whose name ends with ``torn_name``
+    are lost without a word. ``calls`` names them all; the others may change at any time."""
 
     def __init__(
         self,
@@ -34,6 +34,7 @@ class FlakyHandler(FileSystemHandler):
         self.fail_at = fail_at
         self.dead_from = dead_from
         self.torn = torn
+        self.torn_name = ""
         self._wait_seconds = wait_seconds
 
     def _place(self, path: str) -> str:
@@ -88,7 +89,8 @@ class FlakyHandler(FileSystemHandler):
         self.step("open", path)
         if not Path(self._place(path)).parent.is_dir():
             raise FileNotFoundError(errno.ENOENT, "no such directory", path)
-        return pa.PythonFile(_Output(self, path, self._place(path), self.torn), mode="w")
+        torn = self.torn if path.endswith(self.torn_name) else 0
+        return pa.PythonFile(_Output(self, path, self._place(path), torn), mode="w")
 
     def _not_used(self, *_):
         raise NotImplementedError

@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from lsmstate.spark import drop_original, rescale, undo_rescale
 from lsmstate.state_place import StatePlace, open_bucket
 from lsmstate.store import StreamSchema
 from spark_integration import checkpoint
+from spark_integration import rescale as rescaling
 from spark_integration.buckets import bucket_ids
 from spark_integration.pinned import Pinned, newest_settings
 from spark_integration.records import create_record_in
@@ -246,4 +248,59 @@ def test_of_two_at_a_time_the_one_that_came_last_counts(
     with pytest.raises(InvalidArgumentError, match="another rescale of flaky:queries/first has"):
         query.rescale(meanwhile)
     assert 0 < other[0] < 400, "it did not go on where the first one was"
+    query.check(AFTER)
+
+
+@pytest.mark.parametrize("name", ["plan.json", "bucket-000004.json", "query-0003.json"])
+def test_a_small_file_that_arrives_short_is_an_error(
+    elsewhere: Callable[[], Elsewhere], name: str
+) -> None:
+    """A bucket whose record is lost must not be taken for one without rows."""
+    query = elsewhere()
+    query.handler.torn, query.handler.torn_name = 5, name
+    with pytest.raises(OSError, match="bytes arrived"):
+        query.rescale()
+    query.handler.torn = 0
+    query.rescale()
+    query.check(AFTER)
+    assert not query.files("rescale-")
+
+
+def test_a_record_that_is_damaged_later_is_no_empty_bucket(
+    elsewhere: Callable[[], Elsewhere],
+) -> None:
+    query = elsewhere()
+
+    def damage(text: str) -> None:
+        if text.startswith("bucket 3 of"):
+            (record,) = query.root.glob("rescale-*/bucket-000004.json")
+            record.write_bytes(record.read_bytes()[:-5])
+
+    assert query.rescale(damage) == 400
+    query.check(AFTER)
+
+
+@pytest.mark.parametrize("undoes", [False, True], ids=["rescale", "undo"])
+def test_one_that_ended_in_between_is_noticed(
+    elsewhere: Callable[[], Elsewhere], monkeypatch: pytest.MonkeyPatch, undoes: bool
+) -> None:
+    """Buckets of a rescale that is done are not taken for those of one that was broken off."""
+    query = elsewhere()
+    if undoes:
+        with suppress(OSError):
+            query.handler.dead_from = len(query.handler.calls) + 60
+            query.rescale()
+        query.handler.dead_from = None
+        assert query.files("rescale-")
+    owned = rescaling.RescaleWork.owned
+
+    def after_another(work: rescaling.RescaleWork) -> object:
+        monkeypatch.setattr(rescaling.RescaleWork, "owned", owned)
+        query.rescale()
+        return owned(work)
+
+    monkeypatch.setattr(rescaling.RescaleWork, "owned", after_another)
+    late = partial(undo_rescale, query.checkpoint, state_dir=URL) if undoes else query.rescale
+    with pytest.raises(InvalidArgumentError, match="was done meanwhile"):
+        late()
     query.check(AFTER)
