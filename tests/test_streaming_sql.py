@@ -231,9 +231,8 @@ def minutes(*at: int) -> pa.Array:
     return pa.array([m * 60_000_000 for m in at], pa.timestamp("us", "UTC"))
 
 
-@pytest.mark.parametrize(
-    "sql", [WINDOWS, pytest.param(WINDOWS_OF_UNION, marks=pytest.mark.stress)], ids=["one", "union"]
-)
+@pytest.mark.stress
+@pytest.mark.parametrize("sql", [WINDOWS, WINDOWS_OF_UNION], ids=["one", "union"])
 def test_windows_in_append_mode_through_a_pause_of_the_join(spark: Any, tmp_path: Path, sql: str):
     """The watermark reaches the window above, also while the join gives nothing: as in Spark."""
     clicks = FileStream(tmp_path / "clicks", "k INT, at TIMESTAMP").add(
