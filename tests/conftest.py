@@ -56,6 +56,16 @@ def few_partitions(spark: Any) -> Iterator[None]:
     spark.conf.unset("spark.sql.shuffle.partitions")
 
 
+@pytest.fixture(scope="module")
+def view_files(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """The streams of ``sql_views``, by the names under which Spark's SQL knows them."""
+    from sql_views import make_files, views  # needs PySpark, which not every test has
+
+    found = make_files(tmp_path_factory.mktemp("views"))
+    with views(spark, found):
+        yield found
+
+
 @pytest.fixture
 def memory_path(tmp_path: Path) -> Iterator[Path]:
     """A directory in memory where there is one: for hundreds of syncs, none of which has to be

@@ -15,7 +15,7 @@ from spark_integration.catalyst import analyzed_plan
 from spark_integration.query import operators_in
 
 
-def view_files(home: Path) -> dict[str, FileStream]:
+def make_files(home: Path) -> dict[str, FileStream]:
     """Customers, orders, lines in three files each, and a small table; some keys are null."""
     rng = random.Random(11)
 

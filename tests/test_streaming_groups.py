@@ -1,7 +1,6 @@
 """One operator for several groups of joins: of a query and its subqueries, and of a UNION ALL."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +9,11 @@ import pytest
 pytest.importorskip("pyspark")
 
 from spark_streams import FileStream
-from sql_views import assert_appends, so_far, view_files, views
+from sql_views import assert_appends, so_far
 
 from lsmstate.spark import streaming_sql
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions", "files")]
-
-
-@pytest.fixture(scope="module")
-def files(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, FileStream]]:
-    found = view_files(tmp_path_factory.mktemp("views"))
-    with views(spark, found):
-        yield found
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions", "view_files")]
 
 
 GROUPS = """
@@ -37,7 +29,7 @@ GROUP BY seg ORDER BY seg"""
 
 @pytest.mark.stress
 def test_one_operator_serves_all_groups_of_joins(
-    spark: Any, files: dict[str, FileStream], tmp_path: Path
+    spark: Any, view_files: dict[str, FileStream], tmp_path: Path
 ):
     """Of the query and of its subqueries, by several keys and by one; over a restart."""
     answers: dict[int, list[tuple[Any, ...]]] = {}
@@ -62,7 +54,7 @@ def test_one_operator_serves_all_groups_of_joins(
     answers[-1] = []
     start().awaitTermination()
     for number in range(3):
-        assert answers[number] == so_far(files, number + 1, GROUPS)
+        assert answers[number] == so_far(view_files, number + 1, GROUPS)
     assert sum(row[1] for row in answers[2]) > 20
 
 
@@ -88,14 +80,14 @@ UNION_IN_DUCKDB = (
 
 
 def test_one_operator_serves_the_groups_of_a_union(
-    spark: Any, files: dict[str, FileStream], tmp_path: Path
+    spark: Any, view_files: dict[str, FileStream], tmp_path: Path
 ):
     """What one branch computes fails for rows of another, whose columns are null there."""
     query = streaming_sql(spark, UNION, strict=True, buckets=2)
     assert query.schema == spark.sql(UNION).schema
     explained = query.explain_multiway()
     assert all(f"join {number}:" in explained for number in (1, 2, 3))
-    assert_appends(query, UNION_IN_DUCKDB, files, tmp_path)
+    assert_appends(query, UNION_IN_DUCKDB, view_files, tmp_path)
 
 
 def test_groups_that_one_operator_does_not_serve_say_why(spark: Any):
@@ -118,7 +110,7 @@ def test_groups_that_one_operator_does_not_serve_say_why(spark: Any):
 
 @pytest.mark.stress
 def test_a_union_of_joins_and_other_streams(
-    spark: Any, files: dict[str, FileStream], tmp_path: Path
+    spark: Any, view_files: dict[str, FileStream], tmp_path: Path
 ):
     """SQL nests unions to the left: the first join stands beside the stream, the second above."""
     sql = """SELECT seg AS what, nk AS v FROM cust
@@ -127,7 +119,7 @@ def test_a_union_of_joins_and_other_streams(
         UNION ALL SELECT note, price FROM line l JOIN ord o ON l.ok = o.ok"""
     query = streaming_sql(spark, sql, strict=True, buckets=2)
     assert query.schema == spark.sql(sql).schema
-    assert_appends(query, sql, files, tmp_path)
+    assert_appends(query, sql, view_files, tmp_path)
 
 
 def test_columns_of_a_union_keep_their_comments(spark: Any):

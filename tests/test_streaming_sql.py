@@ -2,7 +2,6 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +20,12 @@ from sql_views import (
     run,
     signature_of,
     so_far,
-    view_files,
-    views,
 )
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import streaming_sql, to_multiway
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions", "files")]
-
-
-@pytest.fixture(scope="module")
-def files(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, FileStream]]:
-    found = view_files(tmp_path_factory.mktemp("views"))
-    with views(spark, found):
-        yield found
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions", "view_files")]
 
 
 AROUND = """
@@ -48,14 +38,14 @@ JOIN ord o2 ON o2.ok = l.ok
 WHERE l.qty + c.nk < 9 AND (seg = 's1' OR o.twice > 30)"""
 
 
-def test_everything_around_the_joins(spark: Any, files: dict[str, FileStream], tmp_path: Path):
+def test_everything_around_the_joins(spark: Any, view_files: dict[str, FileStream], tmp_path: Path):
     """CTE, view, filters, projections, expressions as keys, a self-join and a static table."""
     query = streaming_sql(spark, AROUND, buckets=4, memory="8m")
     assert query.is_converted
     assert query.note == ""
     assert query.schema == spark.sql(AROUND).schema
     assert "MultiJoin 1 of 4 inputs" in query.explain_multiway()
-    assert_appends(query, AROUND, files, tmp_path)
+    assert_appends(query, AROUND, view_files, tmp_path)
 
 
 TOP = """
@@ -65,7 +55,7 @@ GROUP BY seg HAVING count(*) > 1 ORDER BY total DESC LIMIT 2"""
 
 
 def test_aggregate_sort_and_limit_in_complete_mode(
-    spark: Any, files: dict[str, FileStream], tmp_path: Path
+    spark: Any, view_files: dict[str, FileStream], tmp_path: Path
 ):
     """Spark itself runs no join of streams in complete mode. Only what is read is kept."""
     query = streaming_sql(spark, TOP, buckets=4, rows={"line": 2})
@@ -75,26 +65,28 @@ def test_aggregate_sort_and_limit_in_complete_mode(
         "line(qty, key_2 = Cast[long](ok@0))",
     ]
     batches = run(query, tmp_path, "complete")
-    assert batches[-1] == in_duckdb(files, TOP)
+    assert batches[-1] == in_duckdb(view_files, TOP)
     assert len(batches[-1]) == 2
 
 
-def test_aggregate_in_update_mode(spark: Any, files: dict[str, FileStream], tmp_path: Path):
+def test_aggregate_in_update_mode(spark: Any, view_files: dict[str, FileStream], tmp_path: Path):
     """The newest row of each group is the answer; a CTE used twice is one operator."""
     sql = """WITH o AS (SELECT ok, ck, price FROM ord WHERE price > 5)
         SELECT a.ok, count(*) AS n, max(b.price) AS most
         FROM o a JOIN line l ON l.ok = a.ok JOIN o b ON b.ok = a.ok GROUP BY a.ok"""
     query = streaming_sql(spark, sql, strict=True, buckets=4)
     newest = {row[0]: row for batch in run(query, tmp_path, "update") for row in batch}
-    assert sorted(newest.values()) == sorted(in_duckdb(files, sql))
+    assert sorted(newest.values()) == sorted(in_duckdb(view_files, sql))
 
 
-def test_update_mode_without_an_aggregate(spark: Any, files: dict[str, FileStream], tmp_path: Path):
+def test_update_mode_without_an_aggregate(
+    spark: Any, view_files: dict[str, FileStream], tmp_path: Path
+):
     """Spark streams such joins in update mode, and the operator does not: append is the same."""
     sql = "SELECT l.ok, price, qty FROM ord o JOIN line l ON o.ok = l.ok"
     query = streaming_sql(spark, sql, strict=True, buckets=2)
     found = Counter(rows_of(run(query, tmp_path, "update")))
-    assert found == Counter(in_duckdb(files, sql))
+    assert found == Counter(in_duckdb(view_files, sql))
     assert len(found) > 20
 
 
@@ -135,7 +127,9 @@ def test_a_watermark_that_is_declared_again_is_sparks(spark: Any, tmp_path: Path
     assert "a watermark is declared again above the joins" in query.note
 
 
-def test_dataframe_with_drop_duplicates(spark: Any, files: dict[str, FileStream], tmp_path: Path):
+def test_dataframe_with_drop_duplicates(
+    spark: Any, view_files: dict[str, FileStream], tmp_path: Path
+):
     cust, ord_, line = (spark.table(name) for name in ("cust", "ord", "line"))
     df = (
         cust.where("nk > 0")
@@ -149,11 +143,11 @@ def test_dataframe_with_drop_duplicates(spark: Any, files: dict[str, FileStream]
     assert query.schema == df.schema
     sql = """SELECT DISTINCT l.ok, seg FROM cust c JOIN ord o ON c.ck = o.ck
         JOIN line l ON o.ok = l.ok WHERE nk > 0"""
-    assert_appends(query, sql, files, tmp_path)
+    assert_appends(query, sql, view_files, tmp_path)
 
 
 def test_a_checkpoint_of_another_join_is_refused(
-    spark: Any, files: dict[str, FileStream], tmp_path: Path
+    spark: Any, view_files: dict[str, FileStream], tmp_path: Path
 ):
     def query(key: str, columns: str = "seg, price, note") -> Any:
         sql = f"SELECT {columns} FROM cust, ord, line WHERE cust.ck = ord.ck AND {key} = line.ok"
@@ -205,7 +199,9 @@ def test_what_is_left_to_spark(spark: Any, caplog: pytest.LogCaptureFixture, tmp
     assert log.name not in {record.name for record in caplog.records}, "a stack trace was shown"
 
 
-def test_columns_that_would_have_one_name(spark: Any, files: dict[str, FileStream], tmp_path: Path):
+def test_columns_that_would_have_one_name(
+    spark: Any, view_files: dict[str, FileStream], tmp_path: Path
+):
     """Ids and what refers to them, as they are often named: o.id and c.id beside o.c_id."""
     sql = """SELECT c.name, o.id, l.qty
         FROM (SELECT ck AS id, seg AS name FROM cust) c
@@ -213,7 +209,7 @@ def test_columns_that_would_have_one_name(spark: Any, files: dict[str, FileStrea
         JOIN (SELECT ok AS o_id, qty FROM line) l ON l.o_id = o.id"""
     query = streaming_sql(spark, sql, strict=True, buckets=2)
     assert query.is_converted
-    assert_appends(query, sql, files, tmp_path)
+    assert_appends(query, sql, view_files, tmp_path)
 
 
 WINDOWS = """
@@ -264,7 +260,7 @@ GROUP BY c.ck ORDER BY c.ck"""
 
 
 def test_staged_answers_after_every_micro_batch(
-    spark: Any, files: dict[str, FileStream], tmp_path: Path
+    spark: Any, view_files: dict[str, FileStream], tmp_path: Path
 ):
     """Also when a micro-batch fails after its answer, and is repeated."""
     answers: dict[int, list[tuple[Any, ...]]] = {}
@@ -287,7 +283,7 @@ def test_staged_answers_after_every_micro_batch(
     start().awaitTermination()
     assert failed == [1]
     for number in range(3):
-        assert answers[number] == so_far(files, number + 1, LARGE)
+        assert answers[number] == so_far(view_files, number + 1, LARGE)
     assert len(answers[2]) > 5
     for changed in ("c.ck = o.ck + 1", "c.ck = o.ck AND c.ck < 40"):
         other = streaming_sql(spark, LARGE.replace("c.ck = o.ck", changed), buckets=2)
