@@ -1,18 +1,20 @@
 """The UMJoin paper's figures 5 to 7 on this machine: UMJoin, MultiStream, and the best join tree.
 
-    make figures                                       # all, at scale 1
-    python bench/figures.py --scale 0.1 --only 6       # one figure, quickly
+    make figures                                                # all, at scale 1
+    python bench/figures.py --scale 0.1 --only 6 --rounds 1     # one figure, quickly
 
-Every point is a run of ``operator_run.py`` in a fresh process. CPU seconds of all its threads are
-drawn, since they suffer less than wall time from what else the machine does; wall time stands in
-the tables, which are printed as Markdown. A run that is on file (``runs.jsonl`` beside the images)
-is not made again; delete the file to measure anew.
+Every point is the median of several runs of ``operator_run.py``, each in a fresh process; what is
+compared takes turns. CPU seconds of all its threads are drawn, since they suffer less than wall
+time from what else the machine does; wall time stands in the tables, which are printed as Markdown.
+A run that is on file (``runs.jsonl`` beside the images) is not made again; delete the file to
+measure anew.
 """
 
 import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,33 +45,48 @@ SCREENING_CAP = 8
 FINALISTS = 2
 
 Run = dict[str, Any]
+Arguments = Sequence[str]
 
 
 class Runs:
     """The runs on file, and those that are still to be made."""
 
-    def __init__(self, file: Path, scale: float) -> None:
+    def __init__(self, file: Path, scale: float, rounds: int) -> None:
         self._file = file
-        self.scale = scale
+        self.scale, self.rounds = scale, rounds
         lines = file.read_text().splitlines() if file.exists() else []
-        self._known: dict[str, Run] = {}
-        for line in lines:
-            run = json.loads(line)
-            self._known[run["command"]] = run
+        runs = [json.loads(line) for line in lines]
+        self._known: dict[tuple[str, int], Run] = {(r["command"], r["round"]): r for r in runs}
 
-    def get(self, *arguments: str, scale: float | None = None) -> Run:
-        """The last line of a run, with what it said on the way under ``progress``."""
-        command = " ".join([*arguments, "--scale", f"{scale or self.scale:g}"])
-        if command not in self._known:
+    def get(self, *arguments: str) -> Run:
+        """The median run of one command."""
+        return self.compared([arguments])[0]
+
+    def compared(
+        self, commands: Sequence[Arguments], scale: float | None = None, rounds: int | None = None
+    ) -> list[Run]:
+        """Of each command the run with the median of CPU seconds: its last line, with what it
+        said on the way under ``progress``. The commands take turns."""
+        at = ["--scale", f"{scale or self.scale:g}"]
+        made = [
+            [self._run([*arguments, *at], number) for arguments in commands]
+            for number in range(rounds or self.rounds)
+        ]
+        each = (sorted(runs, key=_cpu_seconds) for runs in zip(*made, strict=True))
+        return [runs[(len(runs) - 1) // 2] for runs in each]
+
+    def _run(self, arguments: Arguments, number: int) -> Run:
+        command = " ".join(arguments)
+        if (command, number) not in self._known:
             print(command, file=sys.stderr, flush=True)
-            run = self._made(command, [*arguments, "--scale", f"{scale or self.scale:g}"])
+            run = {**self._made(command, arguments), "round": number}
             with self._file.open("a") as file:
                 file.write(json.dumps(run) + "\n")
-            self._known[command] = run
-        return self._known[command]
+            self._known[command, number] = run
+        return self._known[command, number]
 
     @staticmethod
-    def _made(command: str, arguments: list[str]) -> Run:
+    def _made(command: str, arguments: Arguments) -> Run:
         done = subprocess.run(
             [sys.executable, str(HERE / "operator_run.py"), *arguments],
             capture_output=True,
@@ -88,6 +105,10 @@ class Runs:
         return {"command": command, **ended, "progress": steps[::every] + steps[-1:]}
 
 
+def _cpu_seconds(run: Run) -> float:
+    return float(run["cpu_seconds"])
+
+
 def orders_of_trees() -> list[str]:
     spec = JoinSpec.create(schemas(0.1), CONDITION)
     assert list(spec.streams) == list(ALIASES)
@@ -98,22 +119,20 @@ def best_tree(runs: Runs) -> str:
     """The order whose run takes the least CPU."""
     small = min(SCREENING_SCALE, runs.scale)
     cap = f"{SCREENING_CAP}m"
-    tried = {
-        order: runs.get("tree", "--order", order, "--cap", cap, scale=small)
-        for order in orders_of_trees()
-    }
-    ranked = sorted(tried, key=lambda order: tried[order]["cpu_seconds"])
+    orders = orders_of_trees()
+    commands = [("tree", "--order", order, "--cap", cap) for order in orders]
+    tried = dict(zip(orders, runs.compared(commands, scale=small, rounds=1), strict=True))
+    ranked = sorted(orders, key=lambda order: _cpu_seconds(tried[order]))
     print(f"\n### All {len(ranked)} trees at scale {small:g}, cap {cap}\n")
     print("| order | CPU s | intermediate rows | intermediate MB |\n|---|---|---|---|")
     for order in ranked:
         run = tried[order]
         row = f"{run['cpu_seconds']:.2f} | {run['intermediate_rows']:,}"
         print(f"| `{order}` | {row} | {run['intermediate_bytes'] / 1e6:.1f} |")
-    finals = {
-        order: runs.get("tree", "--order", order, "--cap", f"{TREE_CAP}m")
-        for order in ranked[:FINALISTS]
-    }
-    return min(finals, key=lambda order: finals[order]["cpu_seconds"])
+    finalists = ranked[:FINALISTS]
+    commands = [("tree", "--order", order, "--cap", f"{TREE_CAP}m") for order in finalists]
+    finals = dict(zip(finalists, runs.compared(commands), strict=True))
+    return min(finalists, key=lambda order: _cpu_seconds(finals[order]))
 
 
 def figure_5(runs: Runs, out: Path) -> None:
@@ -129,8 +148,9 @@ def figure_5(runs: Runs, out: Path) -> None:
             raise SystemExit(
                 f"figure 5 needs a larger scale: {share} of {need} bytes is too little"
             )
-        for algorithm, label in (("umjoin", "UMJoin"), ("multistream", "MultiStream")):
-            run = runs.get(algorithm, "--cap", str(cap), "--limit")
+        operators = {"umjoin": "UMJoin", "multistream": "MultiStream"}
+        commands = [(algorithm, "--cap", str(cap), "--limit") for algorithm in operators]
+        for label, run in zip(operators.values(), runs.compared(commands), strict=True):
             steps = run["progress"]
             x = [step["cpu_seconds"] for step in steps]
             (line,) = axis.plot(x, [step["rows_out"] / 1e6 for step in steps], label=label)
@@ -166,8 +186,10 @@ def figure_5d(runs: Runs, out: Path, tree: str) -> None:
 
 def figure_6(runs: Runs, out: Path, tree: str) -> None:
     """Run time against the cap, UMJoin and the best tree."""
-    ours = [runs.get("umjoin", "--cap", f"{cap}m") for cap in CAPS]
-    trees = [runs.get("tree", "--order", tree, "--cap", f"{cap}m") for cap in CAPS]
+    operators = (("umjoin",), ("tree", "--order", tree))
+    commands = [(*operator, "--cap", f"{cap}m") for cap in CAPS for operator in operators]
+    found = runs.compared(commands)
+    ours, trees = found[::2], found[1::2]
     figure, axis = plt.subplots(figsize=(5.5, 4))
     axis.plot(CAPS, [run["cpu_seconds"] for run in ours], "o-", label="UMJoin")
     axis.plot(CAPS, [run["cpu_seconds"] for run in trees], "s-", label="best tree")
@@ -208,24 +230,24 @@ def figure_7(runs: Runs, out: Path) -> None:
         "memtable, MB (block cache 16 MB)": [(16, memtable) for memtable in MEMTABLES],
     }
     for axis, (label, pairs) in zip(axes, sweeps.items(), strict=True):
-        found = [_with_cache(runs, *pair) for pair in pairs]
+        found = runs.compared([_with_cache(*pair) for pair in pairs])
         varied = CACHES if "(memtable" in label else MEMTABLES
         axis.plot(varied, [run["cpu_seconds"] for run in found], "o-")
         axis.set_xscale("log", base=2)
         axis.set_xticks(varied, [str(value) for value in varied])
-        axis.set_ylim(bottom=0)
         axis.set_xlabel(label)
         for (cache, memtable), run in zip(pairs, found, strict=True):
             print(f"| {cache} | {memtable} | {run['cpu_seconds']:.1f} | {run['seconds']:.1f} |")
+    axes[0].set_ylim(bottom=0)  # of both: only now are all points drawn
     axes[0].set_ylabel("CPU seconds")
     _save(figure, out / "figure-7.png")
 
 
-def _with_cache(runs: Runs, cache: int, memtable: int) -> Run:
-    """The cap that leaves so much room for blocks: memtables take half as much again while one is
-    flushed, and 4 MB go to what every store holds."""
+def _with_cache(cache: int, memtable: int) -> Arguments:
+    """A run under the cap that leaves so much room for blocks: memtables take half as much again
+    while one is flushed, and 4 MB go to what every store holds."""
     cap = cache + memtable + memtable // 2 + 4
-    return runs.get("umjoin", "--cap", f"{cap}m", "--memtable", f"{memtable}m")
+    return ("umjoin", "--cap", f"{cap}m", "--memtable", f"{memtable}m")
 
 
 def _save(figure: Any, path: Path) -> None:
@@ -239,9 +261,12 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--out", type=Path, default=HERE / "figures")
     parser.add_argument("--only", choices=("5", "6", "7"))
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="runs for a point, of which the median"
+    )
     arguments = parser.parse_args()
     arguments.out.mkdir(exist_ok=True)
-    runs = Runs(arguments.out / "runs.jsonl", arguments.scale)
+    runs = Runs(arguments.out / "runs.jsonl", arguments.scale, arguments.rounds)
     if arguments.only in (None, "6"):
         tree = best_tree(runs)
         figure_6(runs, arguments.out, tree)
