@@ -6,13 +6,13 @@
 Four streams of CSV files (PyFlink comes without Parquet), RocksDB state, two slots in one JVM,
 results into Flink's ``blackhole``. CPU seconds are those of the JVM, start-up and reading CSV
 included; the side ``read`` only reads, so that both can be taken off. The number of results is
-checked once, with ``--count``. Flink reads all files in one go: there are no micro-batches.
+checked once, with ``--count``. Flink reads all files in one go: there are no micro-batches. A run
+that takes longer than ``--most`` seconds is stopped, and the table says so.
 """
 
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -130,17 +130,20 @@ def _sink(environment: Any, name: str, columns: list[tuple[str, str]]) -> None:
     environment.execute_sql(f"CREATE TABLE {name} ({declared}) WITH ('connector' = 'blackhole')")
 
 
-def run_apart(python: str, side: str, managed: str, home: Path, count: bool) -> dict[str, Any]:
-    """The same in a process of the other environment."""
+def run_apart(
+    python: str, side: str, managed: str, home: Path, count: bool, most: float
+) -> dict[str, Any] | None:
+    """The same in a process of the other environment; None where it has not ended in time."""
+    from run_process import ended_in_time  # needs what Flink's environment has not
+
     command = [python, __file__, "--side", side, "--managed", managed, "--home", str(home)]
-    done = subprocess.run(
-        [*command, *(["--count"] if count else [])], capture_output=True, text=True
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"{side} failed: {done.stderr[-3000:]}")
-    if side == "multijoin" and not count and "MultiJoin" not in done.stderr:
-        raise RuntimeError(f"Flink planned no MultiJoin: {done.stderr[-3000:]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    ended = ended_in_time([*command, *(["--count"] if count else [])], most)
+    if ended is None:
+        return None
+    said, errors = ended
+    if side == "multijoin" and not count and "MultiJoin" not in errors:
+        raise RuntimeError(f"Flink planned no MultiJoin: {errors[-3000:]}")
+    found: dict[str, Any] = json.loads(said.splitlines()[-1])
     return found
 
 
@@ -150,6 +153,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--sides", default=",".join(SIDES))
     parser.add_argument("--managed", default="64m,128m,256m", help="Flink's managed memory")
+    parser.add_argument("--most", type=float, default=300, help="seconds that a run may take")
     parser.add_argument("--count", action="store_true", help="count the results instead")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--home", type=Path, help=argparse.SUPPRESS)
@@ -166,7 +170,10 @@ def main() -> None:
             print("| side | managed memory | CPU s | wall s | JVM MB |\n|---|---|---|---|---|")
         for side in asked.sides.split(","):
             for managed in asked.managed.split(",")[: 1 if side == "read" else None]:
-                run = run_apart(asked.flink, side, managed, home, asked.count)
+                run = run_apart(asked.flink, side, managed, home, asked.count, asked.most)
+                if run is None:
+                    print(f"| {side} | {managed} | not ended in {asked.most:g} s | | |", flush=True)
+                    continue
                 if asked.count:
                     print(f"{side}, {managed}: {run['rows_out']:,} rows", flush=True)
                     continue

@@ -15,7 +15,6 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,9 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
 from compare_dedup import ROCKSDB, TreeMeter
 from measures import disk_bytes
+from run_process import ended_in_time
 
 ROOT = Path(__file__).parent.parent
 BATCHES = 10
@@ -160,26 +159,13 @@ def run_apart(side: str, scale: float, most: float) -> dict[str, float] | None:
     path = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path}
     try:
-        with subprocess.Popen(
-            [*command, "--home", str(home)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
-            try:
-                said, errors = process.communicate(timeout=most)
-            except subprocess.TimeoutExpired:
-                # The JVM and its workers too: they are in sessions of their own.
-                for started in [*psutil.Process(process.pid).children(recursive=True), process]:
-                    started.kill()
-                return None
-        if process.returncode != 0:
-            raise RuntimeError(f"{side} failed: {errors[-3000:]}")
-        figures: dict[str, float] = json.loads(said.splitlines()[-1])
+        ended = ended_in_time([*command, "--home", str(home)], most, environment)
+        if ended is None:
+            return None
+        figures: dict[str, float] = json.loads(ended[0].splitlines()[-1])
         return figures
     finally:
-        shutil.rmtree(home, ignore_errors=True)
+        shutil.rmtree(home, ignore_errors=True)  # one that was stopped may still be writing
 
 
 def show(found: dict[str, list[dict[str, float]]], most: float) -> None:
