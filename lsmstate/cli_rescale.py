@@ -1,7 +1,7 @@
 """The command that changes a query's number of buckets: rescale."""
 
 import json as json_text
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -11,9 +11,13 @@ from lsmstate.state_place import DEFAULT_CACHE
 
 app = typer.Typer()
 
+#: Options that say how new buckets are written.
+_OF_BUCKETS: Final = ("shares", "memory", "cache_dir", "cache")
+
 
 @app.command("rescale")
 def rescale_state(
+    context: typer.Context,
     checkpoint: Annotated[str, typer.Argument(help="The stopped query's checkpoint location.")],
     buckets: Annotated[int | None, typer.Option(help="The new number of buckets.")] = None,
     undo: Annotated[
@@ -44,6 +48,8 @@ def rescale_state(
     """
     if [buckets is not None, undo, drop_original].count(True) != 1:
         raise InvalidArgumentError("say one of --buckets N, --undo and --drop-original")
+    if buckets is None:
+        _check_only_with_buckets(context, "--undo" if undo else "--drop-original")
     options = storage_options(storage_option)
     where: dict[str, Any] = {"state_dir": state_dir, "storage_options": options}
     try:
@@ -74,6 +80,17 @@ def rescale_state(
         found = {"before": done.buckets_before, "buckets": done.buckets, "rows": done.rows}
         words = f"{done.buckets_before} -> {done.buckets} buckets, {done.rows:,} rows written"
     typer.echo(json_text.dumps(found) if json else words)
+
+
+def _check_only_with_buckets(context: typer.Context, command: str) -> None:
+    """InvalidArgumentError if something was said that counts for nothing here."""
+    for name in _OF_BUCKETS:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = f"--{name.replace('_', '-')}"
+            raise InvalidArgumentError(
+                f"{option} goes with --buckets N, {command} has no use for it; leave it out"
+            )
 
 
 def _shares(text: str) -> dict[str, int]:

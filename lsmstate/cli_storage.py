@@ -1,6 +1,7 @@
 """What commands are told of a file system that is not the machine's own."""
 
-from typing import Annotated
+import re
+from typing import Annotated, Final
 
 import typer
 
@@ -8,17 +9,38 @@ from lsmstate.errors import InvalidArgumentError
 
 StorageOption = Annotated[
     list[str] | None,
-    typer.Option(help="name=value for the checkpoint's file system; may be repeated."),
+    typer.Option(
+        help="name=value for the checkpoint's file system; may be repeated. true, false and whole "
+        "numbers are no text; where text looks like them, write it in double quotes: "
+        "name='\"123\"'."
+    ),
 ]
 
-
-def storage_options(texts: list[str] | None) -> dict[str, str]:
-    """``["region=eu-central-1"]`` by name. InvalidArgumentError."""
-    return dict(map(_option, texts or []))
+_BOOLEANS: Final = {"true": True, "false": False}
+_NUMBER: Final = re.compile(r"0|-?[1-9][0-9]*")
 
 
-def _option(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise InvalidArgumentError(f"--storage-option {text}: write it as name=value")
-    return name, value
+def storage_options(texts: list[str] | None) -> dict[str, bool | int | str]:
+    """``["region=eu-central-1", "anonymous=true"]`` by name. InvalidArgumentError, which shows no
+    value: it may be a secret."""
+    found: dict[str, bool | int | str] = {}
+    for number, text in enumerate(texts or [], 1):
+        name, equals, value = text.partition("=")
+        name = name.strip()
+        if not equals or not name:
+            lacks = "has no name" if equals else "has no '='"
+            raise InvalidArgumentError(
+                f"--storage-option number {number} {lacks}; write it as name=value"
+            )
+        if name in found:
+            raise InvalidArgumentError(f"--storage-option {name} is said twice; say it once")
+        found[name] = _value(value)
+    return found
+
+
+def _value(text: str) -> bool | int | str:
+    if len(text) > 1 and text[0] == text[-1] == '"':
+        return text[1:-1]
+    if _NUMBER.fullmatch(text):
+        return int(text)
+    return _BOOLEANS.get(text.lower(), text)

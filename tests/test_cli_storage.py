@@ -1,0 +1,38 @@
+"""What the command line says of a file system: typed, each once, and no value in an error."""
+
+import pytest
+
+from lsmstate.cli_storage import storage_options
+from lsmstate.errors import InvalidArgumentError
+
+
+def test_values_are_typed_unless_they_are_quoted() -> None:
+    said = ["anonymous=true", "tls=False", "port=9000", "offset=-1", 'account="123"', 'flag="true"']
+    assert storage_options([*said, "key=a=b", "prefix=007", "empty=", 'quote="']) == {
+        "anonymous": True,
+        "tls": False,
+        "port": 9000,
+        "offset": -1,
+        "account": "123",
+        "flag": "true",
+        "key": "a=b",
+        "prefix": "007",
+        "empty": "",
+        "quote": '"',
+    }
+    assert storage_options(None) == {}
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (["region=x", "s3cret"], "number 2 has no '='"),
+        (["=s3cret"], "number 1 has no name"),
+        ([" =s3cret"], "number 1 has no name"),
+        (["key=s3cret", "key=other"], "key is said twice"),
+    ],
+)
+def test_what_is_said_wrong_is_refused_without_the_value(said: list[str], words: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=words) as refused:
+        storage_options(said)
+    assert "s3cret" not in str(refused.value)
