@@ -11,6 +11,7 @@ Nothing is guessed: where a file is missing or damaged there is no answer.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from pyarrow.fs import FileSystem
@@ -18,10 +19,11 @@ from pyarrow.fs import FileSystem
 from lsmstate.durable_dir import DurableDir, durable_dir
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.filesystems import resolve
+from lsmstate.retries import retried
 from lsmstate.state_place import local_path
 from spark_integration.buckets import spark_hash_long
 from spark_integration.state_codecs import REMEDY
-from spark_integration.state_partition import StatePartition, small_file
+from spark_integration.state_partition import StatePartition, listed, small_file
 
 #: How Spark names the operator that holds our buckets; a query has one at most.
 _OPERATOR: Final = "applyInPandasWithState"
@@ -36,7 +38,8 @@ class Operator:
 
 
 class SparkCheckpoint:
-    """Read only. Cost: a listing and a few small files per state partition and question."""
+    """Read only. OSError where a request failed several times. Cost: a listing and a few small
+    files per state partition and question."""
 
     def __init__(self, location: str, storage_options: Mapping[str, Any] | None = None) -> None:
         """``location`` is local or on any file system of ``lsmstate.filesystems``.
@@ -47,7 +50,7 @@ class SparkCheckpoint:
         if path is None:
             self._filesystem, path = resolve(self.location, storage_options)
         self._path = path
-        if not self._dir("offsets").sizes():
+        if not listed(self._dir("offsets")):
             raise InvalidArgumentError(
                 f"{location} is no checkpoint location of a query: it has no offsets; name the "
                 "directory that was given as checkpointLocation"
@@ -64,11 +67,11 @@ class SparkCheckpoint:
     def begun(self) -> list[int]:
         """The micro-batches that were begun and are still on record, ascending: all that are
         committed, and perhaps one more."""
-        return sorted(int(name) for name in self._dir("offsets").sizes() if name.isdigit())
+        return sorted(int(name) for name in listed(self._dir("offsets")) if name.isdigit())
 
     def committed(self) -> list[int]:
         """The micro-batches that are committed and still on record, ascending."""
-        return sorted(int(name) for name in self._dir("commits").sizes() if name.isdigit())
+        return sorted(int(name) for name in listed(self._dir("commits")) if name.isdigit())
 
     def check_batch(self, batch: int | None) -> int:
         """The batch itself, or the newest for None. InvalidArgumentError names the range."""
@@ -137,7 +140,7 @@ class SparkCheckpoint:
 
     def _text(self, *parts: str, name: str) -> str | None:
         place = self._dir(*parts)
-        size = place.sizes().get(name)
+        size = retried(partial(place.size, name), f"looking for {place.where}/{name}")
         return None if size is None else small_file(place, name, size).decode(errors="replace")
 
 

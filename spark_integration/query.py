@@ -51,6 +51,7 @@ from spark_integration.run import (
 )
 from spark_integration.skew import SPREAD
 from spark_integration.skew_checks import check_local
+from spark_integration.state_partition import listed
 from spark_integration.storage import kept, state_url
 
 #: Column metadata under which an operator's settings stand in the plan.
@@ -159,7 +160,7 @@ def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> dict[st
 
 def _check_state_is_there(commits: StatePlace, state: StatePlace) -> None:
     """A checkpoint that goes on without its state would miss rows in silence."""
-    if newest_settings(state)[1] is None and any(map(str.isdigit, commits.files.sizes())):
+    if newest_settings(state)[1] is None and any(map(str.isdigit, listed(commits.files))):
         raise InvalidArgumentError(
             f"the checkpoint has committed batches ({commits.where}), but their state is not in "
             f"{state.where}; name the state_dir it was started with, restore that directory, or "

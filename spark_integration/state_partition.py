@@ -7,11 +7,13 @@ import struct
 import tempfile
 import zipfile
 from collections.abc import Iterable
+from functools import partial
 from io import BytesIO
 from typing import Final
 
 from lsmstate.durable_dir import DurableDir
 from lsmstate.errors import CorruptionError, InvalidArgumentError
+from lsmstate.retries import retried
 from spark_integration.commit import check_version
 from spark_integration.state_codecs import LARGEST_BYTES, REMEDY
 from spark_integration.state_files import StateFile
@@ -40,7 +42,7 @@ class StatePartition:
         """``tables`` is where RocksDB's are: the directory SSTs in ``place``."""
         self._place = place
         self._tables = tables
-        self._sizes = place.sizes()
+        self._sizes = listed(place)
         self._kinds: dict[Version, set[str]] = {}
         for name in self._sizes:
             parts = _NAME.fullmatch(name)
@@ -97,7 +99,7 @@ class StatePartition:
         path = f"{self._place.where}/{name}"
         with tempfile.TemporaryDirectory(prefix="lsmstate-") as directory:
             metadata = _unzip(self._read(name), directory, path)
-            sizes = self._tables.sizes()
+            sizes = listed(self._tables)
             for local, durable in _tables(metadata, path).items():
                 if durable not in sizes:
                     raise CorruptionError(f"names {durable}, which is gone; {REMEDY}", path, 0)
@@ -109,14 +111,19 @@ class StatePartition:
         return small_file(self._place, name, self._sizes[name])
 
 
+def listed(place: DurableDir) -> dict[str, int]:
+    """The files of a directory with their sizes in bytes. OSError after several tries."""
+    return retried(place.sizes, f"listing {place.where}")
+
+
 def small_file(place: DurableDir, name: str, size: int) -> bytes:
     """The whole file. CorruptionError if it is larger than any of ours can be, or cut short;
-    InvalidArgumentError if it has been deleted since it was listed."""
+    InvalidArgumentError if it has been deleted since it was listed; OSError after several tries."""
     path = f"{place.where}/{name}"
     if size > LARGEST_BYTES:
         raise CorruptionError(f"{size} bytes long, at most {LARGEST_BYTES} are expected", path, 0)
     try:
-        data = place.read(name, 0, size)
+        data = retried(partial(place.read, name, 0, size), f"reading {path}")
     except FileNotFoundError as error:
         raise InvalidArgumentError(
             f"{path} was deleted while the checkpoint was read; read a newer batch"
