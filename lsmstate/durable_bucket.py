@@ -15,13 +15,18 @@ it flushed or merged), opening none; see ``collection`` for what collecting cost
 
 import errno
 import os
-from contextlib import suppress
 from functools import partial
 
 from cython_ext.file import remove
 from cython_ext.sst_reader import Sst
 from lsmstate.collection import LocalFiles
-from lsmstate.durable_dir import PIECE_BYTES, DurableDir, file_pieces, piece_memory
+from lsmstate.durable_dir import (
+    PIECE_BYTES,
+    DurableDir,
+    file_pieces,
+    piece_memory,
+    remove_if_there,
+)
 from lsmstate.errors import CorruptionError
 from lsmstate.file_cache import FileCache
 from lsmstate.file_names import AttemptFile, parse_attempt_file
@@ -193,8 +198,7 @@ class DurableBucket:
 
     def remove(self, name: str) -> None:
         """See collection.AttemptFiles."""
-        with suppress(FileNotFoundError):  # another attempt collects too
-            retried(partial(self._place.remove, name), f"deleting {self._durable(name)}")
+        remove_if_there(self._place, name)  # another attempt collects too
         table_cache(process_memory()).forget(self.directory, name)
         self._cache.drop(self._path(name))
 

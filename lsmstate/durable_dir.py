@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from pyarrow import NativeFile
@@ -18,6 +19,7 @@ from pyarrow import NativeFile
 from cython_ext.file import AppendFile, ReadFile, link, remove, sync_directory, sync_file
 from lsmstate.filesystems import is_url, resolve
 from lsmstate.memory_budget import process_memory
+from lsmstate.retries import retried
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo, FileSystem  # 8 MiB of every process that imports it
@@ -98,6 +100,13 @@ def durable_dir(place: str | os.PathLike[str], filesystem: "FileSystem | None") 
     if filesystem is None or filesystem.type_name == "local":
         return LocalDir(path)
     return RemoteDir(filesystem, path)
+
+
+def remove_if_there(place: DurableDir, name: str) -> None:
+    """Delete a file; an absent one is no error: a try may have deleted it, and only its answer been
+    lost. OSError after several tries."""
+    with suppress(FileNotFoundError):
+        retried(partial(place.remove, name), f"deleting {place.where}/{name}")
 
 
 @contextmanager
@@ -257,7 +266,8 @@ class RemoteDir:
 
         # Of an absent one file systems say different things.
         if self._filesystem.get_file_info(self._directory).type != FileType.NotFound:
-            self._filesystem.delete_dir(self._directory)
+            with suppress(FileNotFoundError):
+                self._filesystem.delete_dir(self._directory)
 
     def force(self) -> None:
         """Nothing: a stream that was closed without an error is there."""

@@ -67,7 +67,7 @@ class StatePlace:
     def bucket(self, number: int) -> str | DurableBucket:
         """Where the attempts of a bucket are opened (``backends.open_attempt``); a local directory
         is made if it is not there."""
-        name = _directory_name(number)
+        name = bucket_directory_name(number)
         if self.local_directory is not None:
             path = os.path.join(self.local_directory, name)
             os.makedirs(path, exist_ok=True)
@@ -88,7 +88,7 @@ class StatePlace:
         """Delete all files of a bucket that nobody has open; how many bytes that freed. OSError.
         Cost: two listings and what the file system needs to delete a directory."""
         self._buckets.pop(number, None)
-        files = self.files.below(_directory_name(number))
+        files = self.files.below(bucket_directory_name(number))
         freed = sum(retried(files.sizes, f"listing {files.where}").values())
         retried(files.remove_tree, f"deleting {files.where}")
         return freed
@@ -99,7 +99,8 @@ class StatePlace:
         return FileCache(home, self._cache_bytes)
 
 
-def _directory_name(bucket: int) -> str:
+def bucket_directory_name(bucket: int) -> str:
+    """Name of a bucket's directory in the place."""
     return f"{_BUCKET}{bucket:06d}"
 
 

@@ -38,11 +38,6 @@ def bucket_ids(
     return tuple(ids)
 
 
-def bucket_directory_name(bucket_id: int) -> str:
-    """Name of a bucket's directory in the state's."""
-    return f"bucket-{bucket_id:06d}"
-
-
 def spark_hash_long(value: int, seed: int = _SPARK_SEED) -> int:
     """Spark's ``hash(bigint)``: 32-bit Murmur3 over the two halves, as a signed number."""
     hashed = _mix(seed & _MASK, value & _MASK)

@@ -5,15 +5,18 @@ columns, key types, condition, backend. Never rewritten. A later start adopts th
 refuses any other difference, naming both values.
 
 Another number of buckets (``rescale.py``) is another file, ``query-0002.json`` and so on, of
-which the newest counts. It says from which micro-batch on, and where its buckets begin.
+which the newest counts. It says from which micro-batch on, and where its buckets begin. As long as
+the plan of the rescale to it is there, its switch is not over, and no query starts or goes on.
 """
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
-from lsmstate.errors import InvalidArgumentError
+from lsmstate.errors import CorruptionError, InvalidArgumentError
+from lsmstate.retries import retried
 from lsmstate.state_place import StatePlace
 from spark_integration.buckets import bucket_ids
 from spark_integration.plan import Wanted
@@ -63,6 +66,22 @@ def file_name(version: int) -> str:
     return FILE_NAME if version == 1 else f"query-{version:04d}.json"
 
 
+def work_name(version: int) -> str:
+    """The directory that is there while a rescale to a version of the settings is under way."""
+    return f"rescale-{version:04d}"
+
+
+def plan_name(version: int) -> str:
+    """The plan of that rescale."""
+    return f"{work_name(version)}/plan.json"
+
+
+def is_switching(place: StatePlace, version: int) -> bool:
+    """Whether the rescale to that version is not over, or is being taken back."""
+    name = plan_name(version)
+    return retried(partial(place.files.size, name), f"looking for {place.where}/{name}") is not None
+
+
 def settings_as_of(root: str | StatePlace, batch: int) -> tuple[Pinned, dict[str, Any]] | None:
     """Those that held in a micro-batch; None if there is no state in ``root``."""
     version, settings = newest_settings(root)
@@ -78,16 +97,43 @@ def settings_as_of(root: str | StatePlace, batch: int) -> tuple[Pinned, dict[str
 def newest_settings(root: str | StatePlace) -> tuple[int, dict[str, Any] | None]:
     """(version, settings) of the state in ``root``; (1, None) if it has none yet.
 
-    Cost: a small read a version, and one that finds nothing.
+    InvalidArgumentError if a rescale was broken off over its switch: what counts is not settled.
+    The settings are read first, then its plan looked for; a rescale looks last whether the query
+    has begun a micro-batch. So one of the two notices the other.
+    Cost: a small read a version, one that finds nothing, and after a rescale another.
     """
     place = _place(root)
     version, settings = 1, read_record_in(place, FILE_NAME)
     while settings is not None:
-        later = read_record_in(place, file_name(version + 1))
+        try:
+            later = read_record_in(place, file_name(version + 1))
+        except CorruptionError as error:
+            raise _damaged(place, version + 1) from error
         if later is None:
             break
         version, settings = version + 1, later
+    if version > 1 and is_switching(place, version):
+        raise _switching(place)
     return version, settings
+
+
+def _damaged(place: StatePlace, version: int) -> Exception:
+    if is_switching(place, version):
+        return _switching(place)
+    return CorruptionError(
+        "the settings that a rescale made are damaged; restore the file from a copy of the "
+        "checkpoint, or, if no micro-batch was begun since, take the rescale back by lsmstate "
+        "rescale CHECKPOINT --undo",
+        f"{place.where}/{file_name(version)}",
+    )
+
+
+def _switching(place: StatePlace) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"a rescale of {place.where} was broken off while it switched to its new buckets, or is "
+        "about to; let the same lsmstate rescale CHECKPOINT --buckets N go on, or take it back by "
+        "lsmstate rescale CHECKPOINT --undo, before the query is started"
+    )
 
 
 def adopt_or_pin(

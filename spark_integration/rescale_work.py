@@ -4,6 +4,8 @@
     bucket-<id>.json   of each new bucket that is complete: see ``rescale_fill.fill``
     OWNER              elsewhere than on a local path: who works on it
 
+While a plan is there for the newest settings, no query starts or goes on (``pinned.py``).
+
 One process works on it. A local directory is locked. Other file systems have no lock that goes with
 its process: there whoever came last owns it, and one that was before, and still runs, notices
 before it records, deletes or switches anything more.
@@ -11,19 +13,20 @@ before it records, deletes or switches anything more.
 
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from lsmstate.directory_lock import DirectoryLock
+from lsmstate.durable_dir import remove_if_there
 from lsmstate.errors import CorruptionError, InvalidArgumentError, LsmStateError
 from lsmstate.retries import retried
-from lsmstate.state_place import StatePlace
-from spark_integration.buckets import bucket_directory_name
+from lsmstate.state_place import StatePlace, bucket_directory_name
+from spark_integration.pinned import plan_name, work_name
 from spark_integration.records import create_record_in, read_record_in
 
-_PLAN: Final = "plan.json"
+_RECORD_END: Final = ".json"
 _OWNER: Final = "OWNER"
 
 _Result = TypeVar("_Result")
@@ -34,7 +37,8 @@ class RescaleWork:
 
     def __init__(self, place: StatePlace, version: int) -> None:
         self._place = place
-        self._name = f"rescale-{version:04d}"
+        self._name = work_name(version)
+        self._plan = plan_name(version)
         self._id = uuid.uuid4().hex.encode()
 
     def exists(self) -> bool:
@@ -88,59 +92,69 @@ class RescaleWork:
             return False
 
     def plan(self) -> dict[str, Any] | None:
-        """None if there is none yet."""
-        return self._read(_PLAN)
+        """None if there is none that can be read: the machine may have died over it."""
+        try:
+            return read_record_in(self._place, self._plan)
+        except CorruptionError:
+            return None
 
     def begin(self, plan: dict[str, Any]) -> None:
-        """Note what is to be done."""
-        self._create(_PLAN, plan)
+        """Note what is to be done. Records of another plan would be taken for this one's."""
+        self._remove_records()
+        self._remove(self._plan)
+        self._create(self._plan, plan)
 
     def done(self, bucket: int) -> dict[str, Any] | None:
-        """The record of a new bucket, None if it is not complete."""
-        return self._read(f"{bucket_directory_name(bucket)}.json")
+        """The record of a new bucket, None if it is not complete. One that the machine died over,
+        or a disk damaged, was not written."""
+        path = self._record(bucket)
+        try:
+            return read_record_in(self._place, path)
+        except CorruptionError:
+            self._remove(path)
+            return None
 
     def note(self, bucket: int, record: dict[str, Any]) -> None:
         """A new bucket is complete."""
-        self._create(f"{bucket_directory_name(bucket)}.json", record)
+        self._create(self._record(bucket), record)
 
-    def give_up(self, plan: Mapping[str, Any]) -> None:
-        """Undo what was begun: its plan goes last, so that this can be broken off too."""
-        self.check_owned()
-        files, buckets = self._place.files, self._place.buckets()
-        records = self._asked(files.below(self._name).sizes)
-        for bucket in plan["bucket_ids"]:
+    def give_up(self, buckets: Iterable[int]) -> None:
+        """Delete what was begun, such as these buckets. The plan goes last, so that this can be
+        broken off too."""
+        self._remove_records()
+        for bucket in buckets:
             self.check_owned()
-            record = f"{bucket_directory_name(bucket)}.json"
-            if record in records:
-                self._asked(partial(files.remove, self._path(record)))
-            if bucket in buckets:
-                self._place.remove_bucket(bucket)
-        self._asked(partial(files.remove, self._path(_PLAN)))
+            self._place.remove_bucket(bucket)
+        self._remove(self._plan)
 
     def end(self) -> None:
-        """Nothing of it is needed any more."""
+        """Nothing of it is needed any more. The plan goes first: that ends a switch."""
+        self._remove(self._plan)
         self._asked(self._place.files.below(self._name).remove_tree)
 
     def _path(self, name: str) -> str:
         return f"{self._name}/{name}"
 
-    def _create(self, name: str, content: dict[str, Any]) -> None:
+    def _record(self, bucket: int) -> str:
+        return self._path(bucket_directory_name(bucket) + _RECORD_END)
+
+    def _create(self, path: str, content: dict[str, Any]) -> None:
         self.check_owned()
-        if not create_record_in(self._place, self._path(name), content, sync=True):
+        if not create_record_in(self._place, path, content, sync=True):
             raise InvalidArgumentError(
-                f"another rescale of {self._place.where} is at work too: {self._path(name)} is "
-                "there already; run one alone"
+                f"another rescale of {self._place.where} is at work too: {path} is there already; "
+                "run one alone"
             )
 
-    def _read(self, name: str) -> dict[str, Any] | None:
-        """Elsewhere the machine may have died over a file: then it was not written."""
-        try:
-            return read_record_in(self._place, self._path(name))
-        except CorruptionError:
-            if self._place.local_directory is not None:
-                raise
-            self._asked(partial(self._place.files.remove, self._path(name)))
-            return None
+    def _remove_records(self) -> None:
+        for name in self._asked(self._place.files.below(self._name).sizes):
+            path = self._path(name)
+            if name.endswith(_RECORD_END) and path != self._plan:
+                self._remove(path)
+
+    def _remove(self, path: str) -> None:
+        self.check_owned()
+        remove_if_there(self._place.files, path)
 
     def _asked(self, request: Callable[[], _Result]) -> _Result:
         return retried(request, f"working on {self._place.where}/{self._name}")

@@ -13,7 +13,8 @@ class FlakyHandler(FileSystemHandler):
     """Operation number ``fail_at`` (from 0) fails, and so does a ``share`` of all, drawn by
     ``seed``; from ``dead_from`` on all fail, as for a machine that dies. A write that fails leaves
     the half that was sent; ``torn`` bytes of each written file whose name ends with ``torn_name``
-    are lost without a word. ``calls`` names them all; the others may change at any time."""
+    are lost without a word. The first answer to each operation of the kind ``lost`` is lost: it is
+    done, and fails. ``calls`` names them all; the others may change at any time."""
 
     def __init__(
         self,
@@ -35,6 +36,8 @@ class FlakyHandler(FileSystemHandler):
         self.dead_from = dead_from
         self.torn = torn
         self.torn_name = ""
+        self.lost = ""
+        self._lost_before: set[str] = set()
         self._wait_seconds = wait_seconds
 
     def _place(self, path: str) -> str:
@@ -47,6 +50,11 @@ class FlakyHandler(FileSystemHandler):
         is_dead = self.dead_from is not None and number >= self.dead_from
         if is_dead or number == self.fail_at or self._random.random() < self.share:
             raise OSError(errno.EIO, f"injected: {operation}", path)
+
+    def _answer(self, operation: str, path: str) -> None:
+        if operation == self.lost and path not in self._lost_before:
+            self._lost_before.add(path)
+            raise OSError(errno.EIO, f"injected: the answer to {operation} is lost", path)
 
     def get_type_name(self):
         return "flaky"
@@ -72,10 +80,12 @@ class FlakyHandler(FileSystemHandler):
     def delete_file(self, path):
         self.step("delete", path)
         self._local.delete_file(self._place(path))
+        self._answer("delete", path)
 
     def delete_dir(self, path):
         self.step("delete_dir", path)
         self._local.delete_dir(self._place(path))
+        self._answer("delete_dir", path)
 
     def open_input_stream(self, path):
         self.step("read", path)

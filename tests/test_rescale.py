@@ -1,7 +1,9 @@
 """Another number of buckets between two runs of a query: nothing lost, doubled or out of order."""
 
+import itertools
 import json
 import os
+import re
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -21,11 +23,12 @@ from spark_streams import BACKEND, FileStream, assert_same_rows, committed, piec
 from cython_ext.file import set_fault_hook
 from lsmstate.backends import open_attempt
 from lsmstate.cli import app
-from lsmstate.errors import InvalidArgumentError
+from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import Options
 from lsmstate.recovery import read_commit
 from lsmstate.spark import drop_original, multiway_join, rescale, undo_rescale
+from lsmstate.state_place import bucket_directory_name
 from lsmstate.table_cache import table_cache
 from spark_integration.pinned import Pinned, newest_settings
 from spark_integration.query_state import QueryState
@@ -89,7 +92,7 @@ def stored(root: str, pointers: Mapping[int, str]) -> dict[tuple[str, int], list
     """The rows of each stream and key, in their order, over all buckets."""
     found: dict[tuple[str, int], list[int]] = defaultdict(list)
     for bucket, pointer in pointers.items():
-        directory = os.path.join(root, f"bucket-{bucket:06d}")
+        directory = os.path.join(root, bucket_directory_name(bucket))
         streams = read_commit(table_cache(process_memory()), directory, pointer).streams
         store = open_attempt(
             directory,
@@ -170,7 +173,7 @@ def test_killed_at_any_file_operation_it_goes_on(query: Query, memory_path: Path
     pointers = QueryState.open(str(query.checkpoint)).pointers
     expected = stored(query.root, pointers)
     assert sum(map(len, expected.values())) == rows_arrived(query)
-    number, went_on = 0, 0
+    number, went_on, refused = 0, 0, 0
     while True:
         copy = memory_path / f"copy-{number}"
         shutil.copytree(query.checkpoint, copy)
@@ -181,9 +184,7 @@ def test_killed_at_any_file_operation_it_goes_on(query: Query, memory_path: Path
             set_fault_hook(None)
         assert status in (0, 9)
         root = str(copy / "lsmstate")
-        version, settings = newest_settings(root)
-        assert settings is not None
-        assert settings["buckets"] == (2 if version == 1 else 3)
+        refused += starts_with(root) is None
         assert stored(root, pointers) == expected, "the original was touched"
         done = rescale(str(copy), 3)
         went_on += done.rows < rows_arrived(query)
@@ -196,6 +197,65 @@ def test_killed_at_any_file_operation_it_goes_on(query: Query, memory_path: Path
     print(f"killed at {number} file operations")
     assert number > 20, f"only {number} operations were seen"
     assert went_on > 5, "no run went on where it was killed"
+    assert refused, "none was killed over its switch"
+
+
+def starts_with(root: str) -> int | None:
+    """With how many buckets the query starts now; None if it refuses, naming the remedy."""
+    try:
+        version, settings = newest_settings(root)
+    except InvalidArgumentError as error:
+        refusal = str(error)
+    else:
+        assert settings is not None
+        assert settings["buckets"] == (2 if version == 1 else 3)
+        return int(settings["buckets"])
+    assert "--buckets N go on, or take it back by lsmstate rescale CHECKPOINT --undo" in refusal
+    return None
+
+
+def test_taken_back_and_killed_at_any_file_operation_it_goes_on(
+    query: Query, memory_path: Path
+) -> None:
+    query.run(1, buckets=2)
+    before = sorted(os.listdir(query.root))
+    rescale(str(query.checkpoint), 3)
+    seen = []
+    for number in itertools.count():
+        copy = memory_path / f"copy-{number}"
+        shutil.copytree(query.checkpoint, copy)
+        set_fault_hook(killed_at(number))
+        try:
+            status = in_child(lambda copy=copy: undo_rescale(str(copy)))
+        finally:
+            set_fault_hook(None)
+        seen.append(starts_with(str(copy / "lsmstate")))
+        if status == 9:
+            assert undo_rescale(str(copy)) == 2
+        assert sorted(os.listdir(copy / "lsmstate")) == before
+        shutil.rmtree(copy)
+        if status != 9:
+            break
+    assert status == 0
+    assert seen == sorted(seen, key=[3, None, 2].index)
+    assert set(seen) == {3, None, 2}
+
+
+def test_settings_that_are_damaged_later_are_taken_back(query: Query) -> None:
+    query.run(1, buckets=2)
+    rescale(str(query.checkpoint), 3)
+    newest = Path(query.root) / "query-0002.json"
+    newest.write_text(newest.read_text()[:-40])
+    with pytest.raises(CorruptionError, match=r"damaged; .* take the rescale back by"):
+        starts_with(query.root)
+    assert undo_rescale(str(query.checkpoint)) == 2
+    rescale(str(query.checkpoint), 3)
+    query.run(1)
+    query.check()
+    newest.write_text("")
+    with pytest.raises(CorruptionError, match="micro-batches were committed since"):
+        undo_rescale(str(query.checkpoint))
+    assert newest.exists()
 
 
 def test_undone_before_the_next_micro_batch_it_never_was(query: Query) -> None:
@@ -286,6 +346,11 @@ def test_what_cannot_be_rescaled_is_refused(
 
 
 def test_on_the_command_line(one_batch: Query) -> None:
+    def refused(arguments: list[str], words: str) -> None:
+        done = CliRunner().invoke(app, ["rescale", str(one_batch.checkpoint), *arguments])
+        assert isinstance(done.exception, InvalidArgumentError)
+        assert re.search(words, str(done.exception))
+
     def said(*arguments: str) -> Any:
         done = CliRunner().invoke(app, ["rescale", str(one_batch.checkpoint), *arguments, "--json"])
         assert done.exit_code == 0, done.output
@@ -298,5 +363,7 @@ def test_on_the_command_line(one_batch: Query) -> None:
     assert said("--drop-original")["freed_bytes"] > 0
     one_batch.run(1)
     one_batch.check()
-    done = CliRunner().invoke(app, ["rescale", str(one_batch.checkpoint)])
-    assert isinstance(done.exception, InvalidArgumentError)
+    for wrong in ([], ["--undo", "--drop-original"], ["--undo", "--memory", "64m"]):
+        refused(wrong, "say one of|--memory goes with --buckets N, --undo has no use for it")
+    for option in ("--shares=a.x=2", "--cache=10g", "--cache-dir=here"):
+        refused(["--drop-original", option], "--drop-original has no use for it")

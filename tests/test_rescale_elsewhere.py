@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -23,11 +24,12 @@ from lsmstate.options import Options
 from lsmstate.spark import drop_original, rescale, undo_rescale
 from lsmstate.state_place import StatePlace, open_bucket
 from lsmstate.store import StreamSchema
-from spark_integration import checkpoint
-from spark_integration import rescale as rescaling
+from spark_integration import checkpoint, rescale_switch
 from spark_integration.buckets import bucket_ids
-from spark_integration.pinned import Pinned, newest_settings
+from spark_integration.pinned import Pinned, adopt_or_pin, newest_settings
+from spark_integration.plan import Wanted
 from spark_integration.records import create_record_in
+from spark_integration.rescale_work import RescaleWork
 
 KEY = pa.schema([("k", pa.int64())])
 STREAM = StreamSchema("a", KEY, pa.schema([("k", pa.int64()), ("n", pa.int64())]))
@@ -98,6 +100,21 @@ class Elsewhere:
             for path in sorted(self.root.rglob("*"))
             if path.is_file() and str(path.relative_to(self.root)).startswith(prefix)
         }
+
+    def begin(self, batch: int) -> None:
+        """The query begins a micro-batch."""
+        (Path(self.checkpoint) / "offsets" / str(batch)).write_text("v1\n{}\n{}")
+
+    def starts_with(self) -> int | None:
+        """With how many buckets the query starts now; None if it refuses, naming the remedy."""
+        settings = {"backend": "lsm", "condition": "a.k = b.k"}
+        try:
+            return adopt_or_pin(self.place(), Wanted(settings, None, 4, None), 4, "query").buckets
+        except InvalidArgumentError as error:
+            refusal = str(error)
+        assert "let the same lsmstate rescale CHECKPOINT --buckets N go on" in refusal
+        assert "lsmstate rescale CHECKPOINT --undo" in refusal
+        return None
 
     def check(self, buckets: int) -> None:
         """The state has so many buckets, which hold all rows once, each where it belongs, those of
@@ -173,6 +190,7 @@ def test_whichever_request_fails_the_same_call_goes_on(
 ) -> None:
     """One request alone, or it and all later ones, as when the machine dies: files stay torn."""
     went_on = 0
+    seen: set[int | None] = set()
     for number in itertools.count(step=step):
         query = elsewhere()
         query.handler.calls.clear()
@@ -182,6 +200,7 @@ def test_whichever_request_fails_the_same_call_goes_on(
         made = len(query.handler.calls)
         query.handler.fail_at, query.handler.dead_from = -1, None
         assert query.original.items() <= query.files("bucket-").items()
+        seen.add(query.starts_with())
         went_on += query.rescale() < 400
         query.check(AFTER)
         assert not query.files("rescale-")
@@ -189,6 +208,208 @@ def test_whichever_request_fails_the_same_call_goes_on(
             break
     assert number > 60, f"only {number} requests were made"
     assert went_on > 20 / step, "no run went on where it was broken off"
+    assert seen <= {BEFORE, AFTER, None}
+
+
+def cut_at_its_switch(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> None:
+    """The new settings are there, whether the query has gone on is not looked up any more."""
+    with monkeypatch.context() as patched:
+        patched.setattr(rescale_switch, "_check_unmoved", cut_the_second_time())
+        with pytest.raises(OSError, match="cut"):
+            work()
+
+
+def cut_the_second_time() -> Callable[..., None]:
+    calls = itertools.count(1)
+
+    def check(*_: object) -> None:
+        if next(calls) == 2:
+            raise OSError("cut")
+
+    return check
+
+
+def test_no_query_runs_on_a_switch_that_was_cut(
+    elsewhere: Callable[[], Elsewhere], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = elsewhere()
+    settings = query.files("query")
+    cut_at_its_switch(monkeypatch, query.rescale)
+    assert query.files("query").keys() - settings.keys() == {"query-0003.json"}
+    assert query.starts_with() is None
+    assert query.rescale() == 0
+    assert query.starts_with() == AFTER
+    query.check(AFTER)
+    undo_rescale(query.checkpoint, state_dir=URL)
+    cut_at_its_switch(monkeypatch, query.rescale)
+    assert undo_rescale(query.checkpoint, state_dir=URL) == BEFORE == query.starts_with()
+    assert query.files("") == settings | query.original
+
+
+def test_a_switch_that_was_cut_is_none_if_the_query_went_on_without_it(
+    elsewhere: Callable[[], Elsewhere], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks that had read the old settings may have committed the micro-batch."""
+    query = elsewhere()
+    cut_at_its_switch(monkeypatch, query.rescale)
+    query.begin(1)
+    with pytest.raises(InvalidArgumentError, match=r"micro-batch 1 of .* is under way"):
+        query.rescale()
+    assert query.starts_with() == BEFORE
+    query.check(BEFORE)
+
+
+@pytest.mark.parametrize("left", [0, 40])
+def test_settings_torn_in_the_switch_are_done_again_or_undone(
+    elsewhere: Callable[[], Elsewhere], monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    query = elsewhere()
+    whole = query.files("")
+    cut_at_its_switch(monkeypatch, query.rescale)
+    torn = query.root / "query-0003.json"
+    torn.write_bytes(torn.read_bytes()[:left])
+    assert query.starts_with() is None
+    assert query.rescale() == 0, "buckets were written again"
+    assert query.starts_with() == AFTER
+    undo_rescale(query.checkpoint, state_dir=URL)
+    cut_at_its_switch(monkeypatch, query.rescale)
+    torn.write_bytes(torn.read_bytes()[:left])
+    assert undo_rescale(query.checkpoint, state_dir=URL) == BEFORE
+    assert query.files("") == whole
+
+
+def test_a_taking_back_that_is_broken_off_goes_on(elsewhere: Callable[[], Elsewhere]) -> None:
+    seen = []
+    for number in itertools.count(step=3):
+        query = elsewhere()
+        whole = query.files("")
+        query.rescale()
+        query.handler.calls.clear()
+        query.handler.dead_from = number
+        with suppress(OSError):
+            undo_rescale(query.checkpoint, state_dir=URL)
+        made = len(query.handler.calls)
+        query.handler.dead_from = None
+        seen.append(query.starts_with())
+        if query.files("") != whole:
+            assert undo_rescale(query.checkpoint, state_dir=URL) == BEFORE
+        assert query.files("") == whole
+        query.check(BEFORE)
+        if made <= number:
+            break
+    assert seen == sorted(seen, key=[AFTER, None, BEFORE].index), "it went back and forth"
+    assert set(seen) == {AFTER, None, BEFORE}
+
+
+def test_a_rescale_ends_a_taking_back_that_is_broken_off(
+    elsewhere: Callable[[], Elsewhere],
+) -> None:
+    for number in itertools.count(step=9):
+        query = elsewhere()
+        query.rescale()
+        query.handler.calls.clear()
+        query.handler.dead_from = number
+        with suppress(OSError):
+            undo_rescale(query.checkpoint, state_dir=URL)
+        made = len(query.handler.calls)
+        query.handler.dead_from = None
+        query.rescale()
+        assert query.starts_with() == AFTER
+        query.check(AFTER)
+        if made <= number:
+            break
+
+
+@pytest.mark.parametrize("when", ["before", "as it looks"])
+def test_what_the_query_has_begun_is_not_taken_back(
+    elsewhere: Callable[[], Elsewhere], monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    query = elsewhere()
+    query.rescale()
+    done = query.files("")
+    begin = RescaleWork.begin
+
+    def meanwhile(work: RescaleWork, plan: dict[str, Any]) -> None:
+        query.begin(1)
+        begin(work, plan)
+
+    if when == "before":
+        query.begin(1)
+    monkeypatch.setattr(RescaleWork, "begin", meanwhile)
+    with pytest.raises(InvalidArgumentError, match=r"let the query finish it .* rescale to"):
+        undo_rescale(query.checkpoint, state_dir=URL)
+    assert query.files("") == done
+    assert query.starts_with() == AFTER
+
+
+def test_what_is_deleted_although_the_answer_is_lost_is_no_error(
+    elsewhere: Callable[[], Elsewhere], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retries, "PAUSES", (0,))
+    query = elsewhere()
+    whole = query.files("")
+    query.handler.lost = "delete"
+    cut_at_its_switch(monkeypatch, query.rescale)
+    assert undo_rescale(query.checkpoint, state_dir=URL) == BEFORE
+    assert query.files("") == whole
+    query.rescale()
+    assert undo_rescale(query.checkpoint, state_dir=URL) == BEFORE
+    assert query.files("") == whole
+    query.handler.lost = "delete_dir"
+    query.rescale()
+    drop_original(query.checkpoint, state_dir=URL)
+    query.original = {}
+    query.check(AFTER)
+
+
+def test_no_request_of_the_checkpoint_is_made_only_once(
+    elsewhere: Callable[[], Elsewhere], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = elsewhere()
+    monkeypatch.setattr(retries, "PAUSES", (0,))
+    shutil.move(query.checkpoint, query.root.parents[1] / "checkpoint")
+    query.checkpoint = "flaky://checkpoint"
+    failed = 0
+    for number in itertools.count():
+        query.handler.calls.clear()
+        query.handler.fail_at = number
+        found = checkpoint.SparkCheckpoint(query.checkpoint)
+        assert (found.query_id(), found.begun(), found.check_batch(None)) == ("query", [0], 0)
+        if len(query.handler.calls) <= number:
+            break
+        failed += 1
+    assert failed >= 5
+
+
+def test_an_original_that_is_dropped_in_part_is_not_gone_back_to(
+    elsewhere: Callable[[], Elsewhere],
+) -> None:
+    query = elsewhere()
+    query.rescale()
+    path = next(query.root / name for name in query.original)
+    path.unlink()
+    del query.original[str(path.relative_to(query.root))]
+    with pytest.raises(InvalidArgumentError, match="the original was dropped: bucket"):
+        undo_rescale(query.checkpoint, state_dir=URL)
+    query.check(AFTER)
+    drop_original(query.checkpoint, state_dir=URL)
+    query.original = {}
+    query.check(AFTER)
+
+
+def test_records_of_another_plan_are_not_taken_for_this_ones(
+    elsewhere: Callable[[], Elsewhere],
+) -> None:
+    query = elsewhere()
+    for step in (40, 60):
+        with suppress(OSError):
+            query.handler.dead_from = len(query.handler.calls) + step
+            query.rescale()
+        query.handler.dead_from = None
+    assert query.files("rescale-0003/bucket-"), "nothing was recorded"
+    (query.root / "rescale-0003" / "plan.json").unlink()
+    assert query.rescale() == 400
+    query.check(AFTER)
 
 
 def test_undone_wherever_it_was_broken_off(elsewhere: Callable[[], Elsewhere]) -> None:
@@ -292,14 +513,14 @@ def test_one_that_ended_in_between_is_noticed(
             query.rescale()
         query.handler.dead_from = None
         assert query.files("rescale-")
-    owned = rescaling.RescaleWork.owned
+    owned = RescaleWork.owned
 
-    def after_another(work: rescaling.RescaleWork) -> object:
-        monkeypatch.setattr(rescaling.RescaleWork, "owned", owned)
+    def after_another(work: RescaleWork) -> object:
+        monkeypatch.setattr(RescaleWork, "owned", owned)
         query.rescale()
         return owned(work)
 
-    monkeypatch.setattr(rescaling.RescaleWork, "owned", after_another)
+    monkeypatch.setattr(RescaleWork, "owned", after_another)
     late = partial(undo_rescale, query.checkpoint, state_dir=URL) if undoes else query.rescale
     with pytest.raises(InvalidArgumentError, match="was done meanwhile"):
         late()

@@ -25,9 +25,8 @@ from joins.routing.shares import JoinGraph, Shares, choose
 from joins.spec import JoinSpec
 from lsmstate.backends import open_attempt
 from lsmstate.options import Options
-from lsmstate.state_place import StatePlace
+from lsmstate.state_place import StatePlace, bucket_directory_name
 from lsmstate.store import MultimapStore, StreamSchema
-from spark_integration.buckets import bucket_directory_name
 from spark_integration.rescale_fill import Contents, fill, misplaced
 from spark_integration.rescale_places import GridPlaces, HashPlaces
 

@@ -8,14 +8,20 @@ import json
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyarrow.fs import FileSelector, S3FileSystem
 
 pytest.importorskip("pyspark")
 
+from kill_driver import streams
 from s3_server import SECRET, s3_server, storage_options
-from test_spark_kill import Driver, check_result, ended_well, let_arrive
+from test_spark_kill import ROWS_PER_FILE, Driver, check_result, ended_well, let_arrive
+from typer.testing import CliRunner
+
+from lsmstate.cli import app
+from lsmstate.state_place import StatePlace
 
 pytestmark = [pytest.mark.spark, pytest.mark.stress, pytest.mark.timeout(1800)]
 
@@ -67,4 +73,46 @@ def test_checkpoint_and_state_on_s3(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert any(n.startswith("queries/first/lsmstate/bucket-") for n in names)
     assert not (tmp_path / "checkpoint").exists()
     assert SECRET not in last.log.read_text()
+    assert check_result(tmp_path) > 50
+
+
+def test_checkpoint_and_state_on_s3_are_rescaled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the command line, once taken back, between two runs of the query."""
+    let_arrive(tmp_path / "later", random.Random(14), 6)
+    with s3_server() as server:
+        options = storage_options(server)
+        S3FileSystem(**options, allow_bucket_creation=True).create_dir("queries")
+        wanted = {"settings": settings(server), "checkpoint": "s3a://queries/rescaled"}
+        monkeypatch.setenv("LSMSTATE_DRIVER", json.dumps(wanted))
+
+        def runs(files: int) -> None:
+            for name in streams(tmp_path):
+                (tmp_path / name).mkdir(exist_ok=True)
+                for path in sorted((tmp_path / "later" / name).glob("*.parquet"))[:files]:
+                    path.rename(tmp_path / name / path.name)
+            driver = Driver(tmp_path, "hdfs")
+            well = ended_well(driver)
+            skip_without_package(driver)
+            assert well, driver.log.read_text()[-3000:]
+
+        def rescaled(*arguments: str) -> Any:
+            said = [f"--storage-option={name}={value}" for name, value in options.items()]
+            done = CliRunner().invoke(app, ["rescale", *where, *said, *arguments, "--json"])
+            assert done.exit_code == 0, done.output
+            return json.loads(done.stdout.splitlines()[-1])
+
+        where = ["s3a://queries/rescaled"]
+        away = ["--cache-dir", str(tmp_path / "another machine")]
+        runs(3)
+        done = rescaled("--buckets", "7", *away)
+        assert (done["buckets"], done["rows"]) == (7, 3 * 3 * ROWS_PER_FILE)
+        assert rescaled("--undo") == {"buckets": done["before"]}
+        assert rescaled("--buckets", "3", *away)["buckets"] == 3
+        runs(2)
+        assert rescaled("--drop-original")["freed_bytes"] > 0
+        runs(1)
+        place = StatePlace("s3://queries/rescaled/lsmstate", storage_options=options)
+        assert len(place.buckets()) == 3
     assert check_result(tmp_path) > 50
