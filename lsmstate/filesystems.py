@@ -30,6 +30,8 @@ _CLASSES = {
     "hdfs": "HadoopFileSystem",
 }
 _LINE_END = "\n"
+#: Shorter texts are no secrets, and parts of words.
+_LEAST_SECRET = 4
 _BOOLEANS = {"true": True, "false": False}
 #: A file is one request where it is small, and parts are not collected in memory where it is not.
 _S3_DEFAULTS = {"background_writes": False, "allow_delayed_open": True}
@@ -59,10 +61,20 @@ def resolve(url: str, options: Mapping[str, Any] | None = None) -> "tuple[FileSy
         return _fsspec(url, given or {})
     except (TypeError, ValueError, OSError) as error:  # HDFS: it is not there
         names = ", ".join(sorted(given or {})) or "none"
+        said = str(error).partition(_LINE_END)[0]
+        shown = _without_values(said, given or {})
         raise InvalidArgumentError(
             f"{parts.scheme}://{parts.hostname or ''} cannot be used with the options {names}: "
-            f"{str(error).partition(_LINE_END)[0]}"
-        ) from error
+            f"{shown}"
+        ) from (error if shown == said else None)
+
+
+def _without_values(message: str, options: Mapping[str, Any]) -> str:
+    """Some file systems repeat what they were given."""
+    for value in options.values():
+        if isinstance(value, str) and len(value) >= _LEAST_SECRET:
+            message = message.replace(value, "***")
+    return message
 
 
 def _native(

@@ -76,6 +76,7 @@ class QueryHome:
     def withdraw(self, version: int) -> None:
         """Take a version of the settings away."""
         remove_if_there(self.place.files, file_name(version))
+        self.place.files.force()
 
     def work(self, version: int) -> RescaleWork:
         """The rescale to a version of the settings."""

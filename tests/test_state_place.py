@@ -63,6 +63,12 @@ def test_options_that_a_file_system_does_not_have_are_named_and_not_shown():
     assert "s3cret" not in str(caught.value)
 
 
+def test_a_value_that_a_file_system_repeats_is_not_shown():
+    with pytest.raises(InvalidArgumentError, match=r"retry_strategy '\*\*\*'") as caught:
+        resolve("s3://bucket/a", {"retry_strategy": "s3cret"})
+    assert caught.value.__cause__ is None
+
+
 def test_a_scheme_that_nobody_knows():
     with pytest.raises(InvalidArgumentError, match="nowhere"):
         resolve("nowhere://x/y")
