@@ -8,12 +8,13 @@ class LsmStateError(Exception):
 class CorruptionError(LsmStateError):
     """Stored bytes do not say what was written: a checksum, a length or a magic number is wrong.
 
-    ``path`` names the file ("" for bytes that were never in one), ``offset`` the damaged block.
+    ``path`` names the file ("" for bytes that were never in one), ``offset`` the damaged block
+    (-1: the whole file).
     """
 
     def __init__(self, message: str, path: str = "", offset: int = -1) -> None:
-        place = f"{path} at offset {offset}: " if path else ""
-        super().__init__(place + message)
+        place = f"{path} at offset {offset}: " if offset >= 0 else f"{path}: "
+        super().__init__(place + message if path else message)
         self.path = path
         self.offset = offset
 

@@ -71,6 +71,7 @@ def give_up(home: QueryHome, version: int) -> None:
     with work.owned():
         check_newest(home, version)
         work.give_up(home.unnamed_buckets())
+        home.withdraw(version + 1)  # of one that was about to switch when this one took over
         work.end()
 
 
