@@ -6,7 +6,7 @@ tells the next table of routes, and takes over what it lacks of the keys it was 
 """
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ from cython_ext.key_codec import KeyCodec
 from joins.routing.heavy_hitters import SKETCH, Hashes, HeavyHitters, merged
 from joins.routing.respread import Seen
 from joins.routing.spread import RouteTable
+from joins.row_text import shown_row
 from lsmstate.options import KIB
 from lsmstate.store import MultimapStore, StreamSchema
 from spark_integration.bucket import Bucket, InputBatch
@@ -136,5 +137,4 @@ class KeyWatch:
 
 
 def _text(keys: pa.RecordBatch, position: int) -> str:
-    values: dict[str, Any] = keys.slice(position, 1).to_pylist()[0]
-    return ", ".join(map(str, values.values()))
+    return ", ".join(map(str, shown_row(keys, position).values()))

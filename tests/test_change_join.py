@@ -161,6 +161,24 @@ def test_retractions_of_rows_that_are_not_there_are_counted_or_refused():
         assert changed(join, "o", (1, "pen")) == [("+I", 1, "pen", 1, 6)]
 
 
+def test_a_lost_row_is_named_whatever_its_values_are():
+    strange = pa.record_batch(
+        {
+            "k": pa.array([b"a\xff"]).view(pa.string()),
+            "at": pa.array([2**62]).view(pa.timestamp("us", "UTC")),
+            "op": ["-D"],
+        }
+    )
+    streams = {"a": strange.schema, "b": strange.schema.remove(2)}
+    with (
+        MultiwayJoin(
+            streams, ["k"], emit="changes", changes={"a": "op"}, unmatched="error"
+        ) as join,
+        pytest.raises(InvalidArgumentError, match=f"'k': 'a\ufffd', 'at': {2**62}"),
+    ):
+        list(join.process("a", strange))
+
+
 def test_a_retraction_may_wait_for_its_row(tmp_path):
     spec = create_join(STREAMS, "o.id = p.of", "left", "changes", {"p": "op"})
     rows = {

@@ -2,9 +2,11 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark")
@@ -15,8 +17,9 @@ from skewed_query import BUCKET_IDS, RETAINED, SkewedQuery, arriving, table_of
 from joins.routing import respread
 from spark_integration.attempt import attempt_store, bucket_files
 from spark_integration.bucket import Bucket, InputBatch
+from spark_integration.hottest import hottest_keys
 from spark_integration.routes import PERIOD, newest_table
-from spark_integration.skew import KeyWatch
+from spark_integration.skew import OBSERVE, KeyWatch, skew_streams
 
 TWO = {"a": 9, "b": 9}
 THREE = {"a": 1, "b": 16, "c": 2}
@@ -113,6 +116,40 @@ def test_a_bucket_tells_of_no_key_that_it_counts_no_more(
     counted = np.array(found["sketches"]["a"]["hashes"]).view(np.uint64).tolist()
     assert counted
     assert {number for number, _ in found["keys"]} == set(counted)
+
+
+TEXT = pa.array([b"a\xff", b"\0"]).view(pa.string())
+DAY = pa.array([2**30, 0], pa.date32())
+INSTANT = pa.array([2**62, 0]).view(pa.timestamp("us", "UTC"))
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        (TEXT, "a\ufffd"),
+        (DAY, str(2**30)),
+        (INSTANT, str(2**62)),
+        (pa.ListArray.from_arrays([0, 1, 2], TEXT), "['a\ufffd']"),
+    ],
+    ids=lambda given: str(given.type) if isinstance(given, pa.Array) else "",
+)
+def test_keys_that_python_has_no_value_for_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: pa.Array, shown: str
+) -> None:
+    query = SkewedQuery(tmp_path, monkeypatch, random.Random(0))
+    rows = pa.record_batch({"k": values.take(pa.array([0] * 60 + [1]))})
+    inputs = tuple(replace(source, key=rows.schema) for source in query.plan.inputs)
+    plan = replace(query.plan, inputs=inputs, state=tuple(skew_streams(OBSERVE, 2)), skew=OBSERVE)
+    run = query.run_of(0)
+    files = bucket_files(run, BUCKET_IDS[0])
+    with attempt_store(plan, run, files, None) as store:
+        watch = KeyWatch(plan, store, run, Bucket(BUCKET_IDS[0], 0, plan.output, None))
+        assert len(list(watch.passing(iter([InputBatch("a", rows, rows)])))) == 1
+        watch.keep()
+        hottest = watch.hottest()
+    (key,) = hottest_keys([hottest], 61)
+    assert key.key == shown
+    assert key.rows == 60
 
 
 def test_tasks_of_a_given_up_future_that_end_late_change_nothing(

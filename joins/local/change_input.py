@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from cython_ext.key_codec import KeyBatch
 from cython_ext.row_codec import RowCodec
 from joins.changes import Changes, Mask, encoded_rows, ranks, row_codes, without_operation
+from joins.row_text import shown_row
 from lsmstate.arrow_sizes import row_sizes
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
 from lsmstate.store import StateStore
@@ -99,7 +100,7 @@ class ChangeInput:
         elif self._unmatched == "error":
             raise InvalidArgumentError(
                 f"stream {stream!r}: {len(lost)} rows are taken back that are not there, such as "
-                f"{lost.rows.slice(0, 1).to_pylist()[0]!r}; correct the changelog, or say "
+                f"{shown_row(lost.rows, 0)!r}; correct the changelog, or say "
                 "unmatched='count' to leave such retractions out"
             )
         else:
