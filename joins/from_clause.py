@@ -174,8 +174,7 @@ class _Parser:
     def _interval(self, left: Tree, right: Tree) -> tuple[Bound, ...]:
         """The bounds of a time interval if one comes next, and go past it; none otherwise."""
         stop = self._condition_end()
-        tokens = self._tokens[self._at : stop]
-        if not any(t.text in _INEQUALITIES or t.is_keyword("INTERVAL") for t in tokens):
+        if not any(map(self._says_interval, range(self._at, stop))):
             return ()
         text = self._text[self._next.start : self._tokens[stop].start]
         found = tuple(resolved_bound(self._columns, bound) for bound in parse_bounds(text) or ())
@@ -192,19 +191,27 @@ class _Parser:
             self._at = stop
         return found
 
+    def _says_interval(self, at: int) -> bool:
+        token = self._tokens[at]
+        is_word = any(map(token.is_keyword, ("BETWEEN", "INTERVAL"))) and not self._is_part(at)
+        return is_word or token.text in _INEQUALITIES
+
+    def _is_part(self, at: int) -> bool:
+        """Whether a token is a part of a column's name, and so no keyword."""
+        return "." in (token.text for token in self._tokens[max(at - 1, 0) : at + 2 : 2])
+
     def _condition_end(self) -> int:
         """Where the condition that comes next is over."""
         depth = betweens = 0
         for at in range(self._at, len(self._tokens)):
             token = self._tokens[at]
-            is_part = "." in (t.text for t in self._tokens[at - 1 : at + 2 : 2])
             if token.text == "(":
                 depth += 1
             elif token.text == ")" and depth:
                 depth -= 1
             elif token.text == ")" or token.kind == "end":
                 return at
-            elif depth or is_part:
+            elif depth or self._is_part(at):
                 continue
             elif token.is_keyword("BETWEEN"):
                 betweens += 1
@@ -258,7 +265,8 @@ class _Parser:
         read = self._text[: self._next.start][-40:]
         return InvalidArgumentError(
             f"joins: {expected} expected, found {found!r} after {read!r}; supported are joins ON "
-            "equal columns of one common key; filter by anything else before or after the join"
+            "equal columns and time intervals, such as a.k = b.k AND b.at <= a.at + INTERVAL 1 "
+            "HOUR; filter by anything else before or after the join"
         )
 
 

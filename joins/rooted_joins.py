@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from joins.condition import Column
+from joins.event_time import is_between_times
 from joins.graph_spec import GraphSpec
 from joins.join_types import Join, Tree
 from joins.time_bounds import Bound
@@ -32,6 +34,8 @@ class Step:
     kind: StepKind
     keys: tuple[StepKey, ...]
     bounds: tuple[Bound, ...]
+    equal_times: tuple[Bound, ...]
+    """Of its keys that are time stamps what follows for their distance, which is none."""
 
     @property
     def classes(self) -> tuple[int, ...]:
@@ -109,7 +113,7 @@ def reaches(joins: RootedJoins, event_times: Mapping[str, str]) -> dict[str, Rea
     for step in joins.steps:
         ahead: list[int] = []
         behind: list[int] = []
-        for bound in step.bounds:
+        for bound in (*step.bounds, *step.equal_times):
             if any(event_times.get(c.stream) != c.name for c in (bound.later, bound.earlier)):
                 continue
             if bound.later.stream == step.stream:
@@ -228,7 +232,13 @@ def _step(
                 f"joins: {stream!r} is compared twice in {graph.classes[number]}; name one of the "
                 "other streams"
             )
-    return Step(stream, kind, tuple(keys), bounds)
+    equal: list[Bound] = []
+    for key in keys:
+        written = graph.classes[key.key_class].written
+        pair = (Column(stream, written[stream]), Column(key.earlier, written[key.earlier]))
+        equal += [Bound(*pair, 0), Bound(*pair[::-1], 0)]
+    equal_times = tuple(bound for bound in equal if is_between_times(graph.streams, bound))
+    return Step(stream, kind, tuple(keys), bounds, equal_times)
 
 
 def _class_of(stream: str, column: str, graph: GraphSpec) -> int:

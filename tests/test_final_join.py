@@ -44,6 +44,9 @@ def random_join(rng, names, clocks=("at",), untimed=0.0):
         most = f"{name}.{clock} <= {other}.{theirs} + INTERVAL '{low} minutes'"
         intervals = rng.choice([[least, most], [least, most], [most]])
         if rng.random() < 0.2:
+            between = f"{name}.{clock} BETWEEN {other}.{theirs} AND {other}.{rng.choice(clocks)}"
+            intervals = [rng.choice([between, f"{name}.{clock} = {other}.{theirs}"])]
+        if rng.random() < 0.2:
             intervals.append(f"{name}.at < {third}.at + INTERVAL 50 MINUTES")
         if kind in ("right", "full"):
             intervals.append(least)  # or rows of the new stream would wait for ever
@@ -250,6 +253,24 @@ def test_how_and_text_mean_the_same_and_inner_joins_do_not_wait():
             list(join.process("a", rows((1, 0, 1))))
             assert numbers(join.process("b", rows((1, 5, 2)))) == [(1, 2)]
             assert numbers(join.advance(minutes(30))) == []
+
+
+@pytest.mark.parametrize("same", ["b.at = a.at", "b.at BETWEEN a.at AND a.at"])
+@pytest.mark.parametrize("kind", ["LEFT", "FULL"])
+def test_equal_event_times_are_an_interval_too(same, kind):
+    with joined(f"a {kind} JOIN b ON a.k = b.k AND {same}") as join:
+        assert join.event_time.kept_us == {"a": 0, "b": 0}
+        list(join.process("a", rows((1, 0, 1), (1, 5, 2))))
+        assert numbers(join.process("b", rows((1, 5, 20)))) == [(2, 20)]
+        assert numbers(join.advance(minutes(0))) == [(1, None)]
+        assert numbers(join.advance(minutes(5))) == []
+
+
+def test_equal_event_times_reach_through_other_streams():
+    on = "a LEFT JOIN b ON a.at = b.at LEFT JOIN c ON c.at = b.at AND c.k = b.k"
+    with joined(on) as join:
+        assert {name: each.waits_us for name, each in join.spec.waiting.items()} == {"a": 0}
+        assert set(join.event_time.kept_us.values()) == {0}
 
 
 CHAIN = ON + " LEFT JOIN c ON c.n = b.n AND c.at BETWEEN b.at AND b.at + INTERVAL 1 HOUR"

@@ -164,6 +164,14 @@ def test_what_says_join_is_a_from_clause():
     assert not is_from_clause("a.join = b.join AND join.x = `join`.y")
 
 
+def test_columns_named_like_intervals_are_keys():
+    tree = parse_joins(
+        "a LEFT JOIN b ON a.interval = b.between", {"a": ["interval"], "b": ["between"]}
+    )
+    assert isinstance(tree, Join)
+    assert (len(tree.on), tree.bounds) == (1, ())
+
+
 @pytest.mark.parametrize(
     ("on", "how", "words"),
     [
