@@ -3,11 +3,12 @@
 import difflib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 
 import pyarrow as pa
 
 from joins.condition import Column, parse_condition
-from joins.key_types import common_key_type
+from joins.key_types import common_key_type, keeps_differences
 from lsmstate.errors import InvalidArgumentError
 
 
@@ -40,15 +41,27 @@ def key_classes(streams: Mapping[str, pa.Schema], text: str) -> list[list[Column
 
 def class_type(streams: Mapping[str, pa.Schema], columns: Mapping[str, str]) -> pa.DataType:
     """The type in which the columns of a class, one per stream that holds it, are compared.
-    InvalidArgumentError if there is none."""
-    types = {name: streams[name].field(column).type for name, column in columns.items()}
+    InvalidArgumentError if there is none, or two of them would be equal that SQL tells apart."""
+    types = {
+        f"{name}.{column} ({kind})": kind
+        for name, column in columns.items()
+        for kind in [streams[name].field(column).type]
+    }
     try:
-        return common_key_type(list(types.values()))
+        common = common_key_type(list(types.values()))
     except InvalidArgumentError as error:
-        listed = ", ".join(f"{name}.{columns[name]} ({types[name]})" for name in types)
         raise InvalidArgumentError(
-            f"join key {listed}: {error}; cast one of them before the join"
+            f"join key {', '.join(types)}: {error}; cast one of them before the join"
         ) from None
+    for left, right in combinations(types, 2):
+        found = common_key_type([types[left], types[right]])
+        if not keeps_differences(found, common):
+            raise InvalidArgumentError(
+                f"join key: {left} and {right} are compared as {found}, but the whole key "
+                f"{', '.join(types)} only as {common}, which would call different values equal; "
+                "cast the columns to one type first"
+            )
+    return common
 
 
 def resolved(what: str, name: str, known: Iterable[str], stream: str = "") -> str:

@@ -24,6 +24,23 @@ def common_key_type(types: Sequence[pa.DataType]) -> pa.DataType:
     return pa.int64() if pa.types.is_null(common) else common
 
 
+def keeps_differences(narrow: pa.DataType, wide: pa.DataType) -> bool:
+    """Whether values that differ as ``narrow`` still differ as ``wide``, a common type of its."""
+    narrow, wide = _plain(narrow), _plain(wide)
+    if narrow == wide or pa.types.is_null(narrow):
+        return True
+    if pa.types.is_floating(wide):
+        exact_bits = 32 if pa.types.is_integer(narrow) else 64
+        return not pa.types.is_decimal(narrow) and narrow.bit_width <= exact_bits
+    if pa.types.is_decimal(wide):
+        digits, scale = _as_decimal(narrow)
+        return bool(wide.scale >= scale and wide.precision - wide.scale >= digits - scale)
+    if pa.types.is_timestamp(narrow):
+        # Where clocks are set forward, local times that differ are one instant.
+        return (narrow.tz is None) == (wide.tz is None)
+    return True
+
+
 def cast_key(column: pa.Array, target: pa.DataType) -> pa.Array:
     """The column in the common type, which ``common_key_type`` found for this column's type among
     others. Cost: one pass of Arrow's kernels, none if the type is the common one already."""

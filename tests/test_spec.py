@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cython_ext.key_codec import KeyCodec
+from joins.graph_spec import create_spec
 from joins.key_types import common_key_type
 from joins.routing.hash import NO_BUCKET, bucket_of, bucket_of_hashes, overlapping
 from joins.spec import JoinSpec, output_names
@@ -189,6 +190,45 @@ def test_common_types_are_those_of_spark(left, right, common):
 def test_types_that_cannot_be_compared(left, right):
     with pytest.raises(InvalidArgumentError, match=re.escape(f"{left} and {right}")):
         common_key_type([left, right])
+
+
+@pytest.mark.parametrize(
+    ("kinds", "message"),
+    [
+        (
+            [pa.int64(), pa.int64(), pa.float64()],
+            r"a.k \(int64\) and b.k \(int64\) are compared as int64, but the whole key .* only as "
+            "double, which would call different values equal",
+        ),
+        (
+            [pa.float64(), pa.decimal128(5, 2), pa.decimal128(6, 2)],
+            r"b.k \(.*\) and c.k \(.*\) are compared as decimal128\(6, 2\)",
+        ),
+        (
+            [pa.decimal128(38, 30), pa.int64(), pa.decimal128(38, 30)],
+            r"a.k \(.*\) and c.k \(.*\) are compared as decimal128\(38, 30\)",
+        ),
+        (
+            [pa.timestamp("us"), pa.timestamp("us"), pa.timestamp("us", "Europe/Berlin")],
+            "a.k .* and b.k .* are compared as",
+        ),
+        ([pa.int32(), pa.int32(), pa.float64()], None),
+        ([pa.float32(), pa.float32(), pa.float64()], None),
+        ([pa.int64(), pa.uint64(), pa.int8()], None),
+        ([pa.decimal128(5, 2), pa.decimal128(20, 4), pa.int32()], None),
+        ([pa.date32(), pa.timestamp("s"), pa.timestamp("ns")], None),
+        ([pa.list_(pa.int8()), pa.list_(pa.int8()), pa.list_(pa.int64())], None),
+        ([pa.null(), pa.int32(), pa.float64()], None),
+    ],
+)
+def test_a_key_of_three_is_compared_as_each_two_of_them(kinds, message):
+    streams = {name: pa.schema([("k", kind)]) for name, kind in zip("abc", kinds, strict=True)}
+    for on in ("a.k = b.k AND b.k = c.k", ["k"]):
+        if message is None:
+            create_spec(streams, on)
+        else:
+            with pytest.raises(InvalidArgumentError, match=message):
+                create_spec(streams, on)
 
 
 def test_output_names():
