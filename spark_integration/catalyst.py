@@ -7,14 +7,21 @@ needs.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache, reduce
 from typing import Any, Final, cast
 
+import pyarrow as pa
 from py4j.java_gateway import get_field
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.util import PythonEvalType
 
 from lsmstate.errors import InvalidArgumentError
 
@@ -32,7 +39,10 @@ OPERATORS: Final = {
     "OR": "Or",
     "NOT": "Not",
 }
+ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 OUTPUT_MODES: Final = ("append", "update", "complete")
+
+_CATALYST: Final = "org.apache.spark.sql.catalyst."
 
 _tested: set[str] = set()
 
@@ -45,6 +55,12 @@ def is_classic(spark: SparkSession) -> bool:
 def jvm_of(spark: SparkSession) -> Any:
     """The JVM of a classic session."""
     return spark._jvm
+
+
+@lru_cache(maxsize=100)
+def java_class(jvm: Any, name: str) -> Any:
+    """A class of the JVM by its full name, which costs a call the first time."""
+    return getattr(jvm, name)
 
 
 def context_of(spark: SparkSession) -> Any:
@@ -86,6 +102,12 @@ def nodes_with_path(plan: Any) -> Iterator[tuple[Any, list[Any]]]:
         stack += [(child, [node, *above]) for child in nodes]
 
 
+def calls_python(plan: Any) -> bool:
+    """Whether a function in Python stands anywhere in a plan. Cost: one call."""
+    patterns = java_class(SparkContext._jvm, _CATALYST + "trees.TreePattern")
+    return bool(plan.containsPattern(patterns.PYTHON_UDF()))
+
+
 def kind_of(node: Any) -> str:
     """The name of a node's class."""
     return str(node.nodeName())
@@ -99,6 +121,32 @@ def items(sequence: Any) -> list[Any]:
 def compared_type(filtered: DataFrame) -> Any:
     """The type, as JSON, that both sides of a DataFrame's filter ``l = r`` are cast to."""
     return analyzed_plan(filtered).condition().left().dataType().json()
+
+
+def mapped_together(functions: Sequence[tuple[DataFrame, ArrowFunction]], ddl: str) -> DataFrame:
+    """The union of what ``mapInArrow`` makes of each DataFrame with its function. Where Spark's
+    plans can be built it is analyzed once, and not twice for each."""
+    try:
+        catalyst = Catalyst(functions[0][0].sparkSession)
+    except InvalidArgumentError:
+        mapped = (frame.mapInArrow(function, ddl) for frame, function in functions)
+        return reduce(DataFrame.unionAll, mapped)
+    schema = cast(T.StructType, T.StructType.fromDDL(ddl))
+    plans = [
+        catalyst.map_in_arrow(analyzed_plan(frame), function, schema)
+        for frame, function in functions
+    ]
+    return catalyst.dataframe(catalyst.union(plans))
+
+
+def observed(frame: DataFrame, name: str, metrics: Sequence[str]) -> DataFrame:
+    """The frame with an observation of some metrics, which are SQL text."""
+    try:
+        catalyst = Catalyst(frame.sparkSession)
+    except InvalidArgumentError:
+        return frame.observe(name, *map(F.expr, metrics))
+    first, others = catalyst.columns(tuple(metrics))
+    return ClassicDataFrame(frame._jdf.observe(name, first, others), frame.sparkSession)
 
 
 def collation_version(spark: SparkSession, name: str) -> str:
@@ -119,6 +167,19 @@ def collation_keys(frame: DataFrame, names: Iterable[str]) -> dict[str, Column]:
     }
 
 
+@lru_cache(maxsize=2)
+def _columns(jvm: Any, texts: tuple[str, ...]) -> tuple[Any, Any]:
+    """Parsed once, not with each query."""
+    parse = java_class(jvm, _CATALYST + "parser.CatalystSqlParser")().parseExpression
+    column = java_class(jvm, "org.apache.spark.sql.classic.ExpressionUtils").column
+    first, *others = map(column, map(parse, texts))
+    return first, jvm.PythonUtils.toSeq(others)
+
+
+def _release(spark: SparkSession) -> str:
+    return ".".join(spark.version.split(".")[:2])
+
+
 class Catalyst:
     """Plans of one classic session. Plans, nodes and expressions are handles to JVM objects.
 
@@ -130,7 +191,7 @@ class Catalyst:
         """InvalidArgumentError if the session cannot be read, naming its version."""
         if not is_classic(spark):
             raise InvalidArgumentError("Spark Connect does not show its plans")
-        release = ".".join(spark.version.split(".")[:2])
+        release = _release(spark)
         if release not in _INLINE_CTE_ARGUMENTS:
             raise InvalidArgumentError(
                 f"Spark {spark.version}: plans can be read and built in the releases "
@@ -141,13 +202,13 @@ class Catalyst:
         self._session: Any = spark._jsparkSession
         try:
             self._jvm = cast(Any, spark._jvm)
-            catalyst = self._jvm.org.apache.spark.sql.catalyst
-            self._expressions = catalyst.expressions
-            self._logical = catalyst.plans.logical
-            self._classes: dict[str, Any] = {}
-            self._inline = catalyst.optimizer.InlineCTE(
-                *(False, False, False)[: _INLINE_CTE_ARGUMENTS[release]]
-            )
+            inline_cte = self._class("optimizer.InlineCTE")
+            self._inline = inline_cte(*(False, False, False)[: _INLINE_CTE_ARGUMENTS[release]])
+            option = java_class(self._jvm, "scala.Option")
+            self._none, self._some = option.empty(), option.apply
+            utils = java_class(self._jvm, "org.apache.spark.api.python.PythonUtils")
+            self._to_seq = utils.toSeq
+            self._no_values = self._seq([])
             if spark.version not in _tested:
                 self._self_test()
                 _tested.add(spark.version)
@@ -173,6 +234,10 @@ class Catalyst:
         state: Any = self._session.sessionState()
         return self.inlined(state.analyzer().execute(state.sqlParser().parsePlan(sql)))
 
+    def columns(self, texts: tuple[str, ...]) -> tuple[Any, Any]:
+        """The first and the others, which are SQL text, as columns of the JVM."""
+        return _columns(self._jvm, texts)
+
     def tree(self, plan: Any) -> list[dict[str, Any]]:
         """All nodes in preorder, each with its expressions; one call, about 1 ms a node."""
         found: list[dict[str, Any]] = json.loads(plan.toJSON())
@@ -191,13 +256,18 @@ class Catalyst:
 
     def output(self, node: Any) -> list[list[dict[str, Any]]]:
         """The columns of a plan, as ``tree`` gives attributes."""
-        attributes = self._logical.Project(node.output(), self._logical.OneRowRelation())
+        nothing = self._logical("OneRowRelation")()
+        attributes = self._logical("Project")(node.output(), nothing)
         columns: list[list[dict[str, Any]]] = self.tree(attributes)[0]["projectList"]
         return columns
 
     def output_attributes(self, node: Any) -> list[Any]:
         """The same as expressions; a call a column."""
         return items(node.output())
+
+    def output_attribute(self, node: Any, place: int) -> Any:
+        """One of them."""
+        return node.output().apply(place)
 
     def attribute(self, value: Any) -> Any:
         """What an ``Alias`` is called above its node."""
@@ -244,12 +314,12 @@ class Catalyst:
 
     def operator(self, name: str, *operands: Any) -> Any:
         """One of ``OPERATORS``."""
-        return self._class(OPERATORS[name])(*operands)
+        return self._expression(OPERATORS[name])(*operands)
 
     def choice(self, condition: Any, value: Any, other: Any) -> Any:
         """``IF(condition, value, other)``, of which only what is chosen is evaluated, but for
         functions in Python."""
-        return self._class("If")(condition, value, other)
+        return self._expression("If")(condition, value, other)
 
     def nullable_type(self, attribute: Any) -> Any:
         """Its type, any part of which may be null."""
@@ -259,71 +329,75 @@ class Catalyst:
         """The value in a type of ``nullable_type``; itself if it has that. Structs go by place."""
         if self.nullable_type(value).equals(data_type):
             return value
-        return self._class("Cast")(value, data_type, self._jvm.scala.Option.empty())
+        return self._expression("Cast")(value, data_type, self._none)
 
     def alias(
         self, value: Any, name: str, like: Any = None, *, without_metadata: str | None = None
     ) -> Any:
         """The value under a name; with ``like`` under the id and qualifier of that attribute, and
         with its metadata (comments, lengths of CHAR), but for those of a name."""
-        option = self._jvm.scala.Option
         if like is None:
-            expr_id, qualifier = self._class("NamedExpression").newExprId(), self._seq([])
-            metadata = option.empty()
+            expr_id = self._expression("NamedExpression").newExprId()
+            qualifier, metadata = self._no_values, self._none
         else:
             expr_id, qualifier = like.exprId(), like.qualifier()
-            metadata = option.apply(self._metadata(like, without_metadata))
-        return self._class("Alias")(value, name, expr_id, qualifier, metadata, self._seq([]))
+            metadata = self._some(self._metadata(like, without_metadata))
+        alias = self._expression("Alias")
+        return alias(value, name, expr_id, qualifier, metadata, self._no_values)
 
     def filter(self, condition: Any, child: Any) -> Any:
-        return self._logical.Filter(condition, child)
+        return self._logical("Filter")(condition, child)
 
     def project(self, values: Sequence[Any], child: Any) -> Any:
-        return self._logical.Project(self._seq(values), child)
+        return self._logical("Project")(self._seq(values), child)
 
     def union(self, children: Iterable[Any]) -> Any:
         """All rows of the children, whose columns go by their place; under the ids of the first."""
-        return self._logical.Union(self._seq(children), False, False)
+        return self._logical("Union")(self._seq(children), False, False)
+
+    def map_in_arrow(self, plan: Any, function: ArrowFunction, schema: T.StructType) -> Any:
+        """As ``DataFrame.mapInArrow``, over all columns of the plan."""
+        kind = PythonEvalType.SQL_MAP_ARROW_ITER_UDF
+        created = cast(Any, pandas_udf)(function, schema, kind)._unwrapped._judf
+        call = created.builder(plan.output())
+        types = self._class("types.DataTypeUtils")
+        output = types.toAttributes(call.dataType())
+        return self._logical("MapInArrow")(call, output, plan, False, self._none)
 
     def join(self, node: Any, left: Any, right: Any, condition: Any | None) -> Any:
         """A join of the same kind as ``node``."""
-        option = self._jvm.scala.Option
-        on = option.empty() if condition is None else option.apply(condition)
-        return self._logical.Join(left, right, node.joinType(), on, node.hint())
+        on = self._none if condition is None else self._some(condition)
+        return self._logical("Join")(left, right, node.joinType(), on, node.hint())
 
     def dataframe(self, plan: Any) -> DataFrame:
         """The plan as a DataFrame. AnalysisException if Spark refuses it."""
-        dataset = self._jvm.org.apache.spark.sql.classic.Dataset
+        dataset = java_class(self._jvm, "org.apache.spark.sql.classic.Dataset")
         jdf = dataset.ofRows(self._session, plan)
         df: DataFrame = ClassicDataFrame(jdf, self.spark)
         return df
 
-    def refusals(self, plan: Any) -> dict[str, str]:
-        """Output mode -> why Spark does not stream the plan in it; modes it takes are absent."""
-        analysis = self._jvm.org.apache.spark.sql.catalyst.analysis
-        modes = self._jvm.org.apache.spark.sql.streaming.OutputMode
-        found = {}
-        for mode in OUTPUT_MODES:
-            try:
-                analysis.UnsupportedOperationChecker.checkForStreaming(
-                    plan, getattr(modes, mode.capitalize())()
-                )
-            except (PySparkException, Py4JJavaError) as refusal:
-                found[mode] = str(refusal).splitlines()[0]
-        return found
+    def refusal(self, plan: Any, mode: str) -> str | None:
+        """Why Spark does not stream the plan in one of ``OUTPUT_MODES``; None if it does."""
+        checker = self._class("analysis.UnsupportedOperationChecker")
+        modes = java_class(self._jvm, "org.apache.spark.sql.streaming.OutputMode")
+        try:
+            checker.checkForStreaming(plan, getattr(modes, mode.capitalize())())
+        except (PySparkException, Py4JJavaError) as refusal:
+            return str(refusal).splitlines()[0]
+        return None
 
     def stored_bytes(self, relation: Any) -> int | None:
         """What the files of a file source take now; None for other sources, and for patterns."""
         try:
-            paths = relation.dataSource().paths()
+            source = relation.dataSource()
+            paths = items(source.paths())
+            options = source.options()
+            if options.contains("path"):
+                paths.append(options.apply("path"))
+            new_path = java_class(self._jvm, "org.apache.hadoop.fs.Path")
             configuration = self._session.sessionState().newHadoopConf()
             total = 0
-            for place in range(paths.size()):
-                path = self._jvm.org.apache.hadoop.fs.Path(paths.apply(place))
-                total += path.getFileSystem(configuration).getContentSummary(path).getLength()
-            options = relation.dataSource().options()
-            if options.contains("path"):
-                path = self._jvm.org.apache.hadoop.fs.Path(options.apply("path"))
+            for path in map(new_path, paths):
                 total += path.getFileSystem(configuration).getContentSummary(path).getLength()
         except (Py4JError, PySparkException):
             return None
@@ -333,16 +407,20 @@ class Catalyst:
         found = attribute.metadata()
         if without is None or not found.contains(without):
             return found
-        builder = self._jvm.org.apache.spark.sql.types.MetadataBuilder()
+        builder = java_class(self._jvm, "org.apache.spark.sql.types.MetadataBuilder")()
         return builder.withMetadata(found).remove(without).build()
 
     def _class(self, name: str) -> Any:
-        if name not in self._classes:
-            self._classes[name] = getattr(self._expressions, name)
-        return self._classes[name]
+        return java_class(self._jvm, _CATALYST + name)
+
+    def _expression(self, name: str) -> Any:
+        return self._class("expressions." + name)
+
+    def _logical(self, name: str) -> Any:
+        return self._class("plans.logical." + name)
 
     def _seq(self, values: Iterable[Any]) -> Any:
-        return self._jvm.PythonUtils.toSeq(list(values))
+        return self._to_seq(list(values))
 
     def _self_test(self) -> None:
         """A plan read, taken apart and built again gives its row."""
@@ -363,7 +441,13 @@ class Catalyst:
         if [column[0]["name"] for column in self.output(renamed)] != ["y"]:
             raise ValueError("the columns of a plan are read wrong")
         self.alias(one, "y", like=attribute)
-        self.refusals(renamed)
+        mapped = self.map_in_arrow(
+            renamed, lambda batches: batches, T.StructType().add("y", "long")
+        )
+        if calls_python(renamed) or not calls_python(mapped):
+            raise ValueError("functions in Python are not found in a plan")
+        self.columns(("count(1) AS n",))
+        self.refusal(renamed, OUTPUT_MODES[0])
         self.parsed("WITH a AS (SELECT 1 AS x) SELECT l.x FROM a l JOIN a r ON l.x = r.x")
         if self.dataframe(renamed).schema.names != ["y"]:
             raise ValueError("a rebuilt plan lost its column")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
@@ -34,6 +35,9 @@ _UNITED: Final = (
     "branches that are joins under filters and projections, without random values, subqueries, "
     "functions in Python or a column that is selected twice"
 )
+
+#: Why Spark does not stream a plan in an output mode; None if it does.
+Refusal = Callable[[str], str | None]
 
 
 @dataclass(frozen=True)
@@ -73,11 +77,11 @@ def convert(
 
     InvalidArgumentError for options that do not fit, before anything runs.
     """
-    before = catalyst.refusals(plan)
+    before = cache(partial(catalyst.refusal, plan))
 
     def unconverted(note: str, conversion: Conversion | None = None) -> Converted:
-        takes = df is not None and len(before) < len(OUTPUT_MODES)
-        refusal = "" if takes else refused or next(iter(before.values()))
+        takes = df is not None and not all(map(before, OUTPUT_MODES))
+        refusal = "" if takes else refused or before(OUTPUT_MODES[0]) or ""
         return Converted(df if takes else None, False, note, refusal, conversion)
 
     if not catalyst.is_streaming(plan):
@@ -108,15 +112,17 @@ def convert(
             rebuilt = _rebuilt(read, conversion, rows, options)
     except UnfitInputError as unfit:
         return unconverted(str(unfit), conversion)
-    after = catalyst.refusals(rebuilt)
-    lost = [mode for mode in after if mode not in before] if df is not None else []
+    after = cache(partial(catalyst.refusal, rebuilt))
+    kept = [mode for mode in OUTPUT_MODES if df is not None and not before(mode)]
+    lost = [mode for mode in kept if after(mode)]
     update_as_append = may_run_as_append(before, after, conversion.after)
     if lost and not (update_as_append and lost == ["update"]):
         return unconverted(
-            f"converted, it would not run in {lost[0]} mode: {after[lost[0]]}", conversion
+            f"converted, it would not run in {lost[0]} mode: {after(lost[0])}", conversion
         )
-    if df is None or len(after) == len(OUTPUT_MODES):
-        return Converted(None, False, "", refused or next(iter(after.values())), conversion)
+    # Spark refuses by an exception that holds the whole plan as text: the likely mode first.
+    if df is None or all(map(after, [*kept, *reversed(OUTPUT_MODES)])):
+        return Converted(None, False, "", refused or after(OUTPUT_MODES[0]) or "", conversion)
     frame = catalyst.dataframe(rebuilt)
     return Converted(frame, True, _reasons(conversion), "", conversion, update_as_append)
 
@@ -180,15 +186,15 @@ def _shown(chosen: Sequence[MultiJoin]) -> str:
     return f"it serves the groups of {counts} inputs that a UNION ALL puts together"
 
 
-def may_run_as_append(before: Mapping[str, str], after: Mapping[str, str], converted: Node) -> bool:
+def may_run_as_append(before: Refusal, after: Refusal, converted: Node) -> bool:
     """Whether append mode gives what update mode would, which the operator does not run in alone.
-    ``before`` and ``after`` the conversion: the output modes that Spark refuses.
+    ``before`` and ``after`` the conversion: why Spark refuses an output mode.
 
     Before 4.2 Spark takes no joins of streams in update mode; results that nothing above gathers,
     of rows that nothing below gives by the mode, never change."""
-    if "update" not in after or "append" in {*before, *after}:
+    if before("append") or after("append") or not after("update"):
         return False
-    if "update" not in before:
+    if not before("update"):
         return True
     return not stateful_above(converted) and not mode_bound_below(converted)
 

@@ -71,7 +71,8 @@ def _wanted(
 ) -> WantedJoin:
     columns = _names_of_columns(multi_join, names)
     streams = {
-        name: frame.toDF(*own) for name, frame, own in zip(names, frames, columns, strict=True)
+        name: frame if frame.columns == own else frame.toDF(*own)
+        for name, frame, own in zip(names, frames, columns, strict=True)
     }
     condition = " AND ".join(
         " = ".join(f"{quoted(names[at])}.{quoted(columns[at][place])}" for at, place in pair)

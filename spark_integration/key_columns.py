@@ -3,6 +3,7 @@
 Two values are equal under Spark's ``=`` exactly if what travels of them is equal.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -96,15 +97,18 @@ def travelling(
 ) -> DataFrame:
     """The rows of input ``name`` as route takes them, by position: its own columns, and behind
     them those of its ``keys`` whose ``positions`` are not among those."""
+    schema = frame.schema
     # PySpark asks for each column by its bare name, which fails where that holds a dot or a quote,
     # or occurs twice; and renaming one by one takes a call each.
-    types = {f"c{i}": field.dataType for i, field in enumerate(frame.schema)}
-    sources = frame.columns
-    frame = frame.toDF(*types)
-    beside = {f"c{p}": key for p, key in zip(positions, keys, strict=True) if p >= len(types)}
+    names = schema.names
+    if not _are_plain(names):
+        names = [f"c{i}" for i in range(len(schema))]
+        frame = frame.toDF(*names)
+    types = {own: field.dataType for own, field in zip(names, schema, strict=True)}
+    beside = {f"key {p}": key for p, key in zip(positions, keys, strict=True) if p >= len(names)}
     casts = {}
     for place, key in beside.items():
-        source = f"c{sources.index(key.columns[name].column)}"
+        source = names[schema.names.index(key.columns[name].column)]
         casts[place] = key.cast(name, F.col(source))
         types[place] = key.coded
     frame = _with(frame, casts)
@@ -113,6 +117,12 @@ def travelling(
         frame = with_collation_keys(frame, collated)
     carried = {place: carry(F.col(place), t) for place, t in types.items() if carried_type(t) != t}
     return _with(frame, carried)
+
+
+def _are_plain(names: Sequence[str]) -> bool:
+    """Whether each is a word, and Spark tells them apart whatever it makes of case."""
+    words = {name.lower() for name in names if re.fullmatch(r"\w+", name, re.ASCII)}
+    return len(words) == len(names)
 
 
 def _with(frame: DataFrame, columns: dict[str, Column]) -> DataFrame:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
+from spark_integration.catalyst import observed
 from spark_integration.fan_out import PLACES
 from spark_integration.hottest import HOTTEST, place_prefix
 from spark_integration.query_metrics import OBSERVATION
@@ -106,8 +106,7 @@ def observe(frames: DataFrame) -> DataFrame:
         "fan_out": f"array({', '.join(fan_out)})",
         "hottest": f"array({', '.join(hottest)})",
     }
-    # As text: built of columns they were half of the calls that making the operator took.
-    return frames.observe(OBSERVATION, *(F.expr(f"{v} AS {name}") for name, v in values.items()))
+    return observed(frames, OBSERVATION, [f"{value} AS {name}" for name, value in values.items()])
 
 
 def _sum(name: str) -> str:

@@ -77,7 +77,7 @@ class PlanWriter:
                 found = self._catalyst.attribute(self._original(self._read.named[column]))
             else:
                 handle, place = self._read.attributes[column]
-                found = self._catalyst.output_attributes(self._node(handle))[place]
+                found = self._catalyst.output_attribute(self._node(handle), place)
             self._attributes[column] = found
         return self._attributes[column]
 

@@ -29,6 +29,7 @@ from lsmstate.options import MIB
 from lsmstate.state_place import StatePlace, local_path
 from spark_integration.above import check_above
 from spark_integration.catalyst import (
+    calls_python,
     context_of,
     items,
     jvm_of,
@@ -213,6 +214,8 @@ def operators_in(plan: Any) -> list[Wanted]:
 
 def operators_with_path(plan: Any) -> list[tuple[Wanted, list[Any]]]:
     """The same, each with the nodes above it, the nearest first."""
+    if not calls_python(plan):
+        return []
     return [
         (wanted, above)
         for node, above in nodes_with_path(plan)

@@ -14,7 +14,7 @@ from lsmstate.state_place import local_path
 from spark_integration import metrics
 from spark_integration.bucket import BucketFunction
 from spark_integration.carried import carried_type, restore
-from spark_integration.catalyst import analyzed_plan, is_classic
+from spark_integration.catalyst import analyzed_plan, is_classic, mapped_together
 from spark_integration.commit import STATE_DDL
 from spark_integration.frames import FRAME_DDL
 from spark_integration.inputs import Inputs
@@ -92,14 +92,13 @@ def _check_not_nested(inputs: Inputs, operator: str) -> None:
 
 def _routed(plan: StatefulPlan, inputs: Inputs) -> DataFrame:
     """All inputs as frames, in one DataFrame whose bucket column carries the plan's settings."""
-    routed: DataFrame | None = None
+    functions = []
     for number, source in enumerate(plan.inputs):
         frame = inputs.frames[source.name]
         keys = inputs.keys_of(source.name)
         rows = travelling(frame, source.name, keys, source.key_positions)
-        frames = rows.mapInArrow(route_function(plan, number), FRAME_DDL)
-        routed = frames if routed is None else routed.unionAll(frames)
-    assert routed is not None
+        functions.append((rows, route_function(plan, number)))
+    routed = mapped_together(functions, FRAME_DDL)
     bucket = F.col("bucket").alias("bucket", metadata={PLAN_METADATA: plan.wanted().to_json()})
     columns = ["stream", "is_stored", "partition", "number", "rows", "payload"]
     if not plan.watches_time:

@@ -29,7 +29,7 @@ class WithoutInlineCte:
     """A JVM whose Spark has lost a class: py4j takes it for a package, which cannot be called."""
 
     def __getattr__(self, name: str) -> Any:
-        if name == "InlineCTE":
+        if name.endswith(".InlineCTE"):
             raise Py4JError("InlineCTE does not exist in the JVM")
         return self
 
