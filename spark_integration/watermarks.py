@@ -62,7 +62,13 @@ def with_watermark(catalyst: Catalyst, results: Any, source: Any, time: str) -> 
     if isinstance(timed.schema[time].dataType, T.StructType):
         column = column["end"]  # window(...) hands the watermark on
     never = F.unix_micros(column.cast("timestamp")) > F.lit(_LONG_MAX)
-    nothing = [F.lit(None).cast(field.dataType).alias(field.name) for field in frame.schema.fields]
+    # Nulls that the optimizer does not see: it moves a semi join above into the branches, where a
+    # key that is null for certain would leave it without an equality, which Spark does not stream.
+    place = F.minute(column.cast("timestamp"))
+    nothing = [
+        F.get(F.array(F.lit(None).cast(field.dataType)), place).alias(field.name)
+        for field in frame.schema.fields
+    ]
     branch = timed.where(never).select(*nothing)
     return analyzed_plan(frame.union(branch))
 
