@@ -99,7 +99,9 @@ def test_forced_shares_give_the_same_rows_and_are_pinned(
     with pytest.raises(InvalidArgumentError, match=why):
         rescale(str(tmp_path / "checkpoint"), 2)
     if BACKEND == "lsm" and len(shares) == 1:
-        rescale(str(tmp_path / "checkpoint"), 6, shares={"o.ok": 5})
+        rescale(str(tmp_path / "checkpoint"), 6, shares={"o.ok": 4})
+        assert rescale(str(tmp_path / "checkpoint"), 6, shares={"o.ok": 5}).rows > 0
+        assert rescale(str(tmp_path / "checkpoint"), 6, shares={"o.ok": 5}).rows == 0
         more = {"ok": [5, 6], "ck": [1, 2], "day": pa.array([0, 0], pa.int32())}
         streams["o"].add(pa.table(more))
         options["buckets"] = 6
