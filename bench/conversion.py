@@ -52,21 +52,25 @@ def main(rounds: int, warm_up: int) -> None:
         spark = start_session(home, 2)
         meter = Meter(spark)
         print(f"| {' | '.join(HEADINGS)} |\n|{'---|' * len(HEADINGS)}")
-        with views(spark, tpch), views(spark, tpcds):
+        with views(spark, tpch):
             first = f"{WARMING[0]}, first of the session"
             print(_row(first, [meter.conversion(_tpch(WARMING[0]))], []), flush=True)
             for name in islice(cycle(WARMING), warm_up - 1):
                 meter.conversion(_tpch(name))
-            queries = {name: _tpch(name) for name in MEASURED} | {"the paper's": PAPER}
-            for name, sql in queries.items():
-                taken = [meter.conversion(sql) for _ in range(rounds)]
-                alone = [meter.reading(sql) for _ in range(rounds)]
-                print(_row(name, taken, alone), flush=True)
+            for name in MEASURED:
+                print(_measured(meter, name, _tpch(name), rounds), flush=True)
+        with views(spark, tpcds):
+            print(_measured(meter, "the paper's", PAPER, rounds), flush=True)
         spark.stop()
 
 
 def _tpch(name: str) -> str:
     return STREAMED[name].replace('"', "`")
+
+
+def _measured(meter: "Meter", name: str, sql: str, rounds: int) -> str:
+    taken = [meter.conversion(sql) for _ in range(rounds)]
+    return _row(name, taken, [meter.reading(sql) for _ in range(rounds)])
 
 
 def _row(name: str, taken: list[Mapping[str, float]], alone: list[float]) -> str:
