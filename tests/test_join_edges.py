@@ -1,4 +1,4 @@
-"""The cases no join may get wrong, for each operator: one common key, several keys, the tree.
+"""The cases no join may get wrong, for each operator: inner joins and those beyond.
 
 A case has values and, for each, what it equals (its class; None equals nothing). Every operator
 joins three streams of them, in memory at once, and on our store with a restart after every batch.
@@ -7,6 +7,7 @@ joins three streams of them, in memory at once, and on our store with a restart 
 import datetime
 import decimal
 import itertools
+from collections import Counter
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -18,7 +19,30 @@ from lsmstate.join import MultiwayJoin
 D = decimal.Decimal
 NAN = float("nan")
 OTHER_NAN = np.array([0x7FF8000000000001], dtype=np.int64).view(np.float64)[0]
-OPERATORS = ("umjoin", "graph", "tree")
+START = datetime.datetime(2026, 1, 1)
+NEAR = "BETWEEN a.at - INTERVAL 1 HOUR AND a.at"
+INNER = {
+    "umjoin": "a.k = b.k AND b.k = c.k",
+    "graph": "a.k = b.k AND b.k2 = c.k",
+    "tree": "a.k = b.k AND b.k = c.k",
+    "timed": f"a.k = b.k AND b.k = c.k AND b.at {NEAR} AND c.at {NEAR}",
+    "changes": "a.k = b.k AND b.k = c.k",
+}
+OUTER = {
+    "full by one key": "a FULL JOIN b USING (k) FULL JOIN c USING (k)",
+    "left by two keys": "a LEFT JOIN b ON a.k = b.k LEFT JOIN c ON b.k2 = c.k",
+    "final": f"a LEFT JOIN b ON a.k = b.k AND b.at {NEAR} LEFT JOIN c ON a.k = c.k AND c.at = a.at",
+}
+OPERATORS = {**INNER, **OUTER}
+#: With a restart after every batch; the others are stress tests there.
+OFTEN = [
+    pytest.param(name, marks=pytest.mark.stress if name in ("timed", "changes") else ())
+    for name in OPERATORS
+]
+TIMED = ("timed", "final")
+CHANGES = ("changes", "full by one key", "left by two keys")
+#: Of those that forget, when all is over.
+LAST = START + datetime.timedelta(days=1)
 INT64 = (-(2**63), 2**63 - 1)
 
 
@@ -99,33 +123,63 @@ CASES = {
 }
 
 
-def streams_of(case, operator):
-    """Name -> rows: the key (of ``b``, in several keys, twice) and the row's number."""
+def streams_of(case):
+    """Name -> rows: the key (of ``b`` twice), a time that is the same for all, the row's number."""
     streams = {}
     for name, (key, _) in zip("abc", case, strict=True):
-        columns = {"k": key, "n": pa.array(range(len(key)), pa.int64())}
-        if operator == "graph" and name == "b":
+        at = pa.array([START] * len(key), pa.timestamp("us"))
+        columns = {"k": key, "at": at, "n": pa.array(range(len(key)), pa.int64())}
+        if name == "b":
             columns["k2"] = key
         streams[name] = pa.record_batch(columns)
     return streams
 
 
 def open_join(streams, operator, **options):
-    on = "a.k = b.k AND b.k2 = c.k" if operator == "graph" else "a.k = b.k AND b.k = c.k"
     schemas = {name: batch.schema for name, batch in streams.items()}
-    algorithm = "tree" if operator == "tree" else "umjoin"
-    return MultiwayJoin(schemas, on, algorithm=algorithm, memory="8m", **options)
+    if operator == "tree":
+        options["algorithm"] = "tree"
+    if operator in TIMED:
+        options["event_time"] = dict.fromkeys(streams, "at")
+    if operator == "final":
+        options["emit"] = "final"
+    if operator in CHANGES:
+        options["emit"] = "changes"
+    if operator == "changes":
+        options |= {"changes": dict.fromkeys(streams, "op"), "unmatched": "error"}
+        schemas = {name: s.append(pa.field("op", pa.string())) for name, s in schemas.items()}
+    return MultiwayJoin(schemas, OPERATORS[operator], memory="8m", **options)
+
+
+def fed(join, operator, stream, batch):
+    """The results of a batch; of a changelog it comes twice and is taken back once."""
+    operations = ("+I", "+U", "-D") if operator == "changes" else (None,)
+    for operation in operations:
+        rows = batch
+        if operation is not None:
+            rows = batch.append_column("op", pa.array([operation] * len(batch), pa.string()))
+        yield from join.process(stream, rows)
+
+
+def ended(join, operator):
+    """What comes when time is over."""
+    return list(join.advance(LAST) or ()) if operator in TIMED else []
 
 
 def found_rows(pieces, streams):
-    """(row of a, row of b, row of c) of each result, after a look at the keys themselves."""
-    found = []
+    """(row of a, row of b, row of c) of each result that stands, after a look at the keys."""
+    found = Counter()
     for piece in pieces:
         for name, batch in streams.items():
             numbers = piece.column(f"{name}_n")
             assert bits(batch.column("k").take(numbers)) == bits(piece.column(f"{name}_k"))
-        found += zip(*(piece.column(f"{name}_n").to_pylist() for name in "abc"), strict=True)
-    return sorted(found)
+        rows = Counter(zip(*(piece.column(f"{name}_n").to_pylist() for name in "abc"), strict=True))
+        if "op" in piece.schema.names and "-D" in piece.column("op").to_pylist():
+            assert rows <= found
+            found -= rows
+        else:
+            found += rows
+    return found
 
 
 def bits(values):
@@ -137,30 +191,52 @@ def bits(values):
     )
 
 
-def expected_rows(case):
-    places = itertools.product(*(range(len(classes)) for _, classes in case))
-    classes = [classes for _, classes in case]
-    return [
-        at
-        for at in places
-        if classes[0][at[0]] is not None
-        and len({(type(c[n]).__name__, c[n]) for c, n in zip(classes, at, strict=True)}) == 1
-    ]
+def expected_rows(case, operator):
+    a, b, c = (classes for _, classes in case)
+    if operator == "full by one key":
+        return Counter(full_join(a, b, c))
+    found = Counter()
+    for row, key in enumerate(a):
+        for of_b in partners(key, b):
+            own = key if operator != "left by two keys" else None if of_b is None else b[of_b]
+            found.update((row, of_b, of_c) for of_c in partners(own, c))
+    if operator in INNER:
+        found = Counter({row: n for row, n in found.items() if None not in row})
+    return found
+
+
+def full_join(*streams):
+    rows = [{None: [None]} for _ in streams]
+    for number, classes in enumerate(streams):
+        for row, key in enumerate(classes):
+            if key is None:
+                yield tuple(row if n == number else None for n in range(len(streams)))
+            else:
+                rows[number].setdefault((type(key), key), []).append(row)
+    for key in {key for found in rows for key in found} - {None}:
+        yield from itertools.product(*(found.get(key, [None]) for found in rows))
+
+
+def partners(key, classes):
+    """The rows that equal the key, or None where there are none."""
+    at = (n for n, other in enumerate(classes) if key is not None)
+    return [n for n in at if type(classes[n]) is type(key) and classes[n] == key] or [None]
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("name", CASES)
 def test_in_memory_at_once(operator, name):
-    streams = streams_of(CASES[name], operator)
+    streams = streams_of(CASES[name])
     with open_join(streams, operator, backend="memory") as join:
-        pieces = [p for stream, batch in streams.items() for p in join.process(stream, batch)]
-    assert found_rows(pieces, streams) == expected_rows(CASES[name])
+        pieces = [p for s, batch in streams.items() for p in fed(join, operator, s, batch)]
+        pieces += ended(join, operator)
+    assert found_rows(pieces, streams) == expected_rows(CASES[name], operator)
 
 
-@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("operator", OFTEN)
 @pytest.mark.parametrize("name", CASES)
 def test_on_our_store_with_a_restart_after_every_batch(tmp_path, operator, name):
-    streams = streams_of(CASES[name], operator)
+    streams = streams_of(CASES[name])
     batches = [
         (stream, batch.slice(first, 2))
         for first in range(0, 6, 2)
@@ -170,30 +246,37 @@ def test_on_our_store_with_a_restart_after_every_batch(tmp_path, operator, name)
     pieces = []
     for stream, batch in batches:
         with open_join(streams, operator, path=str(tmp_path / "state")) as join:
-            pieces += list(join.process(stream, batch))
+            pieces += list(fed(join, operator, stream, batch))
             join.commit()
-    assert found_rows(pieces, streams) == expected_rows(CASES[name])
+    with open_join(streams, operator, path=str(tmp_path / "state")) as join:
+        pieces += ended(join, operator)
+    assert found_rows(pieces, streams) == expected_rows(CASES[name], operator)
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_the_same_stream_three_times(operator):
-    key = pa.array([1, 1, 2, None])
-    streams = streams_of([(key, [1, 1, 2, None])] * 3, operator)
+    case = [(pa.array([1, 1, 2, None]), [1, 1, 2, None])] * 3
+    streams = streams_of(case)
     with open_join(streams, operator) as join:
-        pieces = [p for stream, batch in streams.items() for p in join.process(stream, batch)]
-    assert len(found_rows(pieces, streams)) == 2**3 + 1
+        pieces = [p for s, batch in streams.items() for p in fed(join, operator, s, batch)]
+        pieces += ended(join, operator)
+    found = found_rows(pieces, streams)
+    assert found == expected_rows(case, operator)
+    assert len([row for row in found if None not in row]) == 2**3 + 1
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_a_stream_that_does_not_speak_for_long(operator):
-    key = pa.array(range(300))
-    streams = streams_of([(key, None)] * 3, operator)
+    streams = streams_of([(pa.array(range(300)), None)] * 3)
+    pieces = []
     with open_join(streams, operator) as join:
         for first in range(0, 300, 30):
             for name in "ac":
-                assert list(join.process(name, streams[name].slice(first, 30))) == []
-        pieces = list(join.process("b", streams["b"]))
-    assert found_rows(pieces, streams) == [(n, n, n) for n in range(300)]
+                pieces += fed(join, operator, name, streams[name].slice(first, 30))
+        assert operator in OUTER or not pieces
+        pieces += fed(join, operator, "b", streams["b"])
+        pieces += ended(join, operator)
+    assert found_rows(pieces, streams) == Counter((n, n, n) for n in range(300))
 
 
 def test_the_zones_of_the_case_have_a_night_with_an_hour_twice():
