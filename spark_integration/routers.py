@@ -60,8 +60,12 @@ def router_of(plan: StatefulPlan, source: InputPlan, run: TaskRun) -> Router:
 
 
 def called_buckets(plan: StatefulPlan, run: TaskRun) -> tuple[int, ...]:
-    """Buckets that every task calls, whether it has rows for them or not: so that they take over
-    what they lack while it is there."""
+    """Buckets that every task calls, whether it has rows for them or not. Where time counts, all in
+    the first micro-batch: called from then on with every watermark, each judges by it what comes
+    late, though it had no rows. Where hot keys are spread, those that take over what they lack,
+    while it is there."""
+    if plan.watches_time and run.batch_id == 0:
+        return tuple(range(run.pinned.buckets))
     if plan.skew != SPREAD:
         return ()
     return Routes.of(plan, run).table(run.batch_id).added()
