@@ -147,14 +147,17 @@ def test_late_rows_are_dropped_as_sparks_own_join_does(spark: Any, tmp_path: Pat
     sources = {}
     for name in "ab":
         files = [
-            [(rng.randrange(4), hour + rng.uniform(-2, 1), hour * 100 + n) for n in range(25)]
+            [
+                (rng.choice([0, 1, 2, 3, 9 + hour]), hour + rng.uniform(-2, 1), 100 * hour + n)
+                for n in range(25)
+            ]
             for hour in range(4)
         ]
         sources[name] = stream(tmp_path, name, *files)
     frames = {name: read(spark, source, "20 minutes") for name, source in sources.items()}
     shown = ["na", "nb"]
     ours, query = run_query(
-        multiway_join(frames, ON, backend=BACKEND, memory="8m", buckets=1).select(*shown), tmp_path
+        multiway_join(frames, ON, backend=BACKEND, memory="8m", buckets=8).select(*shown), tmp_path
     )
     theirs, native = run_query(
         frames["a"].alias("a").join(frames["b"].alias("b"), F.expr(ON)).select(*shown),
@@ -196,6 +199,19 @@ def test_a_result_time_is_true_above_the_join(spark: Any, tmp_path: Path, unchec
     )
     # Ticks are no rows of the result.
     assert sum(metric(query, "rows_out")) == sum(by_duckdb(joined_sql(a, b)).values())
+
+
+def test_deduplication_by_time_above_a_result_time(
+    spark: Any, tmp_path: Path, unchecked: None
+) -> None:
+    """A key comes once, and again when the watermark of a micro-batch before has passed it."""
+    a = stream(tmp_path, "a", [(1, 0, 1), (2, 0, 2)], [(3, 5, 3)], [(4, 6, 4)], [(1, 9, 5)])
+    b = stream(tmp_path, "b", [(1, 0.5, 1), (1, 0.6, 2), (2, 0, 3)], [(3, 5, 4)], [(4, 6, 5)])
+    b.add(table("b", [(1, 9, 6)]))
+    frames = {"a": read(spark, a), "b": read(spark, b)}
+    joined = multiway_join(frames, ON, result_time="latest", backend=BACKEND, memory="8m")
+    once = joined.dropDuplicatesWithinWatermark(["a_k"]).select("a_k")
+    assert run(once, tmp_path) == Counter({(1,): 2, (2,): 1, (3,): 1, (4,): 1})
 
 
 def test_the_fastest_stream_may_not_set_the_watermark_of_a_result_time(
@@ -346,6 +362,33 @@ def test_an_outer_join_with_a_watermark_declared_again(
     assert sum(n for row, n in found.items() if row[2] is None) > 10
 
 
+@pytest.mark.stress
+def test_a_window_declared_above_full_history_gives_what_sparks_own_join_does(
+    spark: Any, tmp_path: Path
+) -> None:
+    """Its watermark is of its own, that of the result: it stands while the join finds nothing, as
+    it does above Spark's join, and nothing is lost."""
+    a = stream(tmp_path, "a", [(1, 0.0, 1)], [(1, 5.0, 2)], [(7, 9.0, 3)], [(7, 20.0, 4)])
+    b = stream(tmp_path, "b", [(1, 0.5, 1)], [(1, 5.5, 2)], [(8, 9.0, 3)], [(8, 20.0, 4)])
+    more = {"a": [(1, 4.5, 5), (1, 21.0, 6)], "b": [(1, 4.6, 5), (1, 21.5, 6)]}
+    frames = {"a": a.read(spark), "b": b.read(spark)}
+
+    def found(joined: Any, home: Path) -> Counter[tuple[Any, ...]]:
+        declared = joined.select("a_at", "na", "nb").withWatermark("a_at", "2 hours")
+        return run(counts_by_hour(declared, "a_at"), home)
+
+    ours = multiway_join(frames, ON, backend=BACKEND, memory="8m")
+    theirs = frames["a"].alias("a").join(frames["b"].alias("b"), F.expr(ON))
+    theirs = theirs.select(F.col("a.at").alias("a_at"), "na", "nb")
+    before = [found(ours, tmp_path / "ours"), found(theirs, tmp_path / "theirs")]
+    a.add(table("a", more["a"]))
+    b.add(table("b", more["b"]))
+    after = [found(ours, tmp_path / "ours"), found(theirs, tmp_path / "theirs")]
+    assert before[0] == before[1]
+    assert after[0] == after[1]
+    assert [sum(each[0].values()) for each in (before, after)] == [1, 2]
+
+
 def test_a_window_with_a_watermark_declared_again(
     spark: Any, tmp_path: Path, short: tuple[FileStream, FileStream], unchecked: None
 ) -> None:
@@ -417,11 +460,15 @@ def test_a_chain_of_keys_forgets_through_the_stream_in_between(spark: Any, tmp_p
 
 
 def test_late_rows_may_match_what_is_still_there(spark: Any, tmp_path: Path) -> None:
-    a = stream(tmp_path, "a", [(1, 0.0, 1), (1, 5.0, 2)], [(1, 9.0, 3)], [(9, 10.0, 4)])
-    b = stream(tmp_path, "b", [(1, 5.0, 1)], [(1, 9.0, 2)], [(1, 5.5, 3), (1, 4.8, 4), (1, 0, 5)])
+    # Of buckets that had no row before.
+    strange = [(key, 1.0, key) for key in range(50, 60)]
+    a = stream(tmp_path, "a", [(1, 0.0, 1), (1, 5.0, 2)], [(1, 9.0, 3)], [(9, 10.0, 4), *strange])
+    last = [(1, 5.5, 3), (1, 4.8, 4), (1, 0, 5), *strange]
+    b = stream(tmp_path, "b", [(1, 5.0, 1)], [(1, 9.0, 2)], last)
     frames = {"a": read(spark, a), "b": read(spark, b)}
-    # The watermark was 5:00, so the last two are late, and the a of 0:00 is forgotten.
-    joined = multiway_join(frames, ON, backend=BACKEND, memory="8m", buckets=1, late="join")
+    # The watermark was 5:00, so all but the first of the last are late, and what is of 0:00 or
+    # 1:00 is forgotten.
+    joined = multiway_join(frames, ON, backend=BACKEND, memory="8m", buckets=8, late="join")
     found, query = run_query(joined.select("na", "nb"), tmp_path)
     assert found == Counter([(2, 1), (3, 2), (2, 3), (2, 4)])
-    assert sum(metric(query, "late_rows")) == 2
+    assert sum(metric(query, "late_rows")) == 2 + 2 * len(strange)

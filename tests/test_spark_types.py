@@ -53,7 +53,9 @@ KEYS = {
     "number": KeyCase("FLOAT", "DOUBLE", ["0.0", "-0.0", "1.5", "float('nan')", "float('inf')"]),
     "money": KeyCase("DECIMAL(7,2)", "DECIMAL(20,5)", ["1.5", "1.50", "-99999.99", "0"]),
     "huge": _alike("DECIMAL(38,0)", f"{'9' * 38}BD", f"-{'9' * 38}BD", "0BD"),
-    "text": _alike("STRING", "''", "'x'", "'X'", "'x '", r"'x\0'"),
+    "text": _alike(
+        "STRING", "''", "'x'", "'X'", "'x '", r"'x\0'", "string(X'FF')", "string(X'C3')"
+    ),
     "raw": _alike("BINARY", "X''", "X'00'", "X'0000'", "X'FF'"),
     "day": KeyCase(
         "DATE", "TIMESTAMP", ["DATE'2024-03-31'", "DATE'1890-01-01'", "DATE'1700-02-28'"]
