@@ -199,7 +199,7 @@ def check_final(case, backend, piece_bytes):
 
 
 test_changes_on_memory, test_changes_on_lsm, test_many_changes = on_all_stores(
-    check_rooted, rooted_grids(), memory=6, lsm=1, many=300
+    check_rooted, rooted_grids(), memory=12, lsm=1, many=300
 )
 test_inner_on_memory, test_inner_on_lsm, test_many_inner = on_all_stores(
     check_graph, graph_grids(), memory=3, lsm=1, many=300
