@@ -56,7 +56,9 @@ class Runs:
         self.scale, self.rounds = scale, rounds
         lines = file.read_text().splitlines() if file.exists() else []
         runs = [json.loads(line) for line in lines]
-        self._known: dict[tuple[str, int], Run] = {(r["command"], r["round"]): r for r in runs}
+        self._known: dict[tuple[str, int], Run] = {
+            (r["command"], r.get("round", 0)): r for r in runs
+        }
 
     def get(self, *arguments: str) -> Run:
         """The median run of one command."""

@@ -168,7 +168,7 @@ def run_apart(side: str, scale: float, most: float) -> dict[str, float] | None:
         shutil.rmtree(home, ignore_errors=True)  # one that was stopped may still be writing
 
 
-def show(found: dict[str, list[dict[str, float]]], most: float) -> None:
+def show(found: dict[str, list[dict[str, float]]], rounds: int, most: float) -> None:
     """A Markdown table of medians; the ratio is of CPU after start-up, Spark's over ours."""
     print("| side | " + " | ".join(COLUMNS.values()) + " | ratio |")
     print("|---|" + "---|" * (len(COLUMNS) + 1))
@@ -178,8 +178,9 @@ def show(found: dict[str, list[dict[str, float]]], most: float) -> None:
             print(f"| {SIDES[name].title} | not ended in {most:g} s" + " | " * len(COLUMNS) + " |")
             continue
         cells = [f"{_median(runs, column):,.1f}" for column in COLUMNS]
+        stopped = "" if len(runs) == rounds else f", {rounds - len(runs)} of {rounds} not ended"
         ratio = _median(runs, "query_cpu_seconds") / ours if ours else float("nan")
-        print(f"| {SIDES[name].title} | {' | '.join(cells)} | {ratio:.2f} |")
+        print(f"| {SIDES[name].title}{stopped} | {' | '.join(cells)} | {ratio:.2f} |")
 
 
 def _median(runs: list[dict[str, float]], column: str) -> float:
@@ -208,7 +209,7 @@ def main() -> None:
                 found[name].append(run)
     rows = {run["rows_out"] for runs in found.values() for run in runs}
     assert len(rows) <= 1, f"the sides give different numbers of rows: {rows}"
-    show(found, asked.most)
+    show(found, asked.rounds, asked.most)
 
 
 if __name__ == "__main__":

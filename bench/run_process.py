@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import psutil
 
@@ -21,8 +22,11 @@ def ended_in_time(
             said, errors = process.communicate(timeout=most_seconds)
         except subprocess.TimeoutExpired:
             # A JVM and Spark's workers have process groups of their own.
-            for started in [*psutil.Process(process.pid).children(recursive=True), process]:
-                started.kill()
+            with suppress(psutil.NoSuchProcess):
+                for started in psutil.Process(process.pid).children(recursive=True):
+                    with suppress(psutil.NoSuchProcess):  # it died with its parent
+                        started.kill()
+            process.kill()
             return None
     if process.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} failed: {errors[-3000:]}")

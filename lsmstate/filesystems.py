@@ -12,7 +12,7 @@ hold secrets: no message shows their values.
 """
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -61,20 +61,34 @@ def resolve(url: str, options: Mapping[str, Any] | None = None) -> "tuple[FileSy
         return _fsspec(url, given or {})
     except (TypeError, ValueError, OSError) as error:  # HDFS: it is not there
         names = ", ".join(sorted(given or {})) or "none"
-        said = str(error).partition(_LINE_END)[0]
+        said = str(error)
         shown = _without_values(said, given or {})
         raise InvalidArgumentError(
             f"{parts.scheme}://{parts.hostname or ''} cannot be used with the options {names}: "
-            f"{shown}"
+            f"{shown.partition(_LINE_END)[0]}"
         ) from (error if shown == said else None)
 
 
 def _without_values(message: str, options: Mapping[str, Any]) -> str:
-    """Some file systems repeat what they were given."""
-    for value in options.values():
-        if isinstance(value, str) and len(value) >= _LEAST_SECRET:
-            message = message.replace(value, "***")
+    """Some file systems repeat what they were given, as it is or as Python writes it."""
+    texts = {text for value in _values(options) for text in (str(value), repr(value).strip("'\""))}
+    # A value may hold a shorter one, of which the rest would then stay.
+    for text in sorted(texts, key=len, reverse=True):
+        if len(text) >= _LEAST_SECRET:
+            message = message.replace(text, "***")
     return message
+
+
+def _values(options: Any) -> Iterator[Any]:
+    """What stands in them at any depth, but the two words that are no secret."""
+    if isinstance(options, Mapping):
+        options = options.values()
+    elif not isinstance(options, list | tuple):
+        if not isinstance(options, bool | None):
+            yield options
+        return
+    for value in options:
+        yield from _values(value)
 
 
 def _native(

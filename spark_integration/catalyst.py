@@ -212,7 +212,7 @@ class Catalyst:
             if spark.version not in _tested:
                 self._self_test()
                 _tested.add(spark.version)
-        except (Py4JError, TypeError, ValueError, KeyError) as missing:
+        except (Py4JError, PySparkException, TypeError, ValueError, KeyError) as missing:
             reason = str(missing).splitlines()[0]
             raise InvalidArgumentError(
                 f"Spark {spark.version} lacks what building plans needs: {reason}; name the "

@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from lsmstate.errors import InvalidArgumentError
 from spark_integration.catalyst import Catalyst
@@ -26,17 +27,22 @@ def test_an_unknown_release_is_refused(version: str) -> None:
 
 
 class WithoutInlineCte:
-    """A JVM whose Spark has lost a class: py4j takes it for a package, which cannot be called."""
+    """A JVM whose Spark has lost a class: py4j takes it for a package, which cannot be called, and
+    PySpark makes many of the JVM's errors its own."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        self._error = error
 
     def __getattr__(self, name: str) -> Any:
         if name.endswith(".InlineCTE"):
-            raise Py4JError("InlineCTE does not exist in the JVM")
+            raise self._error("InlineCTE does not exist in the JVM")
         return self
 
 
-def test_a_release_that_lacks_something_is_refused_by_name() -> None:
+@pytest.mark.parametrize("error", [Py4JError, PySparkException])
+def test_a_release_that_lacks_something_is_refused_by_name(error: type[Exception]) -> None:
     with pytest.raises(InvalidArgumentError, match=r"Spark 4\.3\.7 lacks .*InlineCTE"):
-        Catalyst(session("4.3.7", WithoutInlineCte()))
+        Catalyst(session("4.3.7", WithoutInlineCte(error)))
 
 
 def test_a_session_of_spark_connect_is_refused() -> None:

@@ -69,6 +69,25 @@ def test_a_value_that_a_file_system_repeats_is_not_shown():
     assert caught.value.__cause__ is None
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"retry_strategy": "s3cret-1\nand more"},
+        {"retry_strategy": "s3cret-12", "region": "s3cret-1"},
+        {"retry_strategy": {"key": "s3cret-1"}},
+        {"retry_strategy": 3141592653},
+    ],
+)
+def test_nor_one_of_several_lines_or_within_another(options):
+    with pytest.raises(InvalidArgumentError) as caught:
+        resolve("s3://bucket/a", options)
+    shown = str(caught.value)
+    assert "s3cret" not in shown
+    assert "314159" not in shown
+    assert "-1" not in shown
+    assert caught.value.__cause__ is None
+
+
 def test_a_scheme_that_nobody_knows():
     with pytest.raises(InvalidArgumentError, match="nowhere"):
         resolve("nowhere://x/y")
