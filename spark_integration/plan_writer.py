@@ -5,6 +5,7 @@ from typing import Any
 
 from joins.plan.conditions import And, Column, Comparison, Expression, Literal, Not, Opaque, Or
 from joins.plan.join_tree import Alias, Filter, Join, MultiJoin, Node, Other, Project, Source
+from joins.plan.prune import computed_keys
 from spark_integration.plan_reader import ReadPlan, SparkLiteral
 from spark_integration.schemas import WATERMARK_METADATA
 from spark_integration.spark_plan import ExpressionHandle, NodeHandle
@@ -41,7 +42,8 @@ class PlanWriter:
         self._attributes: dict[Column, Any] = {}
 
     def plan(self, node: Node) -> Any:
-        """Spark's plan for a node and all below it."""
+        """Spark's plan for a node and all below it. Inputs come first: they define the columns
+        that were not in the plan that was read."""
         if node in self._write_nodes:
             return self._write_nodes[node](self)
         match node:
@@ -52,12 +54,13 @@ class PlanWriter:
             case MultiJoin():
                 return self._multi_join(node)
             case Filter():
-                return self._catalyst.filter(self.expression(node.condition), self.plan(node.input))
+                child = self.plan(node.input)
+                return self._catalyst.filter(self.expression(node.condition), child)
             case Project():
                 return self._project(node)
             case Join():
-                condition = None if node.condition is None else self.expression(node.condition)
                 left, right = map(self.plan, node.inputs)
+                condition = None if node.condition is None else self.expression(node.condition)
                 return self._catalyst.join(self._node(node.handle), left, right, condition)
             case Other(name="Union"):
                 # It may have gained inputs, or have others together by now.
@@ -132,14 +135,19 @@ class PlanWriter:
         if column in self._read.named:
             original = self._original(self._read.named[column])
             return self._catalyst.with_children(original, [self.expression(value)])
+        if column in self._read.attributes:
+            return self.renamed(self.expression(value), column)
         built = self._catalyst.alias(self.expression(value), column.name)
         self._attributes[column] = self._catalyst.attribute(built)
         return built
 
     def _multi_join(self, node: MultiJoin) -> Any:
-        """Its result under the ids the columns had; keys made for the join end here."""
+        """Its result under the ids the columns had; keys made for the join end here, columns that
+        were renamed because an input had them too do not."""
         result, columns = self._write_join(node)
-        return self.with_watermark_of(node, self._under_own_ids(result, columns))
+        made = {c for c in computed_keys(node) if not self._was_read(c)}
+        kept = {c: attribute for c, attribute in columns.items() if c not in made}
+        return self.with_watermark_of(node, self._under_own_ids(result, kept))
 
     def with_watermark_of(self, node: MultiJoin, plan: Any) -> Any:
         """The plan, which holds results of the join, with the watermark of its inputs, if that is
@@ -153,10 +161,9 @@ class PlanWriter:
 
     def passes_watermark(self, column: Column) -> bool:
         """Whether the plan that was read has a watermark on it that is to be passed on."""
-        known = column in self._read.named or column in self._read.attributes
         return (
             self._passes_watermark
-            and known
+            and self._was_read(column)
             and has_watermark(self._catalyst, self.attribute(column))
         )
 
@@ -171,12 +178,17 @@ class PlanWriter:
         )
 
     def _under_own_ids(self, plan: Any, columns: Mapping[Column, Any]) -> Any:
-        own = [
-            self.renamed(columns[column], column)
-            for column in columns
-            if column in self._read.named or column in self._read.attributes
-        ]
+        own = []
+        for column, attribute in columns.items():
+            if self._was_read(column):
+                own.append(self.renamed(attribute, column))
+            else:
+                self._attributes[column] = attribute
+                own.append(attribute)
         return self._catalyst.project(own, plan)
+
+    def _was_read(self, column: Column) -> bool:
+        return column in self._read.named or column in self._read.attributes
 
     def _original(self, handle: ExpressionHandle) -> Any:
         return self._read.spark.expression(handle)

@@ -132,7 +132,12 @@ def converted_in_batch(spark: Any, streams: Mapping[str, FileStream], sql: str) 
     return counted(catalyst.dataframe(writer.plan(tree)))
 
 
-@pytest.mark.parametrize("seed", seeds(quick=4, stress=400))
+#: A stream in a subquery and beside it, whose columns Spark gives the same ids: one of them is
+#: renamed to enter the join, and read above it.
+FOUND = [21, 65]
+
+
+@pytest.mark.parametrize("seed", [*FOUND, *seeds(quick=4, stress=400)])
 def test_conversion(spark: Any, tmp_path: Path, seed: int) -> None:
     query = RandomQuery(seed)
     with streams_of(spark, query, tmp_path) as streams:

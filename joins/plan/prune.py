@@ -4,6 +4,7 @@ A key that has to be computed is computed below the join and stored as a column.
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from joins.plan.conditions import Column, Expression, columns_of
 from joins.plan.join_tree import (
@@ -18,6 +19,9 @@ from joins.plan.join_tree import (
     Source,
     with_inputs,
 )
+
+#: What a computed key is called, before a number.
+_KEY: Final = "key_"
 
 
 def pruned(plan: Node, needed: Iterable[Column] | None = None) -> Node:
@@ -81,6 +85,16 @@ def _pruned_join(join: MultiJoin, wanted: frozenset[Column]) -> MultiJoin:
     return MultiJoin(tuple(inputs), classes, join.group)
 
 
+def computed_keys(join: MultiJoin) -> frozenset[Column]:
+    """The keys of a pruned join that are no columns of what it joins."""
+    columns = (c for node in join.inputs if isinstance(node, Project) for c in node.values)
+    return frozenset(
+        column
+        for column, value in columns
+        if column.name.startswith(_KEY) and not isinstance(value, Column)
+    )
+
+
 def _columns(values: Iterable[Expression]) -> frozenset[Column]:
     return frozenset(column for value in values for column in columns_of(value))
 
@@ -89,4 +103,4 @@ def _key_names() -> Iterator[Column]:
     number = 0
     while True:
         number += 1
-        yield Column(f"key_{number}")
+        yield Column(f"{_KEY}{number}")
