@@ -78,7 +78,10 @@ def plan_name(version: int) -> str:
 
 def is_switching(place: StatePlace, version: int) -> bool:
     """Whether the rescale to that version is not over, or is being taken back."""
-    name = plan_name(version)
+    return _is_there(place, plan_name(version))
+
+
+def _is_there(place: StatePlace, name: str) -> bool:
     return retried(partial(place.files.size, name), f"looking for {place.where}/{name}") is not None
 
 
@@ -99,8 +102,9 @@ def newest_settings(root: str | StatePlace) -> tuple[int, dict[str, Any] | None]
 
     InvalidArgumentError if a rescale was broken off over its switch: what counts is not settled.
     The settings are read first, then its plan looked for; a rescale looks last whether the query
-    has begun a micro-batch. So one of the two notices the other.
-    Cost: a small read a version, one that finds nothing, and after a rescale another.
+    has begun a micro-batch. So one of the two notices the other. A plan that is gone may have been
+    one to take the settings back, so they are looked for again.
+    Cost: a small read a version, one that finds nothing, and after a rescale two more.
     """
     place = _place(root)
     version, settings = 1, read_record_in(place, FILE_NAME)
@@ -114,16 +118,22 @@ def newest_settings(root: str | StatePlace) -> tuple[int, dict[str, Any] | None]
         version, settings = version + 1, later
     if version > 1 and is_switching(place, version):
         raise _switching(place)
+    if version > 1 and not _is_there(place, file_name(version)):
+        return newest_settings(place)
     return version, settings
 
 
 def _damaged(place: StatePlace, version: int) -> Exception:
     if is_switching(place, version):
         return _switching(place)
+    remedy = "restore the file from a copy of the checkpoint"
+    if not _is_there(place, file_name(version + 1)):
+        remedy += (
+            ", or, if no micro-batch was begun since, take the rescale back by lsmstate rescale "
+            "CHECKPOINT --undo"
+        )
     return CorruptionError(
-        "the settings that a rescale made are damaged; restore the file from a copy of the "
-        "checkpoint, or, if no micro-batch was begun since, take the rescale back by lsmstate "
-        "rescale CHECKPOINT --undo",
+        f"the settings that a rescale made are damaged; {remedy}",
         f"{place.where}/{file_name(version)}",
     )
 

@@ -43,7 +43,18 @@ def settle(home: QueryHome) -> None:
 
 
 def _may_stand(home: QueryHome, version: int, plan: Mapping[str, Any]) -> bool:
-    return home.settings(version) is not None and home.spark.begun()[-1] == plan["batch"]
+    if home.spark.begun()[-1] == plan["batch"]:
+        return home.settings(version) is not None
+    return _has_run(home, plan)
+
+
+def _has_run(home: QueryHome, plan: Mapping[str, Any]) -> bool:
+    """Whether the query has committed a micro-batch with the new buckets. Earlier releases let it
+    run on a switch that was cut."""
+    batch = home.spark.check_batch(None)
+    if batch <= plan["batch"]:
+        return False
+    return not home.spark.pointers(batch).keys().isdisjoint(plan["bucket_ids"])
 
 
 def switch(state: StoppedQuery, work: RescaleWork, batch_id: int, settings: dict[str, Any]) -> None:
@@ -55,7 +66,13 @@ def switch(state: StoppedQuery, work: RescaleWork, batch_id: int, settings: dict
     work.check_owned()
     if not create_record_in(state.place, file_name(version), settings, sync=True):
         raise _done_meanwhile(home)
-    work.check_owned()  # else it is the other's, who settles it
+    try:
+        work.check_owned()
+    except InvalidArgumentError:
+        # It is the other's, who settles it. Unless that one is a taking back which has not seen it.
+        if _lacks_buckets(home, version, settings):
+            home.withdraw(version)
+        raise
     try:
         _check_unmoved(home, batch_id)
         check_newest(home, version)
@@ -63,6 +80,12 @@ def switch(state: StoppedQuery, work: RescaleWork, batch_id: int, settings: dict
         home.withdraw(version)
         raise
     work.end()
+
+
+def _lacks_buckets(home: QueryHome, version: int, settings: Mapping[str, Any]) -> bool:
+    """Whether these are the newest settings, although buckets they name were deleted."""
+    named = {int(bucket) for bucket in settings["rescaled"]["pointers"]}
+    return home.newest_version() == version and not named <= set(home.place.buckets())
 
 
 def give_up(home: QueryHome, version: int) -> None:
@@ -77,12 +100,14 @@ def give_up(home: QueryHome, version: int) -> None:
 
 def take_back(home: QueryHome, version: int) -> None:
     """Take the newest settings away, and their buckets. InvalidArgumentError if a micro-batch was
-    begun with them, or the original is not whole; then nothing has changed."""
+    begun with them, or the original is not whole, CorruptionError if settings before them are
+    damaged; then nothing has changed."""
+    home.named_buckets(version - 1)  # which is needed when there is no way back from here
     work = home.work(version)
     with work.owned():
         check_newest(home, version)
         plan = work.plan()
-        if plan is None or _TAKEN_BACK in plan:
+        if plan is None or _TAKEN_BACK in plan or _has_run(home, plan):
             _stop(home, version, work, is_stopped=plan is not None)
         work.check_owned()
         home.withdraw(version)
@@ -118,7 +143,9 @@ class _Replaced:
                 "restore the file from a copy of the checkpoint",
                 f"{home.place.where}/{file_name(version)}",
             )
-        before = Pinned.of(home.settings(version - 1) or {}, version - 1)
+        settings = home.settings(version - 1)
+        assert settings is not None
+        before = Pinned.of(settings, version - 1)
         found = ((b, kept.get(b, before.pointers.get(b))) for b in before.bucket_ids)
         return cls(batch + 1, None, {b: pointer for b, pointer in found if pointer is not None})
 

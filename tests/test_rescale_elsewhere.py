@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from flaky_filesystem import FlakyHandler, flaky
+from spark_pointers import commit_with
 
 pytest.importorskip("pyspark")
 
@@ -19,16 +20,17 @@ from cython_ext.key_codec import KeyCodec
 from joins.routing.hash import bucket_of
 from lsmstate import retries, state_place
 from lsmstate.backends import open_attempt
-from lsmstate.errors import InvalidArgumentError
+from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.options import Options
 from lsmstate.spark import drop_original, rescale, undo_rescale
 from lsmstate.state_place import StatePlace, open_bucket
 from lsmstate.store import StreamSchema
 from spark_integration import checkpoint, rescale_switch
+from spark_integration import pinned as pinned_settings
 from spark_integration.buckets import bucket_ids
-from spark_integration.pinned import Pinned, adopt_or_pin, newest_settings
+from spark_integration.pinned import Pinned, adopt_or_pin, file_name, newest_settings
 from spark_integration.plan import Wanted
-from spark_integration.records import create_record_in
+from spark_integration.records import create_record_in, read_record_in
 from spark_integration.rescale_work import RescaleWork
 
 KEY = pa.schema([("k", pa.int64())])
@@ -104,6 +106,12 @@ class Elsewhere:
     def begin(self, batch: int) -> None:
         """The query begins a micro-batch."""
         (Path(self.checkpoint) / "offsets" / str(batch)).write_text("v1\n{}\n{}")
+
+    def commit(self, batch: int, version: int) -> None:
+        """The query commits a micro-batch with a version of the settings."""
+        settings = read_record_in(self.place(), file_name(version))
+        assert settings is not None
+        commit_with(Path(self.checkpoint), batch, 4, Pinned.of(settings, version).pointers)
 
     def starts_with(self) -> int | None:
         """With how many buckets the query starts now; None if it refuses, naming the remedy."""
@@ -261,6 +269,79 @@ def test_a_switch_that_was_cut_is_none_if_the_query_went_on_without_it(
         query.rescale()
     assert query.starts_with() == BEFORE
     query.check(BEFORE)
+
+
+@pytest.mark.parametrize("undoes", [False, True], ids=["rescale", "undo"])
+def test_a_switch_that_was_cut_stands_if_the_query_has_committed_with_it(
+    elsewhere: Callable[[], Elsewhere], monkeypatch: pytest.MonkeyPatch, undoes: bool
+) -> None:
+    """Earlier releases let the query run on a switch that was cut."""
+    query = elsewhere()
+    cut_at_its_switch(monkeypatch, query.rescale)
+    query.commit(1, version=3)
+    done = query.files("query") | query.files("bucket-")
+    if undoes:
+        with pytest.raises(InvalidArgumentError, match="micro-batch 1 was committed with 3"):
+            undo_rescale(query.checkpoint, state_dir=URL)
+    else:
+        assert query.rescale() == 0
+    assert query.files("") == done
+    assert query.starts_with() == AFTER
+    query.check(AFTER)
+
+
+@pytest.mark.parametrize("undoes", [False, True], ids=["rescale", "undo"])
+def test_a_switch_that_was_cut_is_none_if_the_query_has_committed_without_it(
+    elsewhere: Callable[[], Elsewhere], monkeypatch: pytest.MonkeyPatch, undoes: bool
+) -> None:
+    query = elsewhere()
+    cut_at_its_switch(monkeypatch, query.rescale)
+    query.commit(1, version=2)
+    if undoes:
+        assert undo_rescale(query.checkpoint, state_dir=URL) == BEFORE
+    else:
+        assert query.rescale() == 400
+        query.check(AFTER)
+        assert undo_rescale(query.checkpoint, state_dir=URL) == BEFORE
+    assert query.starts_with() == BEFORE
+    query.check(BEFORE)
+
+
+def test_settings_are_not_taken_back_to_damaged_ones(
+    elsewhere: Callable[[], Elsewhere],
+) -> None:
+    query = elsewhere()
+    query.rescale()
+    before = query.root / "query-0002.json"
+    whole = before.read_bytes()
+    before.write_bytes(whole[:-30])
+    files = query.files("")
+    with pytest.raises(CorruptionError, match=r"query-0002\.json.*restore the file") as refused:
+        query.starts_with()
+    assert "--undo" not in str(refused.value), "which takes back another file"
+    with pytest.raises(CorruptionError, match=r"query-0002\.json.*restore the file"):
+        undo_rescale(query.checkpoint, state_dir=URL)
+    assert query.files("") == files
+    before.write_bytes(whole)
+    assert query.starts_with() == AFTER
+    assert undo_rescale(query.checkpoint, state_dir=URL) == BEFORE
+
+
+def test_a_cut_switch_is_not_taken_back_to_damaged_settings(
+    elsewhere: Callable[[], Elsewhere], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = elsewhere()
+    cut_at_its_switch(monkeypatch, query.rescale)
+    before = query.root / "query-0002.json"
+    whole = before.read_bytes()
+    before.write_bytes(whole[:-30])
+    settings = query.files("query")
+    with pytest.raises(CorruptionError, match=r"query-0002\.json"):
+        undo_rescale(query.checkpoint, state_dir=URL)
+    assert query.files("query") == settings
+    before.write_bytes(whole)
+    assert query.rescale() == 0
+    query.check(AFTER)
 
 
 @pytest.mark.parametrize("left", [0, 40])
@@ -529,3 +610,63 @@ def test_one_that_ended_in_between_is_noticed(
     with pytest.raises(InvalidArgumentError, match="was done meanwhile"):
         late()
     query.check(AFTER)
+
+
+def first_runs(
+    monkeypatch: pytest.MonkeyPatch, where: object, name: str, meanwhile: Callable[[], object]
+) -> None:
+    """The next call of that name is preceded by something else."""
+    original = getattr(where, name)
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        monkeypatch.setattr(where, name, original)
+        meanwhile()
+        return original(*args, **options)
+
+    monkeypatch.setattr(where, name, interrupted)
+
+
+def test_a_switch_that_comes_after_its_end_leaves_no_settings(
+    elsewhere: Callable[[], Elsewhere], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had looked whether it is the owner; then it paused over the whole of an undo."""
+    query = elsewhere()
+    undo = partial(undo_rescale, query.checkpoint, state_dir=URL)
+    first_runs(monkeypatch, rescale_switch, "create_record_in", undo)
+    with pytest.raises(InvalidArgumentError, match="another rescale of"):
+        query.rescale()
+    assert query.starts_with() == BEFORE
+    query.check(BEFORE)
+    assert query.rescale() == 400
+    query.check(AFTER)
+
+
+def test_a_switch_that_another_has_ended_stands(
+    elsewhere: Callable[[], Elsewhere], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the settings are there, the next call settles them; the query may have gone on."""
+    query = elsewhere()
+    create = rescale_switch.create_record_in
+
+    def created(*args: Any, **options: Any) -> bool:
+        monkeypatch.setattr(rescale_switch, "create_record_in", create)
+        done = create(*args, **options)
+        assert query.rescale() == 0
+        query.commit(1, version=3)
+        return done
+
+    monkeypatch.setattr(rescale_switch, "create_record_in", created)
+    with pytest.raises(InvalidArgumentError, match="another rescale of"):
+        query.rescale()
+    assert query.starts_with() == AFTER
+    query.check(AFTER)
+
+
+def test_a_task_that_paused_over_an_undo_has_the_settings_that_count(
+    elsewhere: Callable[[], Elsewhere], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = elsewhere()
+    query.rescale()
+    undo = partial(undo_rescale, query.checkpoint, state_dir=URL)
+    first_runs(monkeypatch, pinned_settings, "is_switching", undo)
+    assert query.starts_with() == BEFORE
