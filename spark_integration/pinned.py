@@ -78,10 +78,11 @@ def plan_name(version: int) -> str:
 
 def is_switching(place: StatePlace, version: int) -> bool:
     """Whether the rescale to that version is not over, or is being taken back."""
-    return _is_there(place, plan_name(version))
+    return is_there(place, plan_name(version))
 
 
-def _is_there(place: StatePlace, name: str) -> bool:
+def is_there(place: StatePlace, name: str) -> bool:
+    """Whether a file is there. OSError after several tries."""
     return retried(partial(place.files.size, name), f"looking for {place.where}/{name}") is not None
 
 
@@ -118,7 +119,7 @@ def newest_settings(root: str | StatePlace) -> tuple[int, dict[str, Any] | None]
         version, settings = version + 1, later
     if version > 1 and is_switching(place, version):
         raise _switching(place)
-    if version > 1 and not _is_there(place, file_name(version)):
+    if version > 1 and not is_there(place, file_name(version)):
         return newest_settings(place)
     return version, settings
 
@@ -127,7 +128,7 @@ def _damaged(place: StatePlace, version: int) -> Exception:
     if is_switching(place, version):
         return _switching(place)
     remedy = "restore the file from a copy of the checkpoint"
-    if not _is_there(place, file_name(version + 1)):
+    if not is_there(place, file_name(version + 1)):
         remedy += (
             ", or, if no micro-batch was begun since, take the rescale back by lsmstate rescale "
             "CHECKPOINT --undo"

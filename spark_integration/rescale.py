@@ -35,11 +35,11 @@ from spark_integration.rescale_plan import (
 from spark_integration.rescale_query import QueryHome, StoppedQuery
 from spark_integration.rescale_switch import (
     check_base,
+    drop,
     give_up,
     settle,
     switch,
     take_back,
-    unfinished,
 )
 from spark_integration.rescale_work import RescaleWork
 
@@ -141,14 +141,9 @@ def drop_original(
     storage_options: Mapping[str, Any] | None = None,
 ) -> int:
     """Delete the buckets that a rescale has replaced; returns how many bytes that freed. Killed at
-    any instant, the same call goes on."""
-    home = QueryHome.of(checkpoint, state_dir, storage_options)
-    settle(home)
-    pinned = home.newest().pinned
-    if home.work(pinned.version + 1).exists():
-        raise unfinished(home)
-    replaced = home.named_buckets(pinned.version - 1) - set(pinned.bucket_ids)
-    return sum(map(home.place.remove_bucket, sorted(replaced & set(home.place.buckets()))))
+    any instant, the same call goes on. InvalidArgumentError, with nothing deleted, while a rescale
+    is not finished, or is being taken back."""
+    return drop(QueryHome.of(checkpoint, state_dir, storage_options))
 
 
 def _begin(

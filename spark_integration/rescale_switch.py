@@ -2,22 +2,25 @@
 
     switch      create the new settings -> look whether the query has gone on -> end the work
     take back   note that in a plan -> look whether the query has gone on -> take the settings away
+    drop        note that -> look whether there is a plan -> delete the original
 
 A plan for the newest settings keeps the query from starting and from going on. So between the look
 and the end nobody can begin a micro-batch with settings that are then not those that count: of the
 query, which notes a micro-batch before its tasks read their settings and look for a plan, and the
 rescale, which does it the other way round, one sees the other. Broken off in between, the query
-stays refused until a rescale is called again, or taken back.
+stays refused until a rescale is called again, or taken back. Of a drop and a taking back, likewise,
+one sees the other.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from lsmstate.durable_dir import remove_if_there
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.state_place import StatePlace
 from spark_integration.checkpoint import SparkCheckpoint
-from spark_integration.pinned import Pinned, file_name, is_switching
+from spark_integration.pinned import Pinned, file_name, is_switching, is_there
 from spark_integration.records import create_record_in
 from spark_integration.rescale_query import QueryHome, StoppedQuery, lacks_files
 from spark_integration.rescale_work import RescaleWork
@@ -115,6 +118,30 @@ def take_back(home: QueryHome, version: int) -> None:
         work.end()
 
 
+def drop(home: QueryHome) -> int:
+    """Delete the buckets that the newest settings have replaced: how many bytes that freed."""
+    pinned = home.newest().pinned
+    version, noted = pinned.version, _drop_name(pinned.version)
+    if home.work(version + 1).exists():
+        raise unfinished(home)
+    replaced = home.named_buckets(version - 1) - set(pinned.bucket_ids)
+    create_record_in(home.place, noted, {}, sync=True)
+    try:
+        check_newest(home, version)
+        home.newest()
+    except InvalidArgumentError:
+        remove_if_there(home.place.files, noted)
+        raise
+    freed = sum(map(home.place.remove_bucket, sorted(replaced & set(home.place.buckets()))))
+    remove_if_there(home.place.files, noted)
+    return freed
+
+
+def _drop_name(version: int) -> str:
+    """The file that is there while what these settings have replaced is deleted."""
+    return f"drop-{version:04d}.json"
+
+
 @dataclass(frozen=True, slots=True)
 class _Replaced:
     """What is known of a rescale that is to be taken back."""
@@ -181,17 +208,28 @@ def _stop(home: QueryHome, version: int, work: RescaleWork, is_stopped: bool) ->
     query that runs; the second one counts."""
     try:
         replaced = _Replaced.by(home, version)
-        replaced.check_not_begun(home.spark)
-        replaced.check_is_there(home.place)
+        _check_original(home, version, replaced)
         if not is_stopped:
             work.begin({_TAKEN_BACK: version})
-        replaced.check_not_begun(home.spark)
+        _check_original(home, version, replaced)
         check_newest(home, version)
         if home.work(version + 1).exists():
             raise unfinished(home)
     except (InvalidArgumentError, CorruptionError):
         work.end()
         raise
+
+
+def _check_original(home: QueryHome, version: int, replaced: _Replaced) -> None:
+    """InvalidArgumentError if there is no way back to it. A drop that ended has left its mark on
+    the buckets, so its note is looked for before them."""
+    replaced.check_not_begun(home.spark)
+    if is_there(home.place, _drop_name(version)):
+        raise InvalidArgumentError(
+            f"the original is being dropped from {home.place.where}; let the same lsmstate rescale "
+            "CHECKPOINT --drop-original go on"
+        )
+    replaced.check_is_there(home.place)
 
 
 def _check_unmoved(home: QueryHome, batch_id: int) -> None:

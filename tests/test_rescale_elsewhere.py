@@ -25,7 +25,7 @@ from lsmstate.options import Options
 from lsmstate.spark import drop_original, rescale, undo_rescale
 from lsmstate.state_place import StatePlace, open_bucket
 from lsmstate.store import StreamSchema
-from spark_integration import checkpoint, rescale_switch
+from spark_integration import checkpoint, rescale_query, rescale_switch
 from spark_integration import pinned as pinned_settings
 from spark_integration.buckets import bucket_ids
 from spark_integration.pinned import Pinned, adopt_or_pin, file_name, newest_settings
@@ -670,3 +670,78 @@ def test_a_task_that_paused_over_an_undo_has_the_settings_that_count(
     undo = partial(undo_rescale, query.checkpoint, state_dir=URL)
     first_runs(monkeypatch, pinned_settings, "is_switching", undo)
     assert query.starts_with() == BEFORE
+
+
+@pytest.mark.parametrize("at", ["buckets", "remove_bucket"])
+def test_a_drop_that_pauses_is_not_overtaken_by_an_undo(
+    elsewhere: Callable[[], Elsewhere], monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    query = elsewhere()
+    query.rescale()
+
+    def undo() -> None:
+        with pytest.raises(InvalidArgumentError, match="the original is being dropped"):
+            undo_rescale(query.checkpoint, state_dir=URL)
+
+    first_runs(monkeypatch, StatePlace, at, undo)
+    freed = drop_original(query.checkpoint, state_dir=URL)
+    assert freed == sum(map(len, query.original.values()))
+    query.original = {}
+    assert query.starts_with() == AFTER
+    query.check(AFTER)
+    assert not query.files("drop-")
+
+
+def test_a_drop_that_pauses_before_it_is_noted_is_overtaken(
+    elsewhere: Callable[[], Elsewhere], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = elsewhere()
+    whole = query.files("")
+    query.rescale()
+    undo = partial(undo_rescale, query.checkpoint, state_dir=URL)
+    first_runs(monkeypatch, rescale_switch, "create_record_in", undo)
+    with pytest.raises(InvalidArgumentError, match="was done meanwhile"):
+        drop_original(query.checkpoint, state_dir=URL)
+    assert query.files("") == whole
+
+
+def test_an_undo_that_pauses_is_not_overtaken_by_a_drop(
+    elsewhere: Callable[[], Elsewhere], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has looked whether the original is whole, and is about to go back to it."""
+    query = elsewhere()
+    whole = query.files("")
+    query.rescale()
+
+    def drop() -> None:
+        with pytest.raises(InvalidArgumentError, match=r"was broken off while it switched .* or"):
+            drop_original(query.checkpoint, state_dir=URL)
+
+    first_runs(monkeypatch, rescale_query.QueryHome, "withdraw", drop)
+    assert undo_rescale(query.checkpoint, state_dir=URL) == BEFORE
+    assert query.files("") == whole
+
+
+def test_a_drop_that_is_broken_off_goes_on(elsewhere: Callable[[], Elsewhere]) -> None:
+    refused = 0
+    for number in itertools.count(step=2):
+        query = elsewhere()
+        query.rescale()
+        query.handler.calls.clear()
+        query.handler.dead_from = number
+        with suppress(OSError):
+            drop_original(query.checkpoint, state_dir=URL)
+        made = len(query.handler.calls)
+        query.handler.dead_from = None
+        assert query.starts_with() == AFTER
+        if query.files("drop-"):
+            with pytest.raises(InvalidArgumentError, match="the original is being dropped"):
+                undo_rescale(query.checkpoint, state_dir=URL)
+            refused += 1
+        drop_original(query.checkpoint, state_dir=URL)
+        query.original = {}
+        query.check(AFTER)
+        assert not query.files("drop-")
+        if made <= number:
+            break
+    assert refused > 2
