@@ -44,7 +44,7 @@ def rescale_state(
     """Change the number of buckets of a stopped query, which then goes on exactly where it was.
 
     Killed, the same command goes on. The original stays until --drop-original; until the query
-    has committed a micro-batch, --undo takes the rescale back.
+    has begun a micro-batch, --undo takes the rescale back.
     """
     if [buckets is not None, undo, drop_original].count(True) != 1:
         raise InvalidArgumentError("say one of --buckets N, --undo and --drop-original")

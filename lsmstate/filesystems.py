@@ -65,8 +65,20 @@ def resolve(url: str, options: Mapping[str, Any] | None = None) -> "tuple[FileSy
         shown = _without_values(said, given or {})
         raise InvalidArgumentError(
             f"{parts.scheme}://{parts.hostname or ''} cannot be used with the options {names}: "
-            f"{shown.partition(_LINE_END)[0]}"
+            f"{shown.partition(_LINE_END)[0]}{_not_text(error, given or {})}"
         ) from (error if shown == said else None)
+
+
+def _not_text(error: Exception, options: Mapping[str, Any]) -> str:
+    """Which options may be meant as text, where the file system wants another type of one."""
+    names = [name for name, value in sorted(options.items()) if isinstance(value, int)]
+    if not names or not isinstance(error, TypeError):
+        return ""
+    quoted = " ".join(f"'{name}=\"...\"'" for name in names)
+    return (
+        f"; not text are {', '.join(names)}: if it should be, give it as str, on the command line "
+        f"in double quotes: --storage-option {quoted}"
+    )
 
 
 def _without_values(message: str, options: Mapping[str, Any]) -> str:

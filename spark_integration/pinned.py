@@ -141,9 +141,9 @@ def _damaged(place: StatePlace, version: int) -> Exception:
 
 def _switching(place: StatePlace) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"a rescale of {place.where} was broken off while it switched to its new buckets, or is "
-        "about to; let the same lsmstate rescale CHECKPOINT --buckets N go on, or take it back by "
-        "lsmstate rescale CHECKPOINT --undo, before the query is started"
+        f"a rescale of {place.where} was broken off while it switched to its new buckets, or while "
+        "it was taken back, or is about to; let the same lsmstate rescale CHECKPOINT --buckets N "
+        "go on, or take it back by lsmstate rescale CHECKPOINT --undo, before the query is started"
     )
 
 

@@ -71,7 +71,7 @@ def rescale(
 
     Killed at any instant, the same call goes on. Nothing is done if the query has that number
     already. The old state stays: ``undo_rescale`` goes back as long as no micro-batch has been
-    committed since, ``drop_original`` deletes it. ``memory`` caps what the stores take;
+    begun since, ``drop_original`` deletes it. ``memory`` caps what the stores take;
     ``report`` is told of each step.
 
     Checkpoint and state_dir are local or on any file system of ``lsmstate.filesystems``, to which
@@ -118,9 +118,11 @@ def undo_rescale(
     storage_options: Mapping[str, Any] | None = None,
 ) -> int:
     """Give up a rescale that is not finished, or take back the last one; returns the number of
-    buckets the query has now. Killed at any instant, the same call goes on. InvalidArgumentError,
-    with nothing changed, if a micro-batch was begun since then, if the original was dropped, or if
-    there is nothing to undo."""
+    buckets the query has now. Killed at any instant, the same call goes on; if it had just ended,
+    and two rescales were done without a micro-batch between, it takes the earlier one back too.
+    InvalidArgumentError, with nothing changed, if a micro-batch was begun since then, if the
+    original was dropped or is being dropped, or if there is nothing to undo. CorruptionError, with
+    nothing changed, if earlier settings are damaged."""
     home = QueryHome.of(checkpoint, state_dir, storage_options)
     version = home.newest_version()
     if home.work(version + 1).exists():

@@ -4,6 +4,7 @@ import pytest
 
 from lsmstate.cli_storage import storage_options
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.filesystems import resolve
 
 
 def test_values_are_typed_unless_they_are_quoted() -> None:
@@ -36,3 +37,15 @@ def test_what_is_said_wrong_is_refused_without_the_value(said: list[str], words:
     with pytest.raises(InvalidArgumentError, match=words) as refused:
         storage_options(said)
     assert "s3cret" not in str(refused.value)
+
+
+def test_a_key_of_digits_that_is_not_quoted_is_named() -> None:
+    said = ["region=eu-central-1", "access_key=key", "secret_key=12345678"]
+    with pytest.raises(
+        InvalidArgumentError, match=r"not text are secret_key: .* quotes"
+    ) as refused:
+        resolve("s3://bucket/path", storage_options(said))
+    assert "'secret_key=\"...\"'" in str(refused.value)
+    assert "12345678" not in str(refused.value)
+    said[-1] = 'secret_key="12345678"'
+    assert resolve("s3://bucket/path", storage_options(said))[1] == "bucket/path"
