@@ -73,3 +73,12 @@ def memory_path(tmp_path: Path) -> Iterator[Path]:
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tmp_path
     with tempfile.TemporaryDirectory(dir=base) as directory:
         yield Path(directory)
+
+
+@pytest.fixture
+def elsewhere(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """See ``stopped_elsewhere.queries``."""
+    from stopped_elsewhere import queries  # imports what needs PySpark
+
+    with queries(memory_path, monkeypatch) as made:
+        yield made
