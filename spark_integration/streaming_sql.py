@@ -117,8 +117,8 @@ def streaming_sql(
     SELECT of streams without subqueries is converted, given a ``state_dir``, if Spark reads it the
     same and its columns are the same.
 
-    Costs some 1,000 calls into the JVM for a join of six inputs and a third of a second (the first in
-    a session: two), beside Spark's own analysis.
+    Costs some 1,000 calls into the JVM for a join of six inputs and a third of a second (the
+    first in a session: two), beside Spark's own analysis.
     InvalidArgumentError: the message names the value and the remedy; AnalysisException and
     ParseException are Spark's.
     """
