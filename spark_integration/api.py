@@ -21,6 +21,7 @@ from spark_integration.final_join import final_spec
 from spark_integration.inputs import Inputs, UnfitInputError, session_of
 from spark_integration.join_function import CoercedSpec, coerced_graph
 from spark_integration.join_request import OPERATOR, InnerJoin, JoinRequest
+from spark_integration.late_rows import check_late
 from spark_integration.operator_options import OPTION_NAMES, OperatorOptions, nearest
 from spark_integration.skew import SPREAD
 from spark_integration.skew_checks import check_local, check_memory, check_repeatable, check_skew
@@ -28,7 +29,7 @@ from spark_integration.storage import Storage
 
 _OPTIONS: Final = (
     *("how", "emit", "changes", "unmatched", "rows", "shares", "skew", "pins"),
-    *("retention", "late", "result_time", *OPTION_NAMES),
+    *("retention", "late", "late_batches", "result_time", *OPTION_NAMES),
 )
 #: An option of plain joins.
 _NAMED_BY_WATERMARKS: Final = "event_time"
@@ -53,6 +54,7 @@ def multiway_join(
     pins: Mapping[str, str] | None = None,
     retention: Retention | None = None,
     late: str = "drop",
+    late_batches: int | None = None,
     result_time: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     cache_dir: str | None = None,
@@ -104,7 +106,11 @@ def multiway_join(
     intervals; ``retention={"o": "7 days"}`` says how long rows of a stream match at most. Where
     any rows are forgotten, those that come after the watermark of the micro-batch before has
     passed them are *late*: left out, as Spark does, and counted in the metrics
-    (``late="drop"``), or matched with what is still there (``late="join"``). ``result_time="at"``
+    (``late="drop"``), or matched with what is still there (``late="join"``). With ``late="side"``
+    they are left out too and kept with the state, as stream ``o (late)``, which
+    ``spark.read.format("lsmstate")`` reads: each once, with its micro-batch (``_batch``) and the
+    watermark that had passed it (``_watermark``), for ``late_batches`` micro-batches or, by
+    default, for ever. Whether they are is fixed by the first start. ``result_time="at"``
     adds a column: the latest event time of a result's rows, with a watermark of its own that is
     true for windows, outer joins and deduplication above the join; Spark wants its setting
     ``spark.sql.streaming.statefulOperator.checkCorrectness.enabled`` to be false for those.
@@ -141,13 +147,17 @@ def multiway_join(
     storage = Storage.of(spark, storage_options, cache_dir, cache)
     checked = OperatorOptions.of(memory, backend, buckets, state_dir, options, storage)
     check_unmatched(unmatched)
+    check_late(late, late_batches, backend)
     typed, rest = _condition(streams, on, how)
     is_final = emit == FINAL and not changes
     keys = _keys(streams, in_text(typed) if is_final and typed.tree is not None else typed.on)
     inputs = _inputs(spark, streams, keys)
     is_graph = inputs.has_several_keys
     _check_graph_options(is_graph, rows, shares)
-    request = JoinRequest(streams, inputs, rest, checked, storage, rows, shares, pins or {}, skew)
+    request = JoinRequest(
+        *(streams, inputs, rest, checked, storage, rows, shares, pins or {}, skew),
+        late_batches=late_batches,
+    )
     if is_final and typed.tree is not None:
         check_skew(skew, list(streams), "another type")
         kept = retention or {}

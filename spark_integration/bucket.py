@@ -47,7 +47,8 @@ class InputBatch(NamedTuple):
     keys: pa.RecordBatch
     """The key of each row, in the types Spark's ``=`` compares it in: what the store takes."""
     is_stored: bool = True
-    """False: rows of a hot key that are stored in another bucket, and look for matches here."""
+    """False: rows of a hot key that are stored in another bucket, and look for matches here; or
+    copies of rows that count in another, where the plan marks them."""
 
     def groups(self) -> KeyGroups:
         """Which of the rows have the same key."""

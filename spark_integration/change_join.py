@@ -30,11 +30,11 @@ from spark_integration.bucket import Bucket, BucketFunction, InputBatch
 from spark_integration.event_time import (
     check_hours,
     check_keeps_all,
-    check_one_result,
     explained_time,
 )
 from spark_integration.inputs import Inputs
 from spark_integration.join_function import CoercedSpec, coerced_graph, stored_rows
+from spark_integration.late_rows import LateRows
 from spark_integration.schemas import output_fields
 
 _log = logging.getLogger("lsmstate")
@@ -83,7 +83,6 @@ def check_time(
             "time"
         )
     elif not isinstance(spec, ChangeSpec):
-        check_one_result(told.late)
         check_hours(spec.event_time.bounds, spec.graph, spark)
 
 
@@ -143,7 +142,9 @@ def joined_fields(
     ]
 
 
-def change_join_function(spec: ChangingSpec, inputs: Inputs, unmatched: str) -> BucketFunction:
+def change_join_function(
+    spec: ChangingSpec, inputs: Inputs, unmatched: str, late: LateRows
+) -> BucketFunction:
     """The operator of the spec over the bucket's store. The batches of an input in one
     micro-batch count as one: a retraction may stand before its row. With time intervals, changes
     are late by the watermark of the micro-batch before, as for Spark's own joins."""
@@ -162,12 +163,15 @@ def change_join_function(spec: ChangingSpec, inputs: Inputs, unmatched: str) -> 
             joined = GraphChangeJoin(spec, store, unmatched=unmatched)
         else:
             joined = RootedChangeJoin(spec, store, unmatched=unmatched)
+        late.forget(bucket, store)
         for batch, more in _with_more(batches):
             if isinstance(joined, ChangeJoin):
                 yield from joined.process(batch.input, batch.rows, batch.keys, more=more)
             else:
                 rows = stored_rows(plans[batch.input], batch, arriving[batch.input])
                 yield from joined.process(batch.input, rows, more=more)
+            if isinstance(joined, EventTimeJoin):
+                late.keep(bucket, store, batch, joined.late_rows, joined.watermark_us)
         if isinstance(joined, EventTimeJoin):
             bucket.tally.late_rows = joined.late_count
             if bucket.watermark_us is not None:

@@ -49,7 +49,6 @@ def timing_of(
     zone = next(iter(streams.values())).sparkSession
     bounds = tuple(_with_room(bound, spec, zone) for bound in bounds)
     timing = EventTime.create(spec, columns, bounds, retention, late, result_time is not None)
-    check_one_result(late)
     if result_time is not None:
         _check_result_time(result_time, spec, timing)
     elif not timing.forgets:
@@ -61,15 +60,6 @@ def timing_of(
             )
         return None
     return timing
-
-
-def check_one_result(late: str) -> None:
-    """InvalidArgumentError where late rows would be a second result."""
-    if late == "side":
-        raise InvalidArgumentError(
-            "late='side': an operator of Spark has one result, so late rows cannot leave aside; "
-            "choose 'drop' or 'join', or find them before the join with a filter on event time"
-        )
 
 
 def check_hours(bounds: Iterable[Bound], spec: JoinSpec | GraphSpec, spark: SparkSession) -> None:
@@ -157,10 +147,10 @@ def _check_result_time(name: str, spec: JoinSpec | GraphSpec, timing: EventTime)
             f"result_time={name!r}: stream {missing[0]!r} has no watermark, so its rows may come "
             f'at any time; add {missing[0]}.withWatermark("column", "delay")'
         )
-    if timing.late != "drop":
+    if timing.late == "join":
         raise InvalidArgumentError(
             f"result_time={name!r} with late={timing.late!r}: results of late rows would be late "
-            "above the join, where Spark drops them; choose late='drop'"
+            "above the join, where Spark drops them; choose late='drop' or 'side'"
         )
     if len({spec.streams[s].field(c).type for s, c in timing.columns.items()}) > 1:
         raise InvalidArgumentError(

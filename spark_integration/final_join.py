@@ -16,9 +16,10 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.store import MultimapStore
 from spark_integration.bucket import Bucket, BucketFunction, InputBatch
 from spark_integration.change_join import joined_fields
-from spark_integration.event_time import check_hours, check_one_result, watermarked
+from spark_integration.event_time import check_hours, watermarked
 from spark_integration.inputs import Inputs
 from spark_integration.join_function import coerced_graph, learned, stored_rows
+from spark_integration.late_rows import LateRows
 
 
 def final_spec(
@@ -36,7 +37,6 @@ def final_spec(
             "when the watermark has passed it, and would be late above; write the result to a "
             "table, and read that for what needs its time"
         )
-    check_one_result(late)
     graph = coerced_graph(inputs)
     spec = FinalSpec.of(graph, tree, watermarked(graph.streams, streams), retention, late)
     check_hours(spec.event_time.bounds, graph, next(iter(streams.values())).sparkSession)
@@ -64,7 +64,7 @@ def final_output(spec: FinalSpec, schemas: Mapping[str, T.StructType]) -> T.Stru
     return T.StructType(joined_fields(shown, nullable_streams(spec.tree)))
 
 
-def final_join_function(spec: FinalSpec, inputs: Inputs) -> BucketFunction:
+def final_join_function(spec: FinalSpec, inputs: Inputs, late: LateRows) -> BucketFunction:
     """Joins what comes, and then gives what is known by the watermark of this micro-batch. Rows are
     late by that of the one before, as for Spark's joins."""
     plans = {source.name: source for source in inputs.plans}
@@ -73,9 +73,11 @@ def final_join_function(spec: FinalSpec, inputs: Inputs) -> BucketFunction:
         bucket: Bucket, batches: Iterator[InputBatch], store: MultimapStore
     ) -> Iterator[pa.RecordBatch]:
         joined = FinalJoin(spec, store, probe_order=learned(str(spec.graph.classes)))
+        late.forget(bucket, store)
         for batch in batches:
             rows = stored_rows(plans[batch.input], batch, spec.streams[batch.input])
             yield from joined.process(batch.input, rows)
+            late.keep(bucket, store, batch, joined.late_rows, joined.watermark_us)
         bucket.tally.late_rows = joined.late_count
         if bucket.watermark_us is not None:
             yield from joined.advance(bucket.watermark_us)

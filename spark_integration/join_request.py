@@ -36,6 +36,7 @@ from spark_integration.join_function import (
     graph_join_function,
     join_function,
 )
+from spark_integration.late_rows import LateRows
 from spark_integration.meeting import meeting
 from spark_integration.operator_options import OperatorOptions
 from spark_integration.pinned import KEPT, SKEW
@@ -73,6 +74,8 @@ class JoinRequest:
     shares: Mapping[str, int] | None
     pins: Mapping[str, str]
     skew: str | None = None
+    late_batches: int | None = None
+    """For how many micro-batches late rows are kept."""
 
     def full_history(self, spec: CoercedSpec | GraphSpec) -> DataFrame:
         """The inner join of all rows."""
@@ -93,8 +96,10 @@ class JoinRequest:
         self, spec: CoercedSpec | GraphSpec, timing: EventTime, result_time: str | None
     ) -> DataFrame:
         """The inner join of the rows that are kept."""
+        late = LateRows.of(self.inputs.plans, timing, self.late_batches)
         plan = with_time(self._inner_plan(spec, timing), spec, timing, result_time)
-        function = timed_join_function(spec, plan.inputs, timing, result_time)
+        plan = late.added_to(plan)
+        function = timed_join_function(spec, plan.inputs, timing, late, result_time)
         output = with_result_time(self._inner_output(), self.streams, result_time)
         joined = stateful_operator(plan, self.inputs, function, output)
         if result_time is None:
@@ -114,9 +119,10 @@ class JoinRequest:
         elif isinstance(spec, ChangeSpec):
             plan = replace(plan, routes_null_keys=routes_null_keys(spec))
         schemas = {name: frame.schema for name, frame in self.streams.items()}
-        function = change_join_function(spec, self.inputs, unmatched)
-        output = change_output(spec, schemas)
-        return stateful_operator(_explaining(plan, explained(spec)), self.inputs, function, output)
+        late = LateRows.of(self.inputs.plans, spec.event_time, self.late_batches)
+        plan = late.added_to(_explaining(plan, explained(spec)))
+        function = change_join_function(spec, self.inputs, unmatched, late)
+        return stateful_operator(plan, self.inputs, function, change_output(spec, schemas))
 
     def final(self, spec: FinalSpec) -> DataFrame:
         """The join of other types whose results come once."""
@@ -124,8 +130,9 @@ class JoinRequest:
         plan = replace(plan, watches_time=True)
         plan = meeting(plan, spec.graph, spec.parts, self.rows or {}, self.shares)
         schemas = {name: frame.schema for name, frame in self.streams.items()}
-        function = final_join_function(spec, self.inputs)
-        plan = _explaining(plan, explained_final(spec))
+        late = LateRows.of(self.inputs.plans, spec.event_time, self.late_batches)
+        plan = late.added_to(_explaining(plan, explained_final(spec)))
+        function = final_join_function(spec, self.inputs, late)
         return stateful_operator(plan, self.inputs, function, final_output(spec, schemas))
 
     def _inner_plan(self, spec: CoercedSpec | GraphSpec, timing: EventTime | None) -> StatefulPlan:

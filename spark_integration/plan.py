@@ -91,6 +91,8 @@ class StatefulPlan:
     """The column of the result that has a true watermark."""
     joins: tuple["StatefulPlan", ...] = ()
     """Where it serves several joins: the plan of each, of which its inputs are routed."""
+    marks_copies: bool = False
+    """Whether of a row that lies in several buckets all but one know that they are copies."""
     skew: str | None = None
     """Whether hot keys are counted ("observe"), and spread over buckets too ("spread")."""
 

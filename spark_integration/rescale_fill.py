@@ -14,7 +14,8 @@ from lsmstate.expiring_lane import LANES, without_slots
 from lsmstate.options import Options
 from lsmstate.state_place import StatePlace, open_bucket
 from lsmstate.store import MultimapStore, StreamSchema
-from spark_integration.rescale_places import Places
+from spark_integration.late_rows import is_late_name, keeps_late_rows
+from spark_integration.rescale_places import Places, keeper_of
 
 _ATTEMPT: Final = "rescale"
 
@@ -57,7 +58,12 @@ class Contents:
     @property
     def keyed(self) -> list[StreamSchema]:
         """The streams whose rows lie where their keys say."""
-        return [stream for stream in self.streams if stream != WATERMARK]
+        return [s for s in self.streams if s != WATERMARK and not keeps_late_rows(s)]
+
+    @property
+    def late(self) -> list[StreamSchema]:
+        """The streams of late rows, which may lie in any bucket."""
+        return [stream for stream in self.streams if keeps_late_rows(stream)]
 
 
 def fill(
@@ -99,6 +105,14 @@ def fill(
                         taken += target.append(stream.name, rows, found.keys.take(positions))
                         owned += mine.owned
                     read.append((place, stream.name, owned, taken))
+                for stream in contents.late:
+                    is_keeper = keeper_of(place, places, plan["buckets"]) == number
+                    owned = taken = 0
+                    for found in store.iterate(stream.name):
+                        if is_keeper:
+                            taken += target.append(stream.name, found.rows, found.keys)
+                        owned += found.rows.num_rows
+                    read.append((place, stream.name, owned, taken))
         pointer = target.commit()
     state.files.force()
     return {"pointer": pointer, "rows": sum(taken for *_, taken in read), "read": read}
@@ -115,7 +129,7 @@ def misplaced(records: Iterable[Mapping[str, Any]], places: Places) -> str | Non
                 return f"bucket {place} was read twice with {owned[bucket]} and {rows} rows"
             taken[bucket] = taken.get(bucket, 0) + some
     for (place, stream), rows in owned.items():
-        expected = rows * places.copies(stream)
+        expected = rows if is_late_name(stream) else rows * places.copies(stream)
         if taken[place, stream] != expected:
             return (
                 f"of stream {stream!r} in bucket {place} {expected} rows were to be written, "

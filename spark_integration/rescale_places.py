@@ -110,6 +110,12 @@ class GridPlaces:
         return cells.reshape(len(rows), shares.copies(owner))
 
 
+def keeper_of(old: int, places: Places, buckets: int) -> int:
+    """The new bucket that takes what lies in an old one whatever its key: one that reads it."""
+    readers = [number for number in range(buckets) if old in places.sources(number)]
+    return readers[old % len(readers)]
+
+
 def owner_of(index: str, streams: Iterable[str]) -> str:
     """Whose rows an index holds: its name is the stream's, and columns in brackets."""
     return max((name for name in streams if index.startswith(f"{name}(")), key=len)

@@ -56,6 +56,7 @@ def router_of(plan: StatefulPlan, source: InputPlan, run: TaskRun) -> Router:
         shares,
         by_part_of_keys=plan.matches_by_part_of_keys,
         routes_null_keys=source.name in plan.routes_null_keys,
+        marks_copies=plan.marks_copies,
     )
 
 
@@ -127,7 +128,8 @@ class SharesRouter:
     """Each row to a cell of the grid of shares, copied along the dimensions it has no key for. A
     row with a null in a key goes nowhere; with ``by_part_of_keys`` only one with a null in a key
     that is split, and with ``routes_null_keys`` it goes to one cell, where its other keys' partners
-    are: such a stream holds every key that is split."""
+    are: such a stream holds every key that is split. With ``marks_copies`` the first of a row's
+    buckets is told that it stores the row, the others that it is a copy."""
 
     def __init__(
         self,
@@ -137,9 +139,11 @@ class SharesRouter:
         *,
         by_part_of_keys: bool = False,
         routes_null_keys: bool = False,
+        marks_copies: bool = False,
     ) -> None:
         self._source = source
         self._shares = shares
+        self._marks_copies = marks_copies
         self._codec = KeyCodec(source.key)
         self._null_codec = KeyCodec(null_safe_schema(source.key)) if routes_null_keys else None
         self._by_part_of_keys = by_part_of_keys
@@ -170,4 +174,7 @@ class SharesRouter:
                 valid &= encoded.valid
         else:
             valid = self._codec.encode(keys).valid
-        return Routed(*self._shares.route(self._source.name, hashes, valid))
+        positions, buckets = self._shares.route(self._source.name, hashes, valid)
+        if not self._marks_copies:
+            return Routed(positions, buckets)
+        return Routed(positions, buckets, np.diff(positions, prepend=-1) > 0)

@@ -156,7 +156,8 @@ def _batches(plan: StatefulPlan, spool: FrameSpool, measured: CallMetrics) -> It
     for kind, routed in joined(frames, min(_BATCH_BYTES, plan.memory_bytes // _BATCH_SHARE)):
         source = plan.inputs[kind.stream]
         measured.rows_in += routed.num_rows
-        measured.copied_rows += 0 if kind.is_stored else routed.num_rows
+        is_copy = not kind.is_stored and plan.skew is not None
+        measured.copied_rows += routed.num_rows if is_copy else 0
         rows, keys = source.rows_of(routed), source.keys_of(routed)
         yield InputBatch(source.name, rows, keys, kind.is_stored)
 

@@ -26,6 +26,7 @@ from lsmstate.store import MultimapStore
 from spark_integration.bucket import Bucket, BucketFunction, InputBatch
 from spark_integration.event_time import result_time_type
 from spark_integration.join_function import learned, stored_rows
+from spark_integration.late_rows import LateRows
 from spark_integration.plan import InputPlan, StatefulPlan
 from spark_integration.residual import quoted
 from spark_integration.schemas import WATERMARK_METADATA
@@ -69,6 +70,7 @@ def timed_join_function(
     spec: JoinSpec | GraphSpec,
     inputs: Sequence[InputPlan],
     timing: EventTime,
+    late: LateRows,
     result_time: str | None,
 ) -> BucketFunction:
     """Judges rows by the watermark of the micro-batch before, as Spark's joins do, joins them, and
@@ -82,6 +84,7 @@ def timed_join_function(
     ) -> Iterator[pa.RecordBatch]:
         joined = EventTimeJoin(spec, timing, store, probe_order=learned(learned_as))
         times = _ResultTimes(spec, timing, bucket.schema)
+        late.forget(bucket, store)
         for batch in batches:
             if isinstance(spec, GraphSpec):
                 rows = stored_rows(plans[batch.input], batch, spec.streams[batch.input])
@@ -90,6 +93,7 @@ def timed_join_function(
                 found = joined.process(batch.input, batch.rows, batch.keys)
             times.arrived(batch)
             yield from found if result_time is None else map(times.added, found)
+            late.keep(bucket, store, batch, joined.late_rows, joined.watermark_us)
         bucket.tally.late_rows = joined.late_count
         if bucket.watermark_us is not None:
             joined.advance(bucket.watermark_us)

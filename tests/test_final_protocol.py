@@ -16,6 +16,7 @@ from joins.graph_spec import GraphSpec
 from joins.how import typed_condition
 from spark_integration.final_join import final_join_function
 from spark_integration.inputs import Inputs
+from spark_integration.late_rows import LateRows
 
 ON = f"a FULL JOIN b ON a.k = b.k AND {INTERVAL}"
 
@@ -27,7 +28,8 @@ def final_query(root: Path, monkeypatch: pytest.MonkeyPatch) -> Query:
     spec = FinalSpec.of(GraphSpec.create(ROWS, "a.k = b.k"), tree, times, {}, "drop")
     plan = plan_of(spec.stream_schemas, spec.output_schema)
     inputs = cast(Inputs, SimpleNamespace(plans=plan.inputs))
-    return Query(root, monkeypatch, plan, final_join_function(spec, inputs))
+    late = LateRows.of(plan.inputs, spec.event_time, None)
+    return Query(root, monkeypatch, plan, final_join_function(spec, inputs, late))
 
 
 def full_join(rows: list[Row]) -> Counter[tuple[int | None, int | None]]:

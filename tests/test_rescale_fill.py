@@ -27,6 +27,9 @@ from lsmstate.backends import open_attempt
 from lsmstate.options import Options
 from lsmstate.state_place import StatePlace, bucket_directory_name
 from lsmstate.store import MultimapStore, StreamSchema
+from spark_integration.bucket import Bucket, InputBatch
+from spark_integration.late_rows import LateRows
+from spark_integration.plan import InputPlan
 from spark_integration.rescale_fill import Contents, fill, misplaced
 from spark_integration.rescale_places import GridPlaces, HashPlaces
 
@@ -163,6 +166,30 @@ def test_indexes_of_a_join_by_several_keys_move_with_their_time(tmp_path: Path) 
     # Rows of a of minute 1 are due by 11; each other combination is found in one bucket.
     every = product(range(27), repeat=3)
     assert found == Counter((a, b, c) for a, b, c in every if a % 9 == b % 9 and b % 5 == c % 5)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 1), (3, 5), (5, 3)])
+def test_late_rows_move_once_wherever_they_lie(tmp_path: Path, before: int, after: int) -> None:
+    rows = timed_rows("a", [(k, 1, k) for k in range(20)])
+    source = InputPlan("a", rows.schema, KEY, (0,), pa.schema([]), ())
+    spec = JoinSpec.create({"a": rows.schema, "b": rows.schema}, {"a": ["k"], "b": ["k"]})
+    bounds, _ = time_bounds(spec.streams, ["b.at BETWEEN a.at AND a.at + INTERVAL 9 MINUTES"])
+    timing = EventTime.create(spec, {"a": "at", "b": "at"}, bounds, {}, "side")
+    late = LateRows.of([source], timing, None)
+    streams = [*timing.store_streams(spec), *late.streams.values()]
+    pointers = {}
+    for number in range(before):
+        with closing(opened(tmp_path, number, streams, None, 0)) as store:
+            mine = rows.slice(number, 2)
+            batch = InputBatch("a", mine, mine.select(["k"]))
+            late.keep(Bucket(number, number + 3, rows.schema), store, batch, mine, 7)
+            pointers[number] = store.commit()
+    found: Counter[tuple[int, int]] = Counter()
+    for bucket, pointer in rescaled(tmp_path, pointers, after).items():
+        with closing(opened(tmp_path, bucket, streams, pointer, 8)) as store:
+            for piece in store.scan("a (late)"):
+                found.update(zip(*(piece[n].to_pylist() for n in ("na", "_batch")), strict=True))
+    assert found == Counter((n + k, n + 3) for n in range(before) for k in (0, 1))
 
 
 def test_a_lane_that_nothing_is_kept_of_moves_too(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from spark_integration import stateful_body
 from spark_integration.bucket import BucketFunction
 from spark_integration.frames import FramePacker, unpack_rows
 from spark_integration.join_function import CoercedSpec
+from spark_integration.late_rows import LateRows
 from spark_integration.pinned import Pinned
 from spark_integration.plan import InputPlan, StatefulPlan
 from spark_integration.run import TaskRun
@@ -132,7 +133,9 @@ def timed_query(root: Path, monkeypatch: pytest.MonkeyPatch) -> Query:
     bounds, _ = time_bounds(ROWS, [INTERVAL])
     timing = EventTime.create(spec, {"a": "at", "b": "at"}, bounds, {}, "drop", True)
     plan = plan_of(timing.store_streams(spec), timed_output(spec, timing, "latest"), "latest")
-    return Query(root, monkeypatch, plan, timed_join_function(spec, plan.inputs, timing, "latest"))
+    late = LateRows.of(plan.inputs, timing, None)
+    function = timed_join_function(spec, plan.inputs, timing, late, "latest")
+    return Query(root, monkeypatch, plan, function)
 
 
 def frames_of(rows: list[Row]) -> list[pd.DataFrame]:
