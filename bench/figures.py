@@ -23,9 +23,10 @@ import matplotlib as mpl
 mpl.use("agg")
 
 import matplotlib.pyplot as plt
-from operator_run import ALIASES, ALLOWANCE_BYTES, CONDITION, schemas
+import pyarrow as pa
+from operator_run import ALLOWANCE_BYTES, CONDITION, arrivals, schemas
 
-from joins.binary_tree import all_orders
+from joins.best_order import try_orders
 from joins.spec import JoinSpec
 
 HERE = Path(__file__).parent
@@ -39,10 +40,9 @@ TREE_CAP = 16
 #: Figure 7, MB: one of the two varies, the other stays.
 CACHES = (2, 4, 8, 16, 32)
 MEMTABLES = (1, 2, 4, 8, 16)
-#: All orders are tried at this scale and cap, the first few at the scale that is asked for.
-SCREENING_SCALE = 0.1
-SCREENING_CAP = 8
-FINALISTS = 2
+#: All orders are tried on the data of this scale, the first few at the scale that is asked for.
+SAMPLE_SCALE = 0.1
+FINALISTS = 3
 
 Run = dict[str, Any]
 Arguments = Sequence[str]
@@ -64,15 +64,13 @@ class Runs:
         """The median run of one command."""
         return self.compared([arguments])[0]
 
-    def compared(
-        self, commands: Sequence[Arguments], scale: float | None = None, rounds: int | None = None
-    ) -> list[Run]:
+    def compared(self, commands: Sequence[Arguments]) -> list[Run]:
         """Of each command the run with the median of CPU seconds: its last line, with what it
         said on the way under ``progress``. The commands take turns."""
-        at = ["--scale", f"{scale or self.scale:g}"]
+        at = ["--scale", f"{self.scale:g}"]
         made = [
             [self._run([*arguments, *at], number) for arguments in commands]
-            for number in range(rounds or self.rounds)
+            for number in range(self.rounds)
         ]
         each = (sorted(runs, key=_cpu_seconds) for runs in zip(*made, strict=True))
         return [runs[(len(runs) - 1) // 2] for runs in each]
@@ -111,29 +109,21 @@ def _cpu_seconds(run: Run) -> float:
     return float(run["cpu_seconds"])
 
 
-def orders_of_trees() -> list[str]:
-    spec = JoinSpec.create(schemas(0.1), CONDITION)
-    assert list(spec.streams) == list(ALIASES)
-    return [json.dumps(order) for order in all_orders(spec)]
-
-
 def best_tree(runs: Runs) -> str:
-    """The order whose run takes the least CPU."""
-    small = min(SCREENING_SCALE, runs.scale)
-    cap = f"{SCREENING_CAP}m"
-    orders = orders_of_trees()
-    commands = [("tree", "--order", order, "--cap", cap) for order in orders]
-    tried = dict(zip(orders, runs.compared(commands, scale=small, rounds=1), strict=True))
-    ranked = sorted(orders, key=lambda order: _cpu_seconds(tried[order]))
-    print(f"\n### All {len(ranked)} trees at scale {small:g}, cap {cap}\n")
-    print("| order | CPU s | intermediate rows | intermediate MB |\n|---|---|---|---|")
-    for order in ranked:
-        run = tried[order]
-        row = f"{run['cpu_seconds']:.2f} | {run['intermediate_rows']:,}"
-        print(f"| `{order}` | {row} | {run['intermediate_bytes'] / 1e6:.1f} |")
-    finalists = ranked[:FINALISTS]
+    """Of the orders that ``order="best"`` finds cheapest, the one whose run takes the least CPU."""
+    small = min(SAMPLE_SCALE, runs.scale)
+    parts: dict[str, list[pa.RecordBatch]] = {}
+    for stream, batch in arrivals(small):
+        parts.setdefault(stream, []).append(batch)
+    spec = JoinSpec.create(schemas(small), CONDITION)
+    tried = try_orders(spec, {name: pa.concat_batches(rows) for name, rows in parts.items()})
+    print(f"\n### All {len(tried.costs)} trees at scale {small:g}\n\n```\n{tried}\n```")
+    finalists = [json.dumps(cost.order) for cost in tried.costs[:FINALISTS]]
     commands = [("tree", "--order", order, "--cap", f"{TREE_CAP}m") for order in finalists]
     finals = dict(zip(finalists, runs.compared(commands), strict=True))
+    print("\n| order | CPU s |\n|---|---|")
+    for order, run in finals.items():
+        print(f"| `{order}` | {_cpu_seconds(run):.1f} |")
     return min(finalists, key=lambda order: _cpu_seconds(finals[order]))
 
 

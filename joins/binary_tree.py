@@ -58,7 +58,7 @@ class Node:
 
     @property
     def name(self) -> str:
-        return f"({self.left.name} {self.right.name})"
+        return _name_of(self.left.name, self.right.name)
 
     @cached_property
     def leaves(self) -> tuple[Leaf, ...]:
@@ -122,6 +122,27 @@ def all_orders(spec: JoinSpec | GraphSpec) -> list[Order]:
     return list(_orders(join, tuple(join.streams)))
 
 
+def stored_order(spec: JoinSpec | GraphSpec, stored: Sequence[str], where: str) -> Order:
+    """The order of the tree whose store has these streams; see ``BinaryTree.stream_schemas``.
+    InvalidArgumentError if no tree of the join has them."""
+    open_nodes: list[tuple[str, Order]] = []
+    for name in stored:
+        if name in spec.streams:
+            open_nodes.append((name, name))
+            continue
+        (left, first), (right, second) = [("", ""), ("", ""), *open_nodes][-2:]
+        if name != _name_of(left, right):
+            break
+        open_nodes[-2:] = [(name, [first, second])]
+    else:
+        if len(open_nodes) == 2:
+            return [order for _, order in open_nodes]
+    raise InvalidArgumentError(
+        f"{where} holds the streams {', '.join(stored)}, which are not those of a tree of "
+        f"{', '.join(spec.streams)}; open it as it was made, or start a new state"
+    )
+
+
 def as_graph(spec: JoinSpec | GraphSpec) -> GraphSpec:
     """The same join as one of key classes; a common key is classes that every stream holds."""
     if isinstance(spec, GraphSpec):
@@ -132,6 +153,11 @@ def as_graph(spec: JoinSpec | GraphSpec) -> GraphSpec:
         classes.append(KeyClass(columns, field.type, columns))
     shown = {name: len(schema) for name, schema in spec.streams.items()}
     return GraphSpec(spec.streams, tuple(classes), shown)
+
+
+def _name_of(left: str, right: str) -> str:
+    """What the result of a node is stored under."""
+    return f"({left} {right})"
 
 
 def _names(order: Order) -> list[str]:

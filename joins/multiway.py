@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
+from joins.best_order import BEST, Sample, TriedOrders, best_tree
 from joins.binary_tree import BinaryTree, Order
 from joins.change_spec import FINAL, ChangeSpec, GraphChangeSpec
 from joins.changing_specs import ChangingSpec, create_join
@@ -63,9 +64,12 @@ class MultiwayJoin:
 
     ``algorithm="umjoin"`` stores each input and probes one after another; with
     ``backend="memory"`` it is the operator known as MultiStream. ``algorithm="tree"``, to compare
-    with, is the binary join tree: it stores the intermediate results too. ``order`` is its order
-    (``["a", "b", "c"]``, or nested, ``["a", ["b", "c"]]``; default: that of the streams), for which
-    ``joins.binary_tree.all_orders`` lists the choices; a kept state keeps its order.
+    with, is the binary join tree: it stores the intermediate results too. ``order`` is its order:
+    ``["a", "b", "c"]``, or nested, ``["a", ["b", "c"]]``; default: that of the streams; a kept
+    state keeps its order. ``order="best"`` tries all of them on ``sample``, some rows of each
+    stream (``{"a": batch, ...}``) that match and are not part of the join, and takes the one that
+    stores and fetches the fewest bytes: ``tried_orders`` shows them all. Where ``path`` holds a
+    state its order is taken, and no sample looked at.
 
     **Time.** ``event_time`` names streams' columns of time stamps. Beside equalities ``on`` may
     then have time intervals (``a.at BETWEEN b.at - INTERVAL 1 HOUR AND b.at``), and ``retention``
@@ -106,6 +110,7 @@ class MultiwayJoin:
         piece_bytes: int = 1 << 20,
         algorithm: str = "umjoin",
         order: Order | None = None,
+        sample: Sample | None = None,
         event_time: Mapping[str, str] | None = None,
         retention: Retention | None = None,
         late: str = "drop",
@@ -127,14 +132,18 @@ class MultiwayJoin:
             timing = self.spec.event_time if isinstance(self.spec, ChangingSpec) else None
             if timing is None:
                 _check_keeps_all(event_time, retention, late)
-        tree = _tree(self.spec, algorithm, order)
-        if tree is not None and timing is not None:
-            raise InvalidArgumentError(
-                "algorithm='tree' joins over the full history; leave event_time, retention and "
-                "time intervals out, or the algorithm"
-            )
-        schemas, operator = _operator(self.spec, tree, timing, unmatched, piece_bytes)
+        _check_algorithm(self.spec, algorithm, order, sample, timing)
         options = Options(memory_bytes=parse_bytes(memory))
+        #: With ``order="best"`` all orders and what they cost; None if a kept state had one.
+        self.tried_orders: TriedOrders | None = None
+        tree: BinaryTree | None = None
+        if algorithm == "tree":
+            assert isinstance(self.spec, JoinSpec | GraphSpec)
+            if order == BEST:
+                tree, self.tried_orders = best_tree(self.spec, sample, path, backend, options)
+            else:
+                tree = BinaryTree.create(self.spec, list(streams) if order is None else order)
+        schemas, operator = _operator(self.spec, tree, timing, unmatched, piece_bytes)
         self._unfinished: Results | None = None
         with ExitStack() as opened:
             directory = path or opened.enter_context(TemporaryDirectory(prefix="lsmstate-"))
@@ -278,25 +287,33 @@ def _operator(
     return spec.stream_schemas, lambda store: UMJoin(spec, store, piece_bytes)
 
 
-def _tree(
+def _check_algorithm(
     spec: Spec,
     algorithm: str,
     order: Order | None,
-) -> BinaryTree | None:
-    """The tree of ``algorithm="tree"``."""
+    sample: Sample | None,
+    timing: EventTime | None,
+) -> None:
+    """InvalidArgumentError where options of ``algorithm="tree"`` do not go with the others."""
     if algorithm not in ALGORITHMS:
         raise InvalidArgumentError(
             f"algorithm={algorithm!r} is unknown{nearest(algorithm, ALGORITHMS)}"
         )
-    if algorithm == "tree":
-        if isinstance(spec, ChangingSpec | FinalSpec):
-            raise InvalidArgumentError(
-                "algorithm='tree' makes inner joins of rows that stay; leave algorithm out for "
-                "other join types and changelogs"
-            )
-        return BinaryTree.create(spec, list(spec.streams) if order is None else order)
-    if order is not None:
+    if algorithm != "tree" and order is not None:
         raise InvalidArgumentError(
             f"order={order!r}: only algorithm='tree' joins in an order; leave order out"
         )
-    return None
+    if sample is not None and order != BEST:
+        raise InvalidArgumentError(
+            f"sample: only order='best' looks at one, not order={order!r}; leave sample out"
+        )
+    if algorithm == "tree" and isinstance(spec, ChangingSpec | FinalSpec):
+        raise InvalidArgumentError(
+            "algorithm='tree' makes inner joins of rows that stay; leave algorithm out for "
+            "other join types and changelogs"
+        )
+    if algorithm == "tree" and timing is not None:
+        raise InvalidArgumentError(
+            "algorithm='tree' joins over the full history; leave event_time, retention and "
+            "time intervals out, or the algorithm"
+        )

@@ -49,7 +49,7 @@ def open_attempt(
     that of a ``StatePlace`` elsewhere; there a commit sends its files first (OSError: nothing was
     committed).
     """
-    backend_class = _store_class(backend)
+    backend_class = store_class(backend)
     if not isinstance(directory, str):
         check_place(backend, directory.where)
 
@@ -116,7 +116,7 @@ def open_store(
     The pointers of its commits serve as names in messages only: the directory holds one state.
     That of the backend ``lsm`` has named checkpoints (``checkpoint``) beside the contract.
     """
-    backend_class = _store_class(backend)
+    backend_class = store_class(backend)
 
     def opened(streams: Sequence[StreamSchema]) -> MultimapStore:
         store: MultimapStore = backend_class.open(directory, streams, options=options)
@@ -177,7 +177,7 @@ def _with_expiry(
     return ExpiringStore(streams, options, opened, is_reader=is_reader)
 
 
-def _store_class(backend: str) -> Any:
+def store_class(backend: str) -> Any:
     """Imported when it is asked for: rocksdict is an optional dependency."""
     check_backend(backend)
     if backend == "memory":

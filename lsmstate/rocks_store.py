@@ -13,7 +13,6 @@ An attempt works in a private directory into which the tables of its pointer are
 commit is a RocksDB checkpoint (hard links again) in a new directory that the pointer names.
 """
 
-import json
 import logging
 import os
 import shutil
@@ -29,7 +28,6 @@ import rocksdict
 from cython_ext.key_codec import KeyBatch
 from lsmstate.collection import collect_now_and_then
 from lsmstate.directory_lock import DirectoryLock
-from lsmstate.errors import FormatVersionError
 from lsmstate.key_range import key_range
 from lsmstate.options import Options
 from lsmstate.rocks_attempts import RocksAttempts, link_files
@@ -50,6 +48,7 @@ from lsmstate.rocks_database import (
 )
 from lsmstate.rocks_fork import check_fork, watch
 from lsmstate.rocks_reader import RocksReader
+from lsmstate.rocks_streams import STREAMS_KEY, pack_streams, unpack_streams
 from lsmstate.row_parts import check_mutations
 from lsmstate.snapshot import Snapshot, Snapshots
 from lsmstate.stats import CacheStats, ProbeStats, StoreStats, WriteStats
@@ -58,19 +57,14 @@ from lsmstate.store_checks import (
     StoreGuard,
     check_rows,
     check_same_streams,
-    pack_schemas,
     refuse_advance,
     stream_of,
     streams_by_name,
-    unpack_schemas,
 )
 from lsmstate.store_writes import StoreWrites
 
-FORMAT_VERSION = 1
-
 _log = logging.getLogger("lsmstate")
 
-_STREAMS_KEY = b"streams"
 _SNAPSHOT = "snapshot-"
 
 
@@ -388,20 +382,13 @@ class RocksStore(StoreWrites):
     def _check_streams(self) -> None:
         """Write the schemas into a new database, compare them in an old one."""
         with rocks_errors(self._path):
-            kept = self._database.get(_STREAMS_KEY)
+            kept = self._database.get(STREAMS_KEY)
         if kept is None:
-            entry = {"format": FORMAT_VERSION, "streams": pack_schemas(self._streams)}
+            entry = pack_streams(self._streams)
             with rocks_errors(self._path):
-                self._database.put(
-                    _STREAMS_KEY, json.dumps(entry).encode(), write_opt=self._write_options
-                )
+                self._database.put(STREAMS_KEY, entry, write_opt=self._write_options)
             return
-        entry = json.loads(kept)
-        if entry["format"] != FORMAT_VERSION:
-            raise FormatVersionError(
-                f"{self._path}: format {entry['format']}, this release reads {FORMAT_VERSION}"
-            )
-        check_same_streams(self._directory, unpack_schemas(entry["streams"]), self._streams)
+        check_same_streams(self._directory, unpack_streams(kept, self._path), self._streams)
 
     def _open_database(self) -> None:
         buffers = rocksdict.WriteBufferManager.new_write_buffer_manager_with_cache(
