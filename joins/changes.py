@@ -1,7 +1,7 @@
 """Changelogs: batches of rows that come (+I, +U) or are taken back (-U, -D), as Flink names them.
 
 An update is a -U of the old row and a +U of the new one. What counts is the multiset of rows that
-remain; rows are equal where they are encoded alike.
+remain; ``row_equality.py`` says which rows are equal.
 """
 
 from collections.abc import Mapping
@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cython_ext.row_codec import RowCodec
 from joins.key_classes import resolved
+from joins.row_equality import RowEquality
 from lsmstate.errors import InvalidArgumentError
 
 #: What an operation column may hold, and whether the row comes.
@@ -51,12 +51,12 @@ class Changes:
             np.concatenate([self.is_added, later.is_added]),
         )
 
-    def netted(self, codec: RowCodec) -> "Changes":
+    def netted(self, equality: RowEquality) -> "Changes":
         """Without the pairs of equal rows of which one comes and the other is taken back, in
         whatever order they stand."""
         if self.is_added.all() or not self.is_added.any():
             return self
-        codes, _ = row_codes(self.rows, codec)
+        codes, _ = row_codes(self.rows, equality)
         added = np.bincount(codes[self.is_added], minlength=len(codes))
         removed = np.bincount(codes[~self.is_added], minlength=len(codes))
         keep = np.empty(len(codes), dtype=np.bool_)
@@ -100,16 +100,11 @@ def without_operation(batch: pa.RecordBatch, column: str) -> tuple[pa.RecordBatc
     return batch.select(kept), signs[at.to_numpy(zero_copy_only=False)]
 
 
-def row_codes(rows: pa.RecordBatch, codec: RowCodec) -> tuple[Numbers, pa.Array]:
-    """A number per row, the same for equal rows, and by number the encoded row."""
-    encoded = encoded_rows(rows, codec).dictionary_encode()
+def row_codes(rows: pa.RecordBatch, equality: RowEquality) -> tuple[Numbers, pa.Array]:
+    """A number per row, the same for equal rows, and by number what such rows have in common."""
+    encoded = equality.codes(rows).dictionary_encode()
     codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     return codes, encoded.dictionary
-
-
-def encoded_rows(rows: pa.RecordBatch, codec: RowCodec) -> pa.Array:
-    """The rows as a store compares them."""
-    return pa.array(codec.encode(rows).to_pylist(), pa.large_binary())
 
 
 def ranks(codes: Numbers) -> Numbers:

@@ -1,0 +1,46 @@
+"""Which rows of a stream are equal: those whose values Spark's ``=`` and its grouping hold equal.
+
+Floats are why bytes do not say it: -0.0 is 0.0, and NaNs of any bits are one value, also in structs
+and arrays. In maps, of which Spark knows no equality, and in Arrow's dictionaries bytes count.
+"""
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from cython_ext.key_codec import KeyCodec
+from cython_ext.row_codec import RowCodec
+from lsmstate.null_safe_store import null_safe_keys, null_safe_schema
+
+
+class RowEquality:
+    """Equality of rows with this schema."""
+
+    def __init__(self, rows: pa.Schema) -> None:
+        #: The columns whose values may be equal and have other bits.
+        self.inexact = [n for n, kind in enumerate(rows.types) if _is_inexact(kind)]
+        self._exact = [n for n in range(len(rows)) if n not in self.inexact]
+        self._keys = KeyCodec(null_safe_schema(_some(rows, self.inexact)))
+        self._rows = RowCodec(_some(rows, self._exact))
+
+    def codes(self, rows: pa.RecordBatch) -> pa.Array:
+        """Bytes of each row, the same for equal rows."""
+        encoded = self._rows.encode(rows.select(self._exact)).to_pylist()
+        if self.inexact:
+            # No key is the prefix of another, so what follows it cannot be taken for it.
+            keys = self._keys.encode(null_safe_keys(rows.select(self.inexact))).to_pylist()
+            encoded = [key + row for key, row in zip(keys, encoded, strict=True) if key is not None]
+        return pa.array(encoded, pa.large_binary())
+
+
+def _some(rows: pa.Schema, places: list[int]) -> pa.Schema:
+    return pa.schema([rows.field(n) for n in places])
+
+
+def _is_inexact(kind: pa.DataType) -> bool:
+    return _holds(kind, pa.types.is_floating) and not _holds(kind, pa.types.is_map)
+
+
+def _holds(kind: pa.DataType, is_kind: Callable[[pa.DataType], bool]) -> bool:
+    parts = (kind.field(n).type for n in range(kind.num_fields))
+    return is_kind(kind) or any(_holds(part, is_kind) for part in parts)
