@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from joins.change_spec import (
@@ -15,8 +15,8 @@ from joins.change_spec import (
     check_no_keys,
 )
 from joins.changes import operation_columns
-from joins.changing_specs import ChangingSpec, changing_bounds, changing_spec
-from joins.event_time import TimeOptions
+from joins.changing_specs import ChangingSpec, changing_spec
+from joins.event_time import TimeOptions, time_bounds
 from joins.event_time_join import EventTimeJoin
 from joins.graph_spec import GraphSpec
 from joins.join_types import Tree, bounds_of, nullable_streams
@@ -49,13 +49,13 @@ def change_spec(
     told: TimeOptions,
 ) -> ChangingSpec | None:
     """What changes, where more is asked for than inner joins of rows that stay; None otherwise.
-    ``conjuncts``: conditions of inner joins beside the keys; ``told`` counts where there are time
-    intervals. InvalidArgumentError names what does not fit."""
+    ``conjuncts``: conditions of inner joins beside the keys, of which time intervals count here;
+    ``told`` counts where there are any. InvalidArgumentError names what does not fit."""
     rows = {plan.name: plan.rows for plan in inputs.plans}
     operations = operation_columns(rows, changes or {})
     if tree is None and emit == "append" and not operations:
         return None
-    bounds = changing_bounds(rows, conjuncts) if tree is None else bounds_of(tree)
+    bounds = time_bounds(rows, conjuncts)[0] if tree is None else bounds_of(tree)
     if bounds or inputs.has_several_keys:
         graph = coerced_graph(inputs)
         check_no_keys(graph, operations)
@@ -96,6 +96,24 @@ def change_settings(spec: ChangingSpec | None) -> dict[str, Any]:
         "changelog inputs": changelogs or None,
         "emit": _emit(spec),
     }
+
+
+def conditions_beside(inputs: Inputs, conjuncts: Sequence[str]) -> tuple[str, ...]:
+    """Of the conditions of inner joins beside the keys, those that are no time intervals: they
+    filter what comes and what is taken back alike."""
+    return time_bounds({plan.name: plan.rows for plan in inputs.plans}, conjuncts)[1]
+
+
+def pinned_conditions(
+    conditions: Sequence[str], streams: Mapping[str, DataFrame]
+) -> dict[str, Any]:
+    """What the checkpoint has to agree with: by others, or in another time zone, what came once
+    might not be taken back."""
+    if not conditions:
+        return {"other conditions": None}
+    spark = next(iter(streams.values())).sparkSession
+    zone = str(spark.conf.get("spark.sql.session.timeZone"))
+    return {"other conditions": list(conditions), "time zone of the conditions": zone}
 
 
 def explained(spec: ChangingSpec) -> str:

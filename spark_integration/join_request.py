@@ -7,7 +7,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from joins.change_spec import ChangeSpec, GraphChangeSpec
+from joins.change_spec import OPERATION, ChangeSpec, GraphChangeSpec
 from joins.changing_specs import ChangingSpec
 from joins.event_time import EventTime
 from joins.final_spec import FinalSpec
@@ -19,7 +19,9 @@ from spark_integration.change_join import (
     change_join_function,
     change_output,
     change_settings,
+    conditions_beside,
     explained,
+    pinned_conditions,
     routes_null_keys,
 )
 from spark_integration.event_time import described, explained_time
@@ -81,7 +83,7 @@ class JoinRequest:
         """The inner join of all rows."""
         join = self.inner(spec)
         joined = stateful_operator(join.plan, join.inputs, join.function, join.output)
-        return filtered(joined, self.streams, self.residual)
+        return filtered(joined, self._columns, self.residual)
 
     def inner(self, spec: CoercedSpec | GraphSpec) -> "InnerJoin":
         """The same as it is before an operator is made of it, by its equalities alone."""
@@ -103,14 +105,16 @@ class JoinRequest:
         output = with_result_time(self._inner_output(), self.streams, result_time)
         joined = stateful_operator(plan, self.inputs, function, output)
         if result_time is None:
-            return filtered(joined, self.streams, self.residual)
+            return filtered(joined, self._columns, self.residual)
         added = (result_time, TICK)
-        joined = filtered(joined, self.streams, self.residual, others=added, unless=TICK)
+        joined = filtered(joined, self._columns, self.residual, others=added, unless=TICK)
         return with_watermark(joined, result_time)
 
     def changing(self, spec: ChangingSpec, unmatched: str) -> DataFrame:
         """The join of other types and of changelogs."""
-        plan = self._plan(spec, change_settings(spec), spec.event_time)
+        rest = conditions_beside(self.inputs, self.residual)
+        settings = {**change_settings(spec), **pinned_conditions(rest, self.streams)}
+        plan = self._plan(spec, settings, spec.event_time)
         plan = replace(plan, watches_time=spec.event_time is not None)
         if isinstance(spec, GraphChangeSpec) and self.inputs.has_several_keys:
             plan = with_shares(plan, spec.graph, self.rows or {}, self.shares)
@@ -122,7 +126,12 @@ class JoinRequest:
         late = LateRows.of(self.inputs.plans, spec.event_time, self.late_batches)
         plan = late.added_to(_explaining(plan, explained(spec)))
         function = change_join_function(spec, self.inputs, unmatched, late)
-        return stateful_operator(plan, self.inputs, function, change_output(spec, schemas))
+        joined = stateful_operator(plan, self.inputs, function, change_output(spec, schemas))
+        columns = {
+            name: [column for column in frame.columns if column != spec.operations.get(name)]
+            for name, frame in self.streams.items()
+        }
+        return filtered(joined, columns, rest, others=[OPERATION], takes_back=True)
 
     def final(self, spec: FinalSpec) -> DataFrame:
         """The join of other types whose results come once."""
@@ -134,6 +143,10 @@ class JoinRequest:
         plan = late.added_to(_explaining(plan, explained_final(spec)))
         function = final_join_function(spec, self.inputs, late)
         return stateful_operator(plan, self.inputs, function, final_output(spec, schemas))
+
+    @property
+    def _columns(self) -> dict[str, list[str]]:
+        return {name: frame.columns for name, frame in self.streams.items()}
 
     def _inner_plan(self, spec: CoercedSpec | GraphSpec, timing: EventTime | None) -> StatefulPlan:
         plan = self._plan(spec, change_settings(None), timing)
@@ -187,7 +200,7 @@ class JoinRequest:
         }
 
     def _inner_output(self) -> T.StructType:
-        names = output_names({name: frame.columns for name, frame in self.streams.items()})
+        names = output_names(self._columns)
         fields: list[T.StructField] = []
         for name, frame in self.streams.items():
             fields += output_fields(frame.schema, names[name])

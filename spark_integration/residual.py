@@ -1,6 +1,7 @@
 """The part of a join condition that is no equality of keys: it filters what the join found."""
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame
@@ -8,36 +9,46 @@ from pyspark.sql import functions as F
 
 from joins.spec import output_names
 from lsmstate.errors import InvalidArgumentError
+from spark_integration.catalyst import analyzed_plan, is_classic, items, kind_of
 from spark_integration.keys import quiet_query_log
+
+#: Expressions that Spark calls deterministic, since they have one value in a micro-batch.
+_CHANGING: Final = (
+    *("CurrentTimestamp", "Now", "LocalTimestamp", "CurrentDate", "CurrentTime", "CurrentTimeZone"),
+    *("CurrentUser", "CurrentDatabase", "CurrentCatalog", "SparkVersion"),
+    *("ScalarSubquery", "ListQuery", "InSubquery", "Exists", "LateralSubquery"),
+)
 
 
 def filtered(
     joined: DataFrame,
-    streams: Mapping[str, DataFrame],
+    columns: Mapping[str, Sequence[str]],
     conditions: Sequence[str],
     *,
     others: Sequence[str] = (),
     unless: str | None = None,
+    takes_back: bool = False,
 ) -> DataFrame:
-    """Rows of ``joined`` for which every condition is true; columns are named ``stream.column``.
-    ``others`` are columns of ``joined`` that are no stream's; where the one that ``unless`` names
-    is true, nothing is filtered.
+    """Rows of ``joined`` for which every condition is true; ``columns`` of the streams are named
+    ``stream.column``. ``others`` are columns of ``joined`` that are no stream's; where the one that
+    ``unless`` names is true, nothing is filtered. With ``takes_back`` results come and go, so a
+    condition must say the same of one whenever it is asked: others are refused.
 
     Spark evaluates them, by its own rules. InvalidArgumentError if it cannot, with its reason.
     Cost: none but the evaluation; Spark's optimizer removes the structs made here.
     """
     if not conditions:
         return joined
-    names = output_names({name: frame.columns for name, frame in streams.items()})
+    names = output_names(columns)
     by_stream = joined.select(
         *(
             F.struct(
                 *(
                     F.col(quoted(found)).alias(column)
-                    for column, found in zip(frame.columns, names[name], strict=True)
+                    for column, found in zip(own, names[name], strict=True)
                 )
             ).alias(name)
-            for name, frame in streams.items()
+            for name, own in columns.items()
         ),
         *map(quoted, others),
     )
@@ -52,16 +63,39 @@ def filtered(
             reason = str(refusal).splitlines()[0]
             raise InvalidArgumentError(
                 f"join condition {condition!r}: {reason} Name columns as stream.column; the "
-                f"streams are {', '.join(streams)}"
+                f"streams are {', '.join(columns)}"
             ) from refusal
-    return by_stream.select(
-        *(
-            F.col(f"{quoted(name)}.{quoted(column)}").alias(found)
-            for name, frame in streams.items()
-            for column, found in zip(frame.columns, names[name], strict=True)
-        ),
-        *map(quoted, others),
-    )
+        if takes_back:
+            _check_lasts(condition, by_stream)
+    shown = {
+        found: F.col(f"{quoted(name)}.{quoted(column)}").alias(found)
+        for name, own in columns.items()
+        for column, found in zip(own, names[name], strict=True)
+    }
+    return by_stream.select(*(shown.get(name, quoted(name)) for name in joined.columns))
+
+
+def _check_lasts(condition: str, found: DataFrame) -> None:
+    """InvalidArgumentError unless the condition, the last that ``found`` is filtered by, has the
+    same value for the same row for ever."""
+    if not is_classic(found.sparkSession):
+        raise InvalidArgumentError(
+            f"join condition {condition!r}: whether it is always the same of a result that is "
+            "taken back stands in its plan, which Spark Connect does not show; filter the result: "
+            "join(...).where(...)"
+        )
+    stack = [analyzed_plan(found).condition()]
+    while stack:
+        expression = stack.pop()
+        children = items(expression.children())
+        is_random = not expression.deterministic() and all(c.deterministic() for c in children)
+        if is_random or kind_of(expression) in _CHANGING:
+            raise InvalidArgumentError(
+                f"join condition {condition!r}: {expression.sql()} may be another when a result is "
+                "taken back than when it came; use columns of the streams and constants, or filter "
+                "what stands in the end"
+            )
+        stack += children
 
 
 def quoted(name: str) -> str:

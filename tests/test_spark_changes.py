@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.sql import functions as F
 from spark_streams import BACKEND, FileStream, collected, metric, pieces, run_to_end
 
 from lsmstate.errors import InvalidArgumentError
@@ -136,16 +137,69 @@ def test_a_changelog_joined_by_several_keys(
     spark: Any, streams: dict[str, FileStream], tmp_path: Path
 ) -> None:
     """Keys that Spark casts, rows copied to several buckets, retractions of either."""
-    on = "o.id = p.of AND p.euros = s.ref"
+    rest = "(o.day < p.day OR s.weight > 5.5) AND what NOT LIKE '%7'"
+    on = f"o.id = p.of AND p.euros = s.ref AND {rest.replace('what', 'o.what')}"
     joined = multiway_join(
         frames(spark, streams), on, **CHANGES, unmatched="error", backend=BACKEND, memory="8m",
         shares={"o.id": 2, "p.euros": 2}, buckets=4,
     )  # fmt: skip
     assert joined.columns == ["op", "id", "what", "o_day", "of", "euros", "p_day", "ref", "weight"]
     assert "changelogs: p by op" in explain_join(joined)
-    expected = batch_join(streams, SQL + "o JOIN p ON o.id = p.of JOIN s ON p.euros = s.ref")
+    tree = f"o JOIN p ON o.id = p.of JOIN s ON p.euros = s.ref WHERE {rest}"
+    expected = batch_join(streams, SQL + tree)
     assert net(collected(joined, tmp_path), Counter()) == expected
     assert sum(expected.values()) > 20
+
+
+def test_conditions_beside_one_key_filter_what_comes_and_what_goes(
+    spark: Any, streams: dict[str, FileStream], tmp_path: Path
+) -> None:
+    """Over a restart, which may not bring another condition."""
+    rest = "abs(o.day - p.day) < 100 AND (o.what > 'w3' OR p.euros IS NULL OR p.euros IN (1, 5))"
+    options = CHANGES | {"unmatched": "error", "buckets": 2, "backend": BACKEND, "memory": "8m"}
+    two = {name: streams[name] for name in "op"}
+    sql = "SELECT o.id, what, o.day, of, euros, p.day FROM o JOIN p ON o.id = p.of AND " + rest
+    shown: Counter = Counter()
+    for number in range(2):
+        joined = multiway_join(frames(spark, two), f"o.id = p.of AND {rest}", **options)
+        assert joined.columns == ["op", "id", "what", "o_day", "of", "euros", "p_day"]
+        expected = batch_join(streams, sql)
+        assert net(collected(joined, tmp_path), shown) == expected
+        assert sum(expected.values()) > 15
+        if number == 0:
+            gone = random.Random(3).sample(sorted(expected.elements(), key=str), 9)
+            payments = [("-D", *payment) for payment in sorted({row[3:] for row in gone})]
+            kinds = (pa.string(), pa.int32(), pa.int64(), pa.int32())
+            columns = zip(zip(*payments, strict=True), kinds, strict=True)
+            arrays = [pa.array(column, kind) for column, kind in columns]
+            streams["p"].add(pa.table(arrays, names=["op", "of", "euros", "day"]))
+    other = multiway_join(frames(spark, two), "o.id = p.of AND o.day < 9", **options)
+    with pytest.raises(Exception, match=r"other conditions = \(abs.*now has.*= \(o.day < 9\)"):
+        collected(other, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("condition", "words"),
+    [
+        ("o.day < rand()", r"rand\(\).* may be another when a result is taken back"),
+        ("o.what <> concat('a', uuid())", r"uuid\(\).* may be another"),
+        ("(o.day < 5 OR now() > TIMESTAMP '2026-01-01')", r"now\(\) may be another"),
+        ("o.day < unix_timestamp()", r"current_timestamp\(\) may be another"),
+        ("o.what <> current_user()", r"current_user\(\) may be another"),
+        ("date_add(current_date(), o.day) > DATE '2026-01-01'", "current_date.* may be another"),
+        ("o.day < (SELECT max(id) FROM range(9))", "may be another"),
+        ("o.day IN (SELECT id FROM range(9))", "may be another"),
+        ("random_udf(o.day) < 5", r"random_udf.* may be another"),
+        ("p.op = '+I'", "join condition \"p.op = '\\+I'\".*op.*Name columns as stream.column"),
+    ],
+)
+def test_conditions_that_may_change_their_mind_are_refused(
+    spark: Any, streams: dict[str, FileStream], condition: str, words: str
+) -> None:
+    spark.udf.register("random_udf", F.udf(lambda x: x, "INT").asNondeterministic())
+    two = {name: streams[name].read(spark) for name in "op"}
+    with pytest.raises(InvalidArgumentError, match=words):
+        multiway_join(two, f"o.id = p.of AND {condition}", **CHANGES)
 
 
 def test_a_full_and_a_left_join_by_several_keys(

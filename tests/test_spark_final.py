@@ -139,6 +139,27 @@ def test_a_changelog_in_a_full_join_forgets_and_takes_nothing_back_for_it(
     assert len({(row[0] is None, row[1] is None) for row in +standing}) == 3
 
 
+def test_a_changelog_in_time_with_a_condition_beside(spark: Any, tmp_path: Path) -> None:
+    """The interval forgets, the condition filters what comes and what goes."""
+    on = f"a.k = b.k AND b.at {AHEAD} AND (a.na + b.nb) % 3 > 0"
+    a = hourly(tmp_path, "a", 0, 2, 1)
+    b = FileStream(tmp_path / "b", "op STRING, k BIGINT, at TIMESTAMP, nb BIGINT")
+    rng = random.Random(7)
+    rows = [(rng.randrange(12), 2 * rng.random(), n) for n in range(60)]
+    for signs, part in ((["+I"] * 60, rows), (["-D"] * 20, rows[:40:2])):
+        b.add(table("b", part).add_column(0, "op", pa.array(signs)))
+    frames = {"a": read(spark, a, "2 hours"), "b": read(spark, b, "2 hours")}
+    options = OPTIONS | {"emit": "changes", "changes": {"b": "op"}, "unmatched": "error"}
+    joined = multiway_join(frames, on, **options)
+    assert "b: until the watermark is" in explain_join(joined)
+    standing: Counter[tuple[Any, ...]] = Counter()
+    for operation, *numbers in collected(joined.select("op", "na", "nb"), tmp_path):
+        standing[tuple(numbers)] += 1 if operation == "+I" else -1
+    FileStream(tmp_path / "live", "").add(table("b", [*rows[1:40:2], *rows[40:]]))
+    sql = f"SELECT na, nb FROM {a.sql} a JOIN '{tmp_path}/live/*.parquet' b ON {on}"
+    assert +standing == by_duckdb(sql)
+
+
 def test_what_does_not_fit_is_refused(spark: Any, tmp_path: Path) -> None:
     a, b = stream(tmp_path, "a", [(1, 0, 0)]), stream(tmp_path, "b", [(1, 0, 0)])
     frames = {"a": read(spark, a), "b": read(spark, b)}
