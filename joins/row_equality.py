@@ -20,13 +20,13 @@ class RowEquality:
         #: The columns whose values may be equal and have other bits.
         self.inexact = [n for n, kind in enumerate(rows.types) if _is_inexact(kind)]
         self._exact = [n for n in range(len(rows)) if n not in self.inexact]
-        self._keys = KeyCodec(null_safe_schema(_some(rows, self.inexact)))
+        self._keys = KeyCodec(null_safe_schema(_some(rows, self.inexact))) if self.inexact else None
         self._rows = RowCodec(_some(rows, self._exact))
 
     def codes(self, rows: pa.RecordBatch) -> pa.Array:
         """Bytes of each row, the same for equal rows."""
         encoded = self._rows.encode(rows.select(self._exact)).to_pylist()
-        if self.inexact:
+        if self._keys is not None:
             # No key is the prefix of another, so what follows it cannot be taken for it.
             keys = self._keys.encode(null_safe_keys(rows.select(self.inexact))).to_pylist()
             encoded = [key + row for key, row in zip(keys, encoded, strict=True) if key is not None]
