@@ -1,0 +1,1 @@
+"""Sealed blocks; used from Cython only."""
