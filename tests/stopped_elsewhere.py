@@ -4,7 +4,7 @@ import itertools
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from lsmstate import retries, state_place
 from lsmstate.backends import open_attempt
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.options import Options
-from lsmstate.spark import rescale
+from lsmstate.spark import rescale, undo_rescale
 from lsmstate.state_place import StatePlace, open_bucket
 from lsmstate.store import StreamSchema
 from spark_integration import checkpoint, rescale_switch
@@ -48,6 +48,7 @@ class Elsewhere:
         (home / "checkpoint" / "metadata").write_text(json.dumps({"id": "query"}))
         self._create()
         self.original = self.files("bucket-")
+        self.whole = self.files("")
 
     def _create(self) -> None:
         place = self.place()
@@ -161,6 +162,36 @@ def queries(
 
     yield made
     shutil.rmtree(home, ignore_errors=True)
+
+
+def broken_off(
+    made: Callable[[], Elsewhere],
+    work: Callable[[Elsewhere], object],
+    *,
+    step: int,
+    first: int = 0,
+    how: str = "dead_from",
+    before: Callable[[Elsewhere], object] = lambda _: None,
+) -> Iterator[Elsewhere]:
+    """Queries, each with ``before`` done and ``work`` broken off at one of its requests: at
+    ``first``, and every ``step`` requests later, until there are no more. ``how``: that request and
+    all later ones fail (``dead_from``), or it alone (``fail_at``)."""
+    for number in itertools.count(first, step):
+        query = made()
+        before(query)
+        query.handler.calls.clear()
+        setattr(query.handler, how, number)
+        with suppress(OSError):
+            work(query)
+        requests = len(query.handler.calls)
+        query.handler.fail_at, query.handler.dead_from = -1, None
+        yield query
+        if requests <= number:
+            return
+
+
+def undo(query: Elsewhere) -> int:
+    return undo_rescale(query.checkpoint, state_dir=URL)
 
 
 class Killed(BaseException):

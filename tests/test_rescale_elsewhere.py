@@ -9,13 +9,17 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from stopped_elsewhere import AFTER, BEFORE, URL, Elsewhere, cut_at_its_switch
+from stopped_elsewhere import AFTER, BEFORE, URL, Elsewhere, broken_off, cut_at_its_switch, undo
 
 from lsmstate import retries
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.spark import drop_original, undo_rescale
+from lsmstate.spark import drop_original
 from spark_integration import checkpoint
 from spark_integration.pinned import Pinned, newest_settings
+
+
+def dropped(query: Elsewhere) -> int:
+    return drop_original(query.checkpoint, state_dir=URL)
 
 
 def test_each_new_bucket_is_sent_once_and_each_old_file_fetched_once(
@@ -46,24 +50,16 @@ def test_whichever_request_fails_the_same_call_goes_on(
     elsewhere: Callable[[], Elsewhere], how: str, step: int
 ) -> None:
     """One request alone, or it and all later ones, as when the machine dies: files stay torn."""
-    went_on = 0
+    went_on = runs = 0
     seen: set[int | None] = set()
-    for number in itertools.count(step=step):
-        query = elsewhere()
-        query.handler.calls.clear()
-        setattr(query.handler, how, number)
-        with suppress(OSError):
-            query.rescale()
-        made = len(query.handler.calls)
-        query.handler.fail_at, query.handler.dead_from = -1, None
+    for query in broken_off(elsewhere, Elsewhere.rescale, step=step, how=how):
         assert query.original.items() <= query.files("bucket-").items()
         seen.add(query.starts_with())
         went_on += query.rescale() < 400
         query.check(AFTER)
         assert not query.files("rescale-")
-        if made <= number:
-            break
-    assert number > 60, f"only {number} requests were made"
+        runs += 1
+    assert runs > 60 / step, f"only {runs * step} requests were made"
     assert went_on > 20 / step, "no run went on where it was broken off"
     if step == 1:
         assert seen == {BEFORE, AFTER, None}
@@ -73,24 +69,14 @@ def test_whichever_request_fails_the_same_call_goes_on(
 
 def test_undone_wherever_it_was_broken_off(elsewhere: Callable[[], Elsewhere]) -> None:
     undone = 0
-    for number in itertools.count(1, step=6):
-        query = elsewhere()
-        settings = query.files("query")
-        query.handler.calls.clear()
-        query.handler.dead_from = number
-        with suppress(OSError):
-            query.rescale()
-        made = len(query.handler.calls)
-        query.handler.dead_from = None
-        if query.files("") != settings | query.original:
-            assert undo_rescale(query.checkpoint, state_dir=URL) == BEFORE
-            assert query.files("") == settings | query.original
+    for query in broken_off(elsewhere, Elsewhere.rescale, first=1, step=6):
+        if query.files("") != query.whole:
+            assert undo(query) == BEFORE
+            assert query.files("") == query.whole
             undone += 1
         query.check(BEFORE)
         assert query.rescale() == 400
         query.check(AFTER)
-        if made <= number:
-            break
     assert undone > 8
 
 
@@ -100,43 +86,33 @@ def test_the_checkpoint_may_be_elsewhere_too(elsewhere: Callable[[], Elsewhere])
     query.checkpoint = "flaky://checkpoint"
     assert query.rescale() == 400
     query.check(AFTER)
-    assert undo_rescale(query.checkpoint, state_dir=URL) == BEFORE
+    assert undo(query) == BEFORE
     query.check(BEFORE)
 
 
 def test_the_original_is_dropped_when_it_is_said(elsewhere: Callable[[], Elsewhere]) -> None:
     query = elsewhere()
     query.rescale()
-    freed = drop_original(query.checkpoint, state_dir=URL)
+    freed = dropped(query)
     assert freed == sum(map(len, query.original.values()))
     query.original = {}
     query.check(AFTER)
     with pytest.raises(InvalidArgumentError, match="the original was dropped"):
-        undo_rescale(query.checkpoint, state_dir=URL)
+        undo(query)
 
 
 def test_a_drop_that_is_broken_off_goes_on(elsewhere: Callable[[], Elsewhere]) -> None:
     refused = 0
-    for number in itertools.count(step=2):
-        query = elsewhere()
-        query.rescale()
-        query.handler.calls.clear()
-        query.handler.dead_from = number
-        with suppress(OSError):
-            drop_original(query.checkpoint, state_dir=URL)
-        made = len(query.handler.calls)
-        query.handler.dead_from = None
+    for query in broken_off(elsewhere, dropped, step=2, before=Elsewhere.rescale):
         assert query.starts_with() == AFTER
         if query.files("drop-"):
             with pytest.raises(InvalidArgumentError, match="the original is being dropped"):
-                undo_rescale(query.checkpoint, state_dir=URL)
+                undo(query)
             refused += 1
-        drop_original(query.checkpoint, state_dir=URL)
+        dropped(query)
         query.original = {}
         query.check(AFTER)
         assert not query.files("drop-")
-        if made <= number:
-            break
     assert refused > 2
 
 
@@ -148,14 +124,14 @@ def test_what_is_deleted_although_the_answer_is_lost_is_no_error(
     whole = query.files("")
     query.handler.lost = "delete"
     cut_at_its_switch(monkeypatch, query.rescale)
-    assert undo_rescale(query.checkpoint, state_dir=URL) == BEFORE
+    assert undo(query) == BEFORE
     assert query.files("") == whole
     query.rescale()
-    assert undo_rescale(query.checkpoint, state_dir=URL) == BEFORE
+    assert undo(query) == BEFORE
     assert query.files("") == whole
     query.handler.lost = "delete_dir"
     query.rescale()
-    drop_original(query.checkpoint, state_dir=URL)
+    dropped(query)
     query.original = {}
     query.check(AFTER)
 
@@ -240,8 +216,8 @@ def test_an_original_that_is_dropped_in_part_is_not_gone_back_to(
     path.unlink()
     del query.original[str(path.relative_to(query.root))]
     with pytest.raises(InvalidArgumentError, match="the original was dropped: bucket"):
-        undo_rescale(query.checkpoint, state_dir=URL)
+        undo(query)
     query.check(AFTER)
-    drop_original(query.checkpoint, state_dir=URL)
+    dropped(query)
     query.original = {}
     query.check(AFTER)

@@ -1,18 +1,15 @@
 """The switch of a rescale and the way back: cut anywhere, what counts is whole, or refused."""
 
-import itertools
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark")
 
-from stopped_elsewhere import AFTER, BEFORE, URL, Elsewhere, cut_at_its_switch
+from stopped_elsewhere import AFTER, BEFORE, Elsewhere, broken_off, cut_at_its_switch, undo
 
 from lsmstate.errors import CorruptionError, InvalidArgumentError
-from lsmstate.spark import undo_rescale
 from spark_integration.rescale_work import RescaleWork
 
 
@@ -27,9 +24,9 @@ def test_no_query_runs_on_a_switch_that_was_cut(
     assert query.rescale() == 0
     assert query.starts_with() == AFTER
     query.check(AFTER)
-    undo_rescale(query.checkpoint, state_dir=URL)
+    undo(query)
     cut_at_its_switch(monkeypatch, query.rescale)
-    assert undo_rescale(query.checkpoint, state_dir=URL) == BEFORE == query.starts_with()
+    assert undo(query) == BEFORE == query.starts_with()
     assert query.files("") == settings | query.original
 
 
@@ -47,39 +44,29 @@ def test_a_switch_that_was_cut_is_none_if_the_query_went_on_without_it(
 
 
 @pytest.mark.parametrize("undoes", [False, True], ids=["rescale", "undo"])
+@pytest.mark.parametrize("stands", [True, False], ids=["with it", "without it"])
 def test_a_switch_that_was_cut_stands_if_the_query_has_committed_with_it(
-    elsewhere: Callable[[], Elsewhere], monkeypatch: pytest.MonkeyPatch, undoes: bool
+    elsewhere: Callable[[], Elsewhere], monkeypatch: pytest.MonkeyPatch, stands: bool, undoes: bool
 ) -> None:
     """Earlier releases let the query run on a switch that was cut."""
     query = elsewhere()
     cut_at_its_switch(monkeypatch, query.rescale)
-    query.commit(1, version=3)
+    query.commit(1, version=3 if stands else 2)
     done = query.files("query") | query.files("bucket-")
-    if undoes:
+    if not undoes:
+        assert query.rescale() == (0 if stands else 400)
+    elif stands:
         with pytest.raises(InvalidArgumentError, match="micro-batch 1 was committed with 3"):
-            undo_rescale(query.checkpoint, state_dir=URL)
+            undo(query)
     else:
-        assert query.rescale() == 0
-    assert query.files("") == done
-    assert query.starts_with() == AFTER
-    query.check(AFTER)
-
-
-@pytest.mark.parametrize("undoes", [False, True], ids=["rescale", "undo"])
-def test_a_switch_that_was_cut_is_none_if_the_query_has_committed_without_it(
-    elsewhere: Callable[[], Elsewhere], monkeypatch: pytest.MonkeyPatch, undoes: bool
-) -> None:
-    query = elsewhere()
-    cut_at_its_switch(monkeypatch, query.rescale)
-    query.commit(1, version=2)
-    if undoes:
-        assert undo_rescale(query.checkpoint, state_dir=URL) == BEFORE
-    else:
-        assert query.rescale() == 400
-        query.check(AFTER)
-        assert undo_rescale(query.checkpoint, state_dir=URL) == BEFORE
-    assert query.starts_with() == BEFORE
-    query.check(BEFORE)
+        assert undo(query) == BEFORE
+    assert query.files("") == done or not stands
+    now = BEFORE if undoes and not stands else AFTER
+    assert query.starts_with() == now
+    query.check(now)
+    if not stands and not undoes:
+        assert undo(query) == BEFORE == query.starts_with()
+        query.check(BEFORE)
 
 
 def test_settings_are_not_taken_back_to_damaged_ones(
@@ -95,11 +82,11 @@ def test_settings_are_not_taken_back_to_damaged_ones(
         query.starts_with()
     assert "--undo" not in str(refused.value), "which takes back another file"
     with pytest.raises(CorruptionError, match=r"query-0002\.json.*restore the file"):
-        undo_rescale(query.checkpoint, state_dir=URL)
+        undo(query)
     assert query.files("") == files
     before.write_bytes(whole)
     assert query.starts_with() == AFTER
-    assert undo_rescale(query.checkpoint, state_dir=URL) == BEFORE
+    assert undo(query) == BEFORE
 
 
 def test_a_cut_switch_is_not_taken_back_to_damaged_settings(
@@ -112,7 +99,7 @@ def test_a_cut_switch_is_not_taken_back_to_damaged_settings(
     before.write_bytes(whole[:-30])
     settings = query.files("query")
     with pytest.raises(CorruptionError, match=r"query-0002\.json"):
-        undo_rescale(query.checkpoint, state_dir=URL)
+        undo(query)
     assert query.files("query") == settings
     before.write_bytes(whole)
     assert query.rescale() == 0
@@ -131,32 +118,21 @@ def test_settings_torn_in_the_switch_are_done_again_or_undone(
     assert query.starts_with() is None
     assert query.rescale() == 0, "buckets were written again"
     assert query.starts_with() == AFTER
-    undo_rescale(query.checkpoint, state_dir=URL)
+    undo(query)
     cut_at_its_switch(monkeypatch, query.rescale)
     torn.write_bytes(torn.read_bytes()[:left])
-    assert undo_rescale(query.checkpoint, state_dir=URL) == BEFORE
+    assert undo(query) == BEFORE
     assert query.files("") == whole
 
 
 def test_a_taking_back_that_is_broken_off_goes_on(elsewhere: Callable[[], Elsewhere]) -> None:
     seen = []
-    for number in itertools.count(step=3):
-        query = elsewhere()
-        whole = query.files("")
-        query.rescale()
-        query.handler.calls.clear()
-        query.handler.dead_from = number
-        with suppress(OSError):
-            undo_rescale(query.checkpoint, state_dir=URL)
-        made = len(query.handler.calls)
-        query.handler.dead_from = None
+    for query in broken_off(elsewhere, undo, step=3, before=Elsewhere.rescale):
         seen.append(query.starts_with())
-        if query.files("") != whole:
-            assert undo_rescale(query.checkpoint, state_dir=URL) == BEFORE
-        assert query.files("") == whole
+        if query.files("") != query.whole:
+            assert undo(query) == BEFORE
+        assert query.files("") == query.whole
         query.check(BEFORE)
-        if made <= number:
-            break
     assert seen == sorted(seen, key=[AFTER, None, BEFORE].index), "it went back and forth"
     assert set(seen) == {AFTER, None, BEFORE}
 
@@ -165,21 +141,11 @@ def test_a_rescale_ends_a_taking_back_that_is_broken_off(
     elsewhere: Callable[[], Elsewhere],
 ) -> None:
     cut = 0
-    for number in itertools.count(step=9):
-        query = elsewhere()
-        query.rescale()
-        query.handler.calls.clear()
-        query.handler.dead_from = number
-        with suppress(OSError):
-            undo_rescale(query.checkpoint, state_dir=URL)
-        made = len(query.handler.calls)
-        query.handler.dead_from = None
+    for query in broken_off(elsewhere, undo, step=9, before=Elsewhere.rescale):
         cut += bool(query.files("rescale-0003/plan.json"))
         query.rescale()
         assert query.starts_with() == AFTER
         query.check(AFTER)
-        if made <= number:
-            break
     assert cut > 0, "no undo was broken off after it was noted"
 
 
@@ -200,6 +166,6 @@ def test_what_the_query_has_begun_is_not_taken_back(
         query.begin(1)
     monkeypatch.setattr(RescaleWork, "begin", meanwhile)
     with pytest.raises(InvalidArgumentError, match=r"let the query finish it .* rescale to"):
-        undo_rescale(query.checkpoint, state_dir=URL)
+        undo(query)
     assert query.files("") == done
     assert query.starts_with() == AFTER
