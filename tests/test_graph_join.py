@@ -22,6 +22,7 @@ from join_cases import (
 from oracle import counted, joined_graph
 
 from joins.graph_spec import GraphSpec, create_spec
+from joins.local.bound_rows import coalesced
 from joins.local.graph_join import GraphJoin
 from joins.spec import JoinSpec
 from lsmstate.arrow_sizes import row_sizes
@@ -162,6 +163,18 @@ def test_a_hot_key_comes_in_bounded_pieces(tmp_path):
             assert row_sizes(piece).sum() <= 20_000
             np.add.at(seen, piece.column("price").to_numpy().astype(int), 1)
         assert seen.tolist() == [600] * 200
+
+
+def test_pieces_whose_dictionaries_have_too_many_values_together_stay_apart():
+    """An index of 8 bits counts 128 values."""
+    kind = pa.dictionary(pa.int8(), pa.string())
+    texts = [f"t{n}" for n in range(200)]
+    parts = [pa.array(texts[first : first + 50]) for first in range(0, 200, 50)]
+    pieces = [pa.record_batch({"t": part.dictionary_encode().cast(kind)}) for part in parts]
+    found = list(coalesced(iter(pieces), 1 << 20))
+    assert [text for piece in found for text in piece["t"].to_pylist()] == texts
+    assert all(piece.schema == pieces[0].schema for piece in found)
+    assert len(list(coalesced(iter(pieces[:2] * 50), 1 << 20))) == 1
 
 
 def test_a_large_key_is_not_copied_for_each_combination(tmp_path):

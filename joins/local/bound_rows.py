@@ -95,15 +95,23 @@ def fetch_bytes(probe: Probe, wanted: Numbers, least_bytes: int, piece_bytes: in
 
 
 def coalesced(pieces: Iterator[pa.RecordBatch], piece_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer pieces of at most ``piece_bytes``, or as large as they came."""
+    """The same rows in fewer pieces of at most ``piece_bytes``, or as large as they came; apart
+    where a column's dictionary would hold more values than its indices count."""
     waiting: list[pa.RecordBatch] = []
     waiting_bytes = 0
     for piece in pieces:
         size = int(row_sizes(piece).sum())
         if waiting and waiting_bytes + size > piece_bytes:
-            yield pa.concat_batches(waiting)
+            yield from _together(waiting)
             waiting, waiting_bytes = [], 0
         waiting.append(piece)
         waiting_bytes += size
     if waiting:
-        yield pa.concat_batches(waiting)
+        yield from _together(waiting)
+
+
+def _together(pieces: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    try:
+        return [pa.concat_batches(pieces)]
+    except pa.ArrowInvalid:  # too many values for a dictionary; schemas are the same
+        return pieces
