@@ -54,7 +54,7 @@ cdef class SstWriter:
     cdef int _close_partition(self) except -1 nogil
     cdef int _write(self, int kind, int codec, uint64_t* offset, uint32_t* size) except -1 nogil
     cdef uint64_t _place(self) noexcept nogil
-    cdef int _write_out(self) except -1 nogil
+    cdef int _write_out(self, size_t kept) except -1 nogil
     cdef int _put_index(
         self, Buffer* target, Buffer* offsets, const uint8_t* key, size_t size
     ) except -1 nogil

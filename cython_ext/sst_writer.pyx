@@ -8,7 +8,7 @@ open table keeps in memory.
 
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memmove
 
 from cython_ext.block cimport (
     BLOCK_EDIT, BLOCK_FILTER, BLOCK_INDEX, BLOCK_KEYS, BLOCK_PROPERTIES, BLOCK_ROWS, BLOCK_TOP,
@@ -31,7 +31,9 @@ cdef enum:
     STREAM_BYTES = 2  # of a stored key, in front
     MOST_ENTRY_BYTES = 61  # of an entry without its key: six varints, and the flags
     KEPT_BUFFER_BYTES = 1 << 20
-    WRITE_BYTES = 64 << 10  # to the file at a time: writing single blocks costs the system 4 times
+    # To the file at a time, in place there too: else the system has its pages one by one, which
+    # costs it twice as much, and single blocks four times (bench/README.md). A power of two.
+    WRITE_BYTES = 128 << 10
 
 cdef bytes MAGIC = b"LSMSTATE"
 
@@ -123,13 +125,18 @@ cdef class SstWriter:
         size[0] = <uint32_t> (self._place() - offset[0])
         self.raw.size = 0
         self.scratch.size = 0
-        if self.stored.size >= WRITE_BYTES:
-            self._write_out()
+        if self.stored.capacity > KEPT_BUFFER_BYTES:
+            self._write_out(0)  # to give its memory back
+        elif self.stored.size >= WRITE_BYTES:
+            self._write_out(self._place() & (WRITE_BYTES - 1))
         return 0
 
-    cdef int _write_out(self) except -1 nogil:
-        self.file.append_c(self.stored.data, self.stored.size)
-        self.stored.size = 0
+    cdef int _write_out(self, size_t kept) except -1 nogil:
+        """Write what is stored, but for so many bytes at its end."""
+        cdef size_t size = self.stored.size - kept
+        self.file.append_c(self.stored.data, size)
+        memmove(self.stored.data, self.stored.data + size, kept)
+        self.stored.size = kept
         return 0
 
     cdef int begin_key(self, const uint8_t* key, size_t size, uint8_t flags) except -1 nogil:
@@ -426,7 +433,7 @@ cdef class SstWriter:
         put_bytes(footer, <const uint8_t*> MAGIC, 8)
         put_bytes(&self.stored, footer.data, footer.size)
         footer.size = 0
-        self._write_out()
+        self._write_out(0)
         if sync:
             self.file.sync()
         self.file.close()

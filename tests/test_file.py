@@ -4,7 +4,7 @@ import errno
 import os
 
 import pytest
-from faults import Faults, faults
+from faults import Faults, faults, filled, memory, write_sst
 
 from cython_ext.file import AppendFile, ReadFile, remove, sync_directory
 from lsmstate.errors import CorruptionError
@@ -122,3 +122,27 @@ def test_descriptors_are_closed_with_their_objects(tmp_path):
             AppendFile(path)
     left = [os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")]
     assert [name for name in left if name.startswith(str(tmp_path))] == []
+
+
+@pytest.mark.parametrize("huge", [0, 3 << 20])
+def test_a_table_goes_to_its_file_in_pieces_that_end_at_multiples_of_128_kib(tmp_path, huge):
+    """But for a huge row's, whose memory is given back at once."""
+    rows = {number.to_bytes(4, "big"): [os.urandom(1000)] for number in range(1500)}
+    if huge:
+        rows[(700).to_bytes(4, "big")] = [os.urandom(huge)]
+    ends = []
+
+    def seen(operation, path, offset, size):
+        if operation == "append":
+            ends.append(offset + size)
+
+    budget = memory()[0]
+    table = filled(budget, rows)
+    with faults(seen):
+        write_sst(str(tmp_path / "table"), budget, table.source(), codec="none", block_bytes=8192)
+    assert ends[-1] == os.path.getsize(tmp_path / "table")
+    unaligned = [end for end in ends[1:-1] if end % (128 << 10)]  # but for header and footer
+    assert len(unaligned) == bool(huge)
+    assert len(ends) > 10
+    table.release()
+    assert budget.total_bytes == 0
