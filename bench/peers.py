@@ -81,6 +81,7 @@ def run_side(name: str, scale: float, home: Path) -> dict[str, float]:
 
     from spark_integration.demo.query import read_streams
     from spark_integration.demo.tpcds import stream_files
+    from spark_integration.local_session import ARROW_OPTIONS
 
     side = SIDES[name]
     files = stream_files(ROOT / ".data", scale, BATCHES)
@@ -90,6 +91,7 @@ def run_side(name: str, scale: float, home: Path) -> dict[str, float]:
     settings = {
         "spark.ui.enabled": "false",
         "spark.driver.memory": "4g",
+        "spark.driver.extraJavaOptions": ARROW_OPTIONS,  # Spark's own side has no use of Arrow
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         "spark.local.dir": str(home / "local"),

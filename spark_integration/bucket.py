@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from joins.local.picked import Picked
 from lsmstate.key_groups import KeyGroups
 from lsmstate.store import MultimapStore
 
@@ -55,7 +56,9 @@ class InputBatch(NamedTuple):
         return KeyGroups.of(self.keys)
 
 
-#: Called once per bucket and micro-batch that has rows for it; gives the rows of the result.
+#: Called once per bucket and micro-batch that has rows for it; gives the rows of the result, or,
+#: where the plan has ``parts``, picks of them.
 BucketFunction = Callable[
-    [Bucket, Iterator[InputBatch], MultimapStore], Iterable[pa.RecordBatch | pa.Table] | None
+    [Bucket, Iterator[InputBatch], MultimapStore],
+    Iterable[pa.RecordBatch | pa.Table | Picked] | None,
 ]

@@ -243,7 +243,7 @@ class FrameSpool:
         return b"".join(parts)
 
 
-def unpack_rows(payload: bytes, rows: int, schema: pa.Schema) -> pa.RecordBatch:
+def unpack_rows(payload: bytes | pa.Buffer, rows: int, schema: pa.Schema) -> pa.RecordBatch:
     """The record batch of a frame; its buffers stay views of ``payload``."""
     batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
     if batch.num_rows != rows:

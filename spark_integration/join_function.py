@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from joins.graph_spec import GraphSpec, KeyClass
 from joins.local.graph_join import GraphJoin
+from joins.local.picked import Picked
 from joins.local.probe_order import ProbeOrder
 from joins.local.umjoin import UMJoin
 from joins.spec import JoinSpec
@@ -57,6 +58,19 @@ def condition_of(inputs: Inputs) -> str:
     )
 
 
+def picking_join_function(spec: JoinSpec) -> BucketFunction:
+    """``join_function`` for a plan whose ``parts`` are the streams' rows."""
+
+    def join(
+        _bucket: Bucket, batches: Iterator[InputBatch], store: MultimapStore
+    ) -> Iterator[Picked]:
+        joined = UMJoin(spec, store, probe_order=learned(str(spec.keys)))
+        for batch in batches:
+            yield from joined.picked(batch.input, batch.rows, batch.keys, is_stored=batch.is_stored)
+
+    return join
+
+
 def join_function(spec: JoinSpec) -> BucketFunction:
     """Appends each batch to its own stream, probes the others, yields what matches."""
 
@@ -82,6 +96,21 @@ def graph_join_function(spec: GraphSpec, inputs: Inputs) -> BucketFunction:
         for batch in batches:
             stored = stored_rows(plans[batch.input], batch, spec.streams[batch.input])
             yield from joined.process(batch.input, stored)
+
+    return join
+
+
+def picking_graph_join_function(spec: GraphSpec, inputs: Inputs) -> BucketFunction:
+    """``graph_join_function`` for a plan whose ``parts`` are the columns that results show."""
+    plans: Mapping[str, InputPlan] = {plan.name: plan for plan in inputs.plans}
+
+    def join(
+        _bucket: Bucket, batches: Iterator[InputBatch], store: MultimapStore
+    ) -> Iterator[Picked]:
+        joined = GraphJoin(spec, store, probe_order=learned(str(spec.classes)))
+        for batch in batches:
+            stored = stored_rows(plans[batch.input], batch, spec.streams[batch.input])
+            yield from joined.picked(batch.input, stored)
 
     return join
 

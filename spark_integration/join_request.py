@@ -37,6 +37,8 @@ from spark_integration.join_function import (
     condition_of,
     graph_join_function,
     join_function,
+    picking_graph_join_function,
+    picking_join_function,
 )
 from spark_integration.late_rows import LateRows
 from spark_integration.meeting import meeting
@@ -82,7 +84,12 @@ class JoinRequest:
     def full_history(self, spec: CoercedSpec | GraphSpec) -> DataFrame:
         """The inner join of all rows."""
         join = self.inner(spec)
-        joined = stateful_operator(join.plan, join.inputs, join.function, join.output)
+        if isinstance(spec, GraphSpec):
+            parts, function = spec.shown_rows, picking_graph_join_function(spec, self.inputs)
+        else:
+            parts, function = spec.streams, picking_join_function(spec)
+        plan = replace(join.plan, parts=tuple(parts.values()))
+        joined = stateful_operator(plan, join.inputs, function, join.output)
         return filtered(joined, self._columns, self.residual)
 
     def inner(self, spec: CoercedSpec | GraphSpec) -> "InnerJoin":

@@ -93,6 +93,9 @@ class StatefulPlan:
     """Where it serves several joins: the plan of each, of which its inputs are routed."""
     marks_copies: bool = False
     """Whether of a row that lies in several buckets all but one know that they are copies."""
+    parts: tuple[pa.Schema, ...] = ()
+    """Whose columns, side by side, are those of the result, where the function may give picks of
+    their rows instead of results."""
     skew: str | None = None
     """Whether hot keys are counted ("observe"), and spread over buckets too ("spread")."""
 

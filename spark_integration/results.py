@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from joins.local.picked import Picked
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.store import MultimapStore
 from lsmstate.store_checks import same_columns
@@ -15,12 +16,15 @@ def checked_results(
     bucket: Bucket,
     batches: Iterator[InputBatch],
     store: MultimapStore,
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[pa.RecordBatch | Picked]:
     """The function's batches. InvalidArgumentError if one has other columns than the schema, or
     if the function ends before it has read its input: rows would be lost in silence."""
     results = function(bucket, batches, store)
     try:
         for found in () if results is None else results:
+            if isinstance(found, Picked):  # by a function of ours, which the plan knows of
+                yield found
+                continue
             _check(found, bucket.schema)
             yield from found.to_batches() if isinstance(found, pa.Table) else (found,)
     finally:

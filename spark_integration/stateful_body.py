@@ -8,11 +8,10 @@ closed early leaves the previous pointer in place.
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 from pyspark.sql.streaming.state import GroupState
 
 from lsmstate.options import MIB
@@ -20,9 +19,10 @@ from spark_integration.attempt import attempt_store, bucket_files, working_direc
 from spark_integration.bucket import Bucket, BucketFunction, InputBatch
 from spark_integration.call_metrics import CallMetrics
 from spark_integration.commit import read_pointer, write_pointer
-from spark_integration.frames import FrameSpool, cut, joined
+from spark_integration.frames import FrameSpool, joined
 from spark_integration.lent_store import lent
 from spark_integration.plan import StatefulPlan
+from spark_integration.result_frames import ResultFrame, ResultPacker
 from spark_integration.results import checked_results
 from spark_integration.run import TaskRun, current_run
 from spark_integration.skew import KeyWatch
@@ -34,8 +34,6 @@ _COLUMNS: Final = ("rows", "payload", "metrics", "hottest")
 #: the rows of one batch has to fit into an eighth of the cap, also where it makes them wider.
 _BATCH_BYTES: Final = 1 * MIB
 _BATCH_SHARE: Final = 64
-#: A frame of results is cut to at most this, except for a single row that is larger.
-_RESULT_BYTES: Final = 1 * MIB
 #: Results that may wait in the worker before it is made to hand them over.
 _PENDING_BYTES: Final = 4 * MIB
 
@@ -51,6 +49,7 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
     ) -> Iterator[pd.DataFrame]:
         settle()
         run = current_run(plan)
+        packer = ResultPacker(plan)
         watermark_ms = state.getCurrentWatermarkMs() if plan.watches_time else 0
         # 0: no watermark yet. Spark's own operators take it for the year 1970.
         watermark_us = watermark_ms * 1000 if watermark_ms > 0 else None
@@ -68,15 +67,15 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
                 watch = KeyWatch(plan, store, run, bucket) if plan.skew else None
                 if watch is not None:
                     batches = watch.passing(batches)
-                waiting: list[_Frame] = []
+                waiting: list[ResultFrame] = []
                 with lent(store, bucket, measured.fan_out) as borrowed:
-                    for rows in checked_results(function, bucket, batches, borrowed):
-                        measured.rows_out += rows.num_rows
-                        for piece in cut(rows, _RESULT_BYTES):
-                            waiting.append(_Frame(piece.num_rows, _payload(piece)))
-                            if pacer.is_due(run, len(waiting[-1].payload)):
-                                yield _results(waiting, nothing=run.flush_rows)
-                                waiting.clear()
+                    found = checked_results(function, bucket, batches, borrowed)
+                    for frame in packer.frames(found):
+                        measured.rows_out += frame.rows
+                        waiting.append(frame)
+                        if pacer.is_due(run, len(frame.payload)):
+                            yield _results(waiting, nothing=run.flush_rows)
+                            waiting.clear()
                 if waiting:
                     yield _results(waiting)
                 measured.rows_out -= bucket.tally.ticks
@@ -103,13 +102,6 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
     return call
 
 
-class _Frame(NamedTuple):
-    """A piece of the results, as it travels."""
-
-    rows: int
-    payload: bytes
-
-
 class _Pacer:
     """Says when Spark's worker has to hand over its results, or they would fill its memory.
 
@@ -133,7 +125,7 @@ class _Pacer:
         return True
 
 
-def _results(frames: list[_Frame], nothing: int = 0) -> pd.DataFrame:
+def _results(frames: list[ResultFrame], nothing: int = 0) -> pd.DataFrame:
     """The frames, and that many rows of nulls more.
 
     One array of objects whose first cell is no null: what Spark's worker does with a result then
@@ -160,7 +152,3 @@ def _batches(plan: StatefulPlan, spool: FrameSpool, measured: CallMetrics) -> It
         measured.copied_rows += routed.num_rows if is_copy else 0
         rows, keys = source.rows_of(routed), source.keys_of(routed)
         yield InputBatch(source.name, rows, keys, kind.is_stored)
-
-
-def _payload(rows: pa.RecordBatch) -> bytes:
-    return bytes(rows.serialize().to_pybytes())

@@ -4,22 +4,22 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from spark_integration.frames import unpack_rows
 from spark_integration.plan import StatefulPlan
+from spark_integration.result_frames import ResultUnpacker
 
 UnpackFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def unpack_function(plan: StatefulPlan) -> UnpackFunction:
-    """The function mapInArrow runs over (rows, payload); one frame becomes one batch."""
-    schema = plan.output
+    """The function mapInArrow runs over (rows, payload); a frame becomes a batch or some."""
 
     def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        unpacker = ResultUnpacker(plan)
         for batch in batches:
             rows, payloads = batch.column(0), batch.column(1)
             for i in range(batch.num_rows):
                 if payloads[i].is_valid:
-                    yield unpack_rows(payloads[i].as_py(), rows[i].as_py(), schema)
+                    yield from unpacker.results(rows[i].as_py(), payloads[i].as_buffer())
 
     # Spark's error about an input's own column object shows this name beside the valid columns.
     unpack.__name__ = "name_columns_by_text_as_listed_here_not_by_an_inputs_own_column_object"

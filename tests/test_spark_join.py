@@ -108,6 +108,22 @@ def test_every_type_comes_through_unchanged(spark: Any, tmp_path: Path) -> None:
     assert (tmp_path / "check point" / "lsmstate" / "query.json").exists()
 
 
+def test_every_type_where_rows_are_in_many_results(spark: Any, tmp_path: Path) -> None:
+    a = FileStream(tmp_path / "a", ALL_TYPES).add(all_types_table(40, 1))
+    b = FileStream(tmp_path / "b", "j SMALLINT, note STRING").add(
+        pa.table({"j": pa.array([i % 2 for i in range(1000)], pa.int16()), "note": ["n"] * 1000})
+    )
+    streams = {"a": a.read(spark).selectExpr("k % 2 AS k2", "*"), "b": b.read(spark)}
+    joined = multiway_join(streams, on="a.k2 = b.j", memory="16m", backend=BACKEND)
+    query = run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
+    rows = assert_same_rows(
+        f"SELECT k % 2 AS k2, a.*, b.* FROM {a.sql} a JOIN {b.sql} b ON k % 2 = j",
+        committed(tmp_path / "out"),
+        at_least=12_000,
+    )
+    assert sum(metric(query, "rows_out")) == rows
+
+
 def test_composite_keys_and_null_keys(spark: Any, tmp_path: Path) -> None:
     rng = random.Random(7)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from cython_ext.key_codec import KeyBatch
-from joins.local.cross_product import Numbers
+from joins.local.picked import Numbers
 from lsmstate.arrow_sizes import pieces_of, row_sizes
 from lsmstate.store import Probe
 

@@ -6,15 +6,20 @@ groups, for which each stored row is fetched once; a hot key by itself, in neste
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from cython_ext.gather import Gatherer
-from joins.local.cross_product import Numbers, Side, cross_product
+from joins.local.cross_product import Side, cross_product
+from joins.local.picked import Numbers, Picked
 from lsmstate.arrow_sizes import RowSizes, least_row_bytes
 from lsmstate.store import Probe
+
+#: What the results of a piece that is not made yet would take, at most.
+_PICKED_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +67,25 @@ class Combiner:
     ) -> Iterator[pa.RecordBatch]:
         """Per key all combinations. Each stream is either ``at_hand`` or in ``probes``, and has
         rows under every one of the ``keys``, which ascend."""
+        for sides in self._products(at_hand, probes, keys):
+            sources = self._gatherer.sources([side.rows for side in sides])
+            for piece in cross_product(sides, self._piece_bytes):
+                yield sources.gather(piece.places)
+
+    def picked(
+        self, at_hand: Mapping[str, GroupedRows], probes: Mapping[str, Probe], keys: Numbers
+    ) -> Iterator[Picked]:
+        """The same, not made yet: of each group of keys or piece of a hot one, in pieces of at most
+        32,768 rows that would take at most ``_PICKED_BYTES``."""
+        for sides in self._products(at_hand, probes, keys):
+            yield from cross_product(sides, _PICKED_BYTES)
+
+    def _products(
+        self, at_hand: Mapping[str, GroupedRows], probes: Mapping[str, Probe], keys: Numbers
+    ) -> Iterator[list[Side]]:
+        """What is to be multiplied, one after the other."""
         if not probes:
-            yield from self._product(at_hand, keys, {})
+            yield self._sides(at_hand, keys, {})
             return
         weights = {name: self._weights(name, probes[name])[keys] for name in probes}
         ends = [np.cumsum(weight) for weight in weights.values()]
@@ -78,12 +100,12 @@ class Combiner:
             if any(weight[first] > self._piece_bytes for weight in weights.values()):
                 yield from self._hot(at_hand, probes, int(keys[first]))
             else:
-                yield from self._group(at_hand, probes, keys[first:last])
+                yield self._group(at_hand, probes, keys[first:last])
             first = last
 
     def _group(
         self, at_hand: Mapping[str, GroupedRows], probes: Mapping[str, Probe], keys: Numbers
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> list[Side]:
         """Keys whose rows, all together, fit into a piece per stream: each row is fetched once."""
         fetched = {}
         for name, probe in probes.items():
@@ -92,11 +114,11 @@ class Combiner:
             counts = probe.counts[keys]
             assert rows.num_rows == counts.sum(), f"{name}: fetched other rows than were counted"
             fetched[name] = Side(rows, starts_of(counts), self._row_sizes[name](rows))
-        return self._product(at_hand, keys, fetched)
+        return self._sides(at_hand, keys, fetched)
 
     def _hot(
         self, at_hand: Mapping[str, GroupedRows], probes: Mapping[str, Probe], key: int
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[list[Side]]:
         """One key with more rows than a piece: nested pieces, the smallest stream outermost.
 
         The inner streams are read again for each piece of an outer one, so memory stays at one
@@ -119,7 +141,7 @@ class Combiner:
                 name = names[len(stack)]
                 stack.append(self._pieces(probes[name], key, weight[name]))
             else:
-                yield from self._product(at_hand, keys, sides)
+                yield self._sides(at_hand, keys, sides)
 
     def _pieces(self, probe: Probe, key: int, weight: int) -> Iterator[pa.RecordBatch]:
         # The store counts encoded bytes, which can be far fewer than Arrow's.
@@ -127,15 +149,15 @@ class Combiner:
         keys = np.array([key], dtype=np.int64)
         return (piece.rows for piece in probe.fetch(keys, max_bytes))
 
-    def _product(
+    def _sides(
         self, at_hand: Mapping[str, GroupedRows], keys: Numbers, fetched: Mapping[str, Side]
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> list[Side]:
         sides = [
             fetched[name] if name in fetched else at_hand[name].side(keys) for name in self._streams
         ]
         if self._beside_bytes:
             sides[0] = replace(sides[0], sizes=sides[0].sizes + self._beside_bytes)
-        return cross_product(sides, self._gatherer, self._piece_bytes)
+        return sides
 
     def _weights(self, stream: str, probe: Probe) -> Numbers:
         """Bytes that the rows of each key take when fetched: an estimate, never far too low."""

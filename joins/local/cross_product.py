@@ -9,13 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from cython_ext.gather import Gatherer
+from joins.local.picked import Numbers, Picked
 from lsmstate.errors import MemoryLimitError
-
-Numbers = npt.NDArray[np.int64]
 
 #: Combinations whose indices are worked out at once, at most: 8 bytes per stream each.
 _BLOCK_ROWS = 1 << 15
@@ -35,25 +32,24 @@ class Side:
     order: Numbers | None = None
 
 
-def cross_product(
-    sides: Sequence[Side], gatherer: Gatherer, piece_bytes: int
-) -> Iterator[pa.RecordBatch]:
-    """All combinations of all keys, in pieces of at most ``piece_bytes`` of Arrow data or one row,
-    as ``gatherer`` makes them of the sides' rows.
+def cross_product(sides: Sequence[Side], piece_bytes: int) -> Iterator[Picked]:
+    """All combinations of all keys, in pieces of at most ``piece_bytes`` of Arrow data, once they
+    are made, or one row. No piece has more than 32,768 rows.
 
-    Cost: proportional to the result. Memory: one piece and 32,768 index entries per stream.
+    Cost: proportional to the result. Memory: 32,768 index entries per stream.
     """
     counts = [np.diff(side.starts) for side in sides]
     ends = np.cumsum(_combinations(counts))
     total = int(ends[-1]) if len(ends) else 0
-    sources = gatherer.sources([side.rows for side in sides])
+    batches = [side.rows for side in sides]
     first = 0
     block_rows = _BLOCK_ROWS
     while first < total:
         last = min(total, first + block_rows)
         places = _places(sides, counts, ends, np.arange(first, last, dtype=np.int64))
         widths = [side.sizes[place] for side, place in zip(sides, places, strict=True)]
-        filled = np.cumsum(np.add.reduce(widths))
+        sizes = np.add.reduce(widths)
+        filled = np.cumsum(sizes)
         start = 0
         while start < last - first:
             before = filled[start - 1] if start else 0
@@ -62,7 +58,7 @@ def cross_product(
             if stop >= last - first and last < total and start > 0:
                 break  # not full: the next block begins with these
             at = [_rows(side, place[start:stop]) for side, place in zip(sides, places, strict=True)]
-            yield sources.gather(at)
+            yield Picked(batches, at, sizes[start:stop])
             start = stop
         first += start
         # Wide rows: work out no more indices than a few pieces need.

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from joins.condition import Column
 from joins.local.bound_rows import BoundRows
-from joins.local.cross_product import Numbers
+from joins.local.picked import Numbers
 from joins.rooted_joins import Step
 from joins.time_checks import holds
 from lsmstate.arrow_sizes import row_sizes

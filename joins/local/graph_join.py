@@ -19,10 +19,10 @@ from cython_ext.key_codec import KeyBatch, KeyCodec
 from joins.graph_spec import GraphSpec, Index
 from joins.key_types import cast_key
 from joins.local.bound_rows import BoundRows, coalesced, fetched_pairs, grouped, parts_of
-from joins.local.cross_product import Numbers
+from joins.local.picked import Numbers, Picked
 from joins.local.probe_order import ProbeOrder
 from joins.local.results import Results, check_finished
-from lsmstate.arrow_sizes import least_row_bytes, pieces_of, row_sizes
+from lsmstate.arrow_sizes import least_row_bytes, row_sizes
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.store import MultimapStore, Mutation, Probe
 
@@ -72,6 +72,14 @@ class GraphJoin:
         self._unfinished = Results(self.results(stream, self.store(stream, batch, "append")))
         return self._unfinished
 
+    def picked(self, stream: str, batch: pa.RecordBatch) -> Iterator[Picked]:
+        """``process`` for a caller who makes the results of rows himself, or has somebody else do
+        it; to be consumed before the next call. A piece has at most 16,384 results."""
+        self._spec.check_stream(stream)
+        check_finished(f"picked({stream!r})", self._unfinished)
+        parts = self.store(stream, batch, "append")
+        return (self._picked(c) for part in parts for c in self._combinations(stream, part))
+
     def store(
         self, stream: str, batch: pa.RecordBatch, kind: Literal["append", "retract"]
     ) -> list[pa.RecordBatch]:
@@ -85,7 +93,11 @@ class GraphJoin:
     def results(self, stream: str, parts: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The combinations of the parts' rows with those of the other streams, in pieces."""
         combinations = (c for part in parts for c in self._combinations(stream, part))
-        pieces = (piece for found in combinations for piece in self._gathered(found))
+        pieces = (
+            piece
+            for found in combinations
+            for piece in self._picked(found).made(self._gatherer, self._piece_bytes)
+        )
         return coalesced(pieces, self._piece_bytes)
 
     def joinable(self, stream: str, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -222,14 +234,12 @@ class GraphJoin:
             self._codecs[classes] = KeyCodec(self._spec.key_schema(classes))
         return self._codecs[classes].encode(keys)
 
-    def _gathered(self, found: "Combinations") -> Iterator[pa.RecordBatch]:
-        """Whole combinations as rows, in pieces."""
+    def _picked(self, found: "Combinations") -> Picked:
+        """Whole combinations as results."""
         streams = [(found.bound[name], self._spec.shown[name]) for name in self._spec.streams]
         sizes = sum((bound.sizes[bound.at] for bound, _ in streams), np.int64(0))
         shown = [bound.rows.select(range(count)) for bound, count in streams]
-        sources = self._gatherer.sources(shown)
-        for piece in pieces_of(np.asarray(sizes), self._piece_bytes):
-            yield sources.gather([bound.at[piece] for bound, _ in streams])
+        return Picked(shown, [bound.at for bound, _ in streams], np.asarray(sizes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from joins.condition import Column
 from joins.graph_spec import GraphSpec, Index
 from joins.key_types import cast_key
 from joins.local.bound_rows import BoundRows, coalesced, fetched_pairs, grouped, parts_of
-from joins.local.cross_product import Numbers
 from joins.local.found import Found, keeps
+from joins.local.picked import Numbers
 from joins.rooted_joins import RootedJoins, Step
 from lsmstate.arrow_sizes import least_row_bytes, pieces_of, row_sizes
 from lsmstate.store import Probe, StoreReader

@@ -12,8 +12,8 @@ import pyarrow as pa
 from cython_ext.key_codec import KeyCodec
 from joins.graph_spec import GraphSpec, Index
 from joins.local.bound_rows import BoundRows, equal_pairs, fetch_bytes, fetched_pairs, grouped
-from joins.local.cross_product import Numbers
 from joins.local.found import Found, keeps
+from joins.local.picked import Numbers
 from joins.rooted_joins import Step
 from lsmstate.arrow_sizes import least_row_bytes, row_sizes
 from lsmstate.store import StoreReader

@@ -6,14 +6,15 @@ holds have rows fetched. A combination is found once: when the last of its rows 
 """
 
 from collections.abc import Iterator
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from cython_ext.key_codec import KeyBatch, KeyCodec
 from joins.local.combine import Combiner, GroupedRows
-from joins.local.cross_product import Numbers
 from joins.local.join_inputs import JoinInputs
+from joins.local.picked import Numbers, Picked
 from joins.local.probe_order import ProbeOrder
 from joins.local.results import Results, check_finished
 from joins.spec import JoinSpec
@@ -23,6 +24,10 @@ from lsmstate.store import Probe
 
 #: A batch is probed in slices of at most this many rows.
 SLICE_ROWS = 10_000
+
+#: What a Combiner takes: rows at hand, what probes found of the other streams, and the keys that
+#: all of them have.
+Matches: TypeAlias = tuple[dict[str, GroupedRows], dict[str, Probe], Numbers]
 
 
 class UMJoin:
@@ -71,25 +76,51 @@ class UMJoin:
         gives up the rest of them. If storing fails midway, give the store up uncommitted.
         Memory: a piece and, per stream, about ``piece_bytes`` of fetched rows, whatever the data.
         """
+        arrived = self._arrive(f"process({stream!r})", stream, batch, keys, is_stored)
+        matches = self._matches(stream, arrived)
+        self._unfinished = Results(rows for m in matches for rows in self._combiner.combined(*m))
+        return self._unfinished
+
+    def picked(
+        self,
+        stream: str,
+        batch: pa.RecordBatch,
+        keys: pa.RecordBatch | KeyBatch | None = None,
+        *,
+        is_stored: bool = True,
+    ) -> Iterator[Picked]:
+        """``process`` for a caller who makes the results of rows himself, or has somebody else do
+        it; to be consumed before the next call. A piece has at most 32,768 results, of batches of
+        about ``piece_bytes`` per stream."""
+        arrived = self._arrive(f"picked({stream!r})", stream, batch, keys, is_stored)
+        return (p for m in self._matches(stream, arrived) for p in self._combiner.picked(*m))
+
+    def _arrive(
+        self,
+        call: str,
+        stream: str,
+        batch: pa.RecordBatch,
+        keys: pa.RecordBatch | KeyBatch | None,
+        is_stored: bool,
+    ) -> "list[Arrived]":
+        """The batch in slices, which have been stored if they are to be."""
         self._spec.check_stream(stream)
-        check_finished(f"process({stream!r})", self._unfinished)
-        arrived = self._cut(stream, batch, keys)
+        check_finished(call, self._unfinished)
+        arrived = self._cut(call, stream, batch, keys)
         if is_stored:
             for part in arrived:
                 self._store.append(stream, part.rows, part.keys)
-        self._unfinished = Results(self._results(stream, arrived))
-        return self._unfinished
+        return arrived
 
     def _cut(
-        self, stream: str, batch: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch | None
+        self, call: str, stream: str, batch: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch | None
     ) -> "list[Arrived]":
         """The batch in slices of at most SLICE_ROWS rows and piece_bytes bytes, keys encoded."""
         if keys is None:
             keys = self._spec.key_batch(stream, batch)
         if len(keys) != batch.num_rows:
             raise InvalidArgumentError(
-                f"process({stream!r}): {batch.num_rows} rows but {len(keys)} keys; "
-                "give one key per row"
+                f"{call}: {batch.num_rows} rows but {len(keys)} keys; give one key per row"
             )
         sizes = row_sizes(batch)
         least = -(-self._piece_bytes // SLICE_ROWS)
@@ -105,13 +136,14 @@ class UMJoin:
             for s, part in zip(slices, encoded, strict=True)
         ]
 
-    def _results(self, stream: str, arrived: "list[Arrived]") -> Iterator[pa.RecordBatch]:
+    def _matches(self, stream: str, arrived: "list[Arrived]") -> Iterator[Matches]:
+        """What each slice's rows are to be combined with."""
         for part in arrived:
             distinct, starts = part.keys.distinct()
             probes, survivors = self._probe(stream, distinct)
             if len(survivors):
                 own = GroupedRows(part.rows, part.keys.order, starts, part.sizes)
-                yield from self._combiner.combined({stream: own}, probes, survivors)
+                yield {stream: own}, probes, survivors
 
     def _probe(self, stream: str, keys: KeyBatch) -> tuple[dict[str, Probe], Numbers]:
         """Existence in every other stream, in the order learned, without reading a row."""
