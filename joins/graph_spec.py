@@ -11,7 +11,13 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from joins.key_classes import class_type, key_classes, unknown
+from joins.key_classes import (
+    check_differences,
+    class_type,
+    key_classes,
+    unknown,
+    written_pairs,
+)
 from joins.key_types import cast_key
 from joins.spec import Condition, JoinSpec, check_streams, joined_schema
 from lsmstate.errors import InvalidArgumentError
@@ -67,9 +73,11 @@ class GraphSpec:
         """Check the streams and the condition. InvalidArgumentError names what does not fit."""
         check_streams(streams)
         classes = []
+        written = written_pairs(streams, on)
         for members in key_classes(streams, on):
             holders = {column.stream: column.name for column in members}
             columns = {name: holders[name] for name in streams if name in holders}
+            check_differences(streams, columns, written)
             classes.append(KeyClass(columns, class_type(streams, columns), columns))
         # So that two ways of writing one condition give one spec.
         places = {(s, c): place for s in streams for place, c in enumerate(streams[s].names)}

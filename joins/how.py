@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from joins.condition import Column, parse_condition
 from joins.from_clause import is_from_clause, parse_joins
@@ -229,10 +230,10 @@ def _by_position(
 
 
 def _equalities(joins: Sequence[Join]) -> list[str]:
-    """Equalities that make the same columns parts of one key."""
-    found = []
-    for join in joins:
-        for on in join.on:
-            first, *rest = (*on.left, *on.right)
-            found += [str(Comparison((first,), (column,))) for column in rest]
-    return found
+    """Equalities of all columns that are compared, two by two."""
+    return [
+        str(Comparison((one,), (other,)))
+        for join in joins
+        for on in join.on
+        for one, other in combinations((*on.left, *on.right), 2)
+    ]

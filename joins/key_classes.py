@@ -11,6 +11,8 @@ from joins.condition import Column, parse_condition
 from joins.key_types import common_key_type, keeps_differences
 from lsmstate.errors import InvalidArgumentError
 
+Pair = tuple[Column, Column]
+
 
 def key_classes(streams: Mapping[str, pa.Schema], text: str) -> list[list[Column]]:
     """Union-find over the equalities: each class holds at most one column of a stream.
@@ -27,8 +29,7 @@ def key_classes(streams: Mapping[str, pa.Schema], text: str) -> list[list[Column
             column = parent[column]
         return column
 
-    for pair in parse_condition(text):
-        left, right = (_resolved_column(streams, column) for column in pair)
+    for left, right in written_pairs(streams, text):
         # The earlier root wins, so that classes keep the order of the text.
         parent[root(right)] = root(left)
     classes: dict[Column, list[Column]] = {}
@@ -39,29 +40,49 @@ def key_classes(streams: Mapping[str, pa.Schema], text: str) -> list[list[Column
     return list(classes.values())
 
 
+def written_pairs(streams: Mapping[str, pa.Schema], text: str) -> list[Pair]:
+    """The equalities of a condition. InvalidArgumentError names what the streams do not have."""
+    return [
+        (_resolved_column(streams, left), _resolved_column(streams, right))
+        for left, right in parse_condition(text)
+    ]
+
+
 def class_type(streams: Mapping[str, pa.Schema], columns: Mapping[str, str]) -> pa.DataType:
     """The type in which the columns of a class, one per stream that holds it, are compared.
-    InvalidArgumentError if there is none, or two of them would be equal that SQL tells apart."""
-    types = {
-        f"{name}.{column} ({kind})": kind
-        for name, column in columns.items()
-        for kind in [streams[name].field(column).type]
-    }
+    InvalidArgumentError if there is none."""
     try:
-        common = common_key_type(list(types.values()))
+        return common_key_type([streams[name].field(c).type for name, c in columns.items()])
     except InvalidArgumentError as error:
         raise InvalidArgumentError(
-            f"join key {', '.join(types)}: {error}; cast one of them before the join"
+            f"join key {_typed(streams, columns.items())}: {error}; cast one of them before the "
+            "join"
         ) from None
-    for left, right in combinations(types, 2):
-        found = common_key_type([types[left], types[right]])
+
+
+def check_differences(
+    streams: Mapping[str, pa.Schema], columns: Mapping[str, str], written: Sequence[Pair] | None
+) -> None:
+    """InvalidArgumentError if the columns of a class, in its one type, would be equal where SQL
+    tells them apart. SQL compares the columns of each equality ``written`` in a type of their own,
+    and no others; None: each of the class with each. So ``int64 = double = int64`` is right by
+    ``a.k = b.k AND b.k = c.k``, and not by ``a.k = c.k AND b.k = c.k`` of the same types."""
+    members = [Column(*item) for item in columns.items()]
+    common = class_type(streams, columns)
+    for left, right in combinations(members, 2) if written is None else written:
+        if left not in members:
+            continue
+        found = class_type(streams, dict([left, right]))
         if not keeps_differences(found, common):
             raise InvalidArgumentError(
-                f"join key: {left} and {right} are compared as {found}, but the whole key "
-                f"{', '.join(types)} only as {common}, which would call different values equal; "
-                "cast the columns to one type first"
+                f"join key: {_typed(streams, [left])} and {_typed(streams, [right])} are compared "
+                f"as {found}, but the whole key {_typed(streams, members)} only as {common}, which "
+                "would call different values equal; cast the columns to one type first"
             )
-    return common
+
+
+def _typed(streams: Mapping[str, pa.Schema], columns: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(f"{s}.{column} ({streams[s].field(column).type})" for s, column in columns)
 
 
 def resolved(what: str, name: str, known: Iterable[str], stream: str = "") -> str:

@@ -12,7 +12,14 @@ from functools import cached_property
 import pyarrow as pa
 
 from joins.condition import Column
-from joins.key_classes import class_type, key_classes, resolved, unknown
+from joins.key_classes import (
+    check_differences,
+    class_type,
+    key_classes,
+    resolved,
+    unknown,
+    written_pairs,
+)
 from joins.key_types import cast_key, common_key_type
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.store import StreamSchema
@@ -50,7 +57,9 @@ class JoinSpec:
         order = sorted(range(len(keys[first])), key=lambda k: columns.index(keys[first][k]))
         spec = cls(dict(streams), {name: tuple(keys[name][k] for k in order) for name in streams})
         # Refuse incomparable types and colliding names now, not at the first batch.
-        assert len(spec.key_schema) == len(order)
+        written = written_pairs(streams, on) if isinstance(on, str) else None
+        for k in range(len(order)):
+            check_differences(streams, spec._columns(k), written)
         assert len(spec.output_schema) == sum(len(schema) for schema in streams.values())
         return spec
 
@@ -59,9 +68,12 @@ class JoinSpec:
         """The common types of the key, named k0, k1, ..."""
         fields = []
         for k in range(len(next(iter(self.keys.values())))):
-            columns = {name: self.keys[name][k] for name in self.streams}
-            fields.append(pa.field(f"k{k}", class_type(self.streams, columns)))
+            fields.append(pa.field(f"k{k}", class_type(self.streams, self._columns(k))))
         return pa.schema(fields)
+
+    def _columns(self, k: int) -> dict[str, str]:
+        """The k-th key column of each stream."""
+        return {name: self.keys[name][k] for name in self.streams}
 
     @cached_property
     def output_schema(self) -> pa.Schema:

@@ -10,6 +10,7 @@ from joins.change_spec import FINAL
 from joins.event_time import Retention, TimeOptions
 from joins.graph_spec import GraphSpec, create_spec
 from joins.how import How, TypedCondition, in_text, typed_condition
+from joins.key_classes import written_pairs
 from joins.local.change_input import check_unmatched
 from joins.spec import Condition
 from joins.split_condition import split_condition
@@ -152,8 +153,8 @@ def multiway_join(
     check_late(late, late_batches, backend)
     typed, rest = _condition(streams, on, how)
     is_final = emit == FINAL and not changes
-    keys = _keys(streams, in_text(typed) if is_final and typed.tree is not None else typed.on)
-    inputs = _inputs(spark, streams, keys)
+    of_text = is_final and typed.tree is not None
+    inputs = _inputs(spark, streams, in_text(typed) if of_text else typed.on)
     is_graph = inputs.has_several_keys
     _check_graph_options(is_graph, rows, shares)
     request = JoinRequest(
@@ -192,16 +193,22 @@ def inner_join(
     UnfitInputError if an input cannot be stored, or Spark does not compare its keys.
     """
     spark = next(iter(streams.values())).sparkSession
-    inputs = _inputs(spark, streams, _keys(streams, _condition(streams, on, "inner")[0].on))
+    inputs = _inputs(spark, streams, _condition(streams, on, "inner")[0].on)
     request = JoinRequest(streams, inputs, (), options, options.storage, rows, None, pins)
     return request.inner(_spec(inputs))
 
 
-def _inputs(
-    spark: SparkSession, streams: Mapping[str, DataFrame], keys: Mapping[str, list[str | None]]
-) -> Inputs:
+def _inputs(spark: SparkSession, streams: Mapping[str, DataFrame], on: Condition) -> Inputs:
+    # Which columns make up a key is the spec's business, the types they are compared in are
+    # Spark's: names are resolved on columns of one type.
+    alike = {
+        name: pa.schema([(column, pa.int64()) for column in frame.schema.names])
+        for name, frame in streams.items()
+    }
+    keys = _keys(alike, on)
+    written = written_pairs(alike, on) if isinstance(on, str) else None
     try:
-        return Inputs.of(spark, streams, keys)
+        return Inputs.of(spark, streams, keys, written=written)
     except InvalidArgumentError as unfit:
         raise UnfitInputError(str(unfit)) from unfit
 
@@ -242,15 +249,9 @@ def _condition(
     return TypedCondition(condition.keys, None), condition.rest
 
 
-def _keys(streams: Mapping[str, DataFrame], on: Condition) -> dict[str, list[str | None]]:
+def _keys(streams: Mapping[str, pa.Schema], on: Condition) -> dict[str, list[str | None]]:
     """The key columns of each stream, whose n-th ones are equal in a result; None for no such."""
-    # Which columns make up a key is the spec's business, the types they are compared in are
-    # Spark's: names are resolved on columns of one type.
-    alike = {
-        name: pa.schema([(column, pa.int64()) for column in frame.schema.names])
-        for name, frame in streams.items()
-    }
-    spec = create_spec(alike, on)
+    spec = create_spec(streams, on)
     if isinstance(spec, GraphSpec):
         return {name: [c.columns.get(name) for c in spec.classes] for name in streams}
     return {name: list(columns) for name, columns in spec.keys.items()}

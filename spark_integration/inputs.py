@@ -7,6 +7,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
+from joins.key_classes import Pair
 from lsmstate.errors import InvalidArgumentError
 from spark_integration.key_columns import Key
 from spark_integration.keys import KeyColumn
@@ -34,11 +35,13 @@ class Inputs:
         frames: Mapping[str, DataFrame],
         columns: Mapping[str, Sequence[str | None]],
         key_names: Sequence[str] | None = None,
+        written: Sequence[Pair] | None = None,
     ) -> "Inputs":
         """``columns``: the key columns of each input, whose n-th ones are compared; None where an
         input has no such key, which at least one has. ``key_names``: what they are called in the
-        state, by default k0, k1, ... InvalidArgumentError if Spark does not compare them, or a
-        column cannot be stored."""
+        state, by default k0, k1, ... ``written``: the equalities, where the condition says them;
+        None: each column of a key equals each. InvalidArgumentError if Spark does not compare
+        them, or a column cannot be stored."""
         schemas = {name: frame.schema for name, frame in frames.items()}
         rows = {name: arrow_schema(name, schema) for name, schema in schemas.items()}
         count = len(next(iter(columns.values())))
@@ -50,6 +53,7 @@ class Inputs:
                     for name in frames
                     if (column := columns[name][k]) is not None
                 ],
+                written,
             )
             for k in range(count)
         )

@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from joins.key_classes import Pair
 from lsmstate.errors import InvalidArgumentError
 from spark_integration.carried import carried_type, carry
 from spark_integration.catalyst import is_classic
@@ -47,10 +48,12 @@ class Key:
     """How the checkpoint names all this."""
 
     @classmethod
-    def of(cls, spark: SparkSession, columns: Sequence[KeyColumn]) -> "Key":
+    def of(
+        cls, spark: SparkSession, columns: Sequence[KeyColumn], written: Sequence[Pair] | None
+    ) -> "Key":
         """InvalidArgumentError if Spark does not compare the columns, or not here."""
         where = ", ".join(map(str, columns))
-        compared = coded = common_type(spark, columns)
+        compared = coded = common_type(spark, columns, written)
         notes = []
         collations = collations_in(compared)
         if collations:

@@ -1,8 +1,9 @@
 """The type in which join columns are compared: Catalyst's own answer, not a copy of its rules.
 
-For every two columns of a key Spark is asked to analyze ``a = b``; what it casts both sides to is
-the type they are compared in. A key of three or more columns is compared in one type for all,
-which is right only where no pair loses a difference by it; where one does, the key is refused.
+For two columns of a key Spark is asked to analyze ``a = b``; what it casts both sides to is the
+type they are compared in. A key of three or more columns is compared in one type for all, which is
+right only where none of the pairs that the condition equates loses a difference by it; where one
+does, the key is refused.
 """
 
 import logging
@@ -19,6 +20,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from joins.condition import Column
+from joins.key_classes import Pair
 from lsmstate.errors import InvalidArgumentError
 from spark_integration.carried import nullable_parts
 from spark_integration.catalyst import compared_type, is_classic
@@ -77,6 +80,10 @@ class KeyColumn(NamedTuple):
         return cls(stream, field.name, field.dataType, declared)
 
     @property
+    def place(self) -> Column:
+        return Column(self.stream, self.column)
+
+    @property
     def char_lengths(self) -> tuple[int, ...]:
         """The length of each CHAR in the declared type."""
         return tuple(map(int, re.findall(r"\bchar\((\d+)\)", self.declared)))
@@ -91,10 +98,16 @@ class KeyColumn(NamedTuple):
         return f"{self.stream}.{self.column} ({name})"
 
 
-def common_type(spark: SparkSession, columns: Sequence[KeyColumn]) -> T.DataType:
-    """The type all columns of one key are compared in; InvalidArgumentError if there is none."""
+def common_type(
+    spark: SparkSession, columns: Sequence[KeyColumn], written: Sequence[Pair] | None
+) -> T.DataType:
+    """The type all columns of one key are compared in; InvalidArgumentError if there is none.
+    ``written``: the columns that are compared with each other; None: each with each."""
+    equated = None if written is None else {frozenset(pair) for pair in written}
     pairs = {
-        (left, right): _compared_in(spark, left, right) for left, right in combinations(columns, 2)
+        (left, right): _compared_in(spark, left, right)
+        for left, right in combinations(columns, 2)
+        if equated is None or {left.place, right.place} in equated
     }
     common = columns[0].data_type
     for column in columns[1:]:

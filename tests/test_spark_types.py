@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from spark_streams import BACKEND
 
+from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import multiway_join
 from spark_integration.carried import nullable_parts
 
@@ -260,6 +261,27 @@ def test_every_key_type_joins_as_in_sparks_own_batch_join(spark: Any, tmp_path: 
     library = next(key for key in keys if key.startswith("binary, UTF8_LCASE "))
     assert re.fullmatch(r"binary, UTF8_LCASE [\d.]+", library)
     assert "int32 (interval year to month)" in keys
+
+
+def test_integers_that_meet_over_a_double_are_compared_as_in_sparks_own_batch_join(
+    spark: Any, tmp_path: Path
+) -> None:
+    """2**53 and 2**53 + 1 are one double; the condition compares them with that alone."""
+    rows = {"a": [2**53, 2**53 + 1], "b": [2.0**53, 1.5], "c": [2**53 + 1, 2**53 + 2]}
+    condition = "a.k = b.k AND b.k = c.k"
+    streams = {}
+    for name, values in rows.items():
+        kind = "k DOUBLE" if name == "b" else "k BIGINT"
+        written = spark.createDataFrame([(value,) for value in values], kind)
+        written.coalesce(1).write.parquet(str(tmp_path / name))
+        written.createOrReplaceTempView(f"mixed_{name}")
+        streams[name] = spark.readStream.schema(kind).parquet(str(tmp_path / name))
+    with pytest.raises(InvalidArgumentError, match=r"a.k .* and c.k .* are compared as bigint"):
+        multiway_join(streams, on=f"{condition} AND a.k = c.k")
+    joined = multiway_join(streams, on=condition, backend=BACKEND, buckets=2)
+    expected = spark.sql(f"SELECT * FROM mixed_a a JOIN mixed_b b JOIN mixed_c c ON {condition}")
+    assert _streamed(joined, tmp_path) == _as_text(expected)
+    assert expected.count() == 2
 
 
 @pytest.fixture

@@ -205,8 +205,8 @@ def test_types_that_cannot_be_compared(left, right):
             r"b.k \(.*\) and c.k \(.*\) are compared as decimal128\(6, 2\)",
         ),
         (
-            [pa.decimal128(38, 30), pa.int64(), pa.decimal128(38, 30)],
-            r"a.k \(.*\) and c.k \(.*\) are compared as decimal128\(38, 30\)",
+            [pa.decimal128(38, 30), pa.decimal128(38, 30), pa.int64()],
+            r"a.k \(.*\) and b.k \(.*\) are compared as decimal128\(38, 30\)",
         ),
         (
             [pa.timestamp("us"), pa.timestamp("us"), pa.timestamp("us", "Europe/Berlin")],
@@ -229,6 +229,32 @@ def test_a_key_of_three_is_compared_as_each_two_of_them(kinds, message):
         else:
             with pytest.raises(InvalidArgumentError, match=message):
                 create_spec(streams, on)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "on"),
+    [
+        ((I64, F64, I64), "a.k = b.k AND b.k = c.k"),
+        ((I64, I64, F64), "c.k = a.k AND c.k = b.k"),
+        ((pa.decimal128(5, 2), F64, pa.decimal128(5, 2)), "a.k = b.k AND B.K = C.K"),
+        ((pa.timestamp("us"), pa.timestamp("us", "Europe/Berlin"), pa.timestamp("us")),
+         "b.k = a.k AND c.k = b.k"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("more", ["", " AND c.x = d.x"])
+def test_columns_that_the_condition_does_not_compare_need_no_type_of_their_own(kinds, on, more):
+    """Each with the third as it is compared there; all of them with each other, they would not."""
+    streams = {name: pa.schema([("k", kind)]) for name, kind in zip("abc", kinds, strict=True)}
+    if more:
+        streams["c"] = streams["c"].append(pa.field("x", I64))
+        streams["d"] = pa.schema([("x", I64)])
+    else:
+        with pytest.raises(InvalidArgumentError, match="call different values equal"):
+            create_spec(streams, ["k"])
+    create_spec(streams, on + more)
+    first, second = [n for n, kind in zip("abc", kinds, strict=True) if kinds.count(kind) == 2]
+    with pytest.raises(InvalidArgumentError, match=rf"{first}.k .* and {second}.k .* are compared"):
+        create_spec(streams, f"{on} AND {first}.k = {second}.k{more}")
 
 
 def test_output_names():

@@ -2,9 +2,11 @@
 
 import datetime
 import random
+from collections import Counter
 from contextlib import closing
 from types import SimpleNamespace
 
+import duckdb
 import hypothesis.strategies as st
 import numpy as np
 import pyarrow as pa
@@ -419,3 +421,31 @@ def test_a_refused_argument_leaves_the_state_closed(tmp_path):
             MultiwayJoin(streams, ["id"], path=str(tmp_path), piece_bytes=0)
     with MultiwayJoin(streams, ["id"], path=str(tmp_path)) as join:
         assert join.stats().probes.keys == 0
+
+
+@pytest.mark.parametrize(
+    ("on", "options"),
+    [
+        ("a.k = b.k AND b.k = c.k", {}),
+        ("a.k = b.k AND b.k = c.k", {"algorithm": "tree", "order": [["a", "c"], "b"]}),
+        ("a FULL JOIN b ON a.k = b.k LEFT JOIN c ON b.k = c.k", {"emit": "changes"}),
+    ],
+)
+def test_integers_that_meet_over_a_float_are_compared_as_floats(on, options):
+    """And 2**53 + 1 with 2**53 in between, which SQL never compares as integers here."""
+    big = 2**53
+    values = {"a": [big, big + 1, 5], "b": [float(big), float(big + 2)], "c": [big + 1, big + 2, 5]}
+    kinds = {"a": pa.int64(), "b": pa.float64(), "c": pa.int64()}
+    batches = {name: pa.record_batch({"k": pa.array(values[name], kinds[name])}) for name in "abc"}
+    found = Counter()
+    with MultiwayJoin({n: b.schema for n, b in batches.items()}, on, **options) as join:
+        for name, batch in batches.items():
+            for row in (row for piece in join.process(name, batch) for row in piece.to_pylist()):
+                sign = -1 if row.pop("op", "+I") == "-D" else 1
+                found[tuple(row.values())] += sign
+    with duckdb.connect() as db:
+        for name, batch in batches.items():
+            db.register(name, pa.Table.from_batches([batch]))
+        source = on if "JOIN" in on else f"a, b, c WHERE {on}"
+        assert +found == Counter(db.execute(f"SELECT a.k, b.k, c.k FROM {source}").fetchall())
+    assert found[big, float(big), big + 1] == 1
