@@ -9,8 +9,9 @@ from joins.changes import operation_columns
 from joins.event_time import NO_TIME, TimeOptions, lasting, time_bounds
 from joins.graph_spec import GraphSpec, create_spec
 from joins.how import How, in_text, typed_condition
-from joins.join_types import Tree, bounds_of
+from joins.join_types import Tree, bounds_of, conditions_of
 from joins.rooted_change_spec import RootedChangeSpec
+from joins.settled import settled
 from joins.spec import Condition, JoinSpec, check_streams
 from joins.split_condition import split_condition
 from joins.time_bounds import Bound
@@ -37,33 +38,38 @@ def create_join(
         for name, schema in streams.items()
     }
     typed = typed_condition({name: s.names for name, s in streams.items()}, on, how)
-    keys, bounds = typed.on, bounds_of(typed.tree) if typed.tree is not None else ()
-    if typed.tree is None and isinstance(typed.on, str):
+    tree = settled(typed.tree, stored) if typed.tree is not None else None
+    keys, bounds = typed.on, bounds_of(tree) if tree is not None else ()
+    if tree is None and isinstance(typed.on, str):
         condition = split_condition(typed.on)
         keys = condition.keys
         bounds = changing_bounds(stored, condition.rest)
     check_no_keys(create_spec(streams, keys), operations)
-    if typed.tree is None and emit == "append" and not operations and not bounds:
+    if tree is None and emit == "append" and not operations and not bounds:
         return create_spec(stored, keys)
     spec: JoinSpec | GraphSpec
-    if bounds:
+    if bounds or is_conditional(tree):
         spec = GraphSpec.create(stored, keys if isinstance(keys, str) else in_text(typed))
     else:
         spec = create_spec(stored, keys)
-    return changing_spec(spec, typed.tree, emit, operations, bounds, told)
+    return changing_spec(spec, tree, emit, operations, bounds, told)
+
+
+def is_conditional(tree: Tree | None) -> bool:
+    """Whether more than keys and time intervals says in a tree what matches."""
+    return tree is not None and bool(conditions_of(tree))
 
 
 def changing_bounds(
     streams: Mapping[str, pa.Schema], conjuncts: Sequence[str]
 ) -> tuple[Bound, ...]:
-    """The time intervals that changelogs are joined by beside their keys. InvalidArgumentError for
-    other conditions, which would have to be known before a row counts as matched."""
+    """The time intervals that inner joins of changelogs have beside their keys.
+    InvalidArgumentError for other conditions, which filter what comes and goes alike."""
     bounds, rest = time_bounds(streams, conjuncts)
     if rest:
         raise InvalidArgumentError(
-            f"join condition {rest[0]!r}: joins of other types and changelogs have only equalities "
-            "of keys and time intervals; filter the inputs before, or the result: "
-            "join(...).where(...)"
+            f"join condition {rest[0]!r}: inner joins whose results are taken back have only "
+            "equalities of keys and time intervals here; filter the inputs before, or the results"
         )
     return bounds
 
@@ -77,7 +83,7 @@ def changing_spec(
     told: TimeOptions = NO_TIME,
 ) -> ChangingSpec:
     """The spec of a tree of joins, or of inner ones (None), by one common key or by several. With
-    ``bounds``, all of its time intervals, ``keys`` is a GraphSpec in any case.
+    ``bounds``, all of its time intervals, or other conditions ``keys`` is a GraphSpec in any case.
     InvalidArgumentError names what does not fit."""
     if isinstance(keys, JoinSpec):
         return ChangeSpec.of(keys, tree, emit, operations)

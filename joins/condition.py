@@ -6,17 +6,23 @@ column := identifier '.' identifier             backquoted or plain
 """
 
 import re
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lsmstate.errors import InvalidArgumentError
 
+#: What a name may not be unless it is quoted.
+KEYWORDS: Final = frozenset(
+    {"FROM", "INNER", "LEFT", "RIGHT", "FULL", "OUTER", "SEMI", "ANTI", "CROSS", "NATURAL"}
+    | {"JOIN", "ON", "USING", "AND", "OR", "COALESCE"}
+)
 _SUPPORTED = (
     "supported are equalities of columns joined by AND, such as "
     '"a.id = b.id AND a.day = b.day"; filter the inputs before the join for anything else'
 )
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<quoted>`(?:[^`]|``)+`)|(?P<word>[^\W\d]\w*)|(?P<sign>==|<=>|<=|>=|<>|!=|.))",
+    r"\s*(?:(?P<quoted>`(?:[^`]|``)+`)|(?P<string>'(?:[^'\\]|\\.|'')*')|(?P<word>[^\W\d]\w*)"
+    r"|(?P<number>\d+(?:\.\d+)?)|(?P<sign>==|<=>|<=|>=|<>|!=|.))",
     re.DOTALL,
 )
 
@@ -30,7 +36,8 @@ class Token(NamedTuple):
     """A piece of SQL text."""
 
     kind: str
-    """``name``, ``sign`` or ``end``; a keyword is a name that was not quoted."""
+    """``name``, ``string``, ``number``, ``sign`` or ``end``; a keyword is a name that was not
+    quoted."""
     text: str
     value: str
     start: int
@@ -63,6 +70,13 @@ def parse_condition(text: str) -> list[tuple[Column, Column]]:
         at += 1
 
 
+def quoted(name: str) -> str:
+    """The name as ``tokens_of`` reads it, whatever it holds."""
+    if name.isidentifier() and name.upper() not in KEYWORDS:
+        return name
+    return "`" + name.replace("`", "``") + "`"
+
+
 def tokens_of(text: str) -> list[Token]:
     """The text in pieces, and an ``end`` behind the last one."""
     tokens = []
@@ -79,7 +93,8 @@ def tokens_of(text: str) -> list[Token]:
         elif found["word"]:
             tokens.append(Token("name", written, written, start, at))
         else:
-            tokens.append(Token("sign", written, written, start, at))
+            kind = next(kind for kind in ("string", "number", "sign") if found[kind])
+            tokens.append(Token(kind, written, written, start, at))
     tokens.append(Token("end", "", "", end, end))
     return tokens
 

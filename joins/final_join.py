@@ -15,10 +15,12 @@ import pyarrow as pa
 
 from joins.event_time_join import kept_watermark, watermark_write
 from joins.final_spec import TICKS, FinalSpec, waiting_stream
+from joins.join_types import conditions_of
 from joins.local.graph_join import GraphJoin
 from joins.local.probe_order import ProbeOrder
 from joins.local.results import Results, check_finished
 from joins.local.rooted_search import RootedSearch
+from joins.settled import ConditionCheck
 from joins.time_checks import BoundCheck, LateRows
 from lsmstate.store import KeyBounds, MultimapStore, Mutation
 
@@ -43,6 +45,7 @@ class FinalJoin:
         self._piece_bytes = piece_bytes
         self._matches = GraphJoin(spec.graph, store, piece_bytes, probe_order)
         self._check = BoundCheck(spec.graph, spec.event_time.bounds)
+        self._others = ConditionCheck(spec.graph, conditions_of(spec.tree))
         self._searches = {name: self._search(name) for name in spec.waiting}
         self._lateness = {
             name: LateRows(name, column, spec.streams[name])
@@ -145,7 +148,7 @@ class FinalJoin:
             return
         joinable = [self._matches.joinable(stream, part) for part in parts]
         for piece in self._matches.results(stream, joinable):
-            kept = self._check.keep(piece)
+            kept = self._others.keep(self._check.keep(piece))
             if kept.num_rows:
                 yield pa.RecordBatch.from_arrays(kept.columns, schema=self._spec.output_schema)
 

@@ -17,6 +17,7 @@ from joins.event_time import EventTime, Retention, TimeOptions, lasting
 from joins.graph_spec import GraphSpec, Index
 from joins.join_types import Tree, bounds_of, joins_of
 from joins.rooted_joins import Reach, RootedJoins, reaches, rooted_joins
+from joins.settled import settled
 from joins.tree_rows import shown_in_order, tree_rows
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.store import StreamSchema
@@ -50,6 +51,7 @@ class FinalSpec:
         late: str,
     ) -> "FinalSpec":
         """``columns``: event times by stream. InvalidArgumentError names what does not fit."""
+        tree = settled(tree, graph.streams)
         told = TimeOptions(columns, retention, late)
         timing = lasting(graph, bounds_of(tree), told, FINAL)
         parts = rooted_joins(tree, graph)

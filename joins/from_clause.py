@@ -5,6 +5,7 @@ source := stream | '(' joins ')'
 type := [INNER] | LEFT [OUTER] | RIGHT [OUTER] | FULL [OUTER] | [LEFT] SEMI | [LEFT] ANTI
 conditions := condition (AND condition)*      parentheses around any part
 condition := operand '=' operand | a time interval as ``time_bounds`` reads it
+           | whatever else ``pair_condition`` reads
 operand := stream.column | COALESCE(stream.column, ...)
 """
 
@@ -13,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from joins.condition import Column, Token, tokens_of
 from joins.join_types import Comparison, Join, Kind, Tree, shown_streams, streams_of
 from joins.key_classes import resolved, unknown
+from joins.pair_condition import PairCondition
 from joins.time_bounds import Bound, parse_bounds, resolved_bound
 from lsmstate.errors import InvalidArgumentError
 
@@ -82,13 +84,11 @@ class _Parser:
                 raise self._refusal("a join such as LEFT JOIN, FULL JOIN or LEFT SEMI JOIN")
             self._at += 1
             right = self._source()
-            bounds: tuple[Bound, ...] = ()
             if self.accept("USING"):
-                on = self._using(tree, right)
+                tree = Join(_KINDS[words], tree, right, self._using(tree, right))
             else:
                 self._expect("ON")
-                on, bounds = self._conditions(tree, right)
-            tree = Join(_KINDS[words], tree, right, on, bounds)
+                tree = Join(_KINDS[words], tree, right, *self._conditions(tree, right))
 
     def accept(self, word: str) -> bool:
         """Go past a keyword or sign if it comes next."""
@@ -149,16 +149,20 @@ class _Parser:
 
     def _conditions(
         self, left: Tree, right: Tree
-    ) -> tuple[tuple[Comparison, ...], tuple[Bound, ...]]:
+    ) -> tuple[tuple[Comparison, ...], tuple[Bound, ...], tuple[PairCondition, ...]]:
         found: list[Comparison] = []
         bounds: list[Bound] = []
+        others: list[PairCondition] = []
         depth = 0
         while True:
-            while self.accept("("):
+            while not self._is_whole() and self.accept("("):
                 depth += 1
-            interval = self._interval(left, right)
-            if interval:
-                bounds += interval
+            if self._is_whole() or not self._is_equality():
+                interval = None if self._is_whole() else self._interval(left, right)
+                if interval:
+                    bounds += interval
+                else:
+                    others.append(self._other(left, right))
             else:
                 first = self._operand()
                 if not (self.accept("=") or self.accept("==")):
@@ -169,7 +173,53 @@ class _Parser:
             if not self.accept("AND"):
                 if depth:
                     raise self._refusal("')' or AND")
-                return tuple(found), tuple(bounds)
+                if not found:
+                    raise InvalidArgumentError(
+                        f"joins: {left} and {right} are joined by no equality, in {self._text!r}; "
+                        "equate a column of one with a column of the other, as in a.k = b.k"
+                    )
+                return tuple(found), tuple(bounds), tuple(others)
+
+    def _is_whole(self) -> bool:
+        """Whether what comes next is one condition up to AND, by an OR, perhaps in parentheses
+        around all of it, or by a NOT before it."""
+        stop = self._condition_end()
+        depths = []
+        depth = 0
+        for token in self._tokens[self._at : stop]:
+            depth += {"(": 1, ")": -1}.get(token.text, 0)
+            depths.append(depth)
+        is_enclosed = self._next.text == "(" and all(depths[:-1])
+        ors = (
+            depth == int(is_enclosed)
+            for at, depth in enumerate(depths, self._at)
+            if self._tokens[at].is_keyword("OR") and not self._is_part(at)
+        )
+        return any(ors) or (self._next.is_keyword("NOT") and not self._is_part(self._at))
+
+    def _is_equality(self) -> bool:
+        """Whether columns of two streams, or COALESCE of some, are equated next."""
+        tokens = self._tokens[self._at : self._condition_end()]
+        if self._next.is_keyword("COALESCE"):
+            return True
+        if len(tokens) != 7 or tokens[1].text != "." or tokens[5].text != ".":
+            return False
+        is_other = tokens[0].value.lower() != tokens[4].value.lower()
+        return is_other and tokens[3].text in ("=", "==")
+
+    def _other(self, left: Tree, right: Tree) -> PairCondition:
+        """A condition that is neither an equality of both sides nor a time interval."""
+        stop = self._condition_end()
+        text = self._text[self._next.start : self._tokens[stop].start]
+        found = PairCondition.of(text, self._columns)
+        for column in found.columns:
+            if not (_all_in((column,), left) or _all_in((column,), right)):
+                raise InvalidArgumentError(
+                    f"joins: {text.strip()!r} names {column.stream}.{column.name}, which is no "
+                    f"column of {left} or {right}, which it joins; name theirs"
+                )
+        self._at = stop
+        return found
 
     def _interval(self, left: Tree, right: Tree) -> tuple[Bound, ...]:
         """The bounds of a time interval if one comes next, and go past it; none otherwise."""
@@ -178,6 +228,8 @@ class _Parser:
             return ()
         text = self._text[self._next.start : self._tokens[stop].start]
         found = tuple(resolved_bound(self._columns, bound) for bound in parse_bounds(text) or ())
+        if any(bound.later.stream == bound.earlier.stream for bound in found):
+            return ()
         for bound in found:
             for one, other in ((left, right), (right, left)):
                 if _all_in((bound.later,), one) and _all_in((bound.earlier,), other):

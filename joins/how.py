@@ -13,10 +13,13 @@ from joins.join_types import (
     Kind,
     Tree,
     bound_text,
+    bounds_of,
+    conditions_of,
     joins_of,
     shown_streams,
 )
 from joins.key_classes import resolved, unknown
+from joins.pair_condition import PairCondition
 from joins.spec import Condition, JoinSpec
 from joins.split_condition import split_condition
 from joins.time_bounds import Bound, parse_bounds, resolved_bound
@@ -64,16 +67,17 @@ def typed_condition(
         if set(kinds.values()) == {"inner"}:
             return TypedCondition(on, None)
         bounds: tuple[Bound, ...] = ()
+        others: tuple[PairCondition, ...] = ()
         if isinstance(on, str):
-            on, bounds = _with_bounds(streams, on)
-        tree = _left_deep(streams, on, kinds, bounds)
+            on, bounds, others = _split(streams, on)
+        tree = _left_deep(streams, on, kinds, bounds, others)
     joins = list(joins_of(tree))
     if isinstance(on, str):
         on = " AND ".join(_equalities(joins))
     if all(join.kind == "inner" for join in joins):
         assert isinstance(on, str), "lists of columns are given types in other ways"
-        intervals = [bound_text(bound) for join in joins for bound in join.bounds]
-        return TypedCondition(" AND ".join([on, *intervals]), None)
+        rest = [*map(bound_text, bounds_of(tree)), *map(str, conditions_of(tree))]
+        return TypedCondition(" AND ".join([on, *rest]), None)
     return TypedCondition(on, tree)
 
 
@@ -87,7 +91,8 @@ def in_text(typed: TypedCondition) -> str:
 
 def inner_joins(spec: JoinSpec) -> Tree:
     """The tree of a join of which all types are inner."""
-    return _left_deep(spec.keys, spec.keys, dict.fromkeys(list(spec.streams)[1:], "inner"), ())
+    kinds: dict[str, Kind] = dict.fromkeys(list(spec.streams)[1:], "inner")
+    return _left_deep(spec.keys, spec.keys, kinds, (), ())
 
 
 def check_tree(tree: Tree, spec: JoinSpec) -> None:
@@ -142,20 +147,20 @@ def _kind(text: str) -> Kind:
     return _SPELLINGS[spelled]
 
 
-def _with_bounds(streams: Mapping[str, Sequence[str]], on: str) -> tuple[str, tuple[Bound, ...]]:
-    """The equalities, and the time intervals beside them."""
+def _split(
+    streams: Mapping[str, Sequence[str]], on: str
+) -> tuple[str, tuple[Bound, ...], tuple[PairCondition, ...]]:
+    """The equalities, the time intervals beside them, and the other conditions."""
     bounds: list[Bound] = []
+    others: list[PairCondition] = []
     condition = split_condition(on)
     for conjunct in condition.rest:
         found = parse_bounds(conjunct)
-        if found is None:
-            raise InvalidArgumentError(
-                f"join condition {conjunct!r}: joins of other types than inner have only "
-                "equalities of keys and time intervals; filter the inputs before, or the result: "
-                "join(...).where(...)"
-            )
-        bounds += [resolved_bound(streams, bound) for bound in found]
-    return condition.keys, tuple(bounds)
+        if found is None or any(bound.later.stream == bound.earlier.stream for bound in found):
+            others.append(PairCondition.of(conjunct, streams))
+        else:
+            bounds += [resolved_bound(streams, bound) for bound in found]
+    return condition.keys, tuple(bounds), tuple(others)
 
 
 def _left_deep(
@@ -163,6 +168,7 @@ def _left_deep(
     on: Condition,
     kinds: Mapping[str, Kind],
     bounds: Sequence[Bound],
+    others: Sequence[PairCondition],
 ) -> Tree:
     first, *later = streams
     order = list(streams)
@@ -186,7 +192,18 @@ def _left_deep(
             raise InvalidArgumentError(
                 f"how: the time intervals of {name!r} have to be to {', '.join(map(repr, before))}"
             )
-        tree = Join(kinds[name], tree, name, comparisons, own)
+        conditions = tuple(c for c in others if name == max(c.streams, key=order.index))
+        if any(not c.streams <= {*before, name} for c in conditions):
+            raise InvalidArgumentError(
+                f"how: the conditions of {name!r} have to be on it and {', '.join(before)}"
+            )
+        tree = Join(kinds[name], tree, name, comparisons, own, conditions)
+    for condition in others:
+        if condition.streams <= {first}:
+            raise InvalidArgumentError(
+                f"how: the condition {condition} is on {first!r} alone, and of no join; write the "
+                f"joins out, as in {first} LEFT JOIN {later[0]} ON ..., or filter {first} before"
+            )
     return tree
 
 

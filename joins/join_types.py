@@ -11,7 +11,8 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from joins.condition import Column
+from joins.condition import Column, quoted
+from joins.pair_condition import PairCondition
 from joins.time_bounds import Bound, duration_text
 
 Kind = Literal["inner", "left", "right", "full", "semi", "anti"]
@@ -25,12 +26,6 @@ SQL_NAMES: Final[dict[Kind, str]] = {
     "semi": "LEFT SEMI JOIN",
     "anti": "LEFT ANTI JOIN",
 }
-
-#: What a name may not be unless it is quoted.
-KEYWORDS: Final = frozenset(
-    {"FROM", "INNER", "LEFT", "RIGHT", "FULL", "OUTER", "SEMI", "ANTI", "CROSS", "NATURAL"}
-    | {"JOIN", "ON", "USING", "AND", "OR", "COALESCE"}
-)
 
 #: The streams whose rows are combined; semi- and anti-joined ones are in none.
 Product = frozenset[str]
@@ -64,11 +59,13 @@ class Join:
     on: tuple[Comparison, ...]
     bounds: tuple[Bound, ...] = ()
     """Each between a column of the left and one of the right side."""
+    conditions: tuple[PairCondition, ...] = ()
+    """Whatever else has to hold for two rows to match."""
 
     def __str__(self) -> str:
         right = f"({self.right})" if isinstance(self.right, Join) else quoted(self.right)
         left = str(self.left) if isinstance(self.left, Join) else quoted(self.left)
-        conditions = [*map(str, self.on), *map(bound_text, self.bounds)]
+        conditions = [*map(str, self.on), *map(bound_text, self.bounds), *map(str, self.conditions)]
         return f"{left} {SQL_NAMES[self.kind]} {right} ON {' AND '.join(conditions)}"
 
 
@@ -160,11 +157,9 @@ def bounds_of(tree: Tree) -> tuple[Bound, ...]:
     return tuple(bound for join in joins_of(tree) for bound in join.bounds)
 
 
-def quoted(name: str) -> str:
-    """The name as ``from_clause`` reads it, whatever it holds."""
-    if name.isidentifier() and name.upper() not in KEYWORDS:
-        return name
-    return "`" + name.replace("`", "``") + "`"
+def conditions_of(tree: Tree) -> tuple[PairCondition, ...]:
+    """The conditions of all joins that are neither equalities nor time intervals."""
+    return tuple(condition for join in joins_of(tree) for condition in join.conditions)
 
 
 def _coalesced(columns: tuple[Column, ...]) -> str:

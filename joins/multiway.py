@@ -87,7 +87,9 @@ class MultiwayJoin:
     -D) of streams that are changelogs themselves; ``unmatched`` says what becomes of a retraction
     of a row that is not there: "count" (and leave out) or "error". With time intervals and event
     times rows are forgotten when no change in time can touch a result they are part of, and late
-    changes are left out: what stands is the join of the others.
+    changes are left out: what stands is the join of the others. Joins of types other than inner may
+    have conditions beside their keys, which compare columns and constants of one type (``AND
+    (sr.x > cu.y OR sr.x IS NULL)``).
 
     With ``emit="final"`` nothing is taken back: a result with a row of every stream comes when its
     last row does, any other from ``advance``, when no row can come any more that would change it.

@@ -52,8 +52,7 @@ class RootedChangeSpec:
         parts = rooted_joins(tree, graph)
         steps = [step for part in parts for step in part.steps]
         for step in steps:
-            others = {key.earlier for key in step.keys} | step.timed_with
-            if len(others) > 1:
+            if len(step.compared_with) > 1:
                 raise InvalidArgumentError(
                     f"{tree}: {step.stream!r} is compared with several streams; by several keys, "
                     "types other than inner ask for one: compare it with one of them, and filter "

@@ -13,6 +13,7 @@ from joins.condition import Column
 from joins.event_time import is_between_times
 from joins.graph_spec import GraphSpec
 from joins.join_types import Join, Tree
+from joins.pair_condition import PairCondition
 from joins.time_bounds import Bound
 from lsmstate.errors import InvalidArgumentError
 
@@ -36,6 +37,8 @@ class Step:
     bounds: tuple[Bound, ...]
     equal_times: tuple[Bound, ...]
     """Of its keys that are time stamps what follows for their distance, which is none."""
+    conditions: tuple[PairCondition, ...] = ()
+    """What else has to hold, of streams that it compares."""
 
     @property
     def classes(self) -> tuple[int, ...]:
@@ -43,9 +46,21 @@ class Step:
         return tuple(sorted(key.key_class for key in self.keys))
 
     @property
+    def is_checked(self) -> bool:
+        """Whether rows with equal keys match only if intervals or conditions hold as well."""
+        return bool(self.bounds or self.conditions)
+
+    @property
     def timed_with(self) -> set[str]:
         """The other streams that its intervals are to."""
         named = {c.stream for bound in self.bounds for c in (bound.later, bound.earlier)}
+        return named - {self.stream}
+
+    @property
+    def compared_with(self) -> set[str]:
+        """The other streams that it names at all."""
+        named = {key.earlier for key in self.keys} | self.timed_with
+        named |= {stream for condition in self.conditions for stream in condition.streams}
         return named - {self.stream}
 
     @property
@@ -192,7 +207,7 @@ def _extended(part: RootedJoins, join: Join, graph: GraphSpec) -> RootedJoins | 
     if len(keys) < len(join.on) or not others <= {*shown, join.right}:
         # Compared with what has no row here: nothing matches.
         return part if kind in ("left", "anti") else None
-    return RootedJoins(part.root, (*part.steps, _step(join.right, kind, keys, join.bounds, graph)))
+    return RootedJoins(part.root, (*part.steps, _step(join.right, kind, keys, join, graph)))
 
 
 def _unmatched(join: Join, graph: GraphSpec) -> RootedJoins:
@@ -200,6 +215,7 @@ def _unmatched(join: Join, graph: GraphSpec) -> RootedJoins:
     assert isinstance(join.right, str)
     others = {c.stream for on in join.on for c in on.left}
     others |= {c.stream for bound in join.bounds for c in (bound.later, bound.earlier)}
+    others |= {stream for condition in join.conditions for stream in condition.streams}
     others.discard(join.right)
     if len(others) > 1 or not others <= _whole(join.left):
         raise InvalidArgumentError(
@@ -210,7 +226,7 @@ def _unmatched(join: Join, graph: GraphSpec) -> RootedJoins:
         )
     (other,) = others
     keys = [StepKey(join.right, _class_of(join.right, on.right[0].name, graph)) for on in join.on]
-    return RootedJoins(join.right, (_step(other, "anti", keys, join.bounds, graph),))
+    return RootedJoins(join.right, (_step(other, "anti", keys, join, graph),))
 
 
 def _whole(tree: Tree) -> set[str]:
@@ -222,9 +238,7 @@ def _whole(tree: Tree) -> set[str]:
     return left | right
 
 
-def _step(
-    stream: str, kind: StepKind, keys: list[StepKey], bounds: tuple[Bound, ...], graph: GraphSpec
-) -> Step:
+def _step(stream: str, kind: StepKind, keys: list[StepKey], join: Join, graph: GraphSpec) -> Step:
     classes = [key.key_class for key in keys]
     for number in classes:
         if classes.count(number) > 1:
@@ -238,7 +252,7 @@ def _step(
         pair = (Column(stream, written[stream]), Column(key.earlier, written[key.earlier]))
         equal += [Bound(*pair, 0), Bound(*pair[::-1], 0)]
     equal_times = tuple(bound for bound in equal if is_between_times(graph.streams, bound))
-    return Step(stream, kind, tuple(keys), bounds, equal_times)
+    return Step(stream, kind, tuple(keys), join.bounds, equal_times, join.conditions)
 
 
 def _class_of(stream: str, column: str, graph: GraphSpec) -> int:

@@ -93,10 +93,11 @@ def multiway_join(
     comes, ``-D`` for one that goes. ``changes={"p": "kind"}`` says that a stream is a changelog
     and names its operation column (+I, -U, +U, -D), which is not part of the result. A row that
     is taken back and is not there is left out and counted in the workers' log, as in Flink, or
-    with ``unmatched="error"`` fails the query. Conditions beside the keys go with inner joins; with
-    ``emit="changes"`` they must say the same of a row for ever. Keys may be several; with time
-    intervals rows are forgotten when no change in time can touch a result they are part of, and
-    late ones left out.
+    with ``unmatched="error"`` fails the query. Conditions beside the keys of inner joins must say
+    the same of a row for ever then; those of other types compare columns and constants of one type
+    (``AND (p.euros > o.due OR p.kind = 'gift')``). Keys may be several; with time intervals rows
+    are forgotten when no change in time can touch a result they are part of, and late ones left
+    out.
 
     ``emit="final"`` takes nothing back: results with a row of every stream come at once, others
     when the watermark says that no row can come any more that would change them. Every stream then

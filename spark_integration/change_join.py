@@ -15,14 +15,15 @@ from joins.change_spec import (
     check_no_keys,
 )
 from joins.changes import operation_columns
-from joins.changing_specs import ChangingSpec, changing_spec
+from joins.changing_specs import ChangingSpec, changing_spec, is_conditional
 from joins.event_time import TimeOptions, time_bounds
 from joins.event_time_join import EventTimeJoin
 from joins.graph_spec import GraphSpec
-from joins.join_types import Tree, bounds_of, nullable_streams
+from joins.join_types import Tree, bounds_of, conditions_of, nullable_streams
 from joins.local.change_join import ChangeJoin
 from joins.local.graph_change_join import GraphChangeJoin
 from joins.local.rooted_change_join import RootedChangeJoin
+from joins.settled import settled
 from joins.spec import output_names
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.store import MultimapStore
@@ -35,6 +36,8 @@ from spark_integration.event_time import (
 from spark_integration.inputs import Inputs
 from spark_integration.join_function import CoercedSpec, coerced_graph, stored_rows
 from spark_integration.late_rows import LateRows
+from spark_integration.pinned import JOIN_CONDITIONS
+from spark_integration.residual import check_evaluated_here
 from spark_integration.schemas import output_fields
 
 _log = logging.getLogger("lsmstate")
@@ -55,8 +58,11 @@ def change_spec(
     operations = operation_columns(rows, changes or {})
     if tree is None and emit == "append" and not operations:
         return None
+    if tree is not None:
+        tree = settled(tree, _without_operations(rows, operations))
+        check_evaluated_here(conditions_of(tree), inputs.frames)
     bounds = time_bounds(rows, conjuncts)[0] if tree is None else bounds_of(tree)
-    if bounds or inputs.has_several_keys:
+    if bounds or is_conditional(tree) or inputs.has_several_keys:
         graph = coerced_graph(inputs)
         check_no_keys(graph, operations)
         stored = _without_operations(graph.streams, operations)
@@ -91,8 +97,10 @@ def change_settings(spec: ChangingSpec | None) -> dict[str, Any]:
     if spec is None:
         return {"joins other than inner": None, "changelog inputs": None, "emit": None}
     changelogs = [f"{name}.{column}" for name, column in spec.operations.items()]
+    tree = _tree(spec)
     return {
-        "joins other than inner": str(tree) if (tree := _tree(spec)) is not None else None,
+        "joins other than inner": str(tree) if tree is not None else None,
+        JOIN_CONDITIONS: [str(c) for c in conditions_of(tree)] or None if tree else None,
         "changelog inputs": changelogs or None,
         "emit": _emit(spec),
     }

@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 from joins.event_time import Retention
 from joins.final_join import FinalJoin
 from joins.final_spec import FinalSpec
-from joins.join_types import Tree, nullable_streams
+from joins.join_types import Tree, conditions_of, nullable_streams
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.store import MultimapStore
 from spark_integration.bucket import Bucket, BucketFunction, InputBatch
@@ -20,6 +20,7 @@ from spark_integration.event_time import check_hours, watermarked
 from spark_integration.inputs import Inputs
 from spark_integration.join_function import coerced_graph, learned, stored_rows
 from spark_integration.late_rows import LateRows
+from spark_integration.residual import check_evaluated_here
 
 
 def final_spec(
@@ -39,6 +40,7 @@ def final_spec(
         )
     graph = coerced_graph(inputs)
     spec = FinalSpec.of(graph, tree, watermarked(graph.streams, streams), retention, late)
+    check_evaluated_here(conditions_of(spec.tree), streams)
     check_hours(spec.event_time.bounds, graph, next(iter(streams.values())).sparkSession)
     return spec
 

@@ -27,6 +27,8 @@ STATE_NAME: Final = "lsmstate"
 FILE_NAME: Final = "query.json"
 #: What a join pins that forgets rows: how long each stream's are kept.
 KEPT: Final = "rows kept"
+#: What a join of other types than inner pins: its conditions beside keys and time intervals.
+JOIN_CONDITIONS: Final = "conditions of the joins"
 #: What a join pins that counts hot keys: whether it spreads them too.
 SKEW: Final = "skew"
 

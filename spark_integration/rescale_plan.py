@@ -13,7 +13,7 @@ from lsmstate.durable_bucket import DurableBucket
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.options import Options
 from lsmstate.state_place import StatePlace
-from spark_integration.pinned import KEPT, SKEW, Pinned
+from spark_integration.pinned import JOIN_CONDITIONS, KEPT, SKEW, Pinned
 from spark_integration.rescale_fill import Contents
 from spark_integration.rescale_places import GridPlaces, HashPlaces, Places, owner_of
 from spark_integration.routers import SHARES
@@ -34,6 +34,11 @@ def check_can_move(root: str, settings: Mapping[str, Any]) -> None:
         raise InvalidArgumentError(
             f"{root} is the state of several joins in one operator, which cannot be rescaled; "
             f"{_ANEW}"
+        )
+    if settings.get(JOIN_CONDITIONS):
+        raise InvalidArgumentError(
+            f"{root} is the state of a join other than inner with the condition "
+            f"{settings[JOIN_CONDITIONS][0]}, which cannot be rescaled; {_ANEW}"
         )
     # By several keys, which of them may be split is not kept.
     if settings.get("joins other than inner") and (settings.get(KEPT) or shares):

@@ -1,15 +1,18 @@
 """The part of a join condition that is no equality of keys: it filters what the join found."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
+from joins.pair_condition import PairCondition
 from joins.spec import output_names
 from lsmstate.errors import InvalidArgumentError
 from spark_integration.catalyst import analyzed_plan, is_classic, items, kind_of
+from spark_integration.collations import collations_in
 from spark_integration.keys import quiet_query_log
 
 #: Expressions that Spark calls deterministic, since they have one value in a micro-batch.
@@ -17,6 +20,13 @@ _CHANGING: Final = (
     *("CurrentTimestamp", "Now", "LocalTimestamp", "CurrentDate", "CurrentTime", "CurrentTimeZone"),
     *("CurrentUser", "CurrentDatabase", "CurrentCatalog", "SparkVersion"),
     *("ScalarSubquery", "ListQuery", "InSubquery", "Exists", "LateralSubquery"),
+)
+
+#: What joins that are not inner compare themselves, beside their keys.
+_COMPARED_HERE: Final = (
+    *(T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.DecimalType),
+    *(T.FloatType, T.DoubleType, T.StringType, T.BinaryType, T.DateType),
+    *(T.TimestampType, T.TimestampNTZType),
 )
 
 
@@ -73,6 +83,22 @@ def filtered(
         for column, found in zip(own, names[name], strict=True)
     }
     return by_stream.select(*(shown.get(name, quoted(name)) for name in joined.columns))
+
+
+def check_evaluated_here(
+    conditions: Iterable[PairCondition], streams: Mapping[str, DataFrame]
+) -> None:
+    """InvalidArgumentError for columns that Arrow holds otherwise than Spark compares them: text
+    under a collation or of fixed length, intervals, types that travel as others."""
+    for condition in conditions:
+        for stream, name in condition.columns:
+            kind = streams[stream].schema[name].dataType
+            if type(kind) not in _COMPARED_HERE or collations_in(kind):
+                raise InvalidArgumentError(
+                    f"join condition {str(condition)!r}: {stream}.{name} is {kind.simpleString()}, "
+                    "which only Spark compares; compute what is asked of it as a column before the "
+                    "join, such as a BOOLEAN or a plain STRING"
+                )
 
 
 def _check_lasts(condition: str, found: DataFrame) -> None:

@@ -9,6 +9,7 @@ import duckdb
 import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
+from condition_cases import random_condition
 from join_cases import on_all_stores
 from test_event_time import (
     EPOCH,
@@ -50,6 +51,9 @@ def random_join(rng, names, clocks=("at",), untimed=0.0):
             intervals.append(f"{name}.at < {third}.at + INTERVAL 50 MINUTES")
         if kind in ("right", "full"):
             intervals.append(least)  # or rows of the new stream would wait for ever
+        if rng.random() < 0.4:
+            numbers = [f"{s}.{column}" for s in (other, name) for column in ("k", "j", f"n_{s}")]
+            conditions.append(random_condition(rng, numbers))
         if rng.random() >= untimed:
             conditions += intervals
         rng.shuffle(conditions)
@@ -61,9 +65,10 @@ def random_join(rng, names, clocks=("at",), untimed=0.0):
 
 
 def is_joinable(schemas, text):
-    """Whether it is none of the two that no join of ours is: a key with two columns of one stream,
-    and intervals that no rows of all streams can keep together."""
+    """Whether it is none of those that no join of ours is: a key with two columns of one stream,
+    intervals that no rows of all streams can keep together, inner joins with other conditions."""
     refusals = ("equates several columns", "no row can match")
+    refusals += ("filter the results for it", "supported are equalities")
     try:
         opened(schemas, text, None, "memory", 1 << 20).close()
     except InvalidArgumentError as refusal:
@@ -112,6 +117,7 @@ def final_joins(draw):
 def by_duckdb(db, schemas, text, shown, rows):
     """The numbers of the rows of each result."""
     make_tables(db, schemas, rows)
+    db.execute("PRAGMA disable_optimizer")  # of which 1.5.5 has an internal error over conditions
     numbers = ", ".join(f"n_{name}" for name in shown)
     return Counter(db.execute(f"SELECT {numbers} FROM {text}").fetchall())
 
@@ -298,7 +304,15 @@ def test_how_long_rows_wait_and_are_needed_follows_through_other_streams():
             "inner joins .* or write time",
         ),
         ("a LEFT JOIN b ON a.k = b.k AND b.at > a.at", {}, "wait for ever for 'b'; bound its time"),
-        ("a LEFT JOIN b ON a.k = b.k AND b.n < a.n", {}, "no interval between two time stamps"),
+        ("a LEFT JOIN b ON a.k = b.k AND b.n < a.n", {}, "wait for ever for 'b'; bound its time"),
+        (ON + " AND b.n < a.n + INTERVAL 1 HOUR", {}, "no interval between two time stamps"),
+        (
+            ON + " AND b.n < a.at",
+            {},
+            r"b.n \(int64\) and a.at \(timestamp\[us\]\) are not compared",
+        ),
+        (ON + " AND abs(a.n) > b.n", {}, "a column such as a.id, or a constant expected"),
+        (CHAIN + " AND a.n < c.n", {}, "names 'a', of which no column is equated with one of 'c'"),
         (CHAIN.replace("LEFT JOIN c", "FULL JOIN c"), {}, "'c' has no partner has to be seen from"),
         (CHAIN.replace("c.n = b.n", "c.n = a.n AND c.n = b.n"), {}, "compared twice in"),
         (

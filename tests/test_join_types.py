@@ -7,10 +7,11 @@ import duckdb
 import pytest
 
 from joins.from_clause import is_from_clause, parse_joins
-from joins.how import check_tree, typed_condition
+from joins.how import TypedCondition, check_tree, typed_condition
 from joins.join_types import (
     SQL_NAMES,
     Join,
+    conditions_of,
     nullable_streams,
     products,
     required_streams,
@@ -142,6 +143,29 @@ def test_text_and_how_mean_the_same():
     assert typed_condition(columns, columns, how).tree == using
 
 
+def test_conditions_beside_the_keys_mean_the_same_in_text_and_how():
+    columns = {"a": ["k", "x"], "b": ["k", "x"], "c": ["k", "y"]}
+    on = "a.k = b.k AND (a.x < b.x OR b.x IS NULL) AND b.k = c.k AND c.y NOT IN (1, 2)"
+    text = (
+        "a LEFT JOIN b ON ((a.x < b.x) OR b.x IS NULL) AND a.k = b.k "
+        "LEFT JOIN c ON (b.k = c.k AND (NOT c.y IN (1, 2)))"
+    )
+    tree = typed_condition(columns, on, "left").tree
+    assert tree == typed_condition(columns, text).tree == typed_condition(columns, str(tree)).tree
+    assert [str(found) for found in conditions_of(tree)] == [
+        "(a.x < b.x OR b.x IS NULL)",
+        "NOT ((c.y = 1 OR c.y = 2))",
+    ]
+    inner = typed_condition(columns, text.replace("LEFT ", ""))
+    rest = " AND ".join(map(str, conditions_of(tree)))
+    assert inner == TypedCondition(f"a.k = b.k AND b.k = c.k AND {rest}", None)
+    with pytest.raises(InvalidArgumentError, match="on 'a' alone, and of no join; write the joins"):
+        typed_condition(columns, "a.k = b.k AND b.k = c.k AND a.x > 5", "left")
+    in_strings = "a LEFT JOIN b ON a.k = b.k AND a.x <> ' OR JOIN c AND )' LEFT JOIN c ON c.k = a.k"
+    (found,) = conditions_of(typed_condition(columns, in_strings).tree)
+    assert str(found) == "a.x <> ' OR JOIN c AND )'"
+
+
 def test_only_inner_joins_are_no_tree():
     columns = {"a": ["x", "y"], "b": ["x"], "c": ["y"]}
     found = typed_condition(columns, "a JOIN b ON a.x = b.x INNER JOIN c USING (y)")
@@ -185,8 +209,16 @@ def test_columns_named_like_intervals_are_keys():
         ("a LEFT JOIN b USING (k) JOIN c USING (k)", "left", "leave how out"),
         ("a LEFT JOIN b USING (k)", "inner", "'c' is not joined"),
         ("a JOIN b USING (k) LEFT JOIN a USING (k)", "inner", "stands in it several times"),
-        ("a LEFT JOIN b ON a.k <> b.k JOIN c USING (k)", "inner", "'=' expected, found '<>'"),
-        ("a LEFT JOIN b ON a.k = 5 JOIN c USING (k)", "inner", "a column such as a.id expected"),
+        (
+            "a LEFT JOIN b ON a.k <> b.k JOIN c USING (k)",
+            "inner",
+            "a and b are joined by no equality",
+        ),
+        (
+            "a LEFT JOIN b ON a.k = b JOIN c USING (k)",
+            "inner",
+            "a column such as a.id, or a constant",
+        ),
         ("a LEFT INNER JOIN b USING (k)", "inner", "a join such as LEFT JOIN"),
         ("a NATURAL JOIN b JOIN c USING (k)", "inner", "a join such as LEFT JOIN"),
         ("a LEFT JOIN b JOIN c USING (k)", "inner", "ON expected, found 'JOIN'"),
@@ -194,7 +226,7 @@ def test_columns_named_like_intervals_are_keys():
         ("a LEFT JOIN b USING (k) JOIN c USING (k) WHERE a.k = 1", "inner", "JOIN or the end"),
         ("a LEFT JOIN b USING (k) JOIN c USING (j)", "inner", "no column 'j' in stream 'a or b'"),
         ("a SEMI JOIN b USING (k) LEFT JOIN c ON b.k = c.k", "inner", "does not compare a LEFT"),
-        ("a LEFT JOIN b ON a.k = a.k JOIN c USING (k)", "inner", "does not compare a with b"),
+        ("a LEFT JOIN b ON a.k = a.k JOIN c USING (k)", "inner", "are joined by no equality"),
         ("(" * 60 + "a JOIN b" + ")" * 60, "inner", "at most 50 parentheses"),
     ],
 )

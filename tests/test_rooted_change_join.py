@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
 from changing_cases import check_changes, random_batches, table_of
+from condition_cases import random_condition
 from join_cases import on_all_stores
 from oracle import counted
 
@@ -17,6 +18,7 @@ from joins.how import typed_condition
 from joins.join_types import SQL_NAMES
 from joins.local.rooted_change_join import RootedChangeJoin
 from joins.rooted_change_spec import RootedChangeSpec
+from joins.settled import settled
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
 
@@ -36,6 +38,9 @@ def random_joins(rng, names):
         whole = {"left": whole, "full": {*whole, name}, "right": {name}}.get(kind, set())
         pairs = rng.choice([["xx"], ["xy"], ["yx"], ["yy"], ["xx", "yy"]])
         on = " AND ".join(f"{other}.{a} = {name}.{b}" for a, b in pairs)
+        if rng.random() < 0.4:
+            both = [f"{stream}.{column}" for stream in (other, name) for column in "xyn"]
+            on += f" AND {random_condition(rng, [c for c in both if c[-1] != 'n'], both[2::3])}"
         text += f" {SQL_NAMES[kind]} {name} ON {on}"
         shown += [] if kind in ("semi", "anti") else [name]
     return text
@@ -54,7 +59,8 @@ def random_case(rng):
             continue  # a key that holds two columns of one stream
         if typed.tree is not None:
             break
-    spec = RootedChangeSpec.of(graph, typed.tree, "changes", operations, NO_TIME)
+    tree = settled(typed.tree, graph.streams)
+    spec = RootedChangeSpec.of(graph, tree, "changes", operations, NO_TIME)
     arriving = [rng.choice(names) for _ in range(rng.randint(4, 12))]
     pools = dict.fromkeys(names, POOLS)
     batches = random_batches(rng, arriving, pools, operations, MOST[len(names) - 1])

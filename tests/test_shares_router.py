@@ -50,6 +50,7 @@ def test_a_null_in_one_key_matches_by_the_other() -> None:
     [
         ({"joins other than inner": "a LEFT JOIN b", "adopted": {"shares": "{}"}}, "several keys"),
         ({"adopted": {"shares": [None, "{}"]}}, "several joins in one operator"),
+        ({"conditions of the joins": ["a.x < b.y"]}, "with the condition a.x < b.y"),
     ],
 )
 def test_states_whose_spread_is_not_told_are_not_rescaled(

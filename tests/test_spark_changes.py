@@ -206,7 +206,10 @@ def test_a_full_and_a_left_join_by_several_keys(
     spark: Any, streams: dict[str, FileStream], tmp_path: Path
 ) -> None:
     """Two streams all of whose rows are results, and one that is copied to where they are."""
-    tree = "o FULL JOIN p ON o.id = p.of LEFT JOIN s ON p.euros = s.ref"
+    tree = (
+        "o FULL JOIN p ON o.id = p.of AND o.day < p.day "
+        "LEFT JOIN s ON p.euros = s.ref AND (s.weight > 5.5 OR p.day NOT BETWEEN 20 AND 60)"
+    )
     joined = multiway_join(
         frames(spark, streams), tree, **CHANGES, unmatched="error", backend=BACKEND, memory="8m",
         buckets=3,
@@ -276,8 +279,13 @@ def test_the_readme_example(spark: Any, tmp_path: Path) -> None:
         (TREE, {"emit": "final"}, "has to be seen from one stream all of whose rows are there"),
         (TREE, {"emit": "changes", "changes": {"p": "of"}}, "'of' is int32, operations are text"),
         (TREE, {"emit": "changes", "unmatched": "drop"}, "known: count, error"),
-        (TREE + " AND o.day < 5", {"emit": "changes"}, "'=' expected, found '<'"),
-        ("o.id = p.of AND o.id = s.ref AND o.day < 5", {"how": "left"} | CHANGES, "where"),
+        (TREE + " AND o.day < 5", {"emit": "changes"}, "names 'o', of which no column is equated"),
+        ("o.id = p.of AND o.id = s.ref AND o.day < 5", {"how": "left"} | CHANGES, "on 'o' alone"),
+        (
+            "o LEFT JOIN p ON o.id = p.of AND p.op = '+I' LEFT JOIN s ON o.id = s.ref",
+            CHANGES,
+            "p.op is an operation column",
+        ),
         (
             "o FULL JOIN p ON o.id = p.of FULL JOIN s ON p.euros = s.ref",
             CHANGES,

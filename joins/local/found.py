@@ -49,8 +49,11 @@ class Found:
 
 
 def keeps(step: Step, found: Found) -> npt.NDArray[np.bool_]:
-    """Which combinations, of a row of the step's stream among others, keep all its bounds."""
+    """Which combinations, of a row of the step's stream among others, keep all its bounds and
+    conditions."""
     kept = np.ones(len(found), dtype=np.bool_)
     for bound in step.bounds:
         kept &= holds(bound, found.column(bound.later), found.column(bound.earlier))
+    for condition in step.conditions:
+        kept &= condition.holds(found.column)
     return kept

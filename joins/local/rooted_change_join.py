@@ -127,14 +127,14 @@ class _Part:
         self._turned = {
             step.stream: Turned(spec.graph, step, indexes, piece_bytes)
             for step in joins.steps
-            if step.bounds
+            if step.is_checked
         }
 
     def examples(self, stream: str, changes: Changes) -> Signed:
         """One row of each key of which the first comes (True), or the last goes (False), before
         the changes are made. None where intervals say more than keys."""
         step = self._joins.step_of(stream)
-        if step is None or step.kind == "inner" or step.bounds:
+        if step is None or step.kind == "inner" or step.is_checked:
             return {}
         schema = self._spec.graph.key_schema(step.classes)
         keys = KeyCodec(schema).encode(changes.keys.select(schema.names))
@@ -161,7 +161,7 @@ class _Part:
             # A row is without partner where the last one goes, and with one where one comes.
             found: Iterator[Found]
             by_first = sign if step.kind == "semi" else not sign
-            if step.bounds:
+            if step.is_checked:
                 turned = self._turned[stream].found(self._store, rows, by_first=by_first)
                 found = (
                     risen

@@ -1,8 +1,8 @@
 """Rows of a root stream with what the other streams have for them: left, semi and anti joins too.
 
 Combinations grow by one stream at a time, depth first, in the order of the joins. Where a step
-needs to know only whether there is a partner, no row is read; an interval between time stamps is
-checked on the rows, pair by pair.
+needs to know only whether there is a partner, no row is read; an interval between time stamps, or
+another condition, is checked on the rows, pair by pair.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -101,7 +101,7 @@ class RootedSearch:
         present = known[probe.counts[groups[known]] > 0]
         for lefts, partners in self._fetched(probe, groups[present], earlier):
             both = found.take(present[lefts]).joined(earlier, partners)
-            yield both.take(np.flatnonzero(keeps(step, both))) if step.bounds else both
+            yield both.take(np.flatnonzero(keeps(step, both))) if step.is_checked else both
 
     def _found(self, store: StoreReader, begun: Found, without: str | None) -> Iterator[Found]:
         stack = [iter([begun])]
@@ -127,18 +127,18 @@ class RootedSearch:
         probe = store.probe(self._indexes[number].name, distinct)
         has_partner = np.zeros(len(found), dtype=np.bool_)
         has_partner[keys.valid] = probe.counts[groups[keys.valid]] > 0
-        if step.bounds or step.kind in ("inner", "left"):
+        if step.is_checked or step.kind in ("inner", "left"):
             candidates = np.flatnonzero(has_partner)
             has_partner = np.zeros(len(found), dtype=np.bool_)
             is_last = number + 1 == len(self._joins.steps)
             # Of the results that are left out, only whether there are any need be known.
             is_wanted = not (is_last and self._unmatched_only and not found.has_nulls)
-            if step.bounds or is_wanted:
+            if step.is_checked or is_wanted:
                 at = groups[candidates]
                 for lefts, partners in self._fetched(probe, at, step.stream):
                     lefts = candidates[lefts]
                     both = found.take(lefts).joined(step.stream, partners)
-                    if step.bounds:
+                    if step.is_checked:
                         kept = np.flatnonzero(keeps(step, both))
                         both, lefts = both.take(kept), lefts[kept]
                     has_partner[lefts] = True

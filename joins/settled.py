@@ -1,0 +1,73 @@
+"""A tree of joins as the types of its columns have it: what is an interval between time stamps, and
+what another condition."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from joins.event_time import is_between_times
+from joins.graph_spec import GraphSpec
+from joins.join_types import Join, Tree
+from joins.pair_condition import PairCondition
+from joins.time_bounds import Bound
+from joins.time_checks import result_columns
+from lsmstate.errors import InvalidArgumentError
+
+
+def settled(tree: Tree, streams: Mapping[str, pa.Schema]) -> Tree:
+    """The tree with its conditions checked, ``streams`` being as they are stored. Text alone does
+    not say that ``a.x < b.y`` compares numbers: such bounds become conditions. InvalidArgumentError
+    names what does not fit. Done twice it changes nothing."""
+    if isinstance(tree, str):
+        return tree
+    timed = tuple(b for b in tree.bounds if _is_timed(streams, b))
+    others = tuple(_condition(b) for b in tree.bounds if b not in timed)
+    conditions = tree.conditions + others
+    for condition in conditions:
+        condition.check(streams)
+        _check_named(tree, condition)
+    left, right = (settled(side, streams) for side in (tree.left, tree.right))
+    return replace(tree, left=left, right=right, bounds=timed, conditions=conditions)
+
+
+def _is_timed(streams: Mapping[str, pa.Schema], bound: Bound) -> bool:
+    """Whether it is an interval, be it of a type that is refused; of columns that are stored."""
+    is_stored = all(c.name in streams[c.stream].names for c in (bound.later, bound.earlier))
+    return is_stored and (bound.most_us != 0 or is_between_times(streams, bound))
+
+
+def _condition(bound: Bound) -> PairCondition:
+    return PairCondition.compared(bound.later, "<" if bound.is_strict else "<=", bound.earlier)
+
+
+def _check_named(join: Join, condition: PairCondition) -> None:
+    """Where a stream has no row at all, so that nothing equals its key, nothing is to be asked of
+    its other columns."""
+    if not isinstance(join.right, str):
+        return  # by several keys that is refused, and by one too where there are conditions
+    compared = {on.left[0].stream for on in join.on if len(on.left) == 1}
+    strange = sorted(condition.streams - compared - {join.right})
+    if strange:
+        raise InvalidArgumentError(
+            f"joins: {condition} names {strange[0]!r}, of which no column is equated with one of "
+            f"{join.right!r} in {join}; set it with the join that compares the two, or filter the "
+            "result"
+        )
+
+
+class ConditionCheck:
+    """Which rows of a result with a row of every stream keep all conditions."""
+
+    def __init__(self, spec: GraphSpec, conditions: Sequence[PairCondition]) -> None:
+        self._names = result_columns(spec)
+        self._conditions = tuple(conditions)
+
+    def keep(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Only those rows. Cost: a few vector operations a condition."""
+        if not self._conditions:
+            return rows
+        found = [c.holds(lambda column: rows[self._names[column]]) for c in self._conditions]
+        kept = np.logical_and.reduce(found)
+        return rows if kept.all() else rows.filter(pa.array(kept))
