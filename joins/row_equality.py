@@ -1,7 +1,8 @@
 """Which rows of a stream are equal: those whose values Spark's ``=`` and its grouping hold equal.
 
 Floats are why bytes do not say it: -0.0 is 0.0, and NaNs of any bits are one value, also in structs
-and arrays. In maps, of which Spark knows no equality, and in Arrow's dictionaries bytes count.
+and arrays. In a column that holds a map, of which Spark knows no equality, and in dictionaries of
+Arrow's bytes count.
 """
 
 from collections.abc import Callable

@@ -52,7 +52,14 @@ class LateRows:
         )
 
     def added_to(self, plan: StatefulPlan) -> StatefulPlan:
-        """The plan with these streams."""
+        """The plan with these streams. InvalidArgumentError if it has one of the same name."""
+        taken = {stream.name for stream in plan.state}
+        for name, stream in self.streams.items():
+            if stream.name in taken:
+                raise InvalidArgumentError(
+                    f"late='side': late rows of {name!r} are kept as {stream.name!r}, which is the "
+                    "name of a stream; call that otherwise"
+                )
         kept = ", ".join(repr(stream.name) for stream in self.streams.values())
         return replace(
             plan,
@@ -104,15 +111,10 @@ def late_stream(name: str) -> str:
     return f"{name} (late)"
 
 
-def is_late_name(stream: str) -> bool:
-    """Whether a join calls a stream of late rows so."""
-    return stream.endswith(late_stream(""))
-
-
 def keeps_late_rows(stream: StreamSchema) -> bool:
     """Whether it is such a stream."""
     return (
-        is_late_name(stream.name)
+        stream.name.endswith(late_stream(""))
         and stream.key == _KEY
         and stream.rows.names[-2:] == [BATCH_COLUMN, WATERMARK_COLUMN]
     )

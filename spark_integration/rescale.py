@@ -213,7 +213,7 @@ def _fill(
             written += done["rows"]
             report(f"bucket {number + 1} of {plan['buckets']}: {done['rows']:,} rows")
         records.append(done)
-    wrong = misplaced(records, places)
+    wrong = misplaced(records, places, [stream.name for stream in contents.late])
     if wrong is not None:
         raise CorruptionError(
             f"{wrong}; the original is as it was: check it with lsmstate verify",

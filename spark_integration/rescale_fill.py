@@ -1,6 +1,6 @@
 """One new bucket of a rescale, from the old ones whose rows it takes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,7 +14,7 @@ from lsmstate.expiring_lane import LANES, without_slots
 from lsmstate.options import Options
 from lsmstate.state_place import StatePlace, open_bucket
 from lsmstate.store import MultimapStore, StreamSchema
-from spark_integration.late_rows import is_late_name, keeps_late_rows
+from spark_integration.late_rows import keeps_late_rows
 from spark_integration.rescale_places import Places, keeper_of
 
 _ATTEMPT: Final = "rescale"
@@ -118,8 +118,11 @@ def fill(
     return {"pointer": pointer, "rows": sum(taken for *_, taken in read), "read": read}
 
 
-def misplaced(records: Iterable[Mapping[str, Any]], places: Places) -> str | None:
-    """What is wrong with the records of all new buckets together, if a row was lost or doubled."""
+def misplaced(
+    records: Iterable[Mapping[str, Any]], places: Places, late: Container[str] = ()
+) -> str | None:
+    """What is wrong with the records of all new buckets together, if a row was lost or doubled.
+    ``late``: the names of the streams of late rows, which are never copied."""
     owned: dict[tuple[int, str], int] = {}
     taken: dict[tuple[int, str], int] = {}
     for record in records:
@@ -129,7 +132,7 @@ def misplaced(records: Iterable[Mapping[str, Any]], places: Places) -> str | Non
                 return f"bucket {place} was read twice with {owned[bucket]} and {rows} rows"
             taken[bucket] = taken.get(bucket, 0) + some
     for (place, stream), rows in owned.items():
-        expected = rows if is_late_name(stream) else rows * places.copies(stream)
+        expected = rows if stream in late else rows * places.copies(stream)
         if taken[place, stream] != expected:
             return (
                 f"of stream {stream!r} in bucket {place} {expected} rows were to be written, "

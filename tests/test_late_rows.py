@@ -220,3 +220,5 @@ def test_what_the_checkpoint_pins_and_what_is_taken(
     aside = EventTime.create(GraphSpec.create(ROWS, "a.k = b.k"), TIMES, (), {}, "side")
     with pytest.raises(InvalidArgumentError, match=r"column '_batch'.*'_Batch'; rename it"):
         LateRows.of([taken], aside, None)
+    with pytest.raises(InvalidArgumentError, match=r"'a' are kept as 'a \(late\)', .* otherwise"):
+        LateRows.of(query.plan.inputs, aside, None).added_to(query.plan)

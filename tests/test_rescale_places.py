@@ -1,6 +1,8 @@
 """Where a rescale takes rows from and brings them to: as the query's own router would have."""
 
 from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -77,6 +79,15 @@ def test_from_one_grid_to_another(
     place, stream, owned, taken = next(r for r in records[0]["read"] if r[3])
     records[0]["read"].append((place, stream, owned, 1))
     assert "were to be written" in str(misplaced(records, places))
+
+
+def test_rows_of_an_input_that_is_named_like_late_ones_are_counted_as_copies() -> None:
+    places: Any = SimpleNamespace(copies=lambda _stream: 4)
+    records = [{"read": [(0, "clicks (late)", 10, taken)]} for taken in (10, 30)]
+    assert misplaced(records, places) is None
+    assert "10 rows were to be written, 40 were" in str(
+        misplaced(records, places, ["clicks (late)"])
+    )
 
 
 def test_keys_of_somebody_elses_are_noticed() -> None:
