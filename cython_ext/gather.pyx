@@ -34,7 +34,6 @@ from cython_ext.row_builder cimport (
     export_builder,
     grow_bytes,
     open_builder,
-    place_columns,
     push_offset,
 )
 from cython_ext.row_layout cimport copy_bytes
@@ -152,7 +151,6 @@ cdef class Sources:
                 self.check(rows, side)
             with nogil:
                 open_builder(&builder, &self.gatherer.tree.root)
-                place_columns(&builder, rows[0].n if self.n else 0)
                 self.fill(&builder, rows)
                 export_builder(&builder, &array)
             batch = pa.RecordBatch._import_from_c(<uintptr_t> &array, self.gatherer.tree.storage)

@@ -3,7 +3,6 @@ from libc.stdint cimport int64_t, uint8_t
 from cython_ext.arrow_c cimport ArrowArray
 from cython_ext.arrow_read cimport Node
 from cython_ext.coding cimport Buffer
-from cython_ext.region cimport Region
 from cython_ext.row_layout cimport Place, Tile
 
 cdef struct Builder:
@@ -13,14 +12,10 @@ cdef struct Builder:
     Buffer validity  # bits
     Buffer offsets
     Buffer values  # fixed-width values, or the bytes of strings
-    Region* region  # of which the builder is a user: offsets and values may lie there; or NULL
     Py_ssize_t n_children
     Builder* children
 
 cdef int open_builder(Builder* builder, const Node* node) except -1 nogil
-# The columns of `n` rows get what they surely need out of one region, if that is much; an open
-# builder's. They must not grow beyond it.
-cdef void place_columns(Builder* builder, int64_t n) noexcept nogil
 cdef void close_builder(Builder* builder) noexcept nogil
 # Hands the builder's buffers over; whoever holds `array` releases it.
 cdef int export_builder(Builder* builder, ArrowArray* array) except -1 nogil

@@ -21,9 +21,6 @@ from cython_ext.arrow_read cimport (
     Node,
 )
 from cython_ext.coding cimport Buffer, release, reserve
-from cython_ext.region cimport (
-    Region, enter_region, in_region, leave_region, open_region, region_start,
-)
 from cython_ext.row_layout cimport Place, Tile, checked_varint, clean_bitmap, copy_bytes, read_cell
 
 from cython_ext.errors import CorruptionError, MemoryLimitError
@@ -55,52 +52,6 @@ cdef int open_builder(Builder* builder, const Node* node) except -1 nogil:
     return 0
 
 
-cdef void place_columns(Builder* builder, int64_t n) noexcept nogil:
-    cdef size_t total = 0
-    cdef Py_ssize_t c
-    cdef Builder* column
-    cdef uint8_t* place
-    for c in range(builder.n_children):
-        column = &builder.children[c]
-        total += _aligned(_values_size(column.node, n)) + _aligned(_offsets_size(column.node, n))
-    builder.region = open_region(total)
-    if builder.region == NULL:
-        return
-    place = region_start(builder.region)
-    for c in range(builder.n_children):
-        column = &builder.children[c]
-        column.region = enter_region(builder.region)
-        place = _placed(&column.values, place, _values_size(column.node, n))
-        place = _placed(&column.offsets, place, _offsets_size(column.node, n))
-
-
-cdef uint8_t* _placed(Buffer* buffer, uint8_t* place, size_t size) noexcept nogil:
-    """Have the buffer lie there; the place behind it."""
-    if size == 0:
-        return place
-    memcpy(place, buffer.data, buffer.size)  # a first offset
-    free(buffer.data)
-    buffer.data = place
-    buffer.capacity = size
-    return place + _aligned(size)
-
-
-cdef inline size_t _aligned(size_t size) noexcept nogil:
-    return (size + 63) & ~(<size_t> 63)
-
-
-cdef size_t _values_size(const Node* node, int64_t n) noexcept nogil:
-    return <size_t> (n * node.width) if node.kind == KIND_FIXED else 0
-
-
-cdef size_t _offsets_size(const Node* node, int64_t n) noexcept nogil:
-    if node.kind == KIND_BYTES or node.kind == KIND_LIST:
-        return <size_t> (n + 1) * 4
-    if node.kind == KIND_LARGE_BYTES or node.kind == KIND_LARGE_LIST:
-        return <size_t> (n + 1) * 8
-    return 0
-
-
 cdef void close_builder(Builder* builder) noexcept nogil:
     cdef Py_ssize_t i
     for i in range(builder.n_children):
@@ -109,12 +60,8 @@ cdef void close_builder(Builder* builder) noexcept nogil:
     builder.children = NULL
     builder.n_children = 0
     release(&builder.validity)
-    if not in_region(builder.region, builder.offsets.data):
-        release(&builder.offsets)
-    if not in_region(builder.region, builder.values.data):
-        release(&builder.values)
-    leave_region(builder.region)
-    builder.region = NULL
+    release(&builder.offsets)
+    release(&builder.values)
 
 
 cdef int grow_bytes(Builder* builder, int64_t extra) except -1 nogil:
@@ -290,7 +237,6 @@ cdef int export_builder(Builder* builder, ArrowArray* array) except -1 nogil:
     cdef const Node* node = builder.node
     memset(array, 0, sizeof(ArrowArray))
     array.release = release_array
-    array.private_data = enter_region(builder.region)
     array.length = builder.length
     array.null_count = builder.length if node.kind == KIND_NULL else builder.null_count
     array.buffers = <const void**> calloc(3 + builder.n_children, sizeof(void*))
@@ -348,9 +294,7 @@ cdef void release_array(ArrowArray* array) noexcept nogil:
         free(array.children[i])
     if array.buffers != NULL:
         for i in range(array.n_buffers):
-            if not in_region(<Region*> array.private_data, array.buffers[i]):
-                free(<void*> array.buffers[i])
-    leave_region(<Region*> array.private_data)
+            free(<void*> array.buffers[i])
     free(array.buffers)
     free(array.children)
     array.release = NULL

@@ -41,9 +41,7 @@ from libc.string cimport memset
 
 from cython_ext.arrow_c cimport ArrowArray
 from cython_ext.arrow_read cimport TypeTree, borrowed
-from cython_ext.row_builder cimport (
-    Builder, close_builder, export_builder, open_builder, place_columns,
-)
+from cython_ext.row_builder cimport Builder, close_builder, export_builder, open_builder
 from cython_ext.row_decode cimport read_rows
 from cython_ext.row_encode cimport measure_rows, write_rows
 from cython_ext.row_layout cimport Place, is_fixed
@@ -177,7 +175,6 @@ cdef class RowCodec:
         try:
             with nogil:
                 open_builder(&builder, &self.tree.root)
-                place_columns(&builder, n)
                 read_rows(&self.layout, data, offsets, n, &builder, &place)
             for c in self.required:
                 if builder.children[<Py_ssize_t> c].null_count:

@@ -1,1 +1,0 @@
-"""Sealed blocks; used from Cython only."""
