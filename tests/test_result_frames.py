@@ -159,6 +159,15 @@ def store_of(spec: JoinSpec | GraphSpec, directory: Path) -> Any:
     return open_store(str(directory), spec.stream_schemas, backend="memory", options=Options())
 
 
+def same_results(plan: Any, making: Any, picking: Any, name: str, batch: pa.RecordBatch) -> int:
+    """How many there are of the batch, made here or from frames of picks."""
+    made = pa.Table.from_batches(making.process(name, batch), plan.output)
+    found = [travelled(plan, picked)[0] for picked in picking.picked(name, batch)]
+    table = pa.concat_tables([plan.output.empty_table(), *found])
+    assert sorted(table.to_pylist(), key=str) == sorted(made.to_pylist(), key=str)
+    return int(made.num_rows)
+
+
 @pytest.mark.parametrize("is_hot", [False, True])
 def test_picks_are_the_results_that_process_gives(is_hot, tmp_path):
     spec = JoinSpec(ROWS, {name: ["k"] for name in ROWS})
@@ -173,12 +182,8 @@ def test_picks_are_the_results_that_process_gives(is_hot, tmp_path):
     plan = SimpleNamespace(parts=tuple(ROWS.values()), output=spec.output_schema)
     with store_of(spec, tmp_path / "1") as one, store_of(spec, tmp_path / "2") as other:
         making, picking = UMJoin(spec, one, 4096), UMJoin(spec, other, 4096)
-        for name, batch in arrivals:
-            made = pa.Table.from_batches(making.process(name, batch), spec.output_schema)
-            found = [travelled(plan, p)[0] for p in picking.picked(name, batch)]
-            table = pa.concat_tables([spec.output_schema.empty_table(), *found])
-            assert sorted(table.to_pylist(), key=str) == sorted(made.to_pylist(), key=str)
-    assert made.num_rows > 400
+        rows = [same_results(plan, making, picking, *arrival) for arrival in arrivals]
+    assert rows[-1] > 400
 
 
 def test_picks_by_several_keys_are_the_results_that_process_gives(tmp_path):
@@ -202,11 +207,8 @@ def test_picks_by_several_keys_are_the_results_that_process_gives(tmp_path):
                 pa.array(rng.integers(0, 20, 300)).cast(field.type) for field in streams[name]
             ]
             batch = pa.RecordBatch.from_arrays(columns, schema=streams[name])
-            made = pa.Table.from_batches(making.process(name, batch), spec.output_schema)
-            found = [travelled(plan, p)[0] for p in picking.picked(name, batch)]
-            table = pa.concat_tables([spec.output_schema.empty_table(), *found])
-            assert sorted(table.to_pylist(), key=str) == sorted(made.to_pylist(), key=str)
-    assert made.num_rows > 3000
+            rows = same_results(plan, making, picking, name, batch)
+    assert rows > 3000
 
 
 def test_picks_are_refused_while_results_of_the_call_before_are_not_consumed(tmp_path):
