@@ -42,7 +42,10 @@ def set_fault_hook(hook) -> None:
 
 cdef int64_t _ask(str operation, str path, int64_t offset, int64_t size) except -2:
     """What the hook says: -1 to go on, otherwise how many bytes a torn append writes."""
-    answer = _hook(operation, path, offset, size)
+    hook = _hook
+    if hook is None:  # taken away since this thread saw that there was one
+        return -1
+    answer = hook(operation, path, offset, size)
     return -1 if answer is None else <int64_t> answer
 
 

@@ -4,6 +4,7 @@ import errno
 import os
 from pathlib import Path
 from random import Random
+from threading import Lock
 
 
 class Disk:
@@ -13,10 +14,14 @@ class Disk:
     ``fail_sync`` (from 0) fails, and what it should have forced never reaches the disk, as on
     Linux, where the next sync of the same file says that all is well. Strict as POSIX: a name, and
     the end of a name, last once their directory is synced; bytes once their file is.
+
+    The store's threads call it too. An operation is let through before it is done, so while the
+    directory is read one of each thread may still come to its end, and no other begins.
     """
 
     def __init__(self, directory: Path, *, cut_at: int = 1 << 30, fail_sync: int = -1) -> None:
         self.seen = self.syncs = 0
+        self._lock = Lock()
         self._directory = directory
         self._removed = directory.parent / f"{directory.name}.removed"
         self._cut_at = cut_at
@@ -27,6 +32,10 @@ class Disk:
         self._old_names: set[str] = set()
 
     def __call__(self, operation: str, path: str, offset: int, size: int) -> None:
+        with self._lock:
+            self._follow(operation, path)
+
+    def _follow(self, operation: str, path: str) -> None:
         here = str(self._directory)
         if operation in ("open", "read") or here not in (path, os.path.dirname(path)):
             return
@@ -55,33 +64,50 @@ class Disk:
             raise OSError(errno.EIO, "the disk did not take it (injected)", path)
         if os.path.isdir(path):
             self._new_names.clear()
-            for old in self._old_names:
+            for old in [each for each in self._old_names if not self._is_there(each)]:
                 (self._removed / old).unlink()
-            self._old_names.clear()
+                self._old_names.remove(old)
         elif name not in self._lost:
             self._forced[name] = os.path.getsize(path)
 
     def _remove(self, path: str, name: str) -> None:
-        if os.path.exists(path):
+        # An old name may still be there: of a thread that was let through, in a copy made then.
+        if os.path.exists(path) and name not in self._old_names:
             self._removed.mkdir(exist_ok=True)
             os.link(path, self._removed / name)
             self._old_names.add(name)
 
-    def moved_to(self, directory: Path) -> None:
-        """Go on with a copy of the directory."""
-        self._directory = directory
+    def _is_there(self, name: str) -> bool:
+        return (self._directory / name).exists()
+
+    def move_to(self, directory: Path) -> None:
+        """Go on with a copy of the directory, which is made here: what is done in the old one from
+        now on is no longer followed."""
+        with self._lock:
+            directory.mkdir()
+            for path in self._directory.iterdir():
+                (directory / path.name).write_bytes(self._bytes_of(path))
+            self._directory = directory
 
     def after_the_cut(self, target: Path, chance: Random) -> None:
         """Fill ``target`` with what one power cut would have left now."""
         target.mkdir()
-        places = [(path, False) for path in sorted(self._directory.iterdir())]
-        places += [(self._removed / name, True) for name in sorted(self._old_names)]
-        for path, is_removed in places:
-            if (is_removed or path.name in self._new_names) and chance.random() < 0.5:
-                continue
-            data = path.read_bytes()
-            forced = self._forced.get(path.name, len(data))
-            kept = forced
-            if path.name not in self._lost:
-                kept = chance.choice([forced, len(data), chance.randint(forced, len(data))])
-            (target / path.name).write_bytes(data[:kept])
+        with self._lock:
+            places = [(path, False) for path in sorted(self._directory.iterdir())]
+            places += [(self._removed / name, True) for name in sorted(self._old_names)]
+            for path, is_removed in places:
+                if (is_removed or path.name in self._new_names) and chance.random() < 0.5:
+                    continue
+                data = self._bytes_of(path)
+                forced = self._forced.get(path.name, len(data))
+                kept = forced
+                if path.name not in self._lost:
+                    kept = chance.choice([forced, len(data), chance.randint(forced, len(data))])
+                (target / path.name).write_bytes(data[:kept])
+
+    def _bytes_of(self, path: Path) -> bytes:
+        """A file of the directory, which may have been removed since its name was read."""
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return (self._removed / path.name).read_bytes()

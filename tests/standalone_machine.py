@@ -156,9 +156,8 @@ class Machine(RuleBasedStateMachine):
     def kill(self, options):
         """What the system was given stays; the disk still knows what was not forced to it."""
         directory = self.new_directory()
-        shutil.copytree(self.directory, directory)
+        self.disk.move_to(directory)
         self.abandon()
-        self.disk.moved_to(directory)
         self.directory, self.options = directory, options
         set_fault_hook(self.disk)
         self.store = LsmStore.open(str(directory), STREAMS, options=options)
