@@ -9,18 +9,23 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from cython_ext.codec cimport (
-    CODEC_NONE, compress, compress_bound, decompress, shuffle, unshuffle, xxh3,
+    CODEC_LZ4, CODEC_NONE, CODEC_PLANES, compress, compress_bound, decompress, shuffle, unshuffle,
+    xxh3,
 )
 from cython_ext.coding cimport (
     Buffer, compare, get_varint, load_u32, load_u64, reserve, try_reserve,
 )
+from cython_ext.planes cimport pack_planes, unpack_planes
 
 cdef enum:
     LARGEST_SHUFFLED_WIDTH = 255
     LARGEST_SHUFFLED_BLOCK = 1 << 20  # a block of one huge row is not worth a second copy
-    # Of shuffled rows, columns of bytes that repeat at once or never: looking less closely makes
-    # LZ4 twice as fast and blocks 2.4 % larger (bench/README.md).
-    SHUFFLED_ACCELERATION = 8
+    # Columns of bytes, and what keys do not share, repeat at once or never: looking less closely
+    # makes LZ4 twice as fast and blocks 2 % larger (bench/README.md).
+    ACCELERATION = 8
+    # Planes this much smaller than their rows are taken; else LZ4 may do better.
+    PLANES_EIGHTHS = 5
+    ARRAY_PLANES = 8  # behind the rows: four of sequence numbers, four of ordinals
 
 
 cdef uint64_t _checksum(const uint8_t* stored, size_t payload, uint64_t offset) noexcept nogil:
@@ -60,9 +65,10 @@ cdef int seal_block(
             _row_shuffle(&rows, raw.data, raw.size, scratch.data, True)
             source = scratch.data
             shuffled = 1
-        written = compress(
-            codec, SHUFFLED_ACCELERATION if shuffled else 1, source, raw.size, payload, capacity
-        )
+        if shuffled and codec == CODEC_LZ4 and _has_shuffled_rows(&rows):
+            written = _pack_rows(&rows, source, raw.size, payload, capacity, &codec)
+        else:
+            written = compress(codec, ACCELERATION, source, raw.size, payload, capacity)
     if written == 0:
         codec = CODEC_NONE
         shuffled = 0
@@ -103,6 +109,48 @@ cdef void _row_shuffle(
     memcpy(target + arrays, source + arrays, ROW_TAIL_BYTES)
 
 
+cdef size_t _pack_rows(
+    const RowBlock* rows, const uint8_t* source, size_t size, uint8_t* target, size_t capacity,
+    int* codec,
+) noexcept nogil:
+    """Pack shuffled rows of one width as planes, or by LZ4 where planes stay large and that makes
+    them smaller; 0 if neither does."""
+    cdef size_t packed = _put_planes(rows, source, size, target), written
+    if packed <= size * PLANES_EIGHTHS // 8:
+        codec[0] = CODEC_PLANES
+        return packed
+    written = compress(CODEC_LZ4, ACCELERATION, source, size, target, capacity)
+    if packed >= size or 0 < written < packed:
+        return written
+    codec[0] = CODEC_PLANES
+    return _put_planes(rows, source, size, target)
+
+
+cdef size_t _put_planes(
+    const RowBlock* rows, const uint8_t* source, size_t size, uint8_t* target
+) noexcept nogil:
+    """Planes of rows, sequence numbers and ordinals; and the tail, which tells how many."""
+    cdef size_t packed = pack_planes(source, rows.width + ARRAY_PLANES, rows.rows, target)
+    memcpy(target + packed, source + size - ROW_TAIL_BYTES, ROW_TAIL_BYTES)
+    return packed + ROW_TAIL_BYTES
+
+
+cdef int _expand(
+    int codec, const uint8_t* source, size_t size, uint8_t* target, size_t raw_size
+) noexcept nogil:
+    """The reverse of what seal_block does with shuffled rows; -1 if they do not decode."""
+    cdef RowBlock rows
+    if codec != CODEC_PLANES:
+        return decompress(codec, source, size, target, raw_size)
+    if size < ROW_TAIL_BYTES or raw_size < ROW_TAIL_BYTES:
+        return -1
+    size -= ROW_TAIL_BYTES
+    memcpy(target + raw_size - ROW_TAIL_BYTES, source + size, ROW_TAIL_BYTES)
+    if parse_row_block(target, raw_size, &rows) or rows.rows == 0 or rows.width == 0:
+        return -1
+    return unpack_planes(source, size, rows.width + ARRAY_PLANES, rows.rows, target)
+
+
 cdef inline bint _has_shuffled_rows(const RowBlock* rows) noexcept nogil:
     return 1 < rows.width <= LARGEST_SHUFFLED_WIDTH and rows.data_size != 0
 
@@ -137,7 +185,7 @@ cdef int unseal_block(
             return -1
     # The tail is never shuffled, so the shape of the block can be read before the rest.
     if (
-        decompress(codec, stored, payload, shuffled, raw_size) == 0
+        _expand(codec, stored, payload, shuffled, raw_size) == 0
         and parse_row_block(shuffled, raw_size, &rows) == 0
     ):
         _row_shuffle(&rows, shuffled, raw_size, raw, False)
@@ -154,10 +202,10 @@ cdef int unseal_row_block(
     cdef RowBlock rows
     cdef uint8_t shuffled[SPARE_BYTES]
     transposed[0] = 0
-    if decompress(stored[payload + 1], stored, payload, raw, raw_size):
-        return -1
     if not stored[payload + 2]:
-        return 0
+        return decompress(stored[payload + 1], stored, payload, raw, raw_size)
+    if _expand(stored[payload + 1], stored, payload, raw, raw_size):
+        return -1
     if raw_size > SPARE_BYTES or parse_row_block(raw, raw_size, &rows):
         return -1
     if _has_shuffled_rows(&rows):

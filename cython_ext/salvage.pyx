@@ -15,6 +15,7 @@ from cython_ext.block cimport (
     next_entry, parse_key_block, parse_row_block, restart_place, row_block_place, row_of,
     unseal_block,
 )
+from cython_ext.codec cimport CODEC_PLANES
 from cython_ext.coding cimport Buffer, load_u32, release
 from cython_ext.entries cimport EntrySource, RowRef
 from cython_ext.sst_writer cimport HEADER_BYTES
@@ -25,7 +26,7 @@ from cython_ext.errors import CorruptionError
 cdef bint _is_trailer(const uint8_t* trailer) noexcept nogil:
     """Whether these bytes could begin a block's trailer: kind, codec, shuffled, zero."""
     return (
-        BLOCK_ROWS <= trailer[0] <= BLOCK_EDIT and trailer[1] <= 2 and trailer[2] <= 1
+        BLOCK_ROWS <= trailer[0] <= BLOCK_EDIT and trailer[1] <= CODEC_PLANES and trailer[2] <= 1
         and trailer[3] == 0
     )
 

@@ -59,10 +59,10 @@ cdef class Sst:
                 "the footer's checksum is wrong; restore the file from a copy",
                 path, self.file.size - FOOTER_BYTES,
             )
-        if load_u32(data + 36) != FORMAT_VERSION:
+        if not 1 <= load_u32(data + 36) <= FORMAT_VERSION:
             raise FormatVersionError(
-                f"{path} has format version {load_u32(data + 36)}, this release reads "
-                f"{FORMAT_VERSION}; open it with the release that wrote it or a later one"
+                f"{path} has format version {load_u32(data + 36)}, this release reads up "
+                f"to {FORMAT_VERSION}; open it with the release that wrote it or a later one"
             )
         if load_u64(data + 56) != <uint64_t> self.file.size:
             raise CorruptionError(

@@ -6,7 +6,7 @@ from cython_ext.entries cimport EntrySource, RowRef
 from cython_ext.file cimport AppendFile
 
 cdef enum:
-    FORMAT_VERSION = 1
+    FORMAT_VERSION = 2
     HEADER_BYTES = 16
     FOOTER_BYTES = 80
 

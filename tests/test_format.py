@@ -3,7 +3,8 @@
 ``python tests/test_format.py 1`` writes the golden state of format version 1, once; what is in
 the repository is never written anew. ``python tests/test_format.py 1 copies`` adds a store with a
 checkpoint, and exports, to one that has none; ``... 1 deleted`` states whose edits are of format 2:
-deleted ranges and retractions, in runs and in the changelog.
+deleted ranges and retractions, in runs and in the changelog. From version 2 on there are ``packed``
+states, whose rows of one width are packed as planes.
 """
 
 import datetime
@@ -183,6 +184,44 @@ def write_deleted(directory):
     (directory / "deleted" / "store" / "LOCK").unlink()
 
 
+NUMBERS = pa.schema(list(COLUMNS)[:4])
+
+
+def packed_streams():
+    from lsmstate.store import StreamSchema
+
+    return [StreamSchema("left", KEY, NUMBERS)]
+
+
+def write_packed(directory):
+    """An attempts' state of rows that all have one width, in blocks of few and of many rows."""
+    from lsmstate.lsm_store import LsmStore
+    from lsmstate.options import KIB, Options
+
+    (directory / "packed" / "attempts").mkdir(parents=True)
+    pointer = None
+    for number, (rows, keys) in enumerate(batches(0)):
+        with LsmStore.open_attempt(
+            str(directory / "packed" / "attempts"),
+            packed_streams(),
+            pointer=pointer,
+            batch_id=number,
+            attempt_id="golden",
+            options=Options(memory_bytes=8 << 20, block_bytes=(1 + number) * KIB),
+        ) as store:
+            store.append("left", rows.select(NUMBERS.names), keys)
+            pointer = store.commit()
+    (directory / "packed" / "pointer.json").write_text(json.dumps({"attempts": pointer}) + "\n")
+
+
+def expected_packed():
+    found = {}
+    for i in range(ROWS):
+        numbers = {name: row(i)[name] for name in NUMBERS.names}
+        found.setdefault(tuple(key(i).values()), []).append(numbers)
+    return {"left": found}
+
+
 def expected_deleted():
     """By stream and key, what those writes left."""
     model = ModelStore(["left", "right"])
@@ -323,6 +362,28 @@ def test_deleted_ranges_and_retractions_of_every_version(version, tmp_path):
             assert merged == 0 or len(store._runs.version.runs) == 1
 
 
+@pytest.mark.parametrize("version", [each for each in VERSIONS if each != "format-1"])
+def test_packed_rows_of_every_version(version):
+    from test_planes import PLANES, row_codecs
+
+    from lsmstate.lsm_store import LsmStore
+    from lsmstate.options import Options
+
+    source = DATA / version / "packed"
+    files = [*(source / "attempts").glob("*.sst")]
+    assert len(files) > 4
+    assert all(row_codecs(file) == {PLANES} for file in files)
+    with LsmStore.open_attempt(
+        str(source / "attempts"),
+        packed_streams(),
+        pointer=json.loads((source / "pointer.json").read_text())["attempts"],
+        batch_id=99,
+        attempt_id="reader",
+        options=Options(),
+    ) as store:
+        check_holds(store, expected_packed())
+
+
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent.parent))
     target = DATA / f"format-{sys.argv[1]}"
@@ -341,3 +402,4 @@ if __name__ == "__main__":
     write(target)
     write_copies(target)
     write_deleted(target)
+    write_packed(target)
