@@ -7,7 +7,7 @@ needs.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, reduce
 from typing import Any, Final, cast
 
@@ -165,6 +165,20 @@ def collation_keys(frame: DataFrame, names: Iterable[str]) -> dict[str, Column]:
         name: Column(convert.column(inject(attributes.apply(frame.columns.index(name)))))
         for name in names
     }
+
+
+def scaled(frame: DataFrame, decimals: Mapping[str, T.DecimalType]) -> dict[str, Column]:
+    """Columns of the frame, which hold the unscaled values of decimals of at most 18 digits, as
+    those decimals. Cost where Spark runs it: a check of their digits."""
+    jvm = jvm_of(frame.sparkSession)
+    make = java_class(jvm, _CATALYST + "expressions.MakeDecimal")
+    column = java_class(jvm, "org.apache.spark.sql.classic.ExpressionUtils").column
+    attributes = analyzed_plan(frame).output()
+    found = {}
+    for name, decimal in decimals.items():
+        units = attributes.apply(frame.columns.index(name))
+        found[name] = Column(column(make(units, decimal.precision, decimal.scale, False)))
+    return found
 
 
 @lru_cache(maxsize=2)

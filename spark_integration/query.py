@@ -62,6 +62,12 @@ _MAX_BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 _POLICY: Final = "spark.sql.streaming.multipleWatermarkPolicy"
 #: Spark hands rows to Python in pieces of at most this.
 _PIECE_BYTES: Final = 4 * MIB
+_METHOD_LIMIT: Final = "spark.sql.codegen.hugeMethodLimit"
+#: Bytes of the largest method that Spark may generate for wide results, unless the session says
+#: something: the JVM compiles larger ones for half a minute of a core, and runs them slowly
+#: until then.
+_METHOD_BYTES: Final = 4000
+_SPARK_METHOD_BYTES: Final = 65535
 
 _log = logging.getLogger("lsmstate")
 
@@ -156,6 +162,8 @@ def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> dict[st
     if int(conf.get(FLUSH_ROWS)) <= 0:
         conf.set(FLUSH_ROWS, str(SPARK_DEFAULTS[FLUSH_ROWS]))
     conf.set(_MAX_BYTES, str(_PIECE_BYTES))
+    if int(conf.get(_METHOD_LIMIT)) == _SPARK_METHOD_BYTES:
+        conf.set(_METHOD_LIMIT, str(_METHOD_BYTES))
     return told
 
 

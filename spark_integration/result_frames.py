@@ -7,7 +7,7 @@ the two is a fraction of them.
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import accumulate
 from typing import Final, NamedTuple
 
@@ -18,6 +18,7 @@ from cython_ext.gather import Gatherer
 from joins.local.picked import Picked
 from lsmstate.arrow_sizes import RowSizes
 from lsmstate.options import KIB, MIB
+from spark_integration.decimals import Unscaling
 from spark_integration.frames import cut, unpack_rows
 from spark_integration.plan import StatefulPlan
 
@@ -68,19 +69,23 @@ class ResultPacker:
 
 
 class ResultUnpacker:
-    """Makes the results of frames; the inverse of ``ResultPacker``."""
+    """Makes the results of frames; the inverse of ``ResultPacker``, but that the columns at the
+    places ``integers``, decimals of at most 18 digits, are unscaled (see ``decimals``)."""
 
-    def __init__(self, plan: StatefulPlan) -> None:
+    def __init__(self, plan: StatefulPlan, integers: Collection[int] = ()) -> None:
         self._schema = plan.output
         self._parts = plan.parts
+        self._unscale = Unscaling(plan.output, integers)
+        self._unscale_parts = Unscaling.of_parts(plan.parts, integers)
         self._places = pa.schema([(str(number), pa.int32()) for number in range(len(plan.parts))])
-        self._gatherer = Gatherer(plan.parts, plan.output) if plan.parts else None
-        self._sizes = [RowSizes(part) for part in plan.parts]
+        parts = [unscale.schema for unscale in self._unscale_parts]
+        self._gatherer = Gatherer(parts, self._unscale.schema) if parts else None
+        self._sizes = [RowSizes(part) for part in parts]
 
     def results(self, rows: int, payload: pa.Buffer) -> Iterator[pa.RecordBatch]:
         """The results of a frame, in pieces. CorruptionError if it has not ``rows`` of them."""
         if self._gatherer is None or payload.slice(0, len(_MARK)).to_pybytes() != _MARK:
-            yield unpack_rows(payload, rows, self._schema)
+            yield self._unscale(unpack_rows(payload, rows, self._schema))
             return
         lengths = struct.unpack_from(self._header, payload)[1:]
         starts = accumulate(lengths, initial=struct.calcsize(self._header))
@@ -88,8 +93,10 @@ class ResultUnpacker:
         places = unpack_rows(messages.pop(), rows, self._places)
         at = [column.to_numpy().astype(np.int64) for column in places.columns]
         batches = [
-            pa.ipc.read_record_batch(message, part)
-            for message, part in zip(messages, self._parts, strict=True)
+            unscale(pa.ipc.read_record_batch(message, part))
+            for message, part, unscale in zip(
+                messages, self._parts, self._unscale_parts, strict=True
+            )
         ]
         widths = [
             size(batch)[place] for size, batch, place in zip(self._sizes, batches, at, strict=True)

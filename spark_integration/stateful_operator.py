@@ -14,8 +14,9 @@ from lsmstate.state_place import local_path
 from spark_integration import metrics
 from spark_integration.bucket import BucketFunction
 from spark_integration.carried import carried_type, restore
-from spark_integration.catalyst import analyzed_plan, is_classic, mapped_together
+from spark_integration.catalyst import analyzed_plan, is_classic, mapped_together, scaled
 from spark_integration.commit import STATE_DDL
+from spark_integration.decimals import small_decimals
 from spark_integration.frames import FRAME_DDL
 from spark_integration.inputs import Inputs
 from spark_integration.key_columns import travelling
@@ -111,16 +112,27 @@ def _routed(plan: StatefulPlan, inputs: Inputs) -> DataFrame:
 
 def _unpacked(payloads: DataFrame, plan: StatefulPlan, output: T.StructType) -> DataFrame:
     """The rows in the frames, with the columns of the result."""
+    decimals = small_decimals(output) if is_classic(payloads.sparkSession) else {}
     travelled = T.StructType(
-        [T.StructField(f.name, carried_type(f.dataType), f.nullable, f.metadata) for f in output]
+        [
+            T.StructField(
+                f.name,
+                T.LongType() if f.name in decimals else carried_type(f.dataType),
+                f.nullable,
+                f.metadata,
+            )
+            for f in output
+        ]
     )
-    rows = payloads.mapInArrow(unpack_function(plan), travelled)
-    restored = {
-        f.name: restore(F.col(quoted(f.name)), f.dataType).alias(f.name, metadata=f.metadata)
-        for f in output
-        if travelled[f.name].dataType != f.dataType
-    }
-    return rows.withColumns(restored) if restored else rows
+    integers = [place for place, f in enumerate(output) if f.name in decimals]
+    rows = payloads.mapInArrow(unpack_function(plan, integers), travelled)
+    restored = scaled(rows, decimals) if decimals else {}
+    for f in output:
+        if carried_type(f.dataType) != f.dataType:
+            restored[f.name] = restore(F.col(quoted(f.name)), f.dataType)
+    metadata = {f.name: f.metadata for f in output}
+    named = {name: c.alias(name, metadata=metadata[name]) for name, c in restored.items()}
+    return rows.withColumns(named) if named else rows
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """unpack: frames of results -> rows with the types the query sees."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import pyarrow as pa
 
@@ -10,11 +10,12 @@ from spark_integration.result_frames import ResultUnpacker
 UnpackFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def unpack_function(plan: StatefulPlan) -> UnpackFunction:
-    """The function mapInArrow runs over (rows, payload); a frame becomes a batch or some."""
+def unpack_function(plan: StatefulPlan, integers: Collection[int] = ()) -> UnpackFunction:
+    """The function mapInArrow runs over (rows, payload); a frame becomes a batch or some, of which
+    the columns at the places ``integers``, decimals of at most 18 digits, are unscaled."""
 
     def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        unpacker = ResultUnpacker(plan)
+        unpacker = ResultUnpacker(plan, integers)
         for batch in batches:
             rows, payloads = batch.column(0), batch.column(1)
             for i in range(batch.num_rows):

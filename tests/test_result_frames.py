@@ -1,5 +1,7 @@
 """Frames of results give the results that went in, whichever way they travel."""
 
+from collections.abc import Collection
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +27,7 @@ from lsmstate.options import Options
 pytest.importorskip("pyspark", reason="lsmstate works without PySpark; these are frames for it")
 
 from spark_integration import result_frames
+from spark_integration.decimals import Unscaling, unscaled
 from spark_integration.result_frames import RESULT_BYTES, ResultPacker, ResultUnpacker
 
 
@@ -52,13 +55,13 @@ def expected(plan: Any, sides: list[pa.RecordBatch], at: list[np.ndarray]) -> pa
     return pa.Table.from_arrays(columns, schema=plan.output)
 
 
-def travelled(plan: Any, found: Any) -> tuple[pa.Table, list[bool]]:
+def travelled(plan: Any, found: Any, integers: Collection[int] = ()) -> tuple[pa.Table, list[bool]]:
     """What comes out of unpack, and which frames held rows and places."""
     frames = list(ResultPacker(plan).frames([found]))
-    unpacker = ResultUnpacker(plan)
+    unpacker = ResultUnpacker(plan, integers)
     pieces = [p for f in frames for p in unpacker.results(f.rows, pa.py_buffer(f.payload))]
     is_picked = [frame.payload.startswith(b"picked") for frame in frames]
-    return pa.Table.from_batches(pieces, plan.output), is_picked
+    return pa.Table.from_batches(pieces, Unscaling(plan.output, integers).schema), is_picked
 
 
 # Spark has neither dictionaries nor views, and frames carry none.
@@ -219,3 +222,53 @@ def test_picks_are_refused_while_results_of_the_call_before_are_not_consumed(tmp
         join.process("b", batch)
         with pytest.raises(InvalidArgumentError, match=r"picked\('b'\).*not consumed"):
             join.picked("b", batch)
+
+
+def small_decimals(length: int, rng: np.random.Generator) -> pa.RecordBatch:
+    """Decimals of two precisions around a column of another type; one is null."""
+    cents = [
+        None if n % 10 == 0 else Decimal(int(n)) / 100 for n in rng.integers(-999, 999, length)
+    ]
+    units = [Decimal(int(n)) for n in rng.integers(-(10**18) + 1, 10**18, length)]
+    columns = {
+        "cents": pa.array(cents, pa.decimal128(5, 2)),
+        "text": pa.array([str(n) for n in range(length)]),
+        "units": pa.array(units, pa.decimal128(18, 0)),
+    }
+    return pa.record_batch(columns)
+
+
+@pytest.mark.parametrize("times", [1, 400])
+def test_small_decimals_come_out_unscaled_whichever_way_they_travel(times):
+    rng = np.random.default_rng(7)
+    sides = [small_decimals(20, rng), small_decimals(30, rng).slice(3)]
+    at = [np.tile(np.arange(20), times), np.tile(np.arange(20) + 5, times)]
+    plan = plan_of(sides)
+    got, is_picked = travelled(plan, picked_of(sides, at), [0, 2, 5])
+    assert is_picked[0] == (times > 1)
+    wanted = expected(plan, sides, at)
+    for place, scale in [(0, 100), (2, 1), (5, 1)]:
+        values = [v if v is None else int(v * scale) for v in wanted.column(place).to_pylist()]
+        assert got.column(place).to_pylist() == values
+    for place in (1, 3, 4):
+        assert got.column(place).equals(wanted.column(place))
+
+
+@given(
+    st.lists(st.none() | st.decimals("-9999999999999999.99", "9999999999999999.99", places=2)),
+    st.integers(0, 3),
+)
+def test_small_decimals_become_their_unscaled_values(values, skipped):
+    found = unscaled(pa.array(values, pa.decimal128(18, 2)).slice(skipped), "price")
+    found.validate(full=True)
+    assert found.to_pylist() == [v if v is None else int(v * 100) for v in values[skipped:]]
+
+
+def test_a_decimal_with_more_digits_than_its_type_is_refused_but_not_below_a_null():
+    long = pa.py_buffer((1 << 70).to_bytes(16, "little") + (7).to_bytes(16, "little"))
+    small = pa.decimal128(18, 2)
+    with pytest.raises(InvalidArgumentError, match=r"'price' .* more digits .*18, 2"):
+        unscaled(pa.Array.from_buffers(small, 2, [None, long]), "price")
+    second_only = pa.py_buffer(b"\x02")
+    below_null = pa.Array.from_buffers(small, 2, [second_only, long])
+    assert unscaled(below_null, "price").to_pylist() == [None, 7]
