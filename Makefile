@@ -97,7 +97,8 @@ spark-releases: build
 		test -d $$home/pyspark || $(PIP) install --target $$home pyspark==$$release || exit 1; \
 		echo "PySpark $$release"; \
 		PYTHONPATH=$$PWD/$$home $(BIN)/python -m pytest -q -o timeout=900 \
-			tests/test_streaming_sql.py tests/test_streaming_groups.py tests/test_streaming_traps.py tests/test_random_sql.py tests/test_catalyst.py $(ARGS) || exit 1; \
+			tests/test_streaming_sql.py tests/test_streaming_groups.py tests/test_streaming_traps.py tests/test_random_sql.py \
+			tests/test_catalyst.py tests/test_spark_decimals.py $(ARGS) || exit 1; \
 	done
 
 check-all:
