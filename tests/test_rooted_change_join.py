@@ -1,6 +1,7 @@
 """Joins of any type by several keys against DuckDB, after every batch."""
 
 import random
+import resource
 from functools import partial
 
 import duckdb
@@ -159,6 +160,27 @@ def test_every_row_of_a_full_join_is_there_once_with_a_partner_or_without():
             ("+I", 1, None, None, None),
         ]
         assert join.unmatched_retractions == 0
+
+
+@pytest.mark.parametrize(
+    "on",
+    [
+        "a LEFT JOIN b ON a.x = b.x AND a.y > b.y LEFT JOIN c ON c.x = b.x",
+        "a LEFT JOIN b ON a.x = b.x LEFT JOIN c ON c.y = a.y",
+    ],
+    ids=["compared", "a key"],
+)
+def test_a_long_text_is_not_copied_for_each_combination(on):
+    """One of 400 KB in 2,000 combinations would be 800 MB."""
+    rows = pa.schema([("x", pa.int64()), ("y", pa.string())])
+    with MultiwayJoin(dict.fromkeys("abc", rows), on, emit="changes", backend="memory") as join:
+        many = pa.record_batch([[1] * 2000, ["a"] * 2000], schema=rows)
+        assert list(join.process("b", many)) == []
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        one = pa.record_batch([[1], ["k" * 400_000]], schema=rows)
+        assert sum(piece.num_rows for piece in join.process("a", one)) == 2000
+        grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        assert grown_kib < 100_000
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Combinations of rows that grow by one stream at a time: what joins by several keys share."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +36,20 @@ def grouped(keys: KeyBatch) -> tuple[KeyBatch, Numbers]:
     groups = np.full(len(keys), -1, dtype=np.int64)
     groups[keys.order] = np.repeat(np.arange(len(distinct), dtype=np.int64), np.diff(starts))
     return distinct, groups
+
+
+def distinct_places(places: Sequence[Numbers]) -> tuple[Numbers, Numbers]:
+    """Of combinations, each of which holds one place out of every array: one example of each
+    different one, and per combination which of these it is."""
+    seen = np.zeros(int(places[0].max(initial=-1)) + 1, dtype=np.bool_)
+    seen[places[0]] = True
+    groups = (np.cumsum(seen) - 1)[places[0]]
+    for more in places[1:]:
+        pairs = groups * (int(more.max(initial=0)) + 1) + more
+        groups = np.unique(pairs, return_inverse=True)[1]
+    examples = np.empty(int(groups.max(initial=-1)) + 1, dtype=np.int64)
+    examples[groups] = np.arange(len(groups))
+    return examples, groups
 
 
 def pairs(

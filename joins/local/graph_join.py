@@ -18,7 +18,14 @@ from cython_ext.gather import Gatherer
 from cython_ext.key_codec import KeyBatch, KeyCodec
 from joins.graph_spec import GraphSpec, Index
 from joins.key_types import cast_key
-from joins.local.bound_rows import BoundRows, coalesced, fetched_pairs, grouped, parts_of
+from joins.local.bound_rows import (
+    BoundRows,
+    coalesced,
+    distinct_places,
+    fetched_pairs,
+    grouped,
+    parts_of,
+)
 from joins.local.picked import Numbers, Picked
 from joins.local.probe_order import ProbeOrder
 from joins.local.results import Results, check_finished
@@ -220,7 +227,7 @@ class GraphJoin:
             next(name for name in found.bound if name in self._spec.classes[number].columns)
             for number in classes
         ]
-        examples, at = _distinct_places([found.bound[name].at for name in dict.fromkeys(holders)])
+        examples, at = distinct_places([found.bound[name].at for name in dict.fromkeys(holders)])
         columns = []
         for number, holder in zip(classes, holders, strict=True):
             key_class = self._spec.classes[number]
@@ -279,17 +286,3 @@ class Combinations:
 
     def without_partner(self, name: str) -> "Combinations":
         return Combinations(self.bound, {n: p for n, p in self.partners.items() if n != name})
-
-
-def _distinct_places(places: Sequence[Numbers]) -> tuple[Numbers, Numbers]:
-    """Of combinations, each of which holds one place out of every array: one example of each
-    different one, and per combination which of these it is."""
-    seen = np.zeros(int(places[0].max(initial=-1)) + 1, dtype=np.bool_)
-    seen[places[0]] = True
-    groups = (np.cumsum(seen) - 1)[places[0]]
-    for more in places[1:]:
-        pairs = groups * (int(more.max(initial=0)) + 1) + more
-        groups = np.unique(pairs, return_inverse=True)[1]
-    examples = np.empty(int(groups.max(initial=-1)) + 1, dtype=np.int64)
-    examples[groups] = np.arange(len(groups))
-    return examples, groups

@@ -13,10 +13,16 @@ import pyarrow as pa
 
 from cython_ext.gather import Gatherer
 from cython_ext.key_codec import KeyBatch, KeyCodec
-from joins.condition import Column
 from joins.graph_spec import GraphSpec, Index
 from joins.key_types import cast_key
-from joins.local.bound_rows import BoundRows, coalesced, fetched_pairs, grouped, parts_of
+from joins.local.bound_rows import (
+    BoundRows,
+    coalesced,
+    distinct_places,
+    fetched_pairs,
+    grouped,
+    parts_of,
+)
 from joins.local.found import Found, keeps
 from joins.local.picked import Numbers
 from joins.rooted_joins import RootedJoins, Step
@@ -92,11 +98,10 @@ class RootedSearch:
     def _earlier(self, store: StoreReader, found: Found, step: Step) -> Iterator[Found]:
         """The combinations, which hold rows of the step's stream, with what it is compared with."""
         codec = KeyCodec(self._graph.key_schema(step.classes))
-        keys = self._values(found, dict.fromkeys(step.classes, step.stream), codec)
-        distinct, groups = grouped(keys)
+        distinct, groups = self._grouped(found, dict.fromkeys(step.classes, step.stream), codec)
         earlier = step.earlier
         index = next(i for i in self._all if (i.stream, i.classes) == (earlier, step.classes))
-        known = np.flatnonzero(keys.valid)
+        known = np.flatnonzero(groups >= 0)
         probe = store.probe(index.name, distinct)
         present = known[probe.counts[groups[known]] > 0]
         for lefts, partners in self._fetched(probe, groups[present], earlier):
@@ -122,11 +127,12 @@ class RootedSearch:
     def _after(self, store: StoreReader, found: Found, number: int) -> Iterator[Found]:
         """The combinations after one more step."""
         step = self._joins.steps[number]
-        keys = self._keys(found, step, self._codecs[number])
-        distinct, groups = grouped(keys)
+        holders = {key.key_class: key.earlier for key in step.keys}
+        distinct, groups = self._grouped(found, holders, self._codecs[number])
         probe = store.probe(self._indexes[number].name, distinct)
         has_partner = np.zeros(len(found), dtype=np.bool_)
-        has_partner[keys.valid] = probe.counts[groups[keys.valid]] > 0
+        known = groups >= 0
+        has_partner[known] = probe.counts[groups[known]] > 0
         if step.is_checked or step.kind in ("inner", "left"):
             candidates = np.flatnonzero(has_partner)
             has_partner = np.zeros(len(found), dtype=np.bool_)
@@ -161,18 +167,24 @@ class RootedSearch:
         least = least_row_bytes(self._graph.streams[stream])
         return fetched_pairs(probe, at, least, self._piece_bytes)
 
-    def _keys(self, found: Found, step: Step, codec: KeyCodec) -> KeyBatch:
-        return self._values(found, {key.key_class: key.earlier for key in step.keys}, codec)
-
-    def _values(self, found: Found, holders: Mapping[int, str], codec: KeyCodec) -> KeyBatch:
-        """The values of key classes, each of the stream that is named beside it."""
+    def _grouped(
+        self, found: Found, holders: Mapping[int, str], codec: KeyCodec
+    ) -> tuple[KeyBatch, Numbers]:
+        """The distinct keys of the combinations, and which of them each has; -1 for one with a
+        null. ``holders``: of each key class the stream whose value it is. A key may be large and in
+        many combinations: it is copied once for the rows that hold it together."""
+        bound = {name: found.bound[name] for name in holders.values()}
+        examples, at = distinct_places([rows.at for rows in bound.values()])
         columns = []
         for number in sorted(holders):
             key_class, holder = self._graph.classes[number], holders[number]
-            column = found.column(Column(holder, key_class.columns[holder]))
-            columns.append(cast_key(column, key_class.type))
+            rows = bound[holder]
+            column = rows.rows.column(key_class.columns[holder])
+            columns.append(cast_key(column.take(pa.array(rows.at[examples])), key_class.type))
         schema = self._graph.key_schema(sorted(holders))
-        return codec.encode(pa.RecordBatch.from_arrays(columns, schema=schema))
+        keys = codec.encode(pa.RecordBatch.from_arrays(columns, schema=schema))
+        distinct, groups = grouped(keys)
+        return distinct, groups[at]
 
     def _gathered(self, found: Found) -> Iterator[pa.RecordBatch]:
         """Combinations as rows, in pieces; nulls for the streams that are not in them."""
