@@ -155,11 +155,11 @@ def _split(
     others: list[PairCondition] = []
     condition = split_condition(on)
     for conjunct in condition.rest:
-        found = parse_bounds(conjunct)
-        if found is None or any(bound.later.stream == bound.earlier.stream for bound in found):
+        found = [resolved_bound(streams, bound) for bound in parse_bounds(conjunct) or ()]
+        if not found or any(bound.later.stream == bound.earlier.stream for bound in found):
             others.append(PairCondition.of(conjunct, streams))
         else:
-            bounds += [resolved_bound(streams, bound) for bound in found]
+            bounds += found
     return condition.keys, tuple(bounds), tuple(others)
 
 

@@ -58,6 +58,8 @@ class Constant:
             return f"'{self.value}'"
         if isinstance(self.value, date):
             return f"DATE '{self.value}'"
+        if isinstance(self.value, Decimal):
+            return f"{self.value:f}"  # with an exponent it would be a DOUBLE
         return str(self.value).upper()
 
 
@@ -102,9 +104,11 @@ class PairCondition:
     def of(cls, text: str, columns: Mapping[str, Sequence[str]]) -> "PairCondition":
         """``columns`` of the streams. InvalidArgumentError names what is not supported."""
         parser = _Parser(text, columns)
-        part = parser.condition()
+        found = cls(parser.condition())
         parser.expect_end()
-        return cls(part)
+        if not found.columns:
+            raise InvalidArgumentError(f"join condition {text!r} names no column: {_REMEDY}")
+        return found
 
     @classmethod
     def compared(cls, left: Column, sign: str, right: Column) -> "PairCondition":

@@ -13,7 +13,7 @@ from joins.spec import output_names
 from lsmstate.errors import InvalidArgumentError
 from spark_integration.catalyst import analyzed_plan, is_classic, items, kind_of
 from spark_integration.collations import collations_in
-from spark_integration.keys import quiet_query_log
+from spark_integration.keys import KeyColumn, quiet_query_log
 
 #: Expressions that Spark calls deterministic, since they have one value in a micro-batch.
 _CHANGING: Final = (
@@ -92,12 +92,15 @@ def check_evaluated_here(
     under a collation or of fixed length, intervals, types that travel as others."""
     for condition in conditions:
         for stream, name in condition.columns:
-            kind = streams[stream].schema[name].dataType
-            if type(kind) not in _COMPARED_HERE or collations_in(kind):
+            column = KeyColumn.of(stream, streams[stream].schema[name])
+            kind = column.data_type
+            is_unlike = type(kind) not in _COMPARED_HERE or collations_in(kind)
+            if is_unlike or column.char_lengths:
                 raise InvalidArgumentError(
-                    f"join condition {str(condition)!r}: {stream}.{name} is {kind.simpleString()}, "
-                    "which only Spark compares; compute what is asked of it as a column before the "
-                    "join, such as a BOOLEAN or a plain STRING"
+                    f"join condition {str(condition)!r}: {stream}.{name} is "
+                    f"{column.declared or kind.simpleString()}, which only Spark compares; compute "
+                    "what is asked of it as a column before the join, such as a BOOLEAN or a plain "
+                    "STRING"
                 )
 
 

@@ -166,6 +166,16 @@ def test_conditions_beside_the_keys_mean_the_same_in_text_and_how():
     assert str(found) == "a.x <> ' OR JOIN c AND )'"
 
 
+def test_a_condition_on_one_stream_is_one_however_its_name_is_spelled():
+    columns = {"a": ["k", "x", "y"], "b": ["k", "x", "y"]}
+    (found,) = conditions_of(typed_condition(columns, "a.k = b.k AND b.x < B.y", "left").tree)
+    assert str(found) == "b.x < b.y"
+    with pytest.raises(InvalidArgumentError, match=r"condition a\.x < a\.y is on 'a' alone"):
+        typed_condition(columns, "a.k = b.k AND A.x < a.Y", "left")
+    with pytest.raises(InvalidArgumentError, match="'1 = 1' names no column"):
+        typed_condition(columns, "a.k = b.k AND 1 = 1", "left")
+
+
 def test_only_inner_joins_are_no_tree():
     columns = {"a": ["x", "y"], "b": ["x"], "c": ["y"]}
     found = typed_condition(columns, "a JOIN b ON a.x = b.x INNER JOIN c USING (y)")

@@ -3,6 +3,7 @@
 import random
 from datetime import date
 from decimal import Decimal
+from types import SimpleNamespace
 
 import duckdb
 import numpy as np
@@ -19,7 +20,7 @@ FLOATS = [None, NAN, 0.0, -0.0, 1.5, -2.0, INFINITE, -INFINITE, 0.1]
 COLUMNS = {
     "i": (pa.int32(), [None, -1, 0, 1, 2, 2**31 - 1], ["1", "-1", "2147483648"]),
     "l": (pa.int64(), [None, -1, 1, 2, 2**63 - 1, -(2**63)], ["2", "9223372036854775807"]),
-    "d": (pa.float64(), FLOATS, ["0", "0.1", "-2", "1.5"]),
+    "d": (pa.float64(), FLOATS, ["0", "0.1", "-2", "1.5", "0.00000001"]),
     "f": (pa.float32(), FLOATS, ["0", "1.5"]),
     "s": (pa.string(), [None, "", "a", "b", "ab", "é", "\U0001f600"], ["'a'", "''", "'é'"]),
     "m": (
@@ -108,7 +109,8 @@ def test_conditions_say_what_spark_says(spark: "object") -> None:
         ("a.f = 16777217", "not compared here"),
         ("a.t = '2026-01-31'", "not compared here"),
         ("a.o < b.o", "not compared here"),
-        ("1 = 1", "not compared here"),
+        ("1 = 1", "names no column"),
+        ("1 = 1 OR a.i = 1", "1 = 1.* not compared here"),
         ("a.i + 1 < b.i", "a comparison such as .<. expected"),
         ("a.i < b.i AND", "a column such as a.id, or a constant expected, found 'the end'"),
         ("a.s LIKE 'x%'", "a comparison such as '<' expected, found 'LIKE'"),
@@ -123,3 +125,21 @@ def test_conditions_say_what_spark_says(spark: "object") -> None:
 def test_what_is_not_compared_here_is_refused(text: str, words: str) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
         PairCondition.of(text, NAMES).check(STREAMS)
+
+
+def test_columns_that_spark_would_pad_are_refused() -> None:
+    """A table's CHAR column is a string whose metadata says so; Spark pads what it is compared
+    with. One of VARCHAR is a string like others."""
+    pytest.importorskip("pyspark")
+    from pyspark.sql import types as T
+
+    from spark_integration.residual import check_evaluated_here
+
+    def streams(kind: str) -> dict[str, SimpleNamespace]:
+        field = T.StructField("s", T.StringType(), True, {"__CHAR_VARCHAR_TYPE_STRING": kind})
+        return {"a": SimpleNamespace(schema=T.StructType([field]))}
+
+    conditions = [PairCondition.of("a.s = 'ab'", NAMES)]
+    check_evaluated_here(conditions, streams("varchar(5)"))  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match=r"a\.s is char\(5\), which only Spark compares"):
+        check_evaluated_here(conditions, streams("char(5)"))  # type: ignore[arg-type]
