@@ -1,6 +1,6 @@
 """The part of a join condition that is no equality of keys: it filters what the join found."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from pyspark.errors import AnalysisException, ParseException
@@ -42,7 +42,8 @@ def filtered(
     """Rows of ``joined`` for which every condition is true; ``columns`` of the streams are named
     ``stream.column``. ``others`` are columns of ``joined`` that are no stream's; where the one that
     ``unless`` names is true, nothing is filtered. With ``takes_back`` results come and go, so a
-    condition must say the same of one whenever it is asked: others are refused.
+    condition must say the same of one whenever it is asked: others are refused. So are those that
+    name a CHAR column, which Spark would pad.
 
     Spark evaluates them, by its own rules. InvalidArgumentError if it cannot, with its reason.
     Cost: none but the evaluation; Spark's optimizer removes the structs made here.
@@ -50,18 +51,25 @@ def filtered(
     if not conditions:
         return joined
     names = output_names(columns)
-    by_stream = joined.select(
-        *(
-            F.struct(
-                *(
-                    F.col(quoted(found)).alias(column)
-                    for column, found in zip(own, names[name], strict=True)
-                )
-            ).alias(name)
-            for name, own in columns.items()
-        ),
-        *map(quoted, others),
-    )
+    padded = {field.name for field in joined.schema if KeyColumn.of("", field).char_lengths}
+
+    def structs(left_out: Collection[str] = ()) -> DataFrame:
+        """A struct for each stream, without some columns of ``joined``."""
+        return joined.select(
+            *(
+                F.struct(
+                    *(
+                        F.col(quoted(found)).alias(column)
+                        for column, found in zip(own, names[name], strict=True)
+                        if found not in left_out
+                    )
+                ).alias(name)
+                for name, own in columns.items()
+            ),
+            *map(quoted, others),
+        )
+
+    by_stream = structs()
     for condition in conditions:
         try:
             with quiet_query_log():
@@ -77,6 +85,8 @@ def filtered(
             ) from refusal
         if takes_back:
             _check_lasts(condition, by_stream)
+        if padded:
+            _check_pads_nothing(condition, structs(padded))
     shown = {
         found: F.col(f"{quoted(name)}.{quoted(column)}").alias(found)
         for name, own in columns.items()
@@ -102,6 +112,20 @@ def check_evaluated_here(
                     "what is asked of it as a column before the join, such as a BOOLEAN or a plain "
                     "STRING"
                 )
+
+
+def _check_pads_nothing(condition: str, without_chars: DataFrame) -> None:
+    """InvalidArgumentError for a condition, which can be evaluated, that cannot be without the CHAR
+    columns: Spark pads what they are compared with, but not where they are parts of structs."""
+    try:
+        with quiet_query_log():
+            _ = without_chars.where(F.expr(condition)).schema
+    except AnalysisException:
+        raise InvalidArgumentError(
+            f"join condition {condition!r} names a CHAR column, which Spark pads only where it is "
+            "a column by itself; compute what is asked of it as a column before the join, or "
+            "filter the result: join(...).where(...)"
+        ) from None
 
 
 def _check_lasts(condition: str, found: DataFrame) -> None:

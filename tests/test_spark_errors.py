@@ -194,6 +194,10 @@ def test_char_keys_that_spark_would_pad_in_part_are_refused(frames: dict[str, An
             multiway_join(declared(*kinds), on=["k"])
     for kinds in (("char(2)", "char(2)", "varchar(3)"), ("char(2)", "char(3)", "char(9)")):
         assert multiway_join(declared(*kinds), on=["k"]).isStreaming
+    two = declared("char(2)", "varchar(3)")
+    assert multiway_join(two, on="s0.k = s1.k AND s1.k LIKE 'x%'").isStreaming
+    with pytest.raises(InvalidArgumentError, match=r"s0\.k <> 'y'.* names a CHAR column, .*where"):
+        multiway_join(two, on="s0.k = s1.k AND s0.k <> 'y'")
 
 
 def test_columns_are_named_by_the_rule(frames: dict[str, Any]) -> None:
