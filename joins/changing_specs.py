@@ -44,14 +44,16 @@ def create_join(
         condition = split_condition(typed.on)
         keys = condition.keys
         bounds = changing_bounds(stored, condition.rest)
-    check_no_keys(create_spec(streams, keys), operations)
+    splits = tree is not None
+    check_no_keys(create_spec(streams, keys, splits=splits), operations)
     if tree is None and emit == "append" and not operations and not bounds:
         return create_spec(stored, keys)
     spec: JoinSpec | GraphSpec
     if bounds or is_conditional(tree):
-        spec = GraphSpec.create(stored, keys if isinstance(keys, str) else in_text(typed))
+        text = keys if isinstance(keys, str) else in_text(typed)
+        spec = GraphSpec.create(stored, text, splits=splits)
     else:
-        spec = create_spec(stored, keys)
+        spec = create_spec(stored, keys, splits=splits)
     return changing_spec(spec, tree, emit, operations, bounds, told)
 
 

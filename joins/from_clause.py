@@ -222,13 +222,19 @@ class _Parser:
         return found
 
     def _interval(self, left: Tree, right: Tree) -> tuple[Bound, ...]:
-        """The bounds of a time interval if one comes next, and go past it; none otherwise."""
+        """The bounds of a time interval if one comes next, and go past it; none otherwise, as for
+        a comparison of streams that are joined already, which is another condition."""
         stop = self._condition_end()
         if not any(map(self._says_interval, range(self._at, stop))):
             return ()
         text = self._text[self._next.start : self._tokens[stop].start]
         found = tuple(resolved_bound(self._columns, bound) for bound in parse_bounds(text) or ())
         if any(bound.later.stream == bound.earlier.stream for bound in found):
+            return ()
+        is_inside = any(
+            _all_in((b.later, b.earlier), side) for b in found for side in (left, right)
+        )
+        if is_inside and not any(bound.most_us for bound in found):
             return ()
         for bound in found:
             for one, other in ((left, right), (right, left)):

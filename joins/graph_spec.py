@@ -69,12 +69,15 @@ class GraphSpec:
     """Streams and sets of classes that rows are looked up by beside the neighbours' ones."""
 
     @classmethod
-    def create(cls, streams: Mapping[str, pa.Schema], on: str) -> "GraphSpec":
-        """Check the streams and the condition. InvalidArgumentError names what does not fit."""
+    def create(
+        cls, streams: Mapping[str, pa.Schema], on: str, *, splits: bool = False
+    ) -> "GraphSpec":
+        """Check the streams and the condition; ``splits`` as ``key_classes`` has it.
+        InvalidArgumentError names what does not fit."""
         check_streams(streams)
         classes = []
         written = written_pairs(streams, on)
-        for members in key_classes(streams, on):
+        for members in key_classes(streams, on, splits=splits):
             holders = {column.stream: column.name for column in members}
             columns = {name: holders[name] for name in streams if name in holders}
             check_differences(streams, columns, written)
@@ -107,7 +110,7 @@ class GraphSpec:
             shared = {self._shared(name, other) for other in others} - {()}
             shared |= {classes for stream, classes in self.more_indexes if stream == name}
             for classes in sorted(shared):
-                columns = ", ".join(self.classes[number].written[name] for number in classes)
+                columns = ", ".join(self._column_name(name, number) for number in classes)
                 found.append(Index(f"{name}({columns})", name, classes))
         return tuple(found)
 
@@ -150,10 +153,26 @@ class GraphSpec:
         usable = [i for i in self.indexes if i.stream == stream and known.issuperset(i.classes)]
         return max(usable, key=lambda index: len(index.classes), default=None)
 
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """What each class is called: by its first column, or by all where that is in several."""
+        firsts = [key_class.name for key_class in self.classes]
+        return tuple(
+            name if firsts.index(name) == number else str(self.classes[number])
+            for number, name in enumerate(firsts)
+        )
+
     def check_stream(self, stream: str) -> None:
         """InvalidArgumentError, with the nearest name, if there is no such stream."""
         if stream not in self.streams:
             raise unknown("stream", stream, self.streams)
+
+    def _column_name(self, stream: str, number: int) -> str:
+        """A class's column as indexes name it: with the class's number where an earlier class
+        has it too, in a type that may be another."""
+        column = self.classes[number].written[stream]
+        is_again = any(c.written.get(stream) == column for c in self.classes[:number])
+        return f"{column} #{number}" if is_again else column
 
     def _shared(self, stream: str, other: str) -> tuple[int, ...]:
         return tuple(n for n in self.held_by(stream) if other in self.classes[n].columns)
@@ -172,12 +191,17 @@ class GraphSpec:
             )
 
 
-def create_spec(streams: Mapping[str, pa.Schema], on: Condition) -> JoinSpec | GraphSpec:
-    """A JoinSpec where all streams share one common key, a GraphSpec otherwise.
-    InvalidArgumentError names what does not fit."""
+def create_spec(
+    streams: Mapping[str, pa.Schema], on: Condition, *, splits: bool = False
+) -> JoinSpec | GraphSpec:
+    """A JoinSpec where all streams share one common key, each of its columns in one class, a
+    GraphSpec otherwise; ``splits`` as ``key_classes`` has it. InvalidArgumentError names what does
+    not fit."""
     if isinstance(on, str):
         check_streams(streams)
-        classes = key_classes(streams, on)
-        if any(len(members) < len(streams) for members in classes):
-            return GraphSpec.create(streams, on)
+        classes = key_classes(streams, on, splits=splits)
+        columns = [column for members in classes for column in members]
+        is_common = all(len(members) == len(streams) for members in classes)
+        if not is_common or len(set(columns)) < len(columns):
+            return GraphSpec.create(streams, on, splits=splits)
     return JoinSpec.create(streams, on)

@@ -14,11 +14,14 @@ from lsmstate.errors import InvalidArgumentError
 Pair = tuple[Column, Column]
 
 
-def key_classes(streams: Mapping[str, pa.Schema], text: str) -> list[list[Column]]:
+def key_classes(
+    streams: Mapping[str, pa.Schema], text: str, *, splits: bool = False
+) -> list[list[Column]]:
     """Union-find over the equalities: each class holds at most one column of a stream.
 
     Classes and their members stand in the order of the text. InvalidArgumentError names what
-    the streams do not have, and a class that equates two columns of one stream.
+    the streams do not have, and a class that equates two columns of one stream; with ``splits`` an
+    equality that would make such a class is one of its own, so columns may be in several.
     """
     parent: dict[Column, Column] = {}
 
@@ -29,15 +32,26 @@ def key_classes(streams: Mapping[str, pa.Schema], text: str) -> list[list[Column
             column = parent[column]
         return column
 
+    def members(at: Column) -> list[Column]:
+        return [column for column in list(parent) if root(column) == at]
+
+    apart: dict[frozenset[Column], list[Column]] = {}
     for left, right in written_pairs(streams, text):
-        # The earlier root wins, so that classes keep the order of the text.
-        parent[root(right)] = root(left)
+        first, second = root(left), root(right)
+        together = {*members(first), *members(second)}
+        is_one_each = len({column.stream for column in together}) == len(together)
+        if splits and not is_one_each and left.stream != right.stream:
+            apart.setdefault(frozenset((left, right)), [left, right])
+        else:
+            # The earlier root wins, so that classes keep the order of the text.
+            parent[second] = first
     classes: dict[Column, list[Column]] = {}
     for column in list(parent):
         classes.setdefault(root(column), []).append(column)
-    for members in classes.values():
-        _check_once(members)
-    return list(classes.values())
+    found = [*classes.values(), *apart.values()]
+    for each in found:
+        _check_once(each)
+    return [each for each in found if len(each) > 1 or not splits]
 
 
 def written_pairs(streams: Mapping[str, pa.Schema], text: str) -> list[Pair]:
@@ -70,7 +84,7 @@ def check_differences(
     members = [Column(*item) for item in columns.items()]
     common = class_type(streams, columns)
     for left, right in combinations(members, 2) if written is None else written:
-        if left not in members:
+        if left not in members or right not in members:
             continue
         found = class_type(streams, dict([left, right]))
         if not keeps_differences(found, common):

@@ -123,7 +123,7 @@ class MultiwayJoin:
         check_streams(streams)
         typed = typed_condition({name: s.names for name, s in streams.items()}, on, how)
         if typed.tree is not None and emit == FINAL and not changes:
-            graph = GraphSpec.create(streams, in_text(typed))
+            graph = GraphSpec.create(streams, in_text(typed), splits=True)
             self.spec = FinalSpec.of(graph, typed.tree, event_time or {}, retention or {}, late)
         elif typed.tree is None and emit in ("append", FINAL) and not changes:
             times = event_time or {}

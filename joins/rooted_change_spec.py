@@ -51,15 +51,8 @@ class RootedChangeSpec:
             )
         parts = rooted_joins(tree, graph)
         steps = [step for part in parts for step in part.steps]
-        for step in steps:
-            if len(step.compared_with) > 1:
-                raise InvalidArgumentError(
-                    f"{tree}: {step.stream!r} is compared with several streams; by several keys, "
-                    "types other than inner ask for one: compare it with one of them, and filter "
-                    "the result for the rest where all joins are inner"
-                )
         looked_up = [(step.stream, step.classes) for step in steps]
-        looked_up += [(step.earlier, step.classes) for step in steps]
+        looked_up += [(step.earlier, step.earlier_classes) for step in steps]
         timing = None
         if bounds_of(tree):
             timing = lasting(graph, bounds_of(tree), told, emit)

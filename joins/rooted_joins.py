@@ -34,21 +34,38 @@ class Step:
     stream: str
     kind: StepKind
     keys: tuple[StepKey, ...]
+    """Of one stream before it or of several: then the join graph has a cycle, mostly."""
     bounds: tuple[Bound, ...]
     equal_times: tuple[Bound, ...]
     """Of its keys that are time stamps what follows for their distance, which is none."""
     conditions: tuple[PairCondition, ...] = ()
-    """What else has to hold, of streams that it compares."""
+    """What else has to hold, of its stream and those before it. A stream that has no row in a part
+    counts as one of nulls."""
+
+    @property
+    def holders(self) -> dict[int, str]:
+        """By key class it compares, ascending, the first stream that it compares it with."""
+        found: dict[int, str] = {}
+        for key in sorted(self.keys, key=lambda key: key.key_class):
+            found.setdefault(key.key_class, key.earlier)
+        return found
 
     @property
     def classes(self) -> tuple[int, ...]:
         """The key classes it compares, ascending."""
-        return tuple(sorted(key.key_class for key in self.keys))
+        return tuple(self.holders)
+
+    @property
+    def more_keys(self) -> tuple[StepKey, ...]:
+        """Keys of further streams, which have to be equal too where rows of one were found by it:
+        ``c.x = a.x AND c.x = b.x``."""
+        holders = self.holders
+        return tuple(key for key in self.keys if holders[key.key_class] != key.earlier)
 
     @property
     def is_checked(self) -> bool:
-        """Whether rows with equal keys match only if intervals or conditions hold as well."""
-        return bool(self.bounds or self.conditions)
+        """Whether rows that were found by ``classes`` match only if more holds as well."""
+        return bool(self.bounds or self.conditions or self.more_keys)
 
     @property
     def timed_with(self) -> set[str]:
@@ -64,9 +81,26 @@ class Step:
         return named - {self.stream}
 
     @property
+    def is_by_one(self) -> bool:
+        """Whether it names one stream only, so that a row of that one has the same partners in
+        whatever combination it is."""
+        return len(self.compared_with) == 1
+
+    @property
+    def is_by_key(self) -> bool:
+        """Whether rows of that one stream with equal keys have the same partners."""
+        return self.is_by_one and not self.is_checked
+
+    @property
     def earlier(self) -> str:
-        """The stream it compares with, where that is one."""
-        return self.keys[0].earlier
+        """The stream it compares with, or that of them with the most keys."""
+        named = [key.earlier for key in self.keys]
+        return max(named, key=named.count)
+
+    @property
+    def earlier_classes(self) -> tuple[int, ...]:
+        """The key classes it compares with ``earlier``, ascending."""
+        return tuple(sorted(key.key_class for key in self.keys if key.earlier == self.earlier))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +115,25 @@ class RootedJoins:
         return next((step for step in self.steps if step.stream == stream), None)
 
     def path(self, stream: str) -> list[Step]:
-        """The steps that lead from ``stream`` to the root, where each compares with one stream."""
+        """The steps that lead from ``stream`` to the root, each to one stream it compares with."""
         found: list[Step] = []
         while (step := self.step_of(stream)) is not None:
             found.append(step)
             stream = step.earlier
         return found
+
+    def lineage(self, stream: str) -> tuple[Step, ...]:
+        """In their order the steps of ``stream`` and of all streams that say, by way of others
+        too, which rows it matches; none for the root."""
+        needed = {stream}
+        found = []
+        for step in reversed(self.steps):
+            # What a semi or anti join looked for has no row in the combinations.
+            has_rows = step.kind in ("inner", "left") or step.stream == stream
+            if step.stream in needed and has_rows:
+                needed |= step.compared_with
+                found.append(step)
+        return tuple(reversed(found))
 
     @property
     def is_inner(self) -> bool:
@@ -202,7 +249,9 @@ def _extended(part: RootedJoins, join: Join, graph: GraphSpec) -> RootedJoins | 
                 f"joins: {on} compares with whichever of {', '.join(there)} has a row; by several "
                 "keys, and with emit='final', name one of them, as in a.k = b.k"
             )
-        keys += [StepKey(there[0], _class_of(join.right, on.right[0].name, graph))] if there else []
+        if there:
+            (first, *_) = (column for column in on.left if column.stream == there[0])
+            keys.append(StepKey(there[0], _class_of(first, on.right[0], graph)))
     others = {c.stream for bound in join.bounds for c in (bound.later, bound.earlier)}
     if len(keys) < len(join.on) or not others <= {*shown, join.right}:
         # Compared with what has no row here: nothing matches.
@@ -225,7 +274,7 @@ def _unmatched(join: Join, graph: GraphSpec) -> RootedJoins:
             "key and emit='changes'"
         )
     (other,) = others
-    keys = [StepKey(join.right, _class_of(join.right, on.right[0].name, graph)) for on in join.on]
+    keys = [StepKey(join.right, _class_of(on.left[0], on.right[0], graph)) for on in join.on]
     return RootedJoins(join.right, (_step(other, "anti", keys, join, graph),))
 
 
@@ -239,14 +288,8 @@ def _whole(tree: Tree) -> set[str]:
 
 
 def _step(stream: str, kind: StepKind, keys: list[StepKey], join: Join, graph: GraphSpec) -> Step:
-    classes = [key.key_class for key in keys]
-    for number in classes:
-        if classes.count(number) > 1:
-            raise InvalidArgumentError(
-                f"joins: {stream!r} is compared twice in {graph.classes[number]}; name one of the "
-                "other streams"
-            )
     equal: list[Bound] = []
+    keys = list(dict.fromkeys(keys))
     for key in keys:
         written = graph.classes[key.key_class].written
         pair = (Column(stream, written[stream]), Column(key.earlier, written[key.earlier]))
@@ -255,5 +298,9 @@ def _step(stream: str, kind: StepKind, keys: list[StepKey], join: Join, graph: G
     return Step(stream, kind, tuple(keys), join.bounds, equal_times, join.conditions)
 
 
-def _class_of(stream: str, column: str, graph: GraphSpec) -> int:
-    return next(n for n, c in enumerate(graph.classes) if c.written.get(stream) == column)
+def _class_of(left: Column, right: Column, graph: GraphSpec) -> int:
+    return next(
+        number
+        for number, key_class in enumerate(graph.classes)
+        if all(key_class.written.get(c.stream) == c.name for c in (left, right))
+    )

@@ -9,11 +9,10 @@ import pyarrow as pa
 
 from joins.event_time import is_between_times
 from joins.graph_spec import GraphSpec
-from joins.join_types import Join, Tree
+from joins.join_types import Tree
 from joins.pair_condition import PairCondition
 from joins.time_bounds import Bound
 from joins.time_checks import result_columns
-from lsmstate.errors import InvalidArgumentError
 
 
 def settled(tree: Tree, streams: Mapping[str, pa.Schema]) -> Tree:
@@ -27,7 +26,6 @@ def settled(tree: Tree, streams: Mapping[str, pa.Schema]) -> Tree:
     conditions = tree.conditions + others
     for condition in conditions:
         condition.check(streams)
-        _check_named(tree, condition)
     left, right = (settled(side, streams) for side in (tree.left, tree.right))
     return replace(tree, left=left, right=right, bounds=timed, conditions=conditions)
 
@@ -40,21 +38,6 @@ def _is_timed(streams: Mapping[str, pa.Schema], bound: Bound) -> bool:
 
 def _condition(bound: Bound) -> PairCondition:
     return PairCondition.compared(bound.later, "<" if bound.is_strict else "<=", bound.earlier)
-
-
-def _check_named(join: Join, condition: PairCondition) -> None:
-    """Where a stream has no row at all, so that nothing equals its key, nothing is to be asked of
-    its other columns."""
-    if not isinstance(join.right, str):
-        return  # by several keys that is refused, and by one too where there are conditions
-    compared = {on.left[0].stream for on in join.on if len(on.left) == 1}
-    strange = sorted(condition.streams - compared - {join.right})
-    if strange:
-        raise InvalidArgumentError(
-            f"joins: {condition} names {strange[0]!r}, of which no column is equated with one of "
-            f"{join.right!r} in {join}; set it with the join that compares the two, or filter the "
-            "result"
-        )
 
 
 class ConditionCheck:

@@ -155,7 +155,8 @@ def multiway_join(
     typed, rest = _condition(streams, on, how)
     is_final = emit == FINAL and not changes
     of_text = is_final and typed.tree is not None
-    inputs = _inputs(spark, streams, in_text(typed) if of_text else typed.on)
+    keys = in_text(typed) if of_text else typed.on
+    inputs = _inputs(spark, streams, keys, splits=typed.tree is not None)
     is_graph = inputs.has_several_keys
     _check_graph_options(is_graph, rows, shares)
     request = JoinRequest(
@@ -199,14 +200,20 @@ def inner_join(
     return request.inner(_spec(inputs))
 
 
-def _inputs(spark: SparkSession, streams: Mapping[str, DataFrame], on: Condition) -> Inputs:
+def _inputs(
+    spark: SparkSession,
+    streams: Mapping[str, DataFrame],
+    on: Condition,
+    *,
+    splits: bool = False,
+) -> Inputs:
     # Which columns make up a key is the spec's business, the types they are compared in are
     # Spark's: names are resolved on columns of one type.
     alike = {
         name: pa.schema([(column, pa.int64()) for column in frame.schema.names])
         for name, frame in streams.items()
     }
-    keys = _keys(alike, on)
+    keys = _keys(alike, on, splits=splits)
     written = written_pairs(alike, on) if isinstance(on, str) else None
     try:
         return Inputs.of(spark, streams, keys, written=written)
@@ -250,9 +257,11 @@ def _condition(
     return TypedCondition(condition.keys, None), condition.rest
 
 
-def _keys(streams: Mapping[str, pa.Schema], on: Condition) -> dict[str, list[str | None]]:
+def _keys(
+    streams: Mapping[str, pa.Schema], on: Condition, *, splits: bool
+) -> dict[str, list[str | None]]:
     """The key columns of each stream, whose n-th ones are equal in a result; None for no such."""
-    spec = create_spec(streams, on)
+    spec = create_spec(streams, on, splits=splits)
     if isinstance(spec, GraphSpec):
         return {name: [c.columns.get(name) for c in spec.classes] for name in streams}
     return {name: list(columns) for name, columns in spec.keys.items()}

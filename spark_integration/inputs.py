@@ -89,8 +89,10 @@ class Inputs:
 
     @property
     def has_several_keys(self) -> bool:
-        """Whether an input lacks a key that others have."""
-        return any(len(key.columns) < len(self.plans) for key in self.keys)
+        """Whether an input lacks a key that others have, or has a column in several."""
+        columns = [column.place for key in self.keys for column in key.columns.values()]
+        is_common = all(len(key.columns) == len(self.plans) for key in self.keys)
+        return not is_common or len(set(columns)) < len(columns)
 
     @property
     def columns(self) -> dict[str, list[str]]:

@@ -38,9 +38,11 @@ def with_shares(
     largest = max(rows.values(), default=1)
     graph = JoinGraph(
         rows={name: rows.get(name, largest) for name in spec.streams},
-        classes={c.name: tuple(c.columns) for c in spec.classes},
+        classes={
+            name: tuple(c.columns) for name, c in zip(spec.class_names, spec.classes, strict=True)
+        },
     )
-    names = None if splittable is None else [spec.classes[n].name for n in splittable]
+    names = None if splittable is None else [spec.class_names[n] for n in splittable]
     shares = choose(graph, plan.buckets or plan.default_buckets, forced, names)
     settings = {**plan.settings, "forced shares": dict(forced) if forced is not None else None}
     return replace(

@@ -39,6 +39,8 @@ def random_join(rng, names, clocks=("at",), untimed=0.0):
         kind = rng.choice(kinds)
         third = other if kind in ("right", "full") else rng.choice(shown)
         conditions = [f"{other}.{rng.choice('kkkj')} = {name}.{rng.choice('kkkj')}"]
+        if rng.random() < 0.3:  # with another stream than the first: a cycle
+            conditions.append(f"{third}.{rng.choice('kkkj')} = {name}.{rng.choice('kkkj')}")
         low, high = rng.randint(-10, 30), rng.randint(0, 40)
         clock, theirs = rng.choice(clocks), rng.choice(clocks)
         least = f"{name}.{clock} >= {other}.{theirs} - INTERVAL {high} MINUTES"
@@ -52,7 +54,8 @@ def random_join(rng, names, clocks=("at",), untimed=0.0):
         if kind in ("right", "full"):
             intervals.append(least)  # or rows of the new stream would wait for ever
         if rng.random() < 0.4:
-            numbers = [f"{s}.{column}" for s in (other, name) for column in ("k", "j", f"n_{s}")]
+            named = dict.fromkeys((other, rng.choice([other, third]), name))
+            numbers = [f"{s}.{column}" for s in named for column in ("k", "j", f"n_{s}")]
             conditions.append(random_condition(rng, numbers))
         if rng.random() >= untimed:
             conditions += intervals
@@ -312,9 +315,7 @@ def test_how_long_rows_wait_and_are_needed_follows_through_other_streams():
             r"b.n \(int64\) and a.at \(timestamp\[us\]\) are not compared",
         ),
         (ON + " AND abs(a.n) > b.n", {}, "a column such as a.id, or a constant expected"),
-        (CHAIN + " AND a.n < c.n", {}, "names 'a', of which no column is equated with one of 'c'"),
         (CHAIN.replace("LEFT JOIN c", "FULL JOIN c"), {}, "'c' has no partner has to be seen from"),
-        (CHAIN.replace("c.n = b.n", "c.n = a.n AND c.n = b.n"), {}, "compared twice in"),
         (
             CHAIN.replace("c.n = b.n", "c.n = b.n AND b.at < a.at + INTERVAL 1 HOUR"),
             {},

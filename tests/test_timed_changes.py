@@ -22,7 +22,6 @@ from lsmstate.join import MultiwayJoin
 REFUSED = (
     "equates several columns",
     "no row can match",
-    "is compared with several streams",
     "write time intervals into the condition",
     "equalities of keys and time intervals",
     "supported are equalities",

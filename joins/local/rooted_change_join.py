@@ -3,11 +3,13 @@
 A batch changes the rows of one stream. Results with these rows come or go: they are found from the
 rows up to the root, and from there on as ever. Where a row of the stream it is compared with gets
 its first partner, or loses the last one, the combinations it is in change sides: they are found in
-the same way, from that row, and have nulls or nothing in the partner's place. A tree with several
-roots does all this for each.
+the same way, from that row, and have nulls or nothing in the partner's place. Where the stream is
+compared with several, so that the join graph may be a cycle, combinations of their rows get a first
+partner, or lose the last one. A tree with several roots does all this for each.
 """
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -25,7 +27,7 @@ from joins.local.turned import Turned
 from joins.rooted_change_spec import RootedChangeSpec, all_rows
 from joins.rooted_joins import RootedJoins, Step
 from lsmstate.null_safe_store import null_safe_keys, null_safe_schema
-from lsmstate.store import MultimapStore, Mutation
+from lsmstate.store import MultimapStore, Mutation, StoreReader
 
 #: Rows by whether they come.
 Signed = Mapping[bool, pa.RecordBatch]
@@ -125,16 +127,22 @@ class _Part:
             spec.graph, joins, indexes, spec.shown, spec.rows_schema, piece_bytes
         )
         self._turned = {
-            step.stream: Turned(spec.graph, step, indexes, piece_bytes)
+            step.stream: Turned(
+                spec.graph,
+                step,
+                indexes,
+                piece_bytes,
+                None if step.is_by_one else partial(self._combined, step),
+            )
             for step in joins.steps
-            if step.is_checked
+            if not step.is_by_key
         }
 
     def examples(self, stream: str, changes: Changes) -> Signed:
         """One row of each key of which the first comes (True), or the last goes (False), before
-        the changes are made. None where intervals say more than keys."""
+        the changes are made. None where more than the keys of one stream says what matches."""
         step = self._joins.step_of(stream)
-        if step is None or step.kind == "inner" or step.is_checked:
+        if step is None or step.kind == "inner" or not step.is_by_key:
             return {}
         schema = self._spec.graph.key_schema(step.classes)
         keys = KeyCodec(schema).encode(changes.keys.select(schema.names))
@@ -159,17 +167,18 @@ class _Part:
             yield from self._search.grown(self._store, self._risen(stream, rows[sign]))
         if step is not None and step.kind != "inner":
             # A row is without partner where the last one goes, and with one where one comes.
-            found: Iterator[Found]
             by_first = sign if step.kind == "semi" else not sign
-            if step.is_checked:
-                turned = self._turned[stream].found(self._store, rows, by_first=by_first)
+            if step.is_by_key:
+                found = self._risen(stream, examples[by_first])
+            else:
+                found = self._turned[stream].found(self._store, rows, by_first=by_first)
+            if step.is_by_one and not step.is_by_key:
+                turned = found
                 found = (
                     risen
                     for each in turned
                     for risen in self._search.risen(self._store, each, step.earlier)
                 )
-            else:
-                found = self._risen(stream, examples[by_first])
             beside = (self._without(each, step) for each in found)
             yield from self._search.grown(self._store, beside, without=stream)
 
@@ -177,6 +186,11 @@ class _Part:
         """Combinations of the rows with those that lead to them from the root."""
         for part in parts_of(rows, self._piece_bytes):
             yield from self._search.risen(self._store, self._search.begun(stream, part), stream)
+
+    def _combined(self, step: Step, store: StoreReader, found: Found) -> Iterator[Found]:
+        """Rows of ``step.earlier`` in combinations with all that the step names."""
+        steps = self._joins.lineage(step.stream)[:-1]
+        return self._search.risen(store, found, step.earlier, steps)
 
     def _without(self, found: Found, step: Step) -> Found:
         """The combinations with nulls, or nothing, for the step's stream."""

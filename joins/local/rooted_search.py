@@ -25,7 +25,7 @@ from joins.local.bound_rows import (
 )
 from joins.local.found import Found, keeps
 from joins.local.picked import Numbers
-from joins.rooted_joins import RootedJoins, Step
+from joins.rooted_joins import RootedJoins, Step, StepKey
 from lsmstate.arrow_sizes import least_row_bytes, pieces_of, row_sizes
 from lsmstate.store import Probe, StoreReader
 
@@ -54,12 +54,8 @@ class RootedSearch:
         self._gatherer = Gatherer([graph.shown_rows[name] for name in shown], output)
         self._piece_bytes = piece_bytes
         self._unmatched_only = unmatched_only
-        self._all = tuple(indexes)
-        self._indexes = [
-            next(i for i in indexes if (i.stream, i.classes) == (step.stream, step.classes))
-            for step in joins.steps
-        ]
-        self._codecs = [KeyCodec(graph.key_schema(step.classes)) for step in joins.steps]
+        self._indexes = {(index.stream, index.classes): index.name for index in indexes}
+        self._last = joins.steps[-1] if joins.steps else None
 
     def results(self, store: StoreReader, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """What becomes of the root's ``rows``, in pieces of at most ``piece_bytes`` or one row.
@@ -78,12 +74,23 @@ class RootedSearch:
     ) -> Iterator[pa.RecordBatch]:
         """What becomes of combinations that hold a row of the root at least; the step of the
         stream ``without`` was made, and those of streams that they hold."""
-        found = (c for each in begun for c in self._found(store, each, without))
+        found = (c for each in begun for c in self._after_all(store, each, without))
         return coalesced((p for each in found for p in self._gathered(each)), self._piece_bytes)
 
-    def risen(self, store: StoreReader, found: Found, stream: str) -> Iterator[Found]:
-        """The combinations, which hold rows of ``stream``, with all rows that lead to it from the
-        root. Each step must compare with one earlier stream."""
+    def risen(
+        self, store: StoreReader, found: Found, stream: str, steps: Sequence[Step] | None = None
+    ) -> Iterator[Found]:
+        """The combinations, which hold rows of ``stream`` alone, with all rows that lead to it from
+        the root, after ``steps``, of which that of ``stream`` is one: by default its lineage."""
+        steps = self._joins.lineage(stream) if steps is None else steps
+        for rising in self._to_root(store, found, stream):
+            if all(step.is_by_one and step.stream in rising.bound for step in steps):
+                yield rising
+            else:
+                yield from self._after_steps(store, rising, steps, is_risen=True)
+
+    def _to_root(self, store: StoreReader, found: Found, stream: str) -> Iterator[Found]:
+        """The same with the streams on one way to the root, by the keys of these alone."""
         path = self._joins.path(stream)
         stack = [iter([found])]
         while stack:
@@ -96,19 +103,38 @@ class RootedSearch:
                 stack.append(self._earlier(store, rising, path[len(stack) - 1]))
 
     def _earlier(self, store: StoreReader, found: Found, step: Step) -> Iterator[Found]:
-        """The combinations, which hold rows of the step's stream, with what it is compared with."""
-        codec = KeyCodec(self._graph.key_schema(step.classes))
-        distinct, groups = self._grouped(found, dict.fromkeys(step.classes, step.stream), codec)
-        earlier = step.earlier
-        index = next(i for i in self._all if (i.stream, i.classes) == (earlier, step.classes))
+        """The combinations, which hold rows of the step's stream, with what it is compared with,
+        of several streams with one."""
+        earlier, classes = step.earlier, step.earlier_classes
+        distinct, groups = self._grouped(found, dict.fromkeys(classes, step.stream))
         known = np.flatnonzero(groups >= 0)
-        probe = store.probe(index.name, distinct)
+        probe = store.probe(self._indexes[earlier, classes], distinct)
         present = known[probe.counts[groups[known]] > 0]
         for lefts, partners in self._fetched(probe, groups[present], earlier):
             both = found.take(present[lefts]).joined(earlier, partners)
-            yield both.take(np.flatnonzero(keeps(step, both))) if step.is_checked else both
+            is_checked = step.is_by_one and step.is_checked
+            yield self._kept(step, both, ()) if is_checked else both
 
-    def _found(self, store: StoreReader, begun: Found, without: str | None) -> Iterator[Found]:
+    def _kept(self, step: Step, found: Found, keys: Sequence[StepKey]) -> Found:
+        return found.take(np.flatnonzero(keeps(self._graph, step, found, keys)))
+
+    def _after_all(self, store: StoreReader, begun: Found, without: str | None) -> Iterator[Found]:
+        """The combinations of which there is a result."""
+        for found in self._after_steps(store, begun, self._joins.steps, without):
+            if found.has_nulls or not self._unmatched_only:
+                yield found
+
+    def _after_steps(
+        self,
+        store: StoreReader,
+        begun: Found,
+        steps: Sequence[Step],
+        without: str | None = None,
+        *,
+        is_risen: bool = False,
+    ) -> Iterator[Found]:
+        """The combinations after these steps. That of ``without`` was made, and those of streams
+        that they hold; with ``is_risen`` by the keys of one other stream alone."""
         stack = [iter([begun])]
         while stack:
             found = next(stack[-1], None)
@@ -116,36 +142,35 @@ class RootedSearch:
                 stack.pop()
             elif len(found) == 0:
                 continue
-            elif len(stack) > len(self._joins.steps):
-                if found.has_nulls or not self._unmatched_only:
-                    yield found
-            elif self._joins.steps[len(stack) - 1].stream in (without, *found.bound):
-                stack.append(iter([found]))
+            elif len(stack) > len(steps):
+                yield found
+            elif (step := steps[len(stack) - 1]).stream not in (without, *found.bound):
+                stack.append(self._after(store, found, step))
+            elif is_risen and not step.is_by_one:
+                stack.append(iter([self._kept(step, found, step.keys)]))
             else:
-                stack.append(self._after(store, found, len(stack) - 1))
+                stack.append(iter([found]))
 
-    def _after(self, store: StoreReader, found: Found, number: int) -> Iterator[Found]:
+    def _after(self, store: StoreReader, found: Found, step: Step) -> Iterator[Found]:
         """The combinations after one more step."""
-        step = self._joins.steps[number]
-        holders = {key.key_class: key.earlier for key in step.keys}
-        distinct, groups = self._grouped(found, holders, self._codecs[number])
-        probe = store.probe(self._indexes[number].name, distinct)
+        distinct, groups = self._grouped(found, step.holders)
+        probe = store.probe(self._indexes[step.stream, step.classes], distinct)
         has_partner = np.zeros(len(found), dtype=np.bool_)
         known = groups >= 0
         has_partner[known] = probe.counts[groups[known]] > 0
         if step.is_checked or step.kind in ("inner", "left"):
             candidates = np.flatnonzero(has_partner)
             has_partner = np.zeros(len(found), dtype=np.bool_)
-            is_last = number + 1 == len(self._joins.steps)
             # Of the results that are left out, only whether there are any need be known.
-            is_wanted = not (is_last and self._unmatched_only and not found.has_nulls)
+            is_left_out = self._unmatched_only and not found.has_nulls
+            is_wanted = not (step is self._last and is_left_out)
             if step.is_checked or is_wanted:
                 at = groups[candidates]
                 for lefts, partners in self._fetched(probe, at, step.stream):
                     lefts = candidates[lefts]
                     both = found.take(lefts).joined(step.stream, partners)
                     if step.is_checked:
-                        kept = np.flatnonzero(keeps(step, both))
+                        kept = np.flatnonzero(keeps(self._graph, step, both, step.more_keys))
                         both, lefts = both.take(kept), lefts[kept]
                     has_partner[lefts] = True
                     if step.kind in ("inner", "left") and is_wanted:
@@ -167,9 +192,7 @@ class RootedSearch:
         least = least_row_bytes(self._graph.streams[stream])
         return fetched_pairs(probe, at, least, self._piece_bytes)
 
-    def _grouped(
-        self, found: Found, holders: Mapping[int, str], codec: KeyCodec
-    ) -> tuple[KeyBatch, Numbers]:
+    def _grouped(self, found: Found, holders: Mapping[int, str]) -> tuple[KeyBatch, Numbers]:
         """The distinct keys of the combinations, and which of them each has; -1 for one with a
         null. ``holders``: of each key class the stream whose value it is. A key may be large and in
         many combinations: it is copied once for the rows that hold it together."""
@@ -182,7 +205,7 @@ class RootedSearch:
             column = rows.rows.column(key_class.columns[holder])
             columns.append(cast_key(column.take(pa.array(rows.at[examples])), key_class.type))
         schema = self._graph.key_schema(sorted(holders))
-        keys = codec.encode(pa.RecordBatch.from_arrays(columns, schema=schema))
+        keys = KeyCodec(schema).encode(pa.RecordBatch.from_arrays(columns, schema=schema))
         distinct, groups = grouped(keys)
         return distinct, groups[at]
 
