@@ -25,6 +25,14 @@ _OTHERWISE: Final = (
     f"ivy://{_GROUP}:{_TOKENS}:4.1.0-preview1?transitive=false",
     f"ivy://{_GROUP}:{_CONNECTOR}:4.2.0?exclude={_GROUP}:{_TOKENS}",
 )
+#: The broker is on this machine, which may stand still for half a minute where it is shared. What
+#: is answered after Kafka's own 30 s its producer sends again, in an order that the broker then
+#: refuses without end.
+_PATIENCE: Final = {
+    "kafka.max.block.ms": "300000",
+    "kafka.request.timeout.ms": "300000",
+    "kafka.delivery.timeout.ms": "600000",
+}
 
 
 def add_connector(spark: "SparkSession") -> None:
@@ -55,7 +63,7 @@ def produce(spark: "SparkSession", address: str, topic: str, rows: "DataFrame") 
     """Write the rows to a topic in random order, the same in every run."""
     shuffled = rows.select(F.to_json(F.struct("*")).alias("value")).orderBy(F.rand(SHUFFLE_SEED))
     writer = shuffled.write.format("kafka").option("kafka.bootstrap.servers", address)
-    writer.option("topic", topic).save()
+    writer.options(**_PATIENCE).option("topic", topic).save()
 
 
 def consume(
