@@ -58,7 +58,9 @@ class FinalSpec:
         matches_at_once = all(join.kind not in ("semi", "anti") for join in joins_of(tree))
         # The others' results all come at once.
         waiting = [part for part in parts if not (matches_at_once and part.is_inner)]
-        own = [(s.stream, s.classes) for part in waiting for s in part.steps]
+        own = [(s.stream, s.classes) for part in waiting for s in part.all_steps]
+        matching = [step for part in waiting if part.unless for step in part.unless.steps]
+        own += [(step.earlier, step.earlier_classes) for step in matching]
         found = {part.root: _waiting(part, timing.columns) for part in waiting}
         kept = timing.kept_us if matches_at_once else dict.fromkeys(graph.streams, 0)
         kept = {name: _longest(name, kept[name], found.values()) for name in graph.streams}
@@ -121,14 +123,14 @@ def waiting_stream(stream: str) -> str:
 
 
 def _waiting(joins: RootedJoins, event_times: Mapping[str, str]) -> Waiting:
-    for name in (joins.root, *(step.stream for step in joins.steps)):
+    found = reaches(joins, event_times)
+    for name in found:
         if name not in event_times:
             raise InvalidArgumentError(
                 f"emit='final': rows of {joins.root!r} wait until the watermark says that no row "
                 f"of {name!r} can come for them, and {name!r} has no event time; name its column "
                 "of time stamps, or say emit='changes', which does not wait"
             )
-    found = reaches(joins, event_times)
     longest = 0
     for name, reach in found.items():
         if reach.ahead_us is None:

@@ -126,6 +126,12 @@ class PairCondition:
         """Those of its columns."""
         return {column.stream for column in self.columns}
 
+    @property
+    def needed(self) -> set[str]:
+        """The streams without a row of which, so with nulls for all their columns, it is never
+        true."""
+        return _needed(self.part, is_true=True)
+
     def __str__(self) -> str:
         return _text(self.part)
 
@@ -159,6 +165,18 @@ def _leaves(part: _Part) -> Iterator[_Compared | _IsNull]:
             stack += reversed(found.parts)
         else:
             yield found
+
+
+def _needed(part: _Part, *, is_true: bool) -> set[str]:
+    """The streams that need a row for the part to be true, or to be false."""
+    if isinstance(part, _Not):
+        return _needed(part.part, is_true=not is_true)
+    if isinstance(part, _Joined):
+        found = [_needed(each, is_true=is_true) for each in part.parts]
+        return set.union(*found) if (part.word == "AND") == is_true else set.intersection(*found)
+    if isinstance(part, _IsNull) and is_true:
+        return set()
+    return {o.stream for o in _operands(part) if isinstance(o, Column)}
 
 
 def _operands(leaf: _Compared | _IsNull) -> tuple[Operand, ...]:

@@ -50,7 +50,7 @@ class RootedChangeSpec:
                 f"or with time intervals emit={FINAL!r}"
             )
         parts = rooted_joins(tree, graph)
-        steps = [step for part in parts for step in part.steps]
+        steps = [step for part in parts for step in part.all_steps]
         looked_up = [(step.stream, step.classes) for step in steps]
         looked_up += [(step.earlier, step.earlier_classes) for step in steps]
         timing = None

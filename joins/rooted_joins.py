@@ -6,7 +6,7 @@ nothing can match that row, or its partners, any more, the results it is in are 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from joins.condition import Column
@@ -14,6 +14,7 @@ from joins.event_time import is_between_times
 from joins.graph_spec import GraphSpec
 from joins.join_types import Join, Tree
 from joins.pair_condition import PairCondition
+from joins.partners import partners
 from joins.time_bounds import Bound
 from lsmstate.errors import InvalidArgumentError
 
@@ -109,6 +110,14 @@ class RootedJoins:
 
     root: str
     steps: tuple[Step, ...]
+    unless: "RootedJoins | None" = None
+    """Inner joins, the last of them with ``root``: rows of it that they have a result of are left
+    out, as by an anti step that looks for combinations."""
+
+    @property
+    def all_steps(self) -> tuple[Step, ...]:
+        """Those of ``unless`` too."""
+        return self.steps if self.unless is None else (*self.unless.steps, *self.steps)
 
     def step_of(self, stream: str) -> Step | None:
         """The step that joins a stream; None for the root."""
@@ -136,9 +145,22 @@ class RootedJoins:
         return tuple(reversed(found))
 
     @property
+    def streams(self) -> set[str]:
+        """All that are named but in ``unless``."""
+        return {self.root, *(step.stream for step in self.steps)}
+
+    def equal_with(self, stream: str, number: int) -> set[str]:
+        """The streams of inner joins whose values of a key class are that of ``stream``."""
+        pairs = [(s.stream, k.earlier) for s in self.steps for k in s.keys if k.key_class == number]
+        found = {stream}
+        for _ in pairs:
+            found |= {name for pair in pairs if not found.isdisjoint(pair) for name in pair}
+        return found
+
+    @property
     def is_inner(self) -> bool:
         """Whether its results are those of inner joins."""
-        return all(step.kind == "inner" for step in self.steps)
+        return self.unless is None and all(step.kind == "inner" for step in self.steps)
 
 
 class Reach(NamedTuple):
@@ -172,12 +194,12 @@ def rooted_joins(tree: Tree, graph: GraphSpec) -> tuple[RootedJoins, ...]:
 def reaches(joins: RootedJoins, event_times: Mapping[str, str]) -> dict[str, Reach]:
     """By stream, how far from a row of the root those rows are that have a say in its results."""
     found = {joins.root: Reach(0, 0)}
+    if joins.unless is not None:
+        found = _near(joins.unless, joins.root, event_times)
     for step in joins.steps:
         ahead: list[int] = []
         behind: list[int] = []
-        for bound in (*step.bounds, *step.equal_times):
-            if any(event_times.get(c.stream) != c.name for c in (bound.later, bound.earlier)):
-                continue
+        for bound in _timed(step, event_times):
             if bound.later.stream == step.stream:
                 known, distances = found[bound.earlier.stream].ahead_us, ahead
             else:
@@ -186,6 +208,34 @@ def reaches(joins: RootedJoins, event_times: Mapping[str, str]) -> dict[str, Rea
                 distances.append(known + bound.most_us)
         found[step.stream] = Reach(min(ahead, default=None), min(behind, default=None))
     return found
+
+
+def _near(joins: RootedJoins, stream: str, event_times: Mapping[str, str]) -> dict[str, Reach]:
+    """How far from a row of ``stream`` the rows of inner joins are that have a result together:
+    the shortest way by all bounds."""
+    bounds = [bound for step in joins.steps for bound in _timed(step, event_times)]
+    names = (joins.root, *(step.stream for step in joins.steps))
+    ahead, behind = {stream: 0}, {stream: 0}
+    for _ in names:
+        for bound in bounds:
+            ways = (
+                (ahead, bound.earlier.stream, bound.later.stream),
+                (behind, bound.later.stream, bound.earlier.stream),
+            )
+            for found, known, other in ways:
+                if known in found and other != stream:
+                    distance = found[known] + bound.most_us
+                    found[other] = min(found.get(other, distance), distance)
+    return {name: Reach(ahead.get(name), behind.get(name)) for name in names}
+
+
+def _timed(step: Step, event_times: Mapping[str, str]) -> list[Bound]:
+    """What bounds the distances of event times."""
+    return [
+        bound
+        for bound in (*step.bounds, *step.equal_times)
+        if all(event_times.get(c.stream) == c.name for c in (bound.later, bound.earlier))
+    ]
 
 
 def kept_us(
@@ -223,6 +273,10 @@ def _meets(part: RootedJoins, number: int, graph: GraphSpec) -> bool:
     if number not in graph.held_by(part.root):
         return False
     equal = {part.root}
+    if part.unless is not None:
+        equal = part.unless.equal_with(part.root, number)
+        if any(number in graph.held_by(name) for name in part.unless.streams - equal):
+            return False
     for step in part.steps:
         if number in graph.held_by(step.stream):
             if not any(k.key_class == number and k.earlier in equal for k in step.keys):
@@ -256,35 +310,18 @@ def _extended(part: RootedJoins, join: Join, graph: GraphSpec) -> RootedJoins | 
     if len(keys) < len(join.on) or not others <= {*shown, join.right}:
         # Compared with what has no row here: nothing matches.
         return part if kind in ("left", "anti") else None
-    return RootedJoins(part.root, (*part.steps, _step(join.right, kind, keys, join, graph)))
+    return replace(part, steps=(*part.steps, _step(join.right, kind, keys, join, graph)))
 
 
 def _unmatched(join: Join, graph: GraphSpec) -> RootedJoins:
     """The rows of the right side that no row of the left one matches."""
     assert isinstance(join.right, str)
-    others = {c.stream for on in join.on for c in on.left}
-    others |= {c.stream for bound in join.bounds for c in (bound.later, bound.earlier)}
-    others |= {stream for condition in join.conditions for stream in condition.streams}
-    others.discard(join.right)
-    if len(others) > 1 or not others <= _whole(join.left):
-        raise InvalidArgumentError(
-            f"joins: {join}: whether a row of {join.right!r} has no partner has to be seen from "
-            "one stream all of whose rows are there; compare it with one such stream, put "
-            "filtering joins (inner, semi, anti) after the right and full ones, or use one common "
-            "key and emit='changes'"
-        )
-    (other,) = others
+    found = partners(join)
+    if not isinstance(found.left, str):
+        (unless,) = rooted_joins(found, graph)
+        return RootedJoins(join.right, (), unless)
     keys = [StepKey(join.right, _class_of(on.left[0], on.right[0], graph)) for on in join.on]
-    return RootedJoins(join.right, (_step(other, "anti", keys, join, graph),))
-
-
-def _whole(tree: Tree) -> set[str]:
-    """The streams all of whose rows are in the result."""
-    if isinstance(tree, str):
-        return {tree}
-    right = _whole(tree.right) if tree.kind in ("right", "full") else set()
-    left = _whole(tree.left) if tree.kind in ("left", "full") else set()
-    return left | right
+    return RootedJoins(join.right, (_step(found.left, "anti", keys, join, graph),))
 
 
 def _step(stream: str, kind: StepKind, keys: list[StepKey], join: Join, graph: GraphSpec) -> Step:

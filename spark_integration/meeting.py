@@ -22,7 +22,7 @@ def meeting(
     shares of some keys. InvalidArgumentError if there is none."""
     plan = replace(plan, routes_null_keys=frozenset(part.root for part in parts))
     everything = tuple(range(len(graph.classes)))
-    steps = [step for part in parts for step in part.steps]
+    steps = [step for part in parts for step in part.all_steps]
     found = meeting_classes(parts, graph)
     if found == everything and all(step.classes == everything for step in steps):
         return plan

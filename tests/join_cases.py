@@ -47,6 +47,9 @@ NAN = float("nan")
 D = decimal.Decimal
 DAY = datetime.date(2020, 2, 28)
 
+#: What right and full joins are refused for.
+UNSEEN = ("put anti joins after", "also where there is no row")
+
 #: Families of key types that are comparable, and values that fit all of them.
 FAMILIES = [
     (

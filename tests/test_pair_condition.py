@@ -83,6 +83,23 @@ def test_conditions_say_what_duckdb_says(seed: int) -> None:
             assert evaluated(text, batches) == [n for n, is_true in told if is_true], text
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_without_a_row_of_a_stream_it_needs_a_condition_is_never_true(seed: int) -> None:
+    batches = rows(seed)
+    for text in conditions(seed):
+        for name in PairCondition.of(text, NAMES).needed:
+            of = STREAMS[name]
+            nulls = pa.RecordBatch.from_arrays([pa.nulls(60, t) for t in of.types], schema=of)
+            assert evaluated(text, {**batches, name: nulls}) == [], text
+    needed = {
+        "a.i = 1 AND b.i IS NULL": {"a"},
+        "NOT (a.i < b.i OR a.i IS NULL)": {"a", "b"},
+        "NOT (a.i < b.i AND a.i IS NULL)": {"a"},
+        "a.i IN (1, 2) OR b.i > 1 AND a.i < 5": {"a"},
+    }
+    assert {text: PairCondition.of(text, NAMES).needed for text in needed} == needed
+
+
 @pytest.mark.spark
 def test_conditions_say_what_spark_says(spark: "object") -> None:
     pytest.importorskip("pyspark")

@@ -9,7 +9,7 @@ import duckdb
 import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
-from join_cases import on_all_stores
+from join_cases import UNSEEN, on_all_stores
 from test_event_time import EPOCH, SCHEMA, arrivals, numbers_of, schema_of, watermark_before
 from test_event_time import batch_of as rows_of
 from test_final_join import LAST, by_duckdb, random_join
@@ -25,6 +25,7 @@ REFUSED = (
     "write time intervals into the condition",
     "equalities of keys and time intervals",
     "supported are equalities",
+    *UNSEEN,
 )
 OP = pa.field("op", pa.string())
 

@@ -5,7 +5,8 @@ rows up to the root, and from there on as ever. Where a row of the stream it is 
 its first partner, or loses the last one, the combinations it is in change sides: they are found in
 the same way, from that row, and have nulls or nothing in the partner's place. Where the stream is
 compared with several, so that the join graph may be a cycle, combinations of their rows get a first
-partner, or lose the last one. A tree with several roots does all this for each.
+partner, or lose the last one. A tree with several roots does all this for each, of which the rows
+themselves come and go where they are to be in no combination of others (``turned_roots``).
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,12 +23,13 @@ from joins.local.change_input import ChangeInput
 from joins.local.found import Found
 from joins.local.graph_join import GraphJoin
 from joins.local.results import Results, check_finished
-from joins.local.rooted_search import RootedSearch
+from joins.local.rooted_search import Probed, RootedSearch
 from joins.local.turned import Turned
+from joins.local.turned_roots import TurnedRoots
 from joins.rooted_change_spec import RootedChangeSpec, all_rows
 from joins.rooted_joins import RootedJoins, Step
 from lsmstate.null_safe_store import null_safe_keys, null_safe_schema
-from lsmstate.store import MultimapStore, Mutation, StoreReader
+from lsmstate.store import MultimapStore, Mutation
 
 #: Rows by whether they come.
 Signed = Mapping[bool, pa.RecordBatch]
@@ -137,6 +139,9 @@ class _Part:
             for step in joins.steps
             if not step.is_by_key
         }
+        self._turned_roots: TurnedRoots | None = None
+        if joins.unless is not None:
+            self._turned_roots = TurnedRoots(spec.graph, joins.unless, indexes, piece_bytes)
 
     def examples(self, stream: str, changes: Changes) -> Signed:
         """One row of each key of which the first comes (True), or the last goes (False), before
@@ -162,6 +167,9 @@ class _Part:
         """What comes (``sign``) or goes, as changes of ``rows`` make it."""
         step = self._joins.step_of(stream)
         if step is None and stream != self._joins.root:
+            if self._turned_roots is not None and stream in self._turned_roots.streams:
+                found = self._turned_roots.found(self._store, stream, rows, by_first=not sign)
+                yield from self._search.grown(self._store, found, without=stream)
             return
         if step is None or step.kind in ("inner", "left"):
             yield from self._search.grown(self._store, self._risen(stream, rows[sign]))
@@ -187,7 +195,7 @@ class _Part:
         for part in parts_of(rows, self._piece_bytes):
             yield from self._search.risen(self._store, self._search.begun(stream, part), stream)
 
-    def _combined(self, step: Step, store: StoreReader, found: Found) -> Iterator[Found]:
+    def _combined(self, step: Step, store: Probed, found: Found) -> Iterator[Found]:
         """Rows of ``step.earlier`` in combinations with all that the step names."""
         steps = self._joins.lineage(step.stream)[:-1]
         return self._search.risen(store, found, step.earlier, steps)

@@ -6,6 +6,8 @@ another condition, is checked on the rows, pair by pair.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +29,17 @@ from joins.local.found import Found, keeps
 from joins.local.picked import Numbers
 from joins.rooted_joins import RootedJoins, Step, StepKey
 from lsmstate.arrow_sizes import least_row_bytes, pieces_of, row_sizes
-from lsmstate.store import Probe, StoreReader
+from lsmstate.store import Probe
 
 Mask = npt.NDArray[np.bool_]
+
+
+class Probed(Protocol):
+    """What is read of a store."""
+
+    def probe(self, stream: str, keys: KeyBatch) -> Probe:
+        """See StateStore."""
+        ...
 
 
 class RootedSearch:
@@ -56,8 +66,15 @@ class RootedSearch:
         self._unmatched_only = unmatched_only
         self._indexes = {(index.stream, index.classes): index.name for index in indexes}
         self._last = joins.steps[-1] if joins.steps else None
+        self._unless: RootedSearch | None = None
+        self._unless_streams = joins.unless.streams if joins.unless else set()
+        if joins.unless is not None:
+            rows = graph.shown_rows[joins.root]
+            self._unless = RootedSearch(
+                graph, joins.unless, indexes, [joins.root], rows, piece_bytes
+            )
 
-    def results(self, store: StoreReader, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def results(self, store: Probed, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """What becomes of the root's ``rows``, in pieces of at most ``piece_bytes`` or one row.
         Memory: per stream a piece of fetched rows, whatever the data. The store must not be
         written to meanwhile."""
@@ -70,15 +87,16 @@ class RootedSearch:
         return Found({stream: BoundRows(rows, row_sizes(rows), places)})
 
     def grown(
-        self, store: StoreReader, begun: Iterator[Found], without: str | None = None
+        self, store: Probed, begun: Iterator[Found], without: str | None = None
     ) -> Iterator[pa.RecordBatch]:
         """What becomes of combinations that hold a row of the root at least; the step of the
-        stream ``without`` was made, and those of streams that they hold."""
+        stream ``without`` was made, and those of streams that they hold. With one of
+        ``joins.unless`` it is known that the root's rows are not left out."""
         found = (c for each in begun for c in self._after_all(store, each, without))
         return coalesced((p for each in found for p in self._gathered(each)), self._piece_bytes)
 
     def risen(
-        self, store: StoreReader, found: Found, stream: str, steps: Sequence[Step] | None = None
+        self, store: Probed, found: Found, stream: str, steps: Sequence[Step] | None = None
     ) -> Iterator[Found]:
         """The combinations, which hold rows of ``stream`` alone, with all rows that lead to it from
         the root, after ``steps``, of which that of ``stream`` is one: by default its lineage."""
@@ -89,7 +107,16 @@ class RootedSearch:
             else:
                 yield from self._after_steps(store, rising, steps, is_risen=True)
 
-    def _to_root(self, store: StoreReader, found: Found, stream: str) -> Iterator[Found]:
+    def counts(self, store: Probed, stream: str, rows: BoundRows) -> Numbers:
+        """Of inner joins, in how many results each row of ``stream`` is, by its place. Cost: that
+        of these results, of which no rows are made."""
+        found = np.zeros(rows.rows.num_rows, dtype=np.int64)
+        begun = Found({stream: replace(rows, at=np.unique(rows.at))})
+        for each in self.risen(store, begun, stream, self._joins.steps):
+            found += np.bincount(each.bound[stream].at, minlength=len(found))
+        return found
+
+    def _to_root(self, store: Probed, found: Found, stream: str) -> Iterator[Found]:
         """The same with the streams on one way to the root, by the keys of these alone."""
         path = self._joins.path(stream)
         stack = [iter([found])]
@@ -102,7 +129,7 @@ class RootedSearch:
             elif len(rising):
                 stack.append(self._earlier(store, rising, path[len(stack) - 1]))
 
-    def _earlier(self, store: StoreReader, found: Found, step: Step) -> Iterator[Found]:
+    def _earlier(self, store: Probed, found: Found, step: Step) -> Iterator[Found]:
         """The combinations, which hold rows of the step's stream, with what it is compared with,
         of several streams with one."""
         earlier, classes = step.earlier, step.earlier_classes
@@ -118,15 +145,19 @@ class RootedSearch:
     def _kept(self, step: Step, found: Found, keys: Sequence[StepKey]) -> Found:
         return found.take(np.flatnonzero(keeps(self._graph, step, found, keys)))
 
-    def _after_all(self, store: StoreReader, begun: Found, without: str | None) -> Iterator[Found]:
+    def _after_all(self, store: Probed, begun: Found, without: str | None) -> Iterator[Found]:
         """The combinations of which there is a result."""
+        if self._unless is not None and without not in self._unless_streams:
+            rows = begun.bound[self._joins.root]
+            counts = self._unless.counts(store, self._joins.root, rows)
+            begun = begun.take(np.flatnonzero(counts[rows.at] == 0))
         for found in self._after_steps(store, begun, self._joins.steps, without):
             if found.has_nulls or not self._unmatched_only:
                 yield found
 
     def _after_steps(
         self,
-        store: StoreReader,
+        store: Probed,
         begun: Found,
         steps: Sequence[Step],
         without: str | None = None,
@@ -151,7 +182,7 @@ class RootedSearch:
             else:
                 stack.append(iter([found]))
 
-    def _after(self, store: StoreReader, found: Found, step: Step) -> Iterator[Found]:
+    def _after(self, store: Probed, found: Found, step: Step) -> Iterator[Found]:
         """The combinations after one more step."""
         distinct, groups = self._grouped(found, step.holders)
         probe = store.probe(self._indexes[step.stream, step.classes], distinct)

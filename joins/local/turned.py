@@ -15,9 +15,9 @@ from joins.graph_spec import GraphSpec, Index
 from joins.local.bound_rows import BoundRows, equal_pairs, fetch_bytes, fetched_pairs, grouped
 from joins.local.found import Found, keeps, key_values, parts_by
 from joins.local.picked import Numbers
+from joins.local.rooted_search import Probed
 from joins.rooted_joins import Step
 from lsmstate.arrow_sizes import least_row_bytes, row_sizes
-from lsmstate.store import StoreReader
 
 
 class Turned:
@@ -29,7 +29,7 @@ class Turned:
         step: Step,
         indexes: Sequence[Index],
         piece_bytes: int,
-        combined: Callable[[StoreReader, Found], Iterator[Found]] | None = None,
+        combined: Callable[[Probed, Found], Iterator[Found]] | None = None,
     ) -> None:
         """``combined``: rows of ``step.earlier`` in all combinations with rows of the other
         streams that the step names, before it; None where there are no others."""
@@ -43,7 +43,7 @@ class Turned:
         self._other = names[step.earlier, step.earlier_classes]
 
     def found(
-        self, store: StoreReader, rows: Mapping[bool, pa.RecordBatch], *, by_first: bool
+        self, store: Probed, rows: Mapping[bool, pa.RecordBatch], *, by_first: bool
     ) -> Iterator[Found]:
         """Those that got their first partner, or with ``by_first=False`` lost their last one, when
         ``rows[True]`` came and ``rows[False]`` went, as the store has it now. Cost: all pairs of
@@ -80,7 +80,7 @@ class Turned:
             counts += self._counted(here, lefts, BoundRows(rows, sizes, rights))
         return counts
 
-    def _partners(self, store: StoreReader, here: Found, ours: pa.RecordBatch) -> Numbers:
+    def _partners(self, store: Probed, here: Found, ours: pa.RecordBatch) -> Numbers:
         """Of each row here how many partners it has in the store."""
         distinct, groups = grouped(self._codec.encode(ours))
         probe = store.probe(self._own, distinct)
