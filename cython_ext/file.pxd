@@ -25,6 +25,8 @@ cdef class ReadFile:
 
 cdef class AppendFile:
     cdef int descriptor
+    cdef bint to_be_synced
+    cdef int64_t written_back
     cdef readonly str path
     cdef readonly int64_t size
     cdef int append_c(self, const uint8_t* source, size_t size) except -1 nogil

@@ -48,9 +48,12 @@ class FileJob:
         """Whether there is nothing left to do: done, failed or abandoned."""
         return self._is_over or self._is_abandoned
 
-    def advance(self, max_bytes: int) -> bool:
-        """See background.Job."""
-        with self._lock:
+    def advance(self, max_bytes: int, patience: float | None = None) -> bool:
+        """See background.Job. ``patience``: seconds to wait for another thread that is at it,
+        and then to leave it to that one; None: until it is done with its slice."""
+        if not self._lock.acquire(timeout=-1 if patience is None else patience):
+            return self.is_over
+        try:
             limit = self.done_bytes + max_bytes
             self._thread = threading.get_ident()
             try:
@@ -65,10 +68,12 @@ class FileJob:
             if self._is_abandoned:
                 self._give_up()
             return self.is_over
+        finally:
+            self._lock.release()
 
-    def step(self, max_bytes: int) -> bool:
+    def step(self, max_bytes: int, patience: float | None = None) -> bool:
         """As advance, for the job's own store: raises the error, whichever thread met it."""
-        is_over = self.advance(max_bytes)
+        is_over = self.advance(max_bytes, patience)
         if self._error is not None:
             raise self._error
         return is_over

@@ -35,6 +35,9 @@ from lsmstate.version import FileMeta, PartialMerge, Run, Version
 MERGES_PER_WRITE = 8
 #: But so many at least: some 40 ms.
 LEAST_MERGE_BYTES = 4 * MIB
+#: An append waits for the worker, which may be forcing a file to the disk, for this times the part
+#: of the merge that should be done and is not: the later it is, the more appends are held up.
+PATIENCE_SECONDS = 0.1
 #: A commit goes on with a merge to the end of a file, so files of one that is left are no larger.
 MOST_PART_BYTES = 8 * MIB
 
@@ -204,7 +207,8 @@ class RunSet:
             self._due_bytes += int(merge.total_bytes * share)
             behind = self._due_bytes - merge.done_bytes
             if behind >= SLICE_BYTES or merge.is_over:
-                self._step(behind)
+                late = min(1.0, max(0, behind) / max(1, merge.total_bytes))
+                self._step(behind, patience=late * PATIENCE_SECONDS)
 
     def keep_up(self) -> None:
         """After a new run: end what was not paid for in time, if runs would become too many."""
@@ -262,14 +266,22 @@ class RunSet:
         return RetractingSource(source, MergingSource(ahead), len(self._streams))
 
     def _step(
-        self, max_bytes: int, merge: Merge | None = None, *, to_file_end: bool = True
+        self,
+        max_bytes: int,
+        merge: Merge | None = None,
+        *,
+        to_file_end: bool = True,
+        patience: float | None = None,
     ) -> None:
         """Go on with the merge under way, or with another one of newer runs; an attempt before its
-        commit to the end of a file."""
+        commit to the end of a file. ``patience``: see FileJob.advance."""
         merge = merge or self._merge
         assert merge is not None
-        to_file_end = to_file_end and self._owner.single_commit
-        if not (merge.step_to_file_end if to_file_end else merge.step)(max_bytes):
+        if to_file_end and self._owner.single_commit:
+            is_over = merge.step_to_file_end(max_bytes)
+        else:
+            is_over = merge.step(max_bytes, patience)
+        if not is_over:
             return
         # An error leaves it for ``close`` to abandon: the worker may still be at it.
         if merge is self._merge:

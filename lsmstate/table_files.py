@@ -119,7 +119,8 @@ class TableWriter:
         name = self.names.new_name(kind)
         if names is not None:
             names.append(name)
-        file = AppendFile(os.path.join(self.directory, name))
+        path = os.path.join(self.directory, name)
+        file = AppendFile(path, to_be_synced=self.options.syncs_commits)
         codec = self.options.bottom_compression if bottom else self.options.compression
         writer = SstWriter(
             file,

@@ -132,10 +132,10 @@ def test_no_append_pays_for_much_of_a_large_merge(tmp_path, monkeypatch):
     paid = []
     step = Merge.step
 
-    def stepped(merge, max_bytes):
+    def stepped(merge, max_bytes, patience):
         before = merge.done_bytes
         try:
-            return step(merge, max_bytes)
+            return step(merge, max_bytes, patience)
         finally:
             paid.append((merge, (merge.done_bytes - before) / merge.total_bytes))
 
@@ -148,6 +148,38 @@ def test_no_append_pays_for_much_of_a_large_merge(tmp_path, monkeypatch):
     largest = max((merge for merge, _ in paid), key=lambda merge: merge.total_bytes)
     shares = [share for merge, share in paid if merge is largest]
     assert max(shares) < 0.08
+
+
+def test_an_append_leaves_a_file_that_is_being_forced_to_the_worker(tmp_path, monkeypatch):
+    """Even where the merge is behind: a disk may take seconds for it."""
+    forcing, may_go_on = threading.Event(), threading.Event()
+
+    def hook(operation, path, _offset, _size):
+        if operation == "sync" and threading.current_thread().name == "lsmstate":
+            merge = store._runs._merge
+            if merge is not None and os.path.basename(path) in merge.names:
+                forcing.set()
+                assert may_go_on.wait(60)
+
+    monkeypatch.setattr(run_set, "SLICE_BYTES", 1)
+    with opened(tmp_path, sync="commit", file_bytes=64 << 10) as store:
+        set_fault_hook(hook)
+        try:
+            count = append_until(store, forcing.is_set)
+            merge = store._runs._merge
+            for _ in range(8):
+                count = append(store, count, 1)
+                assert values(store) == all_of(count)
+            assert store._runs._merge is merge
+            assert not merge.is_over
+            assert store._runs._due_bytes > merge.done_bytes, "they had something to pay for"
+        finally:
+            may_go_on.set()
+            set_fault_hook(None)
+        count = append(store, count, 100)
+        assert merge.is_over
+        assert values(store) == all_of(count)
+        store.check()
 
 
 def test_a_process_without_a_thread_to_spare(tmp_path, monkeypatch, caplog):
@@ -276,14 +308,20 @@ class InterruptedOnce:
         self.lock = lock
         self.is_interrupted = False
 
-    def __enter__(self):
+    def acquire(self, **waiting):
         if not self.is_interrupted:
             self.is_interrupted = True
             raise KeyboardInterrupt
-        return self.lock.__enter__()
+        return self.lock.acquire(**waiting)
+
+    def release(self):
+        self.lock.release()
+
+    def __enter__(self):
+        return self.acquire()
 
     def __exit__(self, *error):
-        return self.lock.__exit__(*error)
+        self.release()
 
 
 @pytest.mark.parametrize("what", ["flush", "merge"])

@@ -36,6 +36,16 @@ def test_what_is_appended_is_read(tmp_path):
         file.read(0, 1)
 
 
+def test_a_file_that_is_written_to_the_disk_early_is_the_same(tmp_path):
+    pieces = [bytes([number]) * (300 << 10) for number in range(12)]
+    file = AppendFile(str(tmp_path / "f"), to_be_synced=True)
+    for piece in pieces:
+        file.append(piece)
+    file.sync()
+    file.close()
+    assert (tmp_path / "f").read_bytes() == b"".join(pieces)
+
+
 def test_a_file_that_shrinks_while_it_is_open_is_damaged(tmp_path):
     path = written(tmp_path / "f", b"0123456789")
     file = ReadFile(path)

@@ -143,9 +143,9 @@ def test_no_append_of_a_large_attempt_waits_for_a_whole_merge(tmp_path, monkeypa
     steps = []
     step = Merge.step
 
-    def spied(merge, max_bytes):
+    def spied(merge, max_bytes, patience=None):
         before = merge.done_bytes
-        is_over = step(merge, max_bytes)
+        is_over = step(merge, max_bytes, patience)
         steps.append(merge.done_bytes - before)
         return is_over
 
