@@ -81,6 +81,11 @@ cdef inline int put_u64(Buffer* buffer, uint64_t value) except -1 nogil:
     return put_bytes(buffer, &value, 8)
 
 
+cdef inline bint lies_within(uint64_t offset, uint64_t size, uint64_t whole) noexcept nogil:
+    """Of numbers read from a file: their sum may be more than 64 bits hold."""
+    return size <= whole and offset <= whole - size
+
+
 cdef inline uint32_t load_u32(const uint8_t* data) noexcept nogil:
     cdef uint32_t value
     memcpy(&value, data, 4)

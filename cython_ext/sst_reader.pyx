@@ -19,7 +19,7 @@ from cython_ext.block cimport (
 from cython_ext.block_cache cimport BlockCache, CachedBlock, PassedBlock, make_room
 from cython_ext.budget cimport TABLES, Budget
 from cython_ext.codec cimport xxh3
-from cython_ext.coding cimport load_u32, load_u64, put_bytes, release
+from cython_ext.coding cimport lies_within, load_u32, load_u64, put_bytes, release
 from cython_ext.file cimport ReadFile
 from cython_ext.sst_writer cimport FOOTER_BYTES, FORMAT_VERSION, HEADER_BYTES
 
@@ -148,7 +148,7 @@ cdef class Sst:
         cdef uint8_t room[STACK_BYTES]
         cdef uint8_t* own = room
         cdef const uint8_t* stored = NULL
-        if size < TRAILER_BYTES or offset + size > <uint64_t> self.file.size:
+        if size < TRAILER_BYTES or not lies_within(offset, size, self.file.size):
             self.damaged(offset, kind)
         # Large ones are read one by one: several of them at a time would be memory nobody counted.
         if passed != NULL and size <= STACK_BYTES and self._renew is None:

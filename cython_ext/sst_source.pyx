@@ -15,7 +15,9 @@ from cython_ext.block cimport (
 )
 from cython_ext.block_cache cimport CachedBlock
 from cython_ext.budget cimport MERGE
-from cython_ext.coding cimport compare, load_u32, load_u64, put_bytes, release, reserve
+from cython_ext.coding cimport (
+    compare, lies_within, load_u32, load_u64, put_bytes, release, reserve,
+)
 from cython_ext.entries cimport FLAG_CONTINUES, RowRef
 from cython_ext.sst_reader cimport INDEX_PAYLOAD, USE_ONCE, USE_SCAN, Sst
 
@@ -52,7 +54,7 @@ cdef class SstSource(EntrySource):
         block = self.sst._cached(offset, self.use)
         if block != NULL:
             return block
-        if size < TRAILER_BYTES or offset + size > <uint64_t> self.sst.file.size:
+        if size < TRAILER_BYTES or not lies_within(offset, size, self.sst.file.size):
             self.sst.damaged(offset, kind)
         if offset < self.ahead_offset or offset + size > self.ahead_offset + self.ahead.size:
             if self.ahead.capacity == 0:
