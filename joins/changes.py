@@ -4,7 +4,7 @@ An update is a -U of the old row and a +U of the new one. What counts is the mul
 remain; ``row_equality.py`` says which rows are equal.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from joins.key_classes import resolved
-from joins.row_equality import RowEquality
 from lsmstate.errors import InvalidArgumentError
 
 #: What an operation column may hold, and whether the row comes.
@@ -51,12 +50,12 @@ class Changes:
             np.concatenate([self.is_added, later.is_added]),
         )
 
-    def netted(self, equality: RowEquality) -> "Changes":
-        """Without the pairs of equal rows of which one comes and the other is taken back, in
-        whatever order they stand."""
+    def netted(self, encode: Callable[[pa.RecordBatch], pa.Array]) -> "Changes":
+        """Without the pairs of rows of which one comes and the other is taken back, in whatever
+        order they stand; a pair has the same bytes by ``encode``."""
         if self.is_added.all() or not self.is_added.any():
             return self
-        codes, _ = row_codes(self.rows, equality)
+        codes, _ = row_codes(encode(self.rows))
         added = np.bincount(codes[self.is_added], minlength=len(codes))
         removed = np.bincount(codes[~self.is_added], minlength=len(codes))
         keep = np.empty(len(codes), dtype=np.bool_)
@@ -100,9 +99,9 @@ def without_operation(batch: pa.RecordBatch, column: str) -> tuple[pa.RecordBatc
     return batch.select(kept), signs[at.to_numpy(zero_copy_only=False)]
 
 
-def row_codes(rows: pa.RecordBatch, equality: RowEquality) -> tuple[Numbers, pa.Array]:
-    """A number per row, the same for equal rows, and by number what such rows have in common."""
-    encoded = equality.codes(rows).dictionary_encode()
+def row_codes(rows: pa.Array) -> tuple[Numbers, pa.Array]:
+    """A number for the bytes of each row, and by number the bytes."""
+    encoded = rows.dictionary_encode()
     codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     return codes, encoded.dictionary
 

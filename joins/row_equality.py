@@ -2,7 +2,7 @@
 
 Floats are why bytes do not say it: -0.0 is 0.0, and NaNs of any bits are one value, also in structs
 and arrays. In a column that holds a map, of which Spark knows no equality, and in dictionaries of
-Arrow's bytes count.
+Arrow's bytes count. Rows of the same bytes are *identical*.
 """
 
 from collections.abc import Callable
@@ -23,6 +23,11 @@ class RowEquality:
         self._exact = [n for n in range(len(rows)) if n not in self.inexact]
         self._keys = KeyCodec(null_safe_schema(_some(rows, self.inexact))) if self.inexact else None
         self._rows = RowCodec(_some(rows, self._exact))
+        self._all = RowCodec(rows) if self.inexact else self._rows
+
+    def bytes_of(self, rows: pa.RecordBatch) -> pa.Array:
+        """Bytes of each row, the same for identical rows."""
+        return pa.array(self._all.encode(rows).to_pylist(), pa.large_binary())
 
     def codes(self, rows: pa.RecordBatch) -> pa.Array:
         """Bytes of each row, the same for equal rows."""

@@ -1,14 +1,14 @@
 """Changes as they arrive: netted, and without retractions of rows that are not there."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cython_ext.key_codec import KeyBatch
-from joins.changes import Changes, Mask, Numbers, ranks, row_codes, without_operation
+from joins.changes import Changes, Mask, without_operation
+from joins.local.taken_rows import TakenRows
 from joins.row_equality import RowEquality
 from joins.row_text import shown_row
 from lsmstate.arrow_sizes import row_sizes
@@ -47,7 +47,8 @@ class ChangeInput:
     def arrived(
         self, stream: str, batch: pa.RecordBatch, keys: pa.RecordBatch | None = None
     ) -> Changes:
-        """The batch, with retractions that waited for it, and without what cancels out."""
+        """The batch, with retractions that waited for it, and without identical rows that cancel
+        out."""
         operation = self._operations.get(stream)
         is_added: Mask = np.ones(batch.num_rows, dtype=np.bool_)
         if operation is not None:
@@ -62,41 +63,32 @@ class ChangeInput:
         changes = Changes(batch, keys, is_added)
         if stream in self._waiting:
             changes = self._waiting.pop(stream).then(changes)
-        return changes.netted(self._equality[stream]) if operation is not None else changes
+        return changes.netted(self._equality[stream].bytes_of) if operation is not None else changes
 
     def present(
         self, stream: str, changes: Changes, name: str, keys: KeyBatch
     ) -> tuple[Changes, Changes]:
-        """The changes that can be made, and retractions of rows that the store's stream ``name``,
-        whose ``keys`` are given, does not hold. A row that is taken back has the bits of the
-        stored one: the oldest that equals it. Cost: the rows of the keys that lose some."""
+        """The changes that can be made, and retractions of rows that neither the store's stream
+        ``name``, whose ``keys`` are given, holds nor the changes bring. A row that is taken back
+        has the bits of the stored one (TakenRows). Cost: the rows of the keys that lose some."""
         removed = np.flatnonzero(~changes.is_added)
         if len(removed) == 0:
             return changes, changes.take(removed)
         equality = self._equality[stream]
-        codes, encoded = row_codes(changes.rows.take(pa.array(removed)), equality)
-        wanted = np.bincount(codes, minlength=len(encoded))
-        found = np.zeros(len(encoded), dtype=np.int64)
-        taken = []
+        taken = TakenRows(changes.rows.take(pa.array(removed)), equality)
         distinct, _ = keys.take(removed).distinct()
         probe = self._store.probe(name, distinct)
         for piece in probe.fetch(np.flatnonzero(probe.counts), self._piece_bytes):
-            stored = pc.index_in(equality.codes(piece.rows), value_set=encoded)
-            places = np.flatnonzero(stored.is_valid())
-            stored = stored.drop_null().to_numpy().astype(np.int64)
-            if equality.inexact:
-                is_taken = found[stored] + ranks(stored) < wanted[stored]
-                rows = piece.rows.select(equality.inexact).take(pa.array(places[is_taken]))
-                taken.append(TakenRows(rows, stored[is_taken]))
-            found += np.bincount(stored, minlength=len(encoded))
-        is_lost = ranks(codes) >= found[codes]
-        lost = changes.take(removed[is_lost])
-        if equality.inexact and taken:
-            rows = _with_taken(changes.rows, removed[~is_lost], codes[~is_lost], taken)
-            changes = replace(changes, rows=rows)
-        if len(lost) == 0:
-            return changes, lost
-        return changes.take(np.setdiff1d(np.arange(len(changes)), removed[is_lost])), lost
+            taken.see(piece.rows)
+        rows, none = taken.taken()
+        goes = replace(changes.take(removed), rows=rows)
+        lost = goes.take(none)
+        goes = goes.take(np.setdiff1d(np.arange(len(goes)), none))
+        come = changes.take(np.flatnonzero(changes.is_added))
+        if len(lost) and equality.inexact:
+            rest = lost.then(come).netted(equality.codes)
+            lost, come = (rest.take(np.flatnonzero(rest.is_added == sign)) for sign in (0, 1))
+        return goes.then(come), lost
 
     def settle(self, stream: str, lost: Changes, *, more: bool) -> None:
         """What becomes of retractions whose rows are not there; with ``more`` they wait."""
@@ -118,31 +110,6 @@ class ChangeInput:
             )
         else:
             self.unmatched_retractions += len(lost)
-
-
-@dataclass(frozen=True, slots=True)
-class TakenRows:
-    """Stored rows that are taken back, oldest first: the columns whose bits the retractions may
-    have otherwise, and the codes of the rows."""
-
-    columns: pa.RecordBatch
-    codes: Numbers
-
-
-def _with_taken(
-    rows: pa.RecordBatch, removed: Numbers, codes: Numbers, taken: Sequence[TakenRows]
-) -> pa.RecordBatch:
-    """The rows, of which those at ``removed``, with these codes, get the bits of stored ones."""
-    stored = np.concatenate([each.codes for each in taken])
-    # The n-th of the removed rows with a code is the n-th stored one of that code.
-    places = np.arange(rows.num_rows)
-    by_code, stored_by_code = (np.argsort(each, kind="stable") for each in (codes, stored))
-    places[removed[by_code]] = rows.num_rows + stored_by_code
-    for name in taken[0].columns.schema.names:
-        at = rows.schema.get_field_index(name)
-        column = pa.concat_arrays([rows.column(at), *(each.columns.column(name) for each in taken)])
-        rows = rows.set_column(at, rows.schema.field(at), column.take(pa.array(places)))
-    return rows
 
 
 def check_unmatched(value: str) -> None:
