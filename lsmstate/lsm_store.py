@@ -7,6 +7,7 @@ How commits are found again, and whether writes are logged, is the owner's (owne
 """
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Self
@@ -107,6 +108,8 @@ class LsmStore(StoreWrites):
             owner = DurableOwner(directory, batch_id, attempt_id)
             directory = directory.directory
         else:
+            if pointer is None:
+                os.makedirs(directory, exist_ok=True)  # the first of its bucket
             owner = AttemptOwner(LocalFiles(directory), batch_id, attempt_id)
         store = cls(directory, streams, options, owner)
         store._start_at(pointer)

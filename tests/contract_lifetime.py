@@ -30,6 +30,7 @@ from lsmstate.errors import (
     StoreClosedError,
     StoreLockedError,
 )
+from lsmstate.lsm_store import LsmStore
 from lsmstate.options import MIB, Options
 from lsmstate.store import StreamSchema
 
@@ -162,6 +163,16 @@ class LifetimeTests(BackendTests):
         assert ids(fetched(store.probe("customers", keys_of(1)), [0])[0]) == [1, 3]
         assert ids(scanned(store, "returns")) == [7]
         store.close()
+
+    def test_the_first_attempt_of_a_bucket_makes_its_directory(self, tmp_path):
+        """For whatever it writes first: a run, when memory is short, or its commit."""
+        with self.attempt(tmp_path / "state" / "7") as store:
+            store.append("customers", customers(1, 2), keys_of(1, 2))
+            if isinstance(store, LsmStore):
+                store.flush()
+            pointer = store.commit()
+        with self.attempt(tmp_path / "state" / "7", pointer, 2) as store:
+            assert sorted(ids(scanned(store, "customers"))) == [1, 2]
 
     def test_an_old_pointer_still_opens_after_newer_commits(self, tmp_path):
         pointers = [None]
