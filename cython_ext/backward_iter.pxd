@@ -19,8 +19,10 @@ cdef class BackwardSstSource(SstSource):
     cdef KeyEntry group[RESTART_ENTRIES]
     cdef size_t group_ends[RESTART_ENTRIES]  # of their keys in group_keys
     cdef Buffer group_keys
+    cdef Buffer reached                      # the first key of the group decoded last
     cdef int _come_home(self) except -1 nogil
     cdef int _previous_key_block(self) except -1 nogil
     cdef int _decode_group(self, uint32_t restart) except -1 nogil
     cdef const uint8_t* _group_key(self, uint32_t i, size_t* size) noexcept nogil
+    cdef int _descend(self) except -1 nogil
     cdef bint _began_earlier(self) except -1 nogil

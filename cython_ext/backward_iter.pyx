@@ -10,10 +10,11 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memset
 
 from cython_ext.block cimport (
-    BLOCK_INDEX, BLOCK_KEYS, BLOCK_TOP, RESTART_ENTRIES, KeyEntry, index_entry, index_search,
-    next_entry, restart_before, restart_place,
+    BLOCK_INDEX, BLOCK_KEYS, BLOCK_TOP, RESTART_ENTRIES, KeyEntry, may_hold, next_entry,
+    restart_before, restart_place,
 )
 from cython_ext.coding cimport compare, put_bytes, release
+from cython_ext.index_block cimport index_entry, index_search
 from cython_ext.memtable cimport Memtable, MemtableSource, list_of
 from cython_ext.skiplist cimport Node, StreamList, key_of
 from cython_ext.sst_reader cimport USE_SCAN, Sst
@@ -107,6 +108,7 @@ cdef class BackwardSstSource(SstSource):
 
     def __dealloc__(self):
         release(&self.group_keys)
+        release(&self.reached)
 
     cdef int next_key(self) except -1 nogil:
         cdef const uint8_t* key
@@ -171,12 +173,30 @@ cdef class BackwardSstSource(SstSource):
         self.group_left = 0
         while place != NULL and place < end and self.group_left < RESTART_ENTRIES:
             place = next_entry(&self.keys, place, &self.key_buffer, &entry)
+            if place == NULL or not may_hold(&self.keys, &entry):
+                self.sst.damaged(self.key_block.offset, BLOCK_KEYS)
             put_bytes(&self.group_keys, self.key_buffer.data, self.key_buffer.size)
             self.group[self.group_left] = entry
             self.group_ends[self.group_left] = self.group_keys.size
             self.group_left += 1
         if place == NULL or place != end:
             self.sst.damaged(self.key_block.offset, BLOCK_KEYS)
+        return self._descend()
+
+    cdef int _descend(self) except -1 nogil:
+        """The group lies before the one decoded last; it may end with a key that goes on there."""
+        cdef const uint8_t* key
+        cdef size_t size
+        if self.group_left == 0:
+            return 0
+        key = self._group_key(self.group_left - 1, &size)
+        if self.reached.size and compare(
+            key, size, self.reached.data, self.reached.size
+        ) > 0:
+            self.sst.damaged(self.key_block.offset, BLOCK_KEYS)
+        key = self._group_key(0, &size)
+        self.reached.size = 0
+        put_bytes(&self.reached, key, size)
         return 0
 
     cdef const uint8_t* _group_key(self, uint32_t i, size_t* size) noexcept nogil:
@@ -202,6 +222,7 @@ cdef class BackwardSstSource(SstSource):
         cdef size_t other_size
         cdef long found
         self._forget()
+        self.reached.size = 0
         self.restarts_left = 0
         self.group_left = 0
         self.home_place = 0

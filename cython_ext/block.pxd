@@ -16,12 +16,13 @@ cdef enum:
     RESTART_ENTRIES = 8   # of a key block from one restart to the next, at most
     STACK_BYTES = 16384   # of scratch for a block that is read; larger ones take theirs from malloc
     SPARE_BYTES = STACK_BYTES   # of a block that is read past the cache
+    STREAM_BYTES = 2            # of a stored key, in front; no key has less
 
 # Append `raw` to `target` as a stored block: payload and trailer.
 cdef int seal_block(
     Buffer* target, int kind, int codec, Buffer* raw, Buffer* scratch, uint64_t offset
 ) except -1 nogil
-# The raw size if the stored block is whole and of this kind, else -1.
+# The raw size if the stored block is whole, of this kind and can decode to so many bytes, else -1.
 cdef long check_block(
     const uint8_t* stored, size_t size, uint64_t offset, int kind
 ) noexcept nogil
@@ -80,10 +81,12 @@ cdef struct KeyEntry:
 
 cdef int parse_key_block(const uint8_t* raw, size_t size, KeyBlock* block) noexcept nogil
 # Decode the entry at `place` into key and entry; the place after it, NULL if it is damaged.
-# At a restart *key is empty and entry zeroed by the caller.
+# At a restart entry is zeroed by the caller; *key is empty or the key before, which must be less.
 cdef const uint8_t* next_entry(
     const KeyBlock* block, const uint8_t* place, Buffer* key, KeyEntry* entry
 ) noexcept nogil
+# Whether an entry's counts are such as this key block can have.
+cdef bint may_hold(const KeyBlock* block, const KeyEntry* entry) noexcept nogil
 # Where row block `index` of this key block lies in the file.
 cdef int row_block_place(
     const KeyBlock* block, uint32_t index, uint64_t* offset, uint32_t* size
@@ -97,24 +100,3 @@ cdef int restart_before(
     const KeyBlock* block, const uint8_t* key, size_t key_size, uint32_t* found
 ) noexcept nogil
 cdef const uint8_t* restart_place(const KeyBlock* block, uint32_t index) noexcept nogil
-
-
-cdef struct IndexBlock:    # sorted (last key, payload of fixed size): index partitions and the top
-    const uint8_t* data
-    const uint8_t* offsets
-    uint32_t count
-    uint32_t payload_bytes
-    size_t size
-
-cdef int parse_index_block(
-    const uint8_t* raw, size_t size, uint32_t payload_bytes, IndexBlock* block
-) noexcept nogil
-# Key and payload of entry i; -1 if it is damaged.
-cdef int index_entry(
-    const IndexBlock* block, uint32_t i, const uint8_t** key, size_t* key_size,
-    const uint8_t** payload
-) noexcept nogil
-# The first entry from `start` on whose key is not less (count if none); -1 damaged.
-cdef long index_search(
-    const IndexBlock* block, uint32_t start, const uint8_t* key, size_t key_size
-) noexcept nogil

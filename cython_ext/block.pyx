@@ -1,4 +1,4 @@
-"""One block: sealing, checking, and reading each kind in place. FORMAT.md gives every byte.
+"""One block: sealing, checking, and reading rows and keys in place. FORMAT.md gives every byte.
 
 Nothing here trusts a length: a checksum says the bytes are those that were written, the parsers
 still refuse what would lead outside the block.
@@ -9,13 +9,16 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from cython_ext.codec cimport (
-    CODEC_LZ4, CODEC_NONE, CODEC_PLANES, compress, compress_bound, decompress, shuffle, unshuffle,
-    xxh3,
+    CODEC_LZ4, CODEC_NONE, CODEC_PLANES, CODEC_ZSTD, compress, compress_bound, decompress, shuffle,
+    unshuffle, xxh3,
 )
 from cython_ext.coding cimport (
     Buffer, compare, get_varint, load_u32, load_u64, reserve, try_reserve,
 )
+from cython_ext.entries cimport FLAG_CONTINUES, FLAG_RESET
 from cython_ext.planes cimport pack_planes, unpack_planes
+
+cdef size_t LARGEST_RAW = 0x7E000000  # LZ4 counts in int
 
 cdef enum:
     LARGEST_SHUFFLED_WIDTH = 255
@@ -26,6 +29,11 @@ cdef enum:
     # Planes this much smaller than their rows are taken; else LZ4 may do better.
     PLANES_EIGHTHS = 5
     ARRAY_PLANES = 8  # behind the rows: four of sequence numbers, four of ordinals
+    # The most that a byte of LZ4 and a block of Zstandard, of four bytes at least, expand to.
+    LZ4_EXPANSION = 255
+    ZSTD_BLOCK_BYTES = 128 << 10
+    LEAST_ZSTD_BLOCK_BYTES = 4
+    ROWS_OF_A_BLOCK = 1 << 28  # fewer: each takes eight bytes beside its own
 
 
 cdef uint64_t _checksum(const uint8_t* stored, size_t payload, uint64_t offset) noexcept nogil:
@@ -48,7 +56,7 @@ cdef int seal_block(
     cdef uint8_t shuffled = 0
     cdef uint32_t raw_size = <uint32_t> raw.size
     cdef uint64_t checksum
-    if raw.size > <size_t> 0x7E000000:
+    if raw.size > LARGEST_RAW:
         with gil:
             raise ValueError(f"a block of {raw.size} bytes")
     reserve(target, capacity + TRAILER_BYTES)
@@ -158,7 +166,7 @@ cdef inline bint _has_shuffled_rows(const RowBlock* rows) noexcept nogil:
 cdef long check_block(
     const uint8_t* stored, size_t size, uint64_t offset, int kind
 ) noexcept nogil:
-    cdef size_t payload
+    cdef size_t payload, raw_size
     if size < TRAILER_BYTES:
         return -1
     payload = size - TRAILER_BYTES
@@ -166,7 +174,21 @@ cdef long check_block(
         stored, payload, offset
     ):
         return -1
-    return load_u32(stored + payload + 4)
+    raw_size = load_u32(stored + payload + 4)
+    return raw_size if _may_decode(stored + payload, payload, raw_size) else -1
+
+
+cdef bint _may_decode(const uint8_t* trailer, size_t payload, size_t raw_size) noexcept nogil:
+    """Whether a payload of this size can stand for so many bytes: what memory is taken for."""
+    if raw_size > LARGEST_RAW or (trailer[2] and raw_size > LARGEST_SHUFFLED_BLOCK):
+        return False
+    if trailer[1] == CODEC_NONE:
+        return raw_size == payload
+    if trailer[1] == CODEC_LZ4:
+        return raw_size <= payload * LZ4_EXPANSION
+    if trailer[1] == CODEC_ZSTD:
+        return raw_size <= (payload // LEAST_ZSTD_BLOCK_BYTES + 1) * ZSTD_BLOCK_BYTES
+    return trailer[1] == CODEC_PLANES and trailer[2] != 0
 
 
 cdef int unseal_block(
@@ -311,6 +333,10 @@ cdef const uint8_t* next_entry(
     place = get_varint(place, end, &unshared)
     if place == NULL or shared > key.size or unshared > <uint64_t> (end - place):
         return NULL
+    # Keys ascend: behind what an entry shares with the key before it is greater. So a damaged
+    # block does not make rows come out of order, into a merge's file or past a bound.
+    if shared + unshared < STREAM_BYTES or not _ascends(key, shared, place, unshared):
+        return NULL
     if unshared > key.capacity - shared and try_reserve(key, shared + unshared - key.size):
         return NULL
     memcpy(key.data + shared, place, unshared)
@@ -330,6 +356,22 @@ cdef const uint8_t* next_entry(
     entry.block_index += <uint32_t> step
     entry.row_index = <uint32_t> row_index
     return place
+
+
+cdef inline bint _ascends(
+    const Buffer* key, size_t shared, const uint8_t* suffix, size_t size
+) noexcept nogil:
+    if shared == 0:
+        return key.size == 0 or compare(key.data, key.size, suffix, size) < 0
+    return size != 0 and (key.size == shared or key.data[shared] < suffix[0])
+
+
+cdef bint may_hold(const KeyBlock* block, const KeyEntry* entry) noexcept nogil:
+    return (
+        entry.flags <= (FLAG_RESET | FLAG_CONTINUES)
+        and entry.rows <= <uint64_t> block.row_blocks * ROWS_OF_A_BLOCK
+        and entry.row_bytes <= <uint64_t> block.row_blocks * LARGEST_RAW
+    )
 
 
 cdef int row_block_place(
@@ -413,69 +455,4 @@ cdef int search_key_block(
             return 1
         if order > 0:
             return 0
-    return 0 if place != NULL else -1
-
-
-cdef int parse_index_block(
-    const uint8_t* raw, size_t size, uint32_t payload_bytes, IndexBlock* block
-) noexcept nogil:
-    if size < 4:
-        return -1
-    block.count = load_u32(raw + size - 4)
-    if <size_t> block.count * 4 + 4 > size:
-        return -1
-    block.data = raw
-    block.offsets = raw + size - 4 - <size_t> block.count * 4
-    block.payload_bytes = payload_bytes
-    block.size = block.offsets - raw
-    return 0
-
-
-cdef int index_entry(
-    const IndexBlock* block, uint32_t i, const uint8_t** key, size_t* key_size,
-    const uint8_t** payload
-) noexcept nogil:
-    cdef size_t offset
-    cdef size_t size
-    if i >= block.count:
-        return -1
-    offset = load_u32(block.offsets + 4 * <size_t> i)
-    if offset + 4 > block.size:
-        return -1
-    size = load_u32(block.data + offset)
-    if offset + 4 + size + block.payload_bytes > block.size:
-        return -1
-    key[0] = block.data + offset + 4
-    key_size[0] = size
-    payload[0] = key[0] + size
-    return 0
-
-
-cdef long index_search(
-    const IndexBlock* block, uint32_t start, const uint8_t* key, size_t key_size
-) noexcept nogil:
-    cdef uint32_t low = start, high, middle, step = 1
-    cdef const uint8_t* other
-    cdef const uint8_t* payload
-    cdef size_t other_size
-    # Gallop: neighbours in a sorted batch are mostly near.
-    high = low
-    while high < block.count:
-        if index_entry(block, high, &other, &other_size, &payload):
-            return -1
-        if compare(other, other_size, key, key_size) >= 0:
-            break
-        low = high + 1
-        high = low + step
-        step *= 2
-    if high > block.count:
-        high = block.count
-    while low < high:
-        middle = low + (high - low) // 2
-        if index_entry(block, middle, &other, &other_size, &payload):
-            return -1
-        if compare(other, other_size, key, key_size) < 0:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return 0 if place == end else -1

@@ -352,9 +352,9 @@ cdef class BlockCache:
 
 cdef int make_room(PassedBlock* passed, size_t size) noexcept nogil:
     cdef CachedBlock* block = &passed.block
-    if block.capacity < 2 * size:
+    if block.data == NULL or block.capacity < 2 * size:
         free(block.data)
-        block.data = <uint8_t*> malloc(2 * size)
+        block.data = <uint8_t*> malloc(2 * size + 1)  # a block that says it is empty is damaged
         block.capacity = 2 * size if block.data != NULL else 0
     block.size = size
     return 0 if block.data != NULL else -1

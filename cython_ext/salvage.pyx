@@ -12,7 +12,7 @@ from libc.string cimport memset
 
 from cython_ext.block cimport (
     BLOCK_EDIT, BLOCK_KEYS, BLOCK_ROWS, TRAILER_BYTES, KeyBlock, KeyEntry, RowBlock, check_block,
-    next_entry, parse_key_block, parse_row_block, restart_place, row_block_place, row_of,
+    may_hold, next_entry, parse_key_block, parse_row_block, restart_place, row_block_place, row_of,
     unseal_block,
 )
 from cython_ext.codec cimport CODEC_PLANES
@@ -120,14 +120,14 @@ def key_entries(bytes block not None) -> tuple:
     entries = []
     places = []
     try:
-        if parse_key_block(block, len(block), &keys):
+        if parse_key_block(block, len(block), &keys) or keys.entries == keys.entries_end:
             raise CorruptionError("a key block does not make sense")
         place = keys.entries
         while place < keys.entries_end:
             if place[0] == 0:  # a restart, where row blocks are counted anew
                 entry.block_index = 0
             place = next_entry(&keys, place, &key, &entry)
-            if place == NULL:
+            if place == NULL or not may_hold(&keys, &entry):
                 raise CorruptionError("an entry of a key block does not make sense")
             entries.append((
                 <bytes> key.data[:key.size], entry.flags, entry.rows, entry.block_index,
@@ -179,10 +179,13 @@ cdef class ListedEntries(EntrySource):
             return self._next_key()
 
     cdef int _next_key(self) except -1:
+        cdef bytes before = self.current_key
         try:
             self.current_key, self.flags, self.current_rows = next(self.entries)
         except StopIteration:
             return 0
+        if before is not None and self.current_key <= before:
+            raise CorruptionError(f"the key {self.current_key.hex()} comes behind {before.hex()}")
         self.key = self.current_key
         self.key_size = len(self.current_key)
         self.rows = len(self.current_rows)

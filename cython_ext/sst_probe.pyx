@@ -10,14 +10,14 @@ from libc.string cimport memset
 
 from cython_ext.atomic cimport atomic_count
 from cython_ext.block cimport (
-    BLOCK_FILTER, BLOCK_INDEX, BLOCK_KEYS, BLOCK_TOP, IndexBlock, KeyBlock, KeyEntry, index_entry,
-    index_search, next_entry, parse_index_block, parse_key_block, row_block_place,
-    search_key_block,
+    BLOCK_FILTER, BLOCK_INDEX, BLOCK_KEYS, BLOCK_TOP, KeyBlock, KeyEntry, may_hold, next_entry,
+    parse_key_block, row_block_place, search_key_block,
 )
 from cython_ext.block_cache cimport CachedBlock
 from cython_ext.bloom cimport may_contain, prefetch_filter
 from cython_ext.coding cimport Buffer, compare, load_u32, load_u64, mix_stream, release
 from cython_ext.entries cimport FLAG_CONTINUES
+from cython_ext.index_block cimport IndexBlock, index_entry, index_search, parse_index_block
 from cython_ext.key_codec cimport KeyBatch
 from cython_ext.sst_reader cimport INDEX_PAYLOAD, USE_PROBE, Sst
 
@@ -123,7 +123,9 @@ cdef Py_ssize_t _walk(
         if state:
             _add_hit(sst, prober, hits, &entry, <uint32_t> position)
             if entry.flags & FLAG_CONTINUES:
-                _add_segments(sst, prober, hits, <uint32_t> place, <uint32_t> position)
+                _add_segments(
+                    sst, prober, hits, <uint32_t> place, <uint32_t> position, key, key_size
+                )
         elif prober.filter != NULL:
             prober.counters.false_positives += 1
     return count
@@ -205,8 +207,10 @@ cdef int _add_hit(
     hit.row_index = entry.row_index
     hit.row_block = 0
     hit.row_block_size = 0
-    if entry.rows and row_block_place(
-        &prober.keys, entry.block_index, &hit.row_block, &hit.row_block_size
+    if not may_hold(&prober.keys, entry) or (
+        entry.rows and row_block_place(
+            &prober.keys, entry.block_index, &hit.row_block, &hit.row_block_size
+        )
     ):
         sst.damaged(prober.key_offset, BLOCK_KEYS)
     hits.count += 1
@@ -214,7 +218,8 @@ cdef int _add_hit(
 
 
 cdef int _add_segments(
-    Sst sst, Prober* prober, HitList* hits, uint32_t partition, uint32_t position
+    Sst sst, Prober* prober, HitList* hits, uint32_t partition, uint32_t position,
+    const uint8_t* key, size_t key_size
 ) except -1 nogil:
     """More segments of a huge key: each is the first entry of the key block that follows.
 
@@ -234,7 +239,7 @@ cdef int _add_segments(
         memset(&entry, 0, sizeof(KeyEntry))
         if next_entry(
             &prober.keys, prober.keys.entries, &prober.scratch, &entry
-        ) == NULL:
+        ) == NULL or compare(prober.scratch.data, prober.scratch.size, key, key_size) != 0:
             sst.damaged(prober.key_offset, BLOCK_KEYS)
         _add_hit(sst, prober, hits, &entry, position)
         if not entry.flags & FLAG_CONTINUES:

@@ -9,9 +9,8 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from cython_ext.block cimport (
-    BLOCK_INDEX, BLOCK_KEYS, BLOCK_ROWS, BLOCK_TOP, TRAILER_BYTES, KeyEntry, index_entry,
-    index_search, next_entry, parse_index_block, parse_key_block, parse_row_block, restart_before,
-    restart_place, row_block_place, row_of,
+    BLOCK_INDEX, BLOCK_KEYS, BLOCK_ROWS, BLOCK_TOP, TRAILER_BYTES, KeyEntry, may_hold, next_entry,
+    parse_key_block, parse_row_block, restart_before, restart_place, row_block_place, row_of,
 )
 from cython_ext.block_cache cimport CachedBlock
 from cython_ext.budget cimport MERGE
@@ -19,6 +18,7 @@ from cython_ext.coding cimport (
     compare, lies_within, load_u32, load_u64, put_bytes, release, reserve,
 )
 from cython_ext.entries cimport FLAG_CONTINUES, RowRef
+from cython_ext.index_block cimport index_entry, index_search, parse_index_block
 from cython_ext.sst_reader cimport INDEX_PAYLOAD, USE_ONCE, USE_SCAN, Sst
 
 cdef enum:
@@ -77,6 +77,7 @@ cdef class SstSource(EntrySource):
         self.key_block = NULL
         self.row_block = NULL
         self.place = NULL
+        self.key_buffer.size = 0
         self.rows_left = 0
         self.consumed = False
         self.continues = False
@@ -143,7 +144,6 @@ cdef class SstSource(EntrySource):
         if parse_key_block(self.key_block.data, self.key_block.size, &self.keys):
             self.sst.damaged(offset, BLOCK_KEYS)
         self.place = self.keys.entries
-        self.key_buffer.size = 0
         memset(&self.entry, 0, sizeof(KeyEntry))
         return 0
 
@@ -151,8 +151,10 @@ cdef class SstSource(EntrySource):
         """Decode the entry at self.place; restarts begin afresh."""
         if self.place[0] == 0:  # shared == 0: a restart, where block indexes are absolute
             self.entry.block_index = 0
+        elif self.place == self.keys.entries:  # what is in key_buffer is of the block before
+            self.sst.damaged(self.key_block.offset, BLOCK_KEYS)
         self.place = next_entry(&self.keys, self.place, &self.key_buffer, &self.entry)
-        if self.place == NULL:
+        if self.place == NULL or not may_hold(&self.keys, &self.entry):
             self.sst.damaged(self.key_block.offset, BLOCK_KEYS)
         self._begin_rows()
         return 0
@@ -190,6 +192,7 @@ cdef class SstSource(EntrySource):
         """Go on with the same key in the next key block; its rows are added to the entry's."""
         self.seen_key.size = 0
         put_bytes(&self.seen_key, self.key_buffer.data, self.key_buffer.size)
+        self.key_buffer.size = 0
         if self._next_key_block() == 0:
             self.sst.damaged(<uint64_t> self.sst.file.size, BLOCK_KEYS)
         self._decode()

@@ -10,6 +10,8 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memmove
 
+from cython_ext.errors import CorruptionError
+
 from cython_ext.block cimport (
     BLOCK_EDIT, BLOCK_FILTER, BLOCK_INDEX, BLOCK_KEYS, BLOCK_PROPERTIES, BLOCK_ROWS, BLOCK_TOP,
     KEY_TAIL_BYTES, RESTART_ENTRIES, ROW_TAIL_BYTES, seal_block,
@@ -157,7 +159,7 @@ cdef class SstWriter:
         return 0
 
     cdef int add_row(self, const RowRef* row) except -1 nogil:
-        cdef uint64_t sequence
+        cdef uint64_t sequence = 0
         if self.row_count and (
             self.row_data.size + row.size > self.row_block_bytes
             or self.row_count >= self.block_bytes // 4
@@ -179,12 +181,15 @@ cdef class SstWriter:
         if self.entry_rows == 0:
             self.entry_block = <uint32_t> (self.block_ends.size // 8)
             self.entry_row = self.row_count
-        sequence = row.sequence - self.base_sequence
+        # Older ones count as the file's first: a key's rows are in the order of arrival all the same.
+        if row.sequence > self.base_sequence:
+            sequence = row.sequence - self.base_sequence
         if sequence > <uint64_t> 0xFFFFFFFF:
             with gil:
-                raise ValueError(
-                    f"sequence {row.sequence} does not fit a file that begins at "
-                    f"{self.base_sequence}"
+                raise CorruptionError(
+                    f"a row of write {row.sequence} cannot be in a file of the writes from "
+                    f"{self.base_sequence} on: a file that is read for it is damaged, and "
+                    "lsmstate verify says which"
                 )
         if self.row_data.capacity - self.row_data.size < row.size:
             reserve(&self.row_data, row.size)
@@ -203,10 +208,11 @@ cdef class SstWriter:
         self.entry_bytes += row.size
         self.rows += 1
         self.raw_bytes += row.size
-        if row.sequence < self.min_sequence:
-            self.min_sequence = row.sequence
-        if row.sequence > self.max_sequence:
-            self.max_sequence = row.sequence
+        sequence += self.base_sequence
+        if sequence < self.min_sequence:
+            self.min_sequence = sequence
+        if sequence > self.max_sequence:
+            self.max_sequence = sequence
         return 0
 
     cdef int end_key(self) except -1 nogil:

@@ -18,6 +18,8 @@ from lsmstate.table_files import TableWriter, UnsealedTable
 from lsmstate.version import NOTHING, FileMeta, PartialMerge, Run
 
 EVERYTHING = 1 << 62
+#: From the first write to the last one of a file, as FORMAT.md has them.
+MOST_SEQUENCES = (1 << 32) - 1
 
 _log = logging.getLogger(__name__)
 
@@ -165,7 +167,7 @@ class Merge(FileJob):
         #: What is written, of earlier stores too.
         self.files = list(done)
         self._done_before = len(done)
-        base = min((f.min_sequence for r in runs for f in r.files if f.rows), default=0)
+        base = base_sequence_of(runs)
         #: What the runs together delete from all older ones.
         self.deleted = source.deleted if source.deleted is not None else NOTHING
         names: list[str] = []
@@ -212,6 +214,14 @@ class Merge(FileJob):
             self.names[:] = [name for name in self.names if name not in finished]
             self._slices.close()
         return PartialMerge(self._runs, self.task.level, tuple(self.files))
+
+
+def base_sequence_of(runs: Sequence[Run]) -> int:
+    """What the rows' sequence numbers count from in a file of them all. It has room for so many:
+    what was written earlier counts as of that write."""
+    files = [file for run in runs for file in run.files if file.rows]
+    first = min((file.min_sequence for file in files), default=0)
+    return max(first, max((file.max_sequence for file in files), default=0) - MOST_SEQUENCES)
 
 
 def raw_bytes_of(runs: Sequence[Run]) -> int:

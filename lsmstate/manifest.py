@@ -168,8 +168,13 @@ def _unpacked(data: bytes, path: str) -> Any:
 def _making_sense(path: str) -> Iterator[None]:
     try:
         yield
-    except (IndexError, KeyError, TypeError, ValueError, msgpack.UnpackException) as error:
-        raise CorruptionError(f"the manifest does not make sense: {error!r}", path, 0) from error
+    except (
+        *(AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError),
+        msgpack.UnpackException,
+    ) as error:
+        raise CorruptionError(
+            f"the manifest does not make sense: {repr(error)[:200]}", path, 0
+        ) from error
 
 
 def schema_digest(schemas: str) -> int:
@@ -211,15 +216,26 @@ def _pack_files(files: Sequence[FileMeta]) -> list[list[Any]]:
 
 
 def _unpack_files(entries: Sequence[Sequence[Any]], pointer: Pointer) -> tuple[FileMeta, ...]:
-    unpacked = []
+    unpacked: list[FileMeta] = []
     for values in entries:
-        file = FileMeta(**dict(zip(_FIELDS, values, strict=True)))
+        file = described(dict(zip(_FIELDS, values, strict=True)))
         if file.name == pointer.name:
             file = replace(file, size=pointer.size, checksum=pointer.checksum)
-        if "/" in file.name or file.name.startswith("."):
+        if "/" in file.name or "\0" in file.name or file.name.startswith("."):
             raise ValueError(f"file name {file.name!r}")
+        if unpacked and file.min_key <= unpacked[-1].max_key:
+            raise ValueError(f"{file.name} does not follow {unpacked[-1].name} in key order")
         unpacked.append(file)
     return tuple(unpacked)
+
+
+def described(fields: Mapping[str, Any]) -> FileMeta:
+    """A file by its fields, as they were read. TypeError, ValueError if they are none."""
+    for name, value in fields.items():
+        kind = {"name": str, "min_key": bytes, "max_key": bytes}.get(name, int)
+        if type(value) is not kind or (isinstance(value, int) and value < 0):
+            raise ValueError(f"{name} {value!r}")
+    return FileMeta(**fields)
 
 
 def _unpack_ranges(entry: Sequence[Sequence[bytes]] = ()) -> KeyRanges:

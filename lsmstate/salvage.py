@@ -11,6 +11,7 @@ import msgpack
 
 from cython_ext.file import ReadFile
 from cython_ext.salvage import block_bytes, block_rows, find_blocks, key_entries
+from lsmstate.manifest import described
 from lsmstate.version import FileMeta
 
 #: Kinds of blocks and flags of entries, as FORMAT.md numbers them.
@@ -58,15 +59,18 @@ class SalvagedTable:
         return self._section(_EDIT)
 
     def description(self) -> FileMeta | None:
-        """What the file's properties say of it, without name, size and checksum."""
+        """What the file's properties say of it, without name, size and checksum; None if they
+        cannot be read."""
         packed = self._section(_PROPERTIES)
         if packed is None:
             return None
         known = set(FileMeta.__slots__) - {"name", "size", "checksum"}
-        found = msgpack.unpackb(packed, strict_map_key=True)
-        return FileMeta(
-            name="", size=0, checksum=0, **{k: v for k, v in found.items() if k in known}
-        )
+        try:
+            found = msgpack.unpackb(packed, strict_map_key=True)
+            fields = {name: found[name] for name in known}
+            return described({"name": "", "size": 0, "checksum": 0, **fields})
+        except (KeyError, TypeError, ValueError, msgpack.UnpackException):
+            return None  # they do not make sense
 
     def base_sequence(self, min_sequence: int) -> int:
         """What the rows' sequence numbers count from, when the footer that says so is gone: it

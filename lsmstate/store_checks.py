@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from cython_ext.key_codec import KeyBatch, KeyCodec
 from lsmstate.documents import check_document_rows, is_schema_free
-from lsmstate.errors import InvalidArgumentError, StoreClosedError
+from lsmstate.errors import CorruptionError, InvalidArgumentError, StoreClosedError
 from lsmstate.store import KeyValues, Positions, StreamSchema
 from lsmstate.stream_codecs import codecs_of
 
@@ -46,6 +46,7 @@ class StoreGuard:
         self.is_closed = False
         self.is_sealed = False
         self._name = f"{what} in {where}"
+        self._where = where
         self._process = os.getpid()
         self._failure = ""
         self._sealed = ""
@@ -98,7 +99,13 @@ class StoreGuard:
                 self.check_readable()
             else:
                 self.check_probe(writes)
-            yield
+            try:
+                yield
+            except CorruptionError as error:
+                if error.path:
+                    raise
+                # Of a row: it was decoded together with rows of other files.
+                raise CorruptionError(str(error), self._where) from error
 
     def check_probe(self, writes: int) -> None:
         """InvalidArgumentError if the store was written to since ``writes``."""

@@ -156,3 +156,26 @@ def test_an_error_in_a_merge_is_raised_and_loses_nothing(tmp_path):
         found = values(store)
         assert found[: count * BATCH] == list(range(count * BATCH))
         store.check()
+
+
+def test_writes_that_lie_more_than_four_billion_apart_are_merged(tmp_path):
+    """A file counts its rows' writes from the first one, with 32 bits: the oldest rows count as
+    of a later one."""
+    with opened(tmp_path) as store:
+        for number in range(4):
+            store.append("s", *batch(number))
+            store.commit()
+            store._sequence += 3 << 30
+            store._writes.replay_from = (store._sequence + 1, 0)
+            store._runs._committed = None
+            store.commit()
+        store.compact()
+        (run,) = store._runs.version.runs
+        assert run.files[-1].max_sequence > 9 << 30
+        assert values(store) == list(range(4 * BATCH))
+        store.check()
+        store.append("s", *batch(4))
+    with opened(tmp_path) as store:
+        store.compact()
+        assert values(store) == list(range(5 * BATCH))
+        store.check()

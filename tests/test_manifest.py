@@ -2,6 +2,7 @@
 
 import random
 from contextlib import suppress
+from dataclasses import replace
 
 import hypothesis.strategies as st
 import msgpack
@@ -48,12 +49,23 @@ FILES = st.builds(
     max_sequence=U64,
 )
 RANGES = st.lists(st.tuples(st.binary(max_size=4), st.binary(max_size=4)), max_size=2)
+
+
+def in_order(files):
+    """Files of one run: their keys ascend."""
+    bounds = sorted(key for file in files for key in (file.min_key, file.max_key))
+    return tuple(
+        replace(file, min_key=bytes([i]) + bounds[2 * i], max_key=bytes([i]) + bounds[2 * i + 1])
+        for i, file in enumerate(files)
+    )
+
+
 VERSIONS = st.lists(
     st.tuples(st.integers(0, 5), st.lists(FILES, min_size=1, max_size=3), RANGES), max_size=6
 ).map(
     lambda runs: Version(
         tuple(
-            Run(i, level, tuple(files), KeyRanges(deleted))
+            Run(i, level, in_order(files), KeyRanges(deleted))
             for i, (level, files, deleted) in enumerate(runs, 1)
         ),
         9,
@@ -140,7 +152,8 @@ def test_when_the_base_changes():
 
 def test_every_damaged_byte_is_an_error_or_another_edit():
     """The block's checksum finds damage; what passes it must still not crash."""
-    version = Version((Run(1, 2, (example("a"), example("c"))), Run(2, 0, (example("d"),))), 5, 6)
+    files = in_order((example("a"), example("c")))
+    version = Version((Run(1, 2, files), Run(2, 0, (example("d"),))), 5, 6)
     data = pack_edit(edit_of(version), {})
     for place in range(len(data)):
         for value in (0, 0x7F, 0x80, 0xC0, 0xFF, data[place] ^ 1):
@@ -189,6 +202,24 @@ def test_names_that_leave_the_directory_are_refused():
         version = Version((Run(1, 0, (example(name),)),), 2, 2)
         with pytest.raises(CorruptionError):
             unpacked(pack_edit(edit_of(version), {}))
+
+
+def test_files_that_make_no_run_are_refused():
+    first, second = in_order((example("a"), example("b")))
+    wrong = replace(first, max_key=second.min_key)
+    for file in (
+        wrong,
+        replace(first, name="a\0b"),
+        replace(first, keys=-1),
+        replace(first, rows=True),
+        replace(first, min_key="text"),
+    ):
+        version = Version((Run(1, 0, (file, second)),), 2, 2)
+        with pytest.raises(CorruptionError, match="does not make sense"):
+            unpacked(pack_edit(edit_of(version), {}))
+    found = msgpack.unpackb(pack_edit(edit_of(Version()), {})) | {"next_sequence": float("inf")}
+    with pytest.raises(CorruptionError, match="does not make sense"):
+        unpacked(msgpack.packb(found))
 
 
 def test_another_format_is_refused():

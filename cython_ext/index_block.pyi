@@ -1,0 +1,1 @@
+"""Index blocks; used from Cython only."""
