@@ -1,6 +1,7 @@
 """Rows on the command line: as JSON, one a line, or as tables."""
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -21,13 +22,22 @@ def print_rows(pieces: Iterable[pa.RecordBatch], *, as_json: bool) -> None:
         rows = _values(piece)
         if as_json:
             for row in rows:
-                typer.echo(json.dumps(row, default=str))
+                typer.echo(json.dumps(_in_json(row), default=str))
             continue
         columns = list(dict.fromkeys(name for row in rows for name in row))
         table = Table(*columns)
         for row in rows:
             table.add_row(*(escape(str(row.get(name, ""))) for name in columns))
         console.print(table)
+
+
+def _in_json(value: Any) -> Any:
+    """NaN and the infinities as text: Python would write them as they are, which is no JSON."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {name: _in_json(each) for name, each in value.items()}
+    return [_in_json(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def first_rows(pieces: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:

@@ -86,7 +86,8 @@ def verify_state(directory: Directory, pointer: PointerOption = None, json: Json
             elif isinstance(found, str):
                 typer.echo(f"DAMAGED {name}: {found}")
             else:
-                typer.echo(f"ok {name}: {found['keys']:,} keys, {found['rows']:,} rows")
+                counts = ", ".join(f"{count:,} {what}" for what, count in found.items())
+                typer.echo(f"ok {name}: {counts}")
     if damaged:
         raise typer.Exit(DAMAGED)
 

@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from cython_ext import sst_check
-from lsmstate.errors import CorruptionError, InvalidArgumentError
+from lsmstate.changelog import changelog_files, replay
+from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
 from lsmstate.file_names import parse_attempt_file
 from lsmstate.lsm_store import LsmStore
 from lsmstate.manifest import Pointer
@@ -167,7 +168,8 @@ def summarize(state: State) -> dict[str, Any]:
 
 
 def verify(state: State) -> Iterator[tuple[str, dict[str, int] | str]]:
-    """(file name, counts or what is wrong with it) for each file. Cost: all of it is read."""
+    """(file name, counts or what is wrong with it) for each file, and for the changelogs of a
+    standalone store. Cost: all of it is read."""
     tables = table_cache(process_memory())
     for file in state.found.edit.version.files:
         try:
@@ -178,6 +180,11 @@ def verify(state: State) -> Iterator[tuple[str, dict[str, int] | str]]:
                 yield file.name, f"{counts} were found, expected {file.keys}, {file.rows}"
         except (CorruptionError, OSError) as error:
             yield file.name, str(error)
+    for name in changelog_files(state.directory):
+        try:
+            yield name, {"writes": sum(1 for _ in replay(os.path.join(state.directory, name)))}
+        except (CorruptionError, FormatVersionError, OSError) as error:
+            yield name, str(error)
 
 
 def rows_of(state: State, stream: str, limit: int) -> Iterator[pa.RecordBatch]:
