@@ -5,11 +5,12 @@ value is the list of the key's rows as dicts, in arrival order; with ``unique=Tr
 row itself. Everything goes through the store, row by row: for batches use the store.
 """
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from cython_ext.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.store import MultimapStore
 from lsmstate.store_checks import one_key, stream_of
@@ -70,12 +71,14 @@ class StoreMapping(MutableMapping[Any, Any]):
 
     def __iter__(self) -> Iterator[Any]:
         """Keys in ascending order, each once. Cost: the rows are read too; memory: one piece."""
-        last: tuple[Any, ...] | None = None
+        last: bytes | None = None
         for piece in self._store.iterate(self._schema.name):
             columns = [column.to_pylist() for column in piece.keys.columns]
-            for key in zip(*columns, strict=True):
-                if key != last:
-                    last = key
+            # Encoded they are told apart: a NaN is one key, and not equal to itself.
+            names = KeyCodec(piece.keys.schema).encode(piece.keys).to_pylist()
+            for name, key in zip(names, zip(*columns, strict=True), strict=True):
+                if name != last:
+                    last = name
                     yield key if len(self._schema.key) > 1 else key[0]
 
     def __len__(self) -> int:
@@ -107,7 +110,12 @@ class StoreMapping(MutableMapping[Any, Any]):
         return one
 
     def _rows(self, value: Any) -> pa.RecordBatch:
-        rows = [value] if self._unique else value
+        if not self._unique and (isinstance(value, Mapping) or not isinstance(value, Iterable)):
+            raise InvalidArgumentError(
+                f"rows {value!r} of stream {self._schema.name!r}: give a list of dicts, or make "
+                "the mapping with unique=True"
+            )
+        rows = [value] if self._unique else list(value)
         names = set(self._schema.rows.names)
         for row in rows:
             if not isinstance(row, dict) or not names.issuperset(row):
@@ -116,7 +124,7 @@ class StoreMapping(MutableMapping[Any, Any]):
                     f"{self._schema.rows.names}"
                 )
         try:
-            return pa.RecordBatch.from_pylist(list(rows), schema=self._schema.rows)
+            return pa.RecordBatch.from_pylist(rows, schema=self._schema.rows)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise InvalidArgumentError(
                 f"rows of stream {self._schema.name!r} do not fit its columns: {error}"

@@ -1,5 +1,7 @@
 """A stream as a mapping, against a dict."""
 
+import math
+
 import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
@@ -76,6 +78,34 @@ def test_what_does_not_fit_is_refused(store):
     assert len(names) == 0
     with pytest.raises(InvalidArgumentError, match="did you mean 'words'"):
         StoreMapping(store, "word")
+
+
+def test_rows_may_come_from_any_iterable(store):
+    """A generator is read once."""
+    words = StoreMapping(store, "words")
+    words["a"] = ({"count": number} for number in range(3))
+    words["b"] = ({"count": 1},)
+    assert [row["count"] for row in words["a"]] == [0, 1, 2]
+    assert len(words) == 2
+    for value in ({}, {"count": 1}, None, 5, "text"):
+        with pytest.raises(InvalidArgumentError, match="words"):
+            words["a"] = value
+    assert len(words["a"]) == 3
+
+
+@pytest.mark.parametrize("backend", ["lsm", "rocksdb", "memory"])
+def test_a_key_that_is_not_equal_to_itself_is_one_key(tmp_path, backend):
+    stream = StreamSchema("floats", pa.schema([("x", pa.float64())]), WORDS.rows)
+    with open_store(str(tmp_path), [stream], backend=backend, options=OPTIONS) as store:
+        floats = StoreMapping(store, "floats")
+        floats[math.nan] = [{"count": 1}, {"count": 2}]
+        floats[-0.0] = [{"count": 3}]
+        floats[0.0] = [{"count": 4}]
+        assert [repr(key) for key in floats] == ["0.0", "nan"]
+        assert len(floats) == 2
+        assert [row["count"] for row in floats[math.nan]] == [1, 2]
+        del floats[math.nan]
+        assert list(floats) == [0.0]
 
 
 def test_an_iteration_ends_where_the_store_is_written_to(store):
