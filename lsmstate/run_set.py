@@ -38,6 +38,8 @@ LEAST_MERGE_BYTES = 4 * MIB
 #: An append waits for the worker, which may be forcing a file to the disk, for this times the part
 #: of the merge that should be done and is not: the later it is, the more appends are held up.
 PATIENCE_SECONDS = 0.1
+#: An append pays for so many times its part of a merge, at most, where earlier ones left theirs.
+CATCH_UP = 2
 #: A commit goes on with a merge to the end of a file, so files of one that is left are no larger.
 MOST_PART_BYTES = 8 * MIB
 
@@ -202,13 +204,20 @@ class RunSet:
             haste = 1 if self._options.background else 2
             # Of a memtable a third goes to what is not keys and rows. The last of them is left to
             # what the estimate is short of.
-            room = memtable_bytes * 2 // 3 * (self._options.fanout - 1)
-            share = min(1.0, haste * appended_bytes / room)
+            room = memtable_bytes * 2 // 3
+            share = min(1.0, haste * appended_bytes / (room * (self._options.fanout - 1)))
             self._due_bytes += int(merge.total_bytes * share)
             behind = self._due_bytes - merge.done_bytes
             if behind >= SLICE_BYTES or merge.is_over:
                 late = min(1.0, max(0, behind) / max(1, merge.total_bytes))
-                self._step(behind, patience=late * PATIENCE_SECONDS)
+                patience: float | None = late * PATIENCE_SECONDS
+                most = max(SLICE_BYTES, int(merge.total_bytes * share * CATCH_UP))
+                if len(self.version.runs) >= self._options.most_runs:
+                    # The next run would wait for all that is left of it.
+                    left = merge.total_bytes - merge.done_bytes
+                    most = max(most, int(left * min(1.0, CATCH_UP * appended_bytes / room)))
+                    patience = None
+                self._step(min(behind, most), patience=patience)
 
     def keep_up(self) -> None:
         """After a new run: end what was not paid for in time, if runs would become too many."""

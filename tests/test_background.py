@@ -150,6 +150,38 @@ def test_no_append_pays_for_much_of_a_large_merge(tmp_path, monkeypatch):
     assert max(shares) < 0.08
 
 
+@pytest.mark.parametrize("refusals", [25, 1 << 30])
+def test_a_merge_that_the_worker_holds_up_is_not_left_to_one_append(
+    tmp_path, monkeypatch, refusals
+):
+    """As on a slow disk: neither to the first that gets at it again, nor to the one whose run would
+    be too many."""
+    paid, refused = [], []
+    step = Merge.step
+
+    def stepped(merge, max_bytes, patience=None):
+        is_large = merge.total_bytes > 4 << 20
+        if patience is not None and is_large and len(refused) < refusals and not merge.is_over:
+            refused.append(merge)
+            return False
+        before = merge.done_bytes
+        try:
+            return step(merge, max_bytes, patience)
+        finally:
+            paid.append((merge, (merge.done_bytes - before) / merge.total_bytes))
+
+    monkeypatch.setattr(Merge, "step", stepped)
+    monkeypatch.setattr(table_files, "SLICE_BYTES", 32 << 10)
+    monkeypatch.setattr(run_set, "SLICE_BYTES", 32 << 10)
+    with no_worker(), opened(tmp_path, fanout=4) as store:
+        append(store, 0, 400)
+        assert values(store) == all_of(400)
+    assert len(refused) >= 25
+    shares = [share for merge, share in paid if merge.total_bytes > 4 << 20]
+    assert len(shares) > 5
+    assert max(shares) < 0.5
+
+
 def test_an_append_leaves_a_file_that_is_being_forced_to_the_worker(tmp_path, monkeypatch):
     """Even where the merge is behind: a disk may take seconds for it."""
     forcing, may_go_on = threading.Event(), threading.Event()
