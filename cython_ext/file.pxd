@@ -32,4 +32,5 @@ cdef class AppendFile:
     cdef int append_c(self, const uint8_t* source, size_t size) except -1 nogil
     cdef int64_t _begin_append(self, size_t size) except -2 nogil
     cdef int _put(self, const uint8_t* source, size_t size) except -1 nogil
+    cdef int _begin_write_back(self) except -1 nogil
     cdef int _fail_torn(self) except -1 nogil

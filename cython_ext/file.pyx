@@ -1,7 +1,7 @@
 """The only open, pread, append and sync of table files, with hooks that tests inject faults by.
 
 ``set_fault_hook(hook)``: before each operation ``hook(operation, path, offset, size)`` is called
-(operations: create, open, read, append, sync, link, remove). It may raise (the operation fails so) or return
+(operations: create, open, read, append, write back, sync, link, remove). It may raise (the operation fails so) or return
 an int: an append then writes only that many bytes and fails with EIO, as a torn write does.
 The price where no hook is set is one test of a C pointer.
 """
@@ -194,8 +194,15 @@ cdef class AppendFile:
             done += put
         self.size += done
         if self.to_be_synced and self.size - self.written_back >= WRITE_BACK_BYTES:
-            begin_write_back(self.descriptor, self.written_back, self.size - self.written_back)
-            self.written_back = self.size
+            self._begin_write_back()
+        return 0
+
+    cdef int _begin_write_back(self) except -1 nogil:
+        if _hooked:
+            with gil:
+                _ask("write back", self.path, self.written_back, self.size - self.written_back)
+        begin_write_back(self.descriptor, self.written_back, self.size - self.written_back)
+        self.written_back = self.size
         return 0
 
     cdef int _fail_torn(self) except -1 nogil:

@@ -50,7 +50,7 @@ class Disk:
                 self._old_names.remove(name)
                 (self._removed / name).unlink()
             self._forced[name] = 0
-        elif operation == "append":
+        elif operation in ("append", "write back"):
             return
         elif operation == "remove":
             self._remove(path, name)

@@ -36,13 +36,24 @@ def test_what_is_appended_is_read(tmp_path):
         file.read(0, 1)
 
 
-def test_a_file_that_is_written_to_the_disk_early_is_the_same(tmp_path):
+@pytest.mark.parametrize("to_be_synced", [True, False])
+def test_a_file_that_is_to_be_synced_is_given_to_the_disk_early(tmp_path, to_be_synced):
+    """A megabyte at a time, each once and one behind the other; what is left is the sync's."""
     pieces = [bytes([number]) * (300 << 10) for number in range(12)]
-    file = AppendFile(str(tmp_path / "f"), to_be_synced=True)
-    for piece in pieces:
-        file.append(piece)
-    file.sync()
-    file.close()
+    asked = []
+
+    def hook(operation, path, offset, size):
+        if operation in ("write back", "sync"):
+            asked.append((operation, offset, size))
+
+    with faults(hook):
+        file = AppendFile(str(tmp_path / "f"), to_be_synced=to_be_synced)
+        for piece in pieces:
+            file.append(piece)
+        file.sync()
+        file.close()
+    early = [("write back", place, 1200 << 10) for place in range(0, 3600 << 10, 1200 << 10)]
+    assert asked == [*(early if to_be_synced else []), ("sync", 0, 3600 << 10)]
     assert (tmp_path / "f").read_bytes() == b"".join(pieces)
 
 
