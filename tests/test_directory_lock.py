@@ -3,12 +3,15 @@
 import fcntl
 import gc
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from lsmstate import Options, StreamSchema, open_store
 from lsmstate.directory_lock import DirectoryLock
 from lsmstate.errors import StoreLockedError
 
@@ -83,6 +86,53 @@ def test_another_process_is_named_and_its_death_frees_the_directory(tmp_path):
         holder.kill()
         holder.communicate()
     DirectoryLock(str(tmp_path)).release()
+
+
+FORK_AND_HOLD = """
+import os, sys, time
+import pyarrow as pa
+from lsmstate import Options, StreamSchema, open_store
+schema = pa.schema([("k", pa.int64())])
+store = open_store(sys.argv[1], [StreamSchema("s", schema, schema)], options=Options())
+batch = pa.record_batch([pa.array([1, 2, 3])], schema=schema)
+store.append("s", batch, batch)
+child = os.fork()
+if child == 0:
+    time.sleep(60)
+    os._exit(0)
+print(os.getpid(), child, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_child_that_outlives_its_parent_holds_nothing(tmp_path):
+    """Two processes at one store: the second is refused while the first lives, forked children or
+    not, and goes on with what that had acknowledged as soon as it is dead."""
+    schema = pa.schema([("k", pa.int64())])
+    stream = StreamSchema("s", schema, schema)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    holder = subprocess.Popen(
+        [sys.executable, "-c", FORK_AND_HOLD, str(tmp_path)],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    said, child = holder.stdout.readline().split()
+    try:
+        assert int(said) == holder.pid
+        with pytest.raises(StoreLockedError, match=f"another process .{holder.pid}"):
+            open_store(str(tmp_path), [stream], options=Options())
+        holder.kill()
+        holder.wait()
+        with open_store(str(tmp_path), [stream], options=Options()) as store:
+            assert [piece.num_rows for piece in store.scan("s")] == [3]
+        os.kill(int(child), 0)  # it is still there
+    finally:
+        holder.kill()
+        os.kill(int(child), signal.SIGKILL)
+        holder.stdin.close()
+        holder.wait()
+        holder.stdout.close()
 
 
 def test_a_forked_child_neither_owns_nor_frees_the_directory(tmp_path):
