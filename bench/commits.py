@@ -8,13 +8,17 @@ hard-links its tables into a directory of their own.
 What is due to be merged is merged before the first commit and, on the clock, after the last one;
 and the commits bring half as many rows as the state had. So they pay for what they bring, for at
 least one whole turn of the largest run, wherever merges fall.
+
+What is handed over is another state: as many rows as the workload has, of which the last third came
+in commits of 10,000, as the last of them left it.
 """
 
 import os
 import statistics
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from itertools import islice
 
 import numpy as np
 import pyarrow as pa
@@ -27,8 +31,15 @@ from workloads import Workload
 from lsmstate.options import Options
 
 LEAST_COMMITS = 20
+#: Above the number of every batch that was committed to the state which is handed over.
+NEXT_BATCH = 1 << 20
 
-#: Below the run's directory: the state a hand-over opens (once it has been copied), and its name.
+#: Rows and their keys.
+Batch = tuple[pa.RecordBatch, pa.RecordBatch]
+
+#: Below the run's directory: what takes the commits that are measured; the state a hand-over opens
+#: (once it has been copied), and its name.
+LIVE = "live"
 STATE = "state"
 POINTER = "pointer"
 
@@ -36,48 +47,95 @@ POINTER = "pointer"
 def commit_ours(work: Workload, directory: str, memory_bytes: int) -> Figures:
     """Each commit by an attempt of its own, opened at the pointer of the one before."""
     options = Options(memory_bytes=memory_bytes, sync="commit")
-    path = os.path.join(directory, STATE)
-    with closing(OurSide.attempt(path, work, options, None, 0)) as side:
-        for rows, keys in work.batches():
-            side.append(0, rows, keys)
-        side.merge_due()
-        pointer = side.commit()
+    bucket = _Bucket(os.path.join(directory, LIVE), work, options)
+    bucket.commit(work.batches(), merge_due=True)
     walls, clock = [], CpuClock()
-    for number, (rows, keys) in enumerate(clock.each(_more(work)), start=1):
+    for batch in clock.each(_more(work)):
         start = time.perf_counter()
-        with closing(OurSide.attempt(path, work, options, pointer, number)) as side:
-            side.append(0, rows, keys)
-            pointer = side.commit()
+        bucket.commit([batch])
         walls.append(time.perf_counter() - start)
-    with closing(OurSide.attempt(path, work, options, pointer, number + 1)) as side:
-        side.merge_due()
-        pointer = side.commit()
+    bucket.commit([], merge_due=True)
     seconds = clock.seconds()
+    handed = _Bucket(os.path.join(directory, STATE), work, options)
+    handed.commit(_earlier(work))
+    for batch in _later(work):
+        handed.commit([batch])
     with open(os.path.join(directory, POINTER), "w") as file:
-        file.write(pointer)
+        file.write(str(handed.pointer))
     return _figures(seconds, walls)
+
+
+class _Bucket:
+    """One bucket of ours and its newest commit."""
+
+    def __init__(self, path: str, work: Workload, options: Options) -> None:
+        self.pointer: str | None = None
+        self._path, self._work, self._options = path, work, options
+        self._number = 0
+
+    def commit(self, batches: Iterable[Batch], *, merge_due: bool = False) -> None:
+        """By an attempt that is opened at the last commit, does nothing else and is closed."""
+        with closing(
+            OurSide.attempt(self._path, self._work, self._options, self.pointer, self._number)
+        ) as side:
+            for rows, keys in batches:
+                side.append(0, rows, keys)
+            if merge_due:
+                side.merge_due()
+            self.pointer = side.commit()
+        self._number += 1
 
 
 def commit_rocks(work: Workload, directory: str, memory_bytes: int, setup: RocksSetup) -> Figures:
     """Each commit a checkpoint of one database, which stays open; merges are waited for."""
-    live = os.path.join(directory, "live")
-    os.makedirs(live)
-    engine = RocksEngine(live, setup, memory_bytes, work.key_bytes, log=False)
-    with closing(PeerSide(work, 1, engine, LAYOUTS[setup.layout]())) as side:
-        for rows, keys in work.batches():
-            side.append(0, rows, keys)
-        side.settle()
+    with _database(os.path.join(directory, LIVE), work, memory_bytes, setup) as database:
+        database.append(work.batches())
+        database.side.settle()
         walls, clock = [], CpuClock()
-        for number, (rows, keys) in enumerate(clock.each(_more(work)), start=1):
+        for batch in clock.each(_more(work)):
             start = time.perf_counter()
-            side.append(0, rows, keys)
-            name = f"checkpoint-{number}"
-            engine.checkpoint(os.path.join(directory, name))
+            database.append([batch])
+            database.checkpoint()
             walls.append(time.perf_counter() - start)
-        side.settle()
+        database.side.settle()
         seconds = clock.seconds()
-    os.rename(os.path.join(directory, name), os.path.join(directory, STATE))
+    with _database(os.path.join(directory, "handed"), work, memory_bytes, setup) as database:
+        database.append(_earlier(work))
+        for batch in _later(work):
+            database.append([batch])
+            newest = database.checkpoint()
+    os.rename(newest, os.path.join(directory, STATE))
     return _figures(seconds, walls)
+
+
+class _Database:
+    """One database of theirs, and its checkpoints beside it."""
+
+    def __init__(self, path: str, engine: RocksEngine, side: PeerSide) -> None:
+        self.side = side
+        self._path, self._engine = path, engine
+        self._checkpoints = 0
+
+    def append(self, batches: Iterable[Batch]) -> None:
+        for rows, keys in batches:
+            self.side.append(0, rows, keys)
+
+    def checkpoint(self) -> str:
+        """The directory of a new one."""
+        self._checkpoints += 1
+        path = f"{self._path}-checkpoint-{self._checkpoints}"
+        self._engine.checkpoint(path)
+        return path
+
+
+@contextmanager
+def _database(
+    path: str, work: Workload, memory_bytes: int, setup: RocksSetup
+) -> Iterator[_Database]:
+    os.makedirs(path)
+    engine = RocksEngine(path, setup, memory_bytes, work.key_bytes, log=False)
+    with closing(PeerSide(work, 1, engine, LAYOUTS[setup.layout]())) as side:
+        yield _Database(path, engine, side)
 
 
 def hand_over_ours(work: Workload, directory: str, memory_bytes: int) -> Figures:
@@ -87,8 +145,7 @@ def hand_over_ours(work: Workload, directory: str, memory_bytes: int) -> Figures
     path = os.path.join(directory, STATE)
     options = Options(memory_bytes=memory_bytes, sync="commit")
     clock = Lap()
-    number = commits_of(work) + 2
-    return _answer(work, OurSide.attempt(path, work, options, pointer, number), clock)
+    return _answer(work, OurSide.attempt(path, work, options, pointer, NEXT_BATCH), clock)
 
 
 def hand_over_rocks(
@@ -106,7 +163,21 @@ def commits_of(work: Workload) -> int:
     return max(LEAST_COMMITS, work.rows // 2 // work.batch_rows)
 
 
-def _more(work: Workload) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+def _earlier(work: Workload) -> Iterator[Batch]:
+    """The first two thirds of the workload's batches."""
+    return islice(work.batches(), _count_earlier(work))
+
+
+def _later(work: Workload) -> Iterator[Batch]:
+    """The others, one at least."""
+    return islice(work.batches(), _count_earlier(work), None)
+
+
+def _count_earlier(work: Workload) -> int:
+    return (work.rows - 1) // work.batch_rows * 2 // 3
+
+
+def _more(work: Workload) -> Iterator[Batch]:
     """Further batches with keys of the same range."""
     rng = np.random.default_rng(17)
     rows_in_all = commits_of(work) * work.batch_rows

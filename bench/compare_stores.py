@@ -93,7 +93,7 @@ class Runner:
                 )
                 return {measure: figures}
             copied = os.path.join(home, "copied")
-            shutil.copytree(directory, copied, ignore=shutil.ignore_patterns("live", "checkpoint*"))
+            shutil.copytree(directory, copied, ignore=shutil.ignore_patterns("live*", "handed*"))
             shutil.rmtree(directory)
             return {"commits": figures, "handover": self._child("handover", side, copied)}
 
