@@ -1,10 +1,11 @@
-"""One worker thread per process, for the flushes and merges of all its stores.
+"""One worker thread per process, for the flushes and merges of all its stores, and for deleting
+the files that those replaced.
 
-The worker only writes files. Its stores install what is done, in their own thread and at their
-next write, so what a reader sees never changes under its hands. A store that needs a result sooner
-goes on with the job itself instead of waiting; so nothing depends on the thread: where none can be
-started, or after a fork, the jobs are done all the same. An error stays in the job, and the store
-raises it.
+The worker only writes files and deletes them. Its stores install what is done, in their own thread
+and at their next write, so what a reader sees never changes under its hands. A store that needs a
+result sooner goes on with the job itself instead of waiting; so nothing depends on the thread:
+where none can be started, or after a fork, the jobs are done all the same. An error stays in the
+job, and the store raises it.
 
 The thread is started by the first job and ends when there have been none for a while. It is a
 daemon and holds nothing that has to be given back: a process may leave by os._exit at any time.
@@ -74,7 +75,10 @@ class Worker:
         try:
             thread.start()
         except RuntimeError as error:
-            _log.warning("no background thread (%s): stores flush and merge by themselves", error)
+            # Only its text: a record that is kept would keep the frames, and with them the job.
+            _log.warning(
+                "no background thread (%s): stores flush and merge by themselves", str(error)
+            )
             return
         self._thread = thread
 

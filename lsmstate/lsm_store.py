@@ -353,7 +353,7 @@ class LsmStore(StoreWrites):
                 self._writes.commit()
         if self._owner.single_commit:
             self._guard.seal()
-            self._collect()
+        self._collect()
         assert self._runs.pointer is not None
         return self._runs.pointer
 

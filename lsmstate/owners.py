@@ -4,9 +4,11 @@ import itertools
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Protocol
 
 from cython_ext.file import AppendFile, ReadFile, remove, sync_directory, sync_file
+from lsmstate.background import worker
 from lsmstate.changelog import Changelog, Write, changelog_files, replay
 from lsmstate.checkpoints import CheckpointPin, Checkpoints
 from lsmstate.collection import AttemptFiles, LocalFiles, collect_now_and_then
@@ -17,6 +19,7 @@ from lsmstate.manifest import parse_pointer
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import Options
 from lsmstate.recovery import read_commit
+from lsmstate.removal import Removal
 from lsmstate.sealed_text import seal_text, unseal_text
 from lsmstate.table_cache import table_cache
 
@@ -59,9 +62,9 @@ class Owner(Protocol):
         ...
 
     def collect(self, live: set[str], opened_at: str | None, retained_batches: int) -> None:
-        """Attempts, after their commit, of which ``live`` are the files, and which went on from
-        ``opened_at``: delete what no restart can need, now and then. Cost: then one listing, and
-        one small read per kept commit."""
+        """After the caller's commit, of which ``live`` are the files, and whose store went on from
+        ``opened_at``: delete what no restart can need, attempts now and then. Cost: then one
+        listing, and one small read per kept commit."""
         ...
 
     def release(self) -> None:
@@ -149,6 +152,8 @@ class ProcessOwner:
         self._last_logged = 0
         #: Files that are perhaps being written, by whichever thread: no manifest names them yet.
         self._begun: set[str] = set()
+        #: What the last commit made needless.
+        self._removal = Removal((), remove)
         try:
             numbers = [found[1] for found in map(parse_numbered, os.listdir(directory)) if found]
             last_number = max(numbers, default=0)
@@ -197,6 +202,7 @@ class ProcessOwner:
                 0,
             )
         self._collect(set())
+        self._removal.finish()  # their numbers are given anew
 
     def replay(self) -> Iterator[Write]:
         """All logged writes that may not be in the runs, oldest first."""
@@ -241,7 +247,8 @@ class ProcessOwner:
         self._collect(live | {name} | {log for log, _ in kept})
 
     def collect(self, live: set[str], opened_at: str | None, retained_batches: int) -> None:
-        """Nothing: each commit deletes what it made needless."""
+        """Have deleted what commits made needless; the caller may copy the directory."""
+        self._removal.finish()
 
     def _write_manifest(self, pointer: str) -> str:
         name = self._next("MANIFEST")
@@ -267,16 +274,25 @@ class ProcessOwner:
     def _collect(self, needed: set[str]) -> None:
         """Delete the numbered files that neither the newest MANIFEST nor a checkpoint needs, and
         that nobody has begun: that is looked up file by file, a thread may begin one meanwhile."""
+        self._removal.finish()  # nearly always over; so no more than one commit's files wait
         needed = needed | self._checkpoints.files
-        tables = table_cache(process_memory())
-        for name in os.listdir(self._directory):
-            if parse_numbered(name) is not None and not (name in needed or name in self._begun):
-                tables.delete(self._directory, name)
+        unneeded = [
+            name
+            for name in os.listdir(self._directory)
+            if parse_numbered(name) is not None and not (name in needed or name in self._begun)
+        ]
+        delete = partial(table_cache(process_memory()).delete, self._directory)
+        self._removal = Removal(unneeded, delete)
+        if self._options.background:
+            worker().submit(self._removal)
+        else:
+            self._removal.finish()
 
     def release(self) -> None:
         if self._log is not None:
             self._log.close()
             self._log = None
+        self._removal.finish()
         self._lock.release()
 
 

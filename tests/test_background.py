@@ -230,6 +230,49 @@ def test_a_process_without_a_thread_to_spare(tmp_path, monkeypatch, caplog):
     assert "can't start new thread" in caplog.text
 
 
+def test_an_append_leaves_deleting_to_the_worker_and_a_commit_waits_for_it(tmp_path):
+    with opened(tmp_path) as store:
+        with no_worker():
+            count = append_until(store, lambda: unneeded_of(store))
+            waiting = unneeded_of(store)
+            assert waiting < set(os.listdir(tmp_path))
+        wait_for(lambda: not waiting & set(os.listdir(tmp_path)))
+        with no_worker():
+            append_until(store, lambda: unneeded_of(store), count)
+            waiting = unneeded_of(store)
+            store.commit()
+            assert not waiting & set(os.listdir(tmp_path)), "it may be copied now"
+
+
+def test_a_file_that_is_not_deleted_is_found_again(tmp_path, caplog):
+    refused = set()
+
+    def refuse(operation, path, offset, size):
+        if operation == "remove" and threading.current_thread().name == "lsmstate":
+            refused.add(os.path.basename(path))
+            raise OSError(5, "Input/output error", path)
+
+    with opened(tmp_path) as store:
+        set_fault_hook(refuse)
+        try:
+            count = append_until(store, lambda: unneeded_of(store))
+            wait_for(lambda: not unneeded_of(store))
+        finally:
+            set_fault_hook(None)
+        assert refused <= set(os.listdir(tmp_path))
+        assert refused
+        assert "Input/output error" in caplog.text
+        count = append(store, count, 1)
+        store.commit()
+        assert not refused & set(os.listdir(tmp_path))
+        assert values(store) == all_of(count)
+
+
+def unneeded_of(store):
+    """Names of files that wait to be deleted."""
+    return set(store._owner._removal._waiting)
+
+
 @pytest.mark.parametrize("what", ["flush", "merge"])
 def test_an_error_of_the_worker_is_raised_by_the_next_write(tmp_path, what):
     store = opened(tmp_path)

@@ -12,6 +12,7 @@ import pytest
 from faults import Faults, faults
 from sample_streams import RETURNS, STREAMS, customers, fetched, ids, keys_of, scanned
 
+from lsmstate.background import worker
 from lsmstate.changelog import replay
 from lsmstate.errors import (
     CorruptionError,
@@ -340,7 +341,8 @@ def test_random_work_equals_the_model_whenever_it_is_killed(tmp_path, seed):
         else:
             killed = directory
             directory = tmp_path / str(step + 1)
-            shutil.copytree(killed, directory)
+            with worker().standing:
+                shutil.copytree(killed, directory)
             store.close()
             shutil.rmtree(killed)
             store = opened(directory, chance.choice([SMALL, Options(memory_bytes=16 * MIB)]))
