@@ -17,6 +17,7 @@ from joins.final_join import FinalJoin
 from joins.final_spec import FinalSpec
 from joins.graph_spec import GraphSpec
 from joins.how import How, in_text, typed_condition
+from joins.kept_join import KeptJoin
 from joins.local.change_input import check_unmatched
 from joins.local.change_join import ChangeJoin
 from joins.local.graph_change_join import GraphChangeJoin
@@ -59,8 +60,8 @@ class MultiwayJoin:
 
     ``on`` is SQL text of equalities, which may be by several keys (``a.x = b.x AND b.y = c.y``), or
     the columns of one common key. ``memory`` caps what the state holds in memory. With ``path``
-    the state is kept there and found again; without, it lies in a temporary directory that
-    ``close`` removes.
+    the state is kept there and found again by the same join (another is refused); without, it lies
+    in a temporary directory that ``close`` removes.
 
     ``algorithm="umjoin"`` stores each input and probes one after another; with
     ``backend="memory"`` it is the operator known as MultiStream. ``algorithm="tree"``, to compare
@@ -135,6 +136,9 @@ class MultiwayJoin:
             if timing is None:
                 _check_keeps_all(event_time, retention, late)
         _check_algorithm(self.spec, algorithm, order, sample, timing)
+        kept = None if path is None else KeptJoin(path, backend, self.spec, timing)
+        if kept is not None:
+            kept.check()
         options = Options(memory_bytes=parse_bytes(memory))
         #: With ``order="best"`` all orders and what they cost; None if a kept state had one.
         self.tried_orders: TriedOrders | None = None
@@ -151,6 +155,8 @@ class MultiwayJoin:
             directory = path or opened.enter_context(TemporaryDirectory(prefix="lsmstate-"))
             self._store = open_store(directory, schemas, backend=backend, options=options)
             opened.callback(self._store.close)
+            if kept is not None:
+                kept.keep()
             self._join = operator(self._store)
             self._opened = opened.pop_all()
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.kept_backend import check_kept_backend
 from lsmstate.options import Options
 from lsmstate.store import MultimapStore, StreamSchema
 from lsmstate.store_checks import nearest
@@ -115,8 +116,10 @@ def open_store(
 
     The pointers of its commits serve as names in messages only: the directory holds one state.
     That of the backend ``lsm`` has named checkpoints (``checkpoint``) beside the contract.
+    InvalidArgumentError if that state is of another backend, or has other streams.
     """
     backend_class = store_class(backend)
+    check_kept_backend(directory, backend)
 
     def opened(streams: Sequence[StreamSchema]) -> MultimapStore:
         store: MultimapStore = backend_class.open(directory, streams, options=options)

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 
 from lsmstate.backends import store_class
+from lsmstate.kept_backend import check_kept_backend
 from lsmstate.memory_budget import process_memory
 from lsmstate.store import StreamSchema
 from lsmstate.table_cache import table_cache
@@ -12,8 +13,10 @@ from lsmstate.table_cache import table_cache
 def kept_streams(directory: str, *, backend: str = "lsm") -> Mapping[str, StreamSchema] | None:
     """The streams that ``open_store`` was given for the state it finds in a directory, in their
     order; None if it would find none. Changes nothing; call it while nobody has the store open.
-    Cost: some small reads. CorruptionError if they cannot be read."""
+    Cost: some small reads. InvalidArgumentError if the state is of another backend, CorruptionError
+    if its streams cannot be read."""
     store_class(backend)  # whose package may be missing
+    check_kept_backend(directory, backend)
     if not os.path.isdir(directory):
         return None
     if backend == "memory":
