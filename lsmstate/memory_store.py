@@ -174,10 +174,11 @@ class MemoryStore(StoreWrites):
         if rows is None:
             counts = np.zeros(len(distinct), dtype=np.int64)
             return Change(kind, stream, distinct.to_pylist(), counts, None)
+        if rows.num_columns:  # rows without columns would be none
+            rows = pa.RecordBatch.from_arrays(rows.columns, schema=schema.rows)
+            rows = _cast(rows, self._tables[stream].schema)
         # A copy: the caller's batch may be a slice that pins far more memory.
         grouped = rows.take(pa.array(encoded.order))
-        if grouped.num_columns:  # rows without columns would be none
-            grouped = pa.RecordBatch.from_arrays(grouped.columns, schema=schema.rows)
         return Change(kind, stream, distinct.to_pylist(), np.diff(starts), grouped)
 
     def _make(self, changes: Sequence[Change]) -> int:
@@ -330,7 +331,10 @@ class MemoryStore(StoreWrites):
         for file in chain:
             for change in file.changes():
                 if change.rows is not None:
-                    self._reserve(MemoryTable.cost(_present(change.keys), change.rows))
+                    # Older releases kept dictionaries.
+                    rows = _cast(change.rows, self._tables[change.stream].schema)
+                    change = change._replace(rows=rows)
+                    self._reserve(MemoryTable.cost(_present(change.keys), rows))
                 self._apply(change)
         return self
 
@@ -371,6 +375,10 @@ class MemoryStore(StoreWrites):
                 f"does, or raise the cap{self._snapshots.named(self._copied_bytes)}"
             )
         self._peak_bytes = max(self._peak_bytes, self.held_bytes + more)
+
+
+def _cast(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    return rows if rows.schema.equals(schema) else rows.cast(schema)
 
 
 def _present(keys: Iterable[bytes | None]) -> list[bytes]:

@@ -31,7 +31,10 @@ class MemoryTable:
     """A multimap: key -> ranges of row numbers. Row numbers ascend in arrival order per key."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._schema = schema
+        self._codec = RowCodec(schema)
+        #: Of the rows that it takes and gives: plain types. Batches of one dictionary type may
+        #: together have more values than its indices count.
+        self.schema: pa.Schema = self._codec.schema
         self._index: dict[bytes, array[int]] = {}
         self._batches: list[pa.RecordBatch] = []
         self._sizes: Sizes = np.empty(64, dtype=np.int64)
@@ -40,7 +43,6 @@ class MemoryTable:
         self._dead = 0
         #: Retractions that found no row yet: key -> encoded rows.
         self._pending: dict[bytes, list[bytes]] = {}
-        self._codec = RowCodec(schema)
         self.row_bytes = 0
         self.index_bytes = 0
 
@@ -122,7 +124,7 @@ class MemoryTable:
 
     def copy(self) -> "MemoryTable":
         """The same rows, shared, under an index of its own."""
-        table = MemoryTable(self._schema)
+        table = MemoryTable(self.schema)
         table._index = {key: ranges[:] for key, ranges in self._index.items()}
         table._batches, table._starts = self._batches[:], self._starts[:]
         table._sizes = self._sizes  # written to behind the copy's end only
@@ -146,7 +148,7 @@ class MemoryTable:
         """The live rows alone, in a new table."""
         keys = sorted(self._index)
         numbers = [_expanded(_pairs(self._index[key])) for key in keys]
-        table = MemoryTable(self._schema)
+        table = MemoryTable(self.schema)
         if keys:
             counts = np.array([len(found) for found in numbers], dtype=np.int64)
             table.append(keys, counts, self.rows(np.concatenate(numbers)))
@@ -173,7 +175,7 @@ class MemoryTable:
     def rows(self, numbers: Positions) -> pa.RecordBatch:
         """The rows, in the order asked for. Cost: one gather per batch they lie in."""
         if len(numbers) == 0:
-            return pa.RecordBatch.from_pylist([], schema=self._schema)
+            return pa.RecordBatch.from_pylist([], schema=self.schema)
         batch_of = np.searchsorted(self._starts, numbers, side="right") - 1
         order = np.argsort(batch_of, kind="stable")
         bounds = np.flatnonzero(np.diff(batch_of[order])) + 1

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cython_ext.key_codec import KeyBatch
+from cython_ext.row_codec import RowCodec
 from lsmstate.key_range import KeyRange, key_range
 from lsmstate.store import Entries, KeyValues, Matches, Positions, Probe, StreamSchema
 from lsmstate.store_checks import Access, StoreGuard, one_key, stream_of
@@ -104,11 +105,11 @@ class StoreReads(ABC):
         found = list(probe.fetch(np.flatnonzero(probe.counts), _PIECE_BYTES))
         if len(found) == 1:
             return found[0]
-        schema = stream_of(self.streams, stream).rows
-        nothing = Matches(
-            np.empty(0, dtype=np.int64), pa.RecordBatch.from_pylist([], schema=schema)
-        )
-        found = [nothing, *found]
+        if not found:
+            schema = RowCodec(stream_of(self.streams, stream).rows).schema
+            return Matches(
+                np.empty(0, dtype=np.int64), pa.RecordBatch.from_pylist([], schema=schema)
+            )
         return Matches(
             np.concatenate([piece.positions for piece in found]),
             pa.concat_batches([piece.rows for piece in found]),

@@ -57,6 +57,40 @@ class ReadTests(BackendTests):
         (piece,) = store.scan("returns")
         assert piece.equals(rows)
 
+    def test_rows_of_dictionaries_and_views_come_back_as_plain_types(self, tmp_path):
+        tags = pa.dictionary(pa.int8(), pa.string())
+        schema = pa.schema(
+            {"id": pa.int64(), "tag": tags, "tags": pa.list_(tags), "text": pa.string_view()}
+        )
+        plain = pa.schema(
+            {"id": pa.int64(), "tag": pa.string(), "tags": pa.list_(pa.string())}
+        ).append(pa.field("text", pa.string()))
+        store = self.attempt(tmp_path, streams=(StreamSchema("tagged", KEY, schema),))
+        for start in range(0, 1000, 100):  # more tags in all than an int8 counts
+            numbers = range(start, start + 100)
+            names = [f"tag {n}" for n in numbers]
+            columns = [pa.array(numbers), names, [[name] for name in names], ["t" * 1500] * 100]
+            rows = pa.record_batch(
+                [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema
+            )
+            store.append("tagged", rows, keys_of(*[n % 7 for n in numbers]))
+        store.retract("tagged", rows.slice(99), keys_of(999 % 7))
+        found = store.get_many("tagged", keys_of(*range(7))).rows  # of several pieces
+        assert found.nbytes > 1 << 20
+        assert store.get("tagged", (77, "k")).schema == found.schema == plain
+        assert sorted(ids(found.to_pylist())) == list(range(999))
+        assert all(
+            row["tag"] == f"tag {row['id']}" and row["tags"] == [row["tag"]]
+            for row in found.to_pylist()
+        )
+        for piece in store.scan("tagged"):
+            assert piece.schema == plain
+        pointer = store.commit()
+        store.close()
+        store = self.attempt(tmp_path, pointer, 1, streams=(StreamSchema("tagged", KEY, schema),))
+        assert store.get_many("tagged", keys_of(*range(7))).rows.num_rows == 999
+        store.close()
+
     def test_keys_may_be_encoded_already(self, store):
         encoded = KeyCodec(KEY).encode(keys_of(1, None, 2, 1))
         assert store.append("customers", customers(1, 2, 3, 4), encoded) == 3
