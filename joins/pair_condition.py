@@ -13,6 +13,7 @@ both floating), and constants that the column's type has.
 """
 
 import operator
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -41,6 +42,10 @@ _SPELLINGS: Final = {"==": "=", "!=": "<>", **{sign: sign for sign in _SIGNS}}
 _REMEDY: Final = (
     "supported are comparisons of columns and constants of one type with AND, OR, NOT, IS NULL, "
     "BETWEEN and IN; compute anything else as a column before the join, or filter the result"
+)
+#: Year, or year and month, or all three and anything after a space or T.
+_DATE: Final = re.compile(
+    r"[+]?([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T].*)?)?)?", re.DOTALL
 )
 #: Whole numbers up to this are the same as FLOAT and as DOUBLE.
 _EXACT_FLOAT: Final = 1 << 24
@@ -307,6 +312,18 @@ def _has(kind: pa.DataType, constant: Any) -> bool:
     return False
 
 
+def _date(text: str) -> date | None:
+    """The date that a constant names, as Spark reads it; None for years below 1 or above 9999."""
+    found = _DATE.fullmatch(text.strip())
+    if found is None:
+        return None
+    year, month, day = (int(part or 1) for part in found.groups())
+    try:
+        return date(year, month, day)
+    except ValueError:
+        return None
+
+
 class _Parser:
     """Reads from left to right; ``self._at`` is the token that comes next."""
 
@@ -389,12 +406,11 @@ class _Parser:
         if not is_negative and token.kind == "string":
             return Constant(self._string(token))
         if not is_negative and token.is_keyword("DATE") and self._next.kind == "string":
+            found = _date(self._string(self._next))
+            if found is None:
+                raise self._refusal("a date such as '2026-01-31'")
             self._at += 1
-            try:
-                return Constant(date.fromisoformat(self._string(self._tokens[self._at - 1])))
-            except ValueError:
-                self._at -= 1
-                raise self._refusal("a date such as '2026-01-31'") from None
+            return Constant(found)
         for word in ("TRUE", "FALSE"):
             if not is_negative and token.is_keyword(word):
                 return Constant(word == "TRUE")

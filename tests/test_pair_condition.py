@@ -32,6 +32,19 @@ COLUMNS = {
     "o": (pa.bool_(), [None, True, False], ["TRUE", "FALSE"]),
 }
 ALIKE = ["il", "df", "s", "m", "t", "o"]
+#: Of a constant that is a date all that Spark reads, and which one it is.
+DATES = {
+    "2026-01-31": date(2026, 1, 31),
+    " 2026-1-9 ": date(2026, 1, 9),
+    "2026-02": date(2026, 2, 1),
+    "+2026": date(2026, 1, 1),
+    "2026-1-31T": date(2026, 1, 31),
+    "2026-01-31 23:59:59+05 or so": date(2026, 1, 31),
+    "0001-01-01": date(1, 1, 1),
+}
+#: What Spark does not take for one, but for years with a sign or of more than four digits.
+NO_DATES = ["2026-02-31", "20260131", "2026-W05-6", "26-01-31", "2026-001-31", "2026-01-31x", ""]
+NO_DATES += ["2026-01T", "2026-01-", "2026/01/31", "\u0662026-01-31", "-2026-01-31", "12026-01-31"]
 STREAMS = {n: pa.schema([(c, kind) for c, (kind, *_) in COLUMNS.items()]) for n in "ab"}
 NAMES = {name: schema.names for name, schema in STREAMS.items()}
 
@@ -83,6 +96,12 @@ def test_conditions_say_what_duckdb_says(seed: int) -> None:
             assert evaluated(text, batches) == [n for n, is_true in told if is_true], text
 
 
+def test_dates_are_read_as_spark_reads_them() -> None:
+    for text, expected in DATES.items():
+        found = PairCondition.of(f"a.t < DATE '{text}'", NAMES)
+        assert str(found) == f"a.t < DATE '{expected.isoformat()}'", text
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_without_a_row_of_a_stream_it_needs_a_condition_is_never_true(seed: int) -> None:
     batches = rows(seed)
@@ -103,6 +122,7 @@ def test_without_a_row_of_a_stream_it_needs_a_condition_is_never_true(seed: int)
 @pytest.mark.spark
 def test_conditions_say_what_spark_says(spark: "object") -> None:
     pytest.importorskip("pyspark")
+    from pyspark.errors import ParseException
     from pyspark.sql import functions as F
 
     batches = rows(9)
@@ -110,9 +130,14 @@ def test_conditions_say_what_spark_says(spark: "object") -> None:
     flat = spark.createDataFrame(pa.table({"n": pa.array(range(60)), **columns}))  # type: ignore[attr-defined]
     sides = [F.struct(*(F.col(f"{n}_{c}").alias(c) for c in COLUMNS)).alias(n) for n in "ab"]
     texts = [*conditions(9), "a.f < 0.1", "0.1 <= b.f"]  # which DuckDB compares as floats
+    texts += [f"a.t <= DATE '{text}'" for text in DATES]
     told = flat.select("n", *sides).select("n", *map(F.expr, texts)).orderBy("n").collect()
     for place, text in enumerate(texts, 1):
         assert evaluated(text, batches) == [row[0] for row in told if row[place]], text
+    for text in NO_DATES:
+        if text not in ("-2026-01-31", "12026-01-31"):
+            with pytest.raises(ParseException):
+                spark.sql(f"SELECT DATE '{text}'")  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +157,7 @@ def test_conditions_say_what_spark_says(spark: "object") -> None:
         ("a.i < b.i AND", "a column such as a.id, or a constant expected, found 'the end'"),
         ("a.s LIKE 'x%'", "a comparison such as '<' expected, found 'LIKE'"),
         ("a.s = 'it''s'", "text without quotes"),
-        ("a.t < DATE '2026-02-31'", "a date such as '2026-01-31' expected"),
+        *((f"a.t < DATE '{text}'", "a date such as '2026-01-31' expected") for text in NO_DATES),
         ("a.i <=> b.i", "a comparison such as '<' expected, found '<=>'"),
         ("5 IS NULL", "a column before IS NULL"),
         ("a.x < 5", "no column 'x' in stream 'a'"),
