@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
+from numbers import Integral
 
 from lsmstate.errors import InvalidArgumentError
 
@@ -12,6 +13,10 @@ MIB = 1024 * KIB
 MINIMUM_MEMORY_BYTES = 4 * MIB
 STORE_MEMORY_BYTES = 1 * MIB
 
+_NUMBERS = (
+    *("memory_bytes", "memtable_bytes", "block_bytes", "file_bytes"),
+    *("filter_bits_per_key", "fanout", "max_runs", "retained_batches"),
+)
 _UNITS = {"": 1, "b": 1, "k": KIB, "kb": KIB, "m": MIB, "mb": MIB, "g": KIB * MIB, "gb": KIB * MIB}
 
 
@@ -96,6 +101,12 @@ class Options:
     def __post_init__(self) -> None:
         def refuse(name: str, rule: str) -> None:
             raise InvalidArgumentError(f"{name}={getattr(self, name)!r}: {rule}")
+
+        for name in _NUMBERS:
+            value = getattr(self, name)
+            is_default = name == "memtable_bytes" and value is None
+            if not is_default and (isinstance(value, bool) or not isinstance(value, Integral)):
+                refuse(name, "give a whole number; options.parse_bytes reads sizes like '64m'")
 
         if self.memory_bytes < MINIMUM_MEMORY_BYTES + STORE_MEMORY_BYTES:
             refuse(

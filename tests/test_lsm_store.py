@@ -4,10 +4,12 @@ import dataclasses
 import os
 import random
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 from faults import Faults, faults
+from resealing import blocks_of
 from sample_streams import STREAMS, customers, fetched, ids, keys_of, returns, scanned
 
 from lsmstate.errors import (
@@ -331,3 +333,21 @@ def test_a_merged_file_of_some_size_ends_with_its_stream(tmp_path):
         assert all(file.min_key[:2] == file.max_key[:2] for file in large)
         assert sorted(ids(scanned(store, "customers"))) == list(range(4000))
         assert sorted(ids(scanned(store, "returns"))) == list(range(4000))
+
+
+def test_asking_whether_keys_exist_reads_no_row(tmp_path):
+    """Of what lies on the disk and in no cache: filters, indexes and key blocks alone."""
+    options = Options(memory_bytes=8 << 20, block_bytes=1 << 10)
+    with LsmStore.open(str(tmp_path), STREAMS, options=options) as store:
+        store.append("customers", customers(*range(3000)), keys_of(*range(3000)))
+        store.commit()
+        process_memory().cache.clear()
+        read = []
+        with faults(lambda operation, path, offset, size: read.append((operation, path, offset))):
+            found = store.exists("customers", keys_of(*range(0, 6000, 7)))
+        assert found.sum() == len(range(0, 3000, 7))
+    (path,) = {path for operation, path, _ in read if operation == "read"}
+    rows = {offset for offset, _ in blocks_of(Path(path).read_bytes(), "row")}
+    assert len(rows) > 50
+    assert len(read) > 5
+    assert not rows & {offset for _, _, offset in read}

@@ -1,0 +1,56 @@
+"""What options refuse, each by its name and value, and what they fill in."""
+
+import itertools
+
+import pytest
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.options import KIB, MIB, Options, parse_bytes
+
+REFUSED = {
+    "memory_bytes": [0, -1, 5 * MIB - 1, "64m", 64.0 * MIB, None, True],
+    "memtable_bytes": [0, 256 * KIB - 1, 32 * MIB + 1, "1m", 1e6],
+    "block_bytes": [0, KIB - 1, 256 * KIB + 1, 8.5 * KIB, None],
+    "filter_bits_per_key": [-1, 33, 9.6, "10", None],
+    "compression": ["LZ4", "snappy", "", None, 1],
+    "bottom_compression": ["gzip", None],
+    "fanout": [1, 17, 0, 2.5, True],
+    "merging": ["universal", None],
+    "max_runs": [1, 33, 8.0],
+    "file_bytes": [0, 64 * KIB - 1, 1024 * MIB + 1, "32m"],
+    "retained_batches": [0, -1, 1.5],
+    "sync": ["sometimes", "", 1],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in REFUSED.items() for value in values]
+)
+def test_values_that_cannot_be_are_refused_by_name(name, value):
+    with pytest.raises(InvalidArgumentError) as refused:
+        Options(**{name: value})
+    assert str(refused.value).startswith(f"{name}={value!r}: ")
+
+
+def test_whatever_goes_together_leaves_room_for_a_merge():
+    """Or is refused: buffers of a merge of the most runs there may be fit the cap."""
+    for memory, block, fanout, runs in itertools.product(
+        (5 * MIB, 16 * MIB, 64 * MIB), (KIB, 8 * KIB, 64 * KIB, 256 * KIB), (2, 4, 16), (2, 8, 32)
+    ):
+        given = {"memory_bytes": memory, "block_bytes": block, "fanout": fanout, "max_runs": runs}
+        if block > KIB and 4 * max(fanout, runs) * block > memory:
+            with pytest.raises(InvalidArgumentError, match="block_bytes"):
+                Options(**given)
+            continue
+        options = Options(**given)
+        assert runs <= options.most_runs <= runs + fanout
+        assert options.memtable_limit_bytes <= memory // 2
+
+
+def test_sizes_are_read_as_spark_writes_them():
+    sizes = {"64m": 64 * MIB, "1g": 1024 * MIB, "8 KiB": 8 * KIB, "1.5k": 1536, "7": 7, "7b": 7}
+    assert {text: parse_bytes(text) for text in sizes} == sizes
+    assert parse_bytes(5) == 5
+    for text in ("", "m", "-1m", "64 parsecs", True, None, 1.5j):
+        with pytest.raises(InvalidArgumentError, match="is not a size"):
+            parse_bytes(text)
