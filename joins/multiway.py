@@ -28,6 +28,7 @@ from joins.local.tree_join import TreeJoin
 from joins.local.umjoin import UMJoin
 from joins.rooted_change_spec import RootedChangeSpec
 from joins.spec import Condition, JoinSpec, check_streams
+from joins.views import Views
 from lsmstate.backends import open_store
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.options import Options, parse_bytes
@@ -119,23 +120,14 @@ class MultiwayJoin:
         late: str = "drop",
     ) -> None:
         check_unmatched(unmatched)
-        self.spec: Spec
-        timing: EventTime | None = None
         check_streams(streams)
-        typed = typed_condition({name: s.names for name, s in streams.items()}, on, how)
-        if typed.tree is not None and emit == FINAL and not changes:
-            graph = GraphSpec.create(streams, in_text(typed), splits=True)
-            self.spec = FinalSpec.of(graph, typed.tree, event_time or {}, retention or {}, late)
-        elif typed.tree is None and emit in ("append", FINAL) and not changes:
-            times = event_time or {}
-            self.spec, timing = create_timed(streams, typed.on, times, retention or {}, late)
-        else:
-            told = TimeOptions(event_time or {}, retention or {}, late)
-            self.spec = create_join(streams, on, how, emit, changes, told)
-            timing = self.spec.event_time if isinstance(self.spec, ChangingSpec) else None
-            if timing is None:
-                _check_keeps_all(event_time, retention, late)
-        _check_algorithm(self.spec, algorithm, order, sample, timing)
+        told = TimeOptions(event_time or {}, retention or {}, late)
+        self.spec, timing = _spec_of(streams, on, how, emit, changes, told)
+        self._views = Views(streams)
+        inside = self.spec
+        if self._views.any:
+            inside, timing = _spec_of(self._views.streams, on, how, emit, changes, told)
+        _check_algorithm(inside, algorithm, order, sample, timing)
         kept = None if path is None else KeptJoin(path, backend, self.spec, timing)
         if kept is not None:
             kept.check()
@@ -144,12 +136,13 @@ class MultiwayJoin:
         self.tried_orders: TriedOrders | None = None
         tree: BinaryTree | None = None
         if algorithm == "tree":
-            assert isinstance(self.spec, JoinSpec | GraphSpec)
+            assert isinstance(inside, JoinSpec | GraphSpec)
             if order == BEST:
-                tree, self.tried_orders = best_tree(self.spec, sample, path, backend, options)
+                some = sample and {name: self._views.plain(name, r) for name, r in sample.items()}
+                tree, self.tried_orders = best_tree(inside, some, path, backend, options)
             else:
-                tree = BinaryTree.create(self.spec, list(streams) if order is None else order)
-        schemas, operator = _operator(self.spec, tree, timing, unmatched, piece_bytes)
+                tree = BinaryTree.create(inside, list(streams) if order is None else order)
+        schemas, operator = _operator(inside, tree, timing, unmatched, piece_bytes)
         self._unfinished: Results | None = None
         with ExitStack() as opened:
             directory = path or opened.enter_context(TemporaryDirectory(prefix="lsmstate-"))
@@ -170,8 +163,15 @@ class MultiwayJoin:
 
         Consume or close the results before the next call.
         """
-        self._unfinished = self._join.process(stream, batch)
+        self._came_in = batch.schema
+        batch = self._views.plain(stream, batch)
+        self._unfinished = self._shown(self._join.process(stream, batch))
         return self._unfinished
+
+    def _shown(self, results: Results) -> Results:
+        """With the types that are declared."""
+        schema = self.output_schema
+        return results.through(lambda piece: piece.cast(schema)) if self._views.any else results
 
     def advance(self, watermark: datetime) -> Results:
         """No row with a time up to the watermark will come any more: forget what no later one can
@@ -191,7 +191,7 @@ class MultiwayJoin:
         check_finished(f"advance({watermark!r})", self._unfinished)
         watermark_us = self._timed.event_time.watermark_us(self.spec.streams, watermark)
         if isinstance(self._timed, FinalJoin):
-            self._unfinished = self._timed.advance(watermark_us)
+            self._unfinished = self._shown(self._timed.advance(watermark_us))
             return self._unfinished
         self._timed.advance(watermark_us)
         return Results(iter(()))
@@ -209,7 +209,8 @@ class MultiwayJoin:
     @property
     def late_rows(self) -> pa.RecordBatch | None:
         """With ``late="side"``, the late rows of the last batch, as they came."""
-        return self._timed.late_rows if self._timed else None
+        late = self._timed.late_rows if self._timed else None
+        return late if late is None or not self._views.any else late.cast(self._came_in)
 
     @property
     def _timed(self) -> EventTimeJoin | FinalJoin | None:
@@ -247,12 +248,32 @@ class MultiwayJoin:
         self.close()
 
 
-def _check_keeps_all(
-    event_time: Mapping[str, str] | None, retention: Retention | None, late: str
-) -> None:
+def _spec_of(
+    streams: Mapping[str, pa.Schema],
+    on: Condition,
+    how: How,
+    emit: str,
+    changes: Mapping[str, str] | None,
+    told: TimeOptions,
+) -> tuple[Spec, EventTime | None]:
+    """What is joined, and the event times of a join that forgets by them."""
+    typed = typed_condition({name: s.names for name, s in streams.items()}, on, how)
+    if typed.tree is not None and emit == FINAL and not changes:
+        graph = GraphSpec.create(streams, in_text(typed), splits=True)
+        return FinalSpec.of(graph, typed.tree, *told), None
+    if typed.tree is None and emit in ("append", FINAL) and not changes:
+        return create_timed(streams, typed.on, *told)
+    spec = create_join(streams, on, how, emit, changes, told)
+    timing = spec.event_time if isinstance(spec, ChangingSpec) else None
+    if timing is None:
+        _check_keeps_all(told)
+    return spec, timing
+
+
+def _check_keeps_all(told: TimeOptions) -> None:
     """InvalidArgumentError where a join that forgets nothing is told of time."""
-    told = {"event_time": event_time, "retention": retention, "late": late}
-    for name, value in told.items():
+    given = {"event_time": told.columns, "retention": told.retention, "late": told.late}
+    for name, value in given.items():
         if value and value != "drop":
             raise InvalidArgumentError(
                 f"{name}={value!r} goes with inner joins of rows that stay; leave it out, or how, "

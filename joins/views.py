@@ -1,0 +1,51 @@
+"""Columns of view types, which are plain inside a join: Arrow takes no rows out of a view."""
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from cython_ext.row_codec import RowCodec
+from lsmstate.store_checks import same_columns
+
+
+class Views:
+    """Streams as they were declared, and as a join of them works with them.
+
+    ``streams`` holds what is declared, but for columns that are views or hold some: those have
+    the type that a state gives them back with.
+    """
+
+    def __init__(self, declared: Mapping[str, pa.Schema]) -> None:
+        self._declared = dict(declared)
+        self.streams = {name: _without_views(schema) for name, schema in declared.items()}
+
+    @property
+    def any(self) -> bool:
+        """Whether there is one."""
+        return self.streams != self._declared
+
+    def plain(self, stream: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A batch with the columns that are declared; any other is left to the join to refuse."""
+        declared = self._declared.get(stream)
+        if declared is None or not same_columns(declared, batch.schema):
+            return batch
+        plain = self.streams[stream]
+        return batch if same_columns(plain, declared) else batch.cast(plain)
+
+
+def _without_views(schema: pa.Schema) -> pa.Schema:
+    for at, field in enumerate(schema):
+        if _has_view(field.type):
+            (plain,) = RowCodec(pa.schema([field])).schema
+            schema = schema.set(at, plain)
+    return schema
+
+
+def _has_view(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return _has_view(kind.value_type)
+    return (
+        pa.types.is_string_view(kind)
+        or pa.types.is_binary_view(kind)
+        or any(_has_view(kind.field(i).type) for i in range(kind.num_fields))
+    )
