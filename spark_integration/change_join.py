@@ -19,7 +19,7 @@ from joins.changing_specs import ChangingSpec, changing_spec, is_conditional
 from joins.event_time import TimeOptions, time_bounds
 from joins.event_time_join import EventTimeJoin
 from joins.graph_spec import GraphSpec
-from joins.join_types import Tree, bounds_of, conditions_of, nullable_streams
+from joins.join_types import Tree, bound_text, bounds_of, conditions_of, nullable_streams
 from joins.local.change_join import ChangeJoin
 from joins.local.graph_change_join import GraphChangeJoin
 from joins.local.rooted_change_join import RootedChangeJoin
@@ -98,8 +98,10 @@ def change_settings(spec: ChangingSpec | None) -> dict[str, Any]:
         return {"joins other than inner": None, "changelog inputs": None, "emit": None}
     changelogs = [f"{name}.{column}" for name, column in spec.operations.items()]
     tree = _tree(spec)
+    bounds = spec.event_time.bounds if tree is None and spec.event_time is not None else ()
     return {
         "joins other than inner": str(tree) if tree is not None else None,
+        "intervals": sorted(map(bound_text, bounds)) or None,
         JOIN_CONDITIONS: [str(c) for c in conditions_of(tree)] or None if tree else None,
         "changelog inputs": changelogs or None,
         "emit": _emit(spec),
