@@ -87,12 +87,7 @@ def _store_options(memory_bytes: int, backend: str, given: Mapping[str, Any]) ->
                 f"options[{name!r}]: did you mean {nearest(str(name), known)!r}? "
                 f"Known: {', '.join(known)}"
             )
-    try:
-        return Options(memory_bytes=memory_bytes, **given)
-    except TypeError as error:
-        raise InvalidArgumentError(
-            f"options={dict(given)!r}: a value is of the wrong type ({error})"
-        ) from error
+    return Options(memory_bytes=memory_bytes, **given)
 
 
 def nearest(name: str, known: tuple[str, ...]) -> str:

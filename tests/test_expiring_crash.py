@@ -91,7 +91,11 @@ def opened(directory, keeps):
     expiry = Expiry("at", LIFE, keep=third if keeps else None)
     stream = StreamSchema("timed", KEY, ROWS, expiry=expiry)
     store = backends.open_store(str(directory), [stream], options=OPTIONS)
-    store.advance("timed", 0)
+    try:
+        store.advance("timed", 0)
+    except OSError:
+        store.close()
+        raise
     return store
 
 

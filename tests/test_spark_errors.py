@@ -63,7 +63,7 @@ def pair(frames: dict[str, Any]) -> dict[str, Any]:
         ({"memory": "1m"}, ["memory", "1048576", "too small", "'5m'"]),
         ({"options": {"compresion": "zstd"}}, ["'compresion'", "did you mean 'compression'"]),
         ({"options": {"compression": "zip"}}, ["compression='zip'", "'zstd'"]),
-        ({"options": {"fanout": "4"}}, ["'fanout': '4'", "wrong type"]),
+        ({"options": {"fanout": "4"}}, ["fanout='4'", "whole number"]),
         ({"options": {"memory_bytes": 1}}, ["memory_bytes", "give memory="]),
         ({"options": {"retained_batches": 1}}, ["retained_batches", "minBatchesToRetain"]),
         ({"options": {"fanout": 4}, "backend": "memory"}, ["'fanout': 4", "backend='lsm'"]),
