@@ -10,6 +10,7 @@ operand := stream.column | COALESCE(stream.column, ...)
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 from joins.condition import Column, Token, tokens_of
 from joins.join_types import Comparison, Join, Kind, Tree, shown_streams, streams_of
@@ -155,6 +156,12 @@ class _Parser:
         others: list[PairCondition] = []
         depth = 0
         while True:
+            if self._has_or():
+                raise InvalidArgumentError(
+                    f"joins: {left} and {right} are joined by no equality, in {self._text!r}, as "
+                    "AND binds before OR; put what OR is between in parentheses, as in a.k = b.k "
+                    "AND (a.x = 1 OR b.y = 2)"
+                )
             while not self._is_whole() and self.accept("("):
                 depth += 1
             if self._is_whole() or not self._is_equality():
@@ -181,21 +188,27 @@ class _Parser:
                 return tuple(found), tuple(bounds), tuple(others)
 
     def _is_whole(self) -> bool:
-        """Whether what comes next is one condition up to AND, by an OR, perhaps in parentheses
-        around all of it, or by a NOT before it."""
-        stop = self._condition_end()
-        depths = []
-        depth = 0
-        for token in self._tokens[self._at : stop]:
-            depth += {"(": 1, ")": -1}.get(token.text, 0)
-            depths.append(depth)
+        """Whether what comes next is one condition up to AND, by an OR in parentheses around all of
+        it, or by a NOT before it."""
+        depths = self._depths()
         is_enclosed = self._next.text == "(" and all(depths[:-1])
-        ors = (
-            depth == int(is_enclosed)
-            for at, depth in enumerate(depths, self._at)
-            if self._tokens[at].is_keyword("OR") and not self._is_part(at)
+        is_not = self._next.is_keyword("NOT") and not self._is_part(self._at)
+        return is_not or (is_enclosed and self._has_or(1))
+
+    def _has_or(self, depth: int = 0) -> bool:
+        """Whether the condition that comes next has an OR in so many parentheses."""
+        return any(
+            found == depth and self._tokens[at].is_keyword("OR") and not self._is_part(at)
+            for at, found in enumerate(self._depths(), self._at)
         )
-        return any(ors) or (self._next.is_keyword("NOT") and not self._is_part(self._at))
+
+    def _depths(self) -> list[int]:
+        """In how many parentheses each token of the condition that comes next stands."""
+        signs = (
+            {"(": 1, ")": -1}.get(token.text, 0)
+            for token in self._tokens[self._at : self._condition_end()]
+        )
+        return list(accumulate(signs))
 
     def _is_equality(self) -> bool:
         """Whether columns of two streams, or COALESCE of some, are equated next."""

@@ -245,6 +245,28 @@ def test_what_does_not_fit_is_refused(on, how, words):
         typed_condition({name: KEY[name] for name in "abc"}, on, how)
 
 
+@pytest.mark.parametrize(
+    "on",
+    [
+        "a.k = b.k AND a.v > b.v OR b.v = 1",
+        "a.k = b.k AND a.v > b.v OR b.v = 1 AND a.v = 2",
+        "(a.k = b.k) AND NOT a.v > b.v OR b.v = 1",
+        "a.k = b.k AND a.v BETWEEN 1 AND 2 OR b.v = 1",
+        "a.v > b.v OR b.v = 1 AND a.k = b.k",
+        "(a.k = b.k AND a.v > b.v OR b.v = 1)",
+        "a.k = b.k OR a.v = b.v",
+    ],
+)
+def test_an_or_that_takes_in_the_keys_is_refused(on):
+    """AND binds before it, so rows match whose keys differ."""
+    columns = {name: ["k", "v"] for name in "ab"}
+    for kind in ("JOIN", "LEFT JOIN", "ANTI JOIN"):
+        with pytest.raises(InvalidArgumentError, match="are joined by no equality"):
+            typed_condition(columns, f"a {kind} b ON {on}")
+    typed = typed_condition(columns, "a LEFT JOIN b ON a.k = b.k AND (a.v > b.v OR b.v = 1)")
+    assert str(typed.tree) == "a LEFT JOIN b ON a.k = b.k AND (a.v > b.v OR b.v = 1)"
+
+
 def test_a_join_by_a_part_of_the_key_is_refused():
     import pyarrow as pa
 
