@@ -133,17 +133,19 @@ def check_cut(tmp_path, steps, keeps, cut):
     done, store = 0, None
     set_fault_hook(disk)
     try:
-        store = opened(directory, keeps)
-        for step in steps:
-            do(store, step)
-            done += 1
-    except OSError:
-        pass
+        try:
+            store = opened(directory, keeps)
+            for step in steps:
+                do(store, step)
+                done += 1
+        except OSError:
+            pass
+        # Before the hook goes: the background worker would go on deleting.
+        disk.after_the_cut(target, random.Random(cut))
     finally:
         set_fault_hook(None)
-    disk.after_the_cut(target, random.Random(cut))
-    if store is not None:
-        store.close()
+        if store is not None:
+            store.close()
     with opened(target, keeps) as store:
         found = read(store)
         possible = states[done : done + 2]
