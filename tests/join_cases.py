@@ -72,7 +72,7 @@ PAYLOADS = [
     (pa.timestamp("us", "UTC"), [None, datetime.datetime(2020, 1, 1)]),
 ]
 #: Most rows of a stream, by the number of streams: results stay small enough to compare.
-MOST_ROWS = {2: 20, 3: 8, 4: 5, 5: 4}
+MOST_ROWS = {2: 20, 3: 8, 4: 5, 5: 4, 6: 4}
 
 
 def random_table(rng, schema, pools):

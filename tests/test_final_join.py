@@ -103,7 +103,7 @@ def final_joins(draw):
     rng = random.Random(draw(st.integers(0, 2**32)))
     zone = rng.choice([None, "UTC", "Europe/Berlin"])
     while True:
-        names = [f"s{number}" for number in range(rng.choice([2, 2, 3, 3, 4]))]
+        names = [f"s{number}" for number in range(rng.choice([2, 2, 3, 3, 4, 5, 6]))]
         kinds = {n: pa.timestamp(rng.choice(["us", "us", "s", "ms", "ns"]), zone) for n in names}
         schemas = {name: schema_of(kinds[name], name) for name in names}
         text, shown = random_join(rng, rng.sample(names, len(names)))
@@ -111,7 +111,7 @@ def final_joins(draw):
             break
     rows = []
     for name in names:
-        for number in range(rng.randint(1, 12)):
+        for number in range(rng.randint(1, 12 if len(names) < 5 else 5)):
             key, other = rng.choice([1, 1, 2, None]), rng.choice([1, 1, 2, None])
             time = None if rng.random() < 0.05 else rng.randint(0, 90)
             rows.append((name, (key, other, time, number)))

@@ -31,8 +31,6 @@ from lsmstate.join import MultiwayJoin
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import Options
 
-MOST_ROWS = {**MOST_ROWS, 6: 4}
-
 
 def random_classes(rng, names):
     """Per key class the streams that hold it: connected, with a cycle now and then."""

@@ -25,7 +25,7 @@ from lsmstate.join import MultiwayJoin
 
 ROWS = pa.schema([("x", pa.int64()), ("y", pa.int64()), ("n", pa.string())])
 POOLS = [[None, 1, 1, 2, 3], [None, 1, 2, 2], ["a", "b", None]]
-MOST = {2: 15, 3: 8, 4: 6}
+MOST = {2: 15, 3: 8, 4: 6, 5: 4}
 
 
 def random_joins(rng, names, cycles=0.0):
@@ -56,7 +56,7 @@ def random_joins(rng, names, cycles=0.0):
 def random_case(rng, cycles=0.5):
     """A spec, batches of (stream, changes, all that lives after them), and restarts or none."""
     while True:
-        names = [f"s{number}" for number in range(rng.choice([3, 3, 4, 5]))]
+        names = [f"s{number}" for number in range(rng.choice([3, 3, 4, 5, 6]))]
         text = random_joins(rng, rng.sample(names, len(names)), cycles)
         operations = {name: "op" for name in names if rng.random() < 0.6}
         typed = typed_condition(dict.fromkeys(names, ROWS.names), text)
