@@ -309,6 +309,8 @@ class LsmStore(StoreWrites):
             self._runs.compact(due_only=due_only)
             if self._runs.has_changed and not self._owner.single_commit:
                 self._writes.commit()
+        if not self._owner.single_commit:
+            self._collect()
 
     # Reading ------------------------------------------------------------------------------
 

@@ -230,7 +230,8 @@ def test_a_process_without_a_thread_to_spare(tmp_path, monkeypatch, caplog):
     assert "can't start new thread" in caplog.text
 
 
-def test_an_append_leaves_deleting_to_the_worker_and_a_commit_waits_for_it(tmp_path):
+@pytest.mark.parametrize("end", [LsmStore.commit, LsmStore.compact])
+def test_an_append_leaves_deleting_to_the_worker_and_a_commit_waits_for_it(tmp_path, end):
     with opened(tmp_path) as store:
         with no_worker():
             count = append_until(store, lambda: unneeded_of(store))
@@ -240,8 +241,9 @@ def test_an_append_leaves_deleting_to_the_worker_and_a_commit_waits_for_it(tmp_p
         with no_worker():
             append_until(store, lambda: unneeded_of(store), count)
             waiting = unneeded_of(store)
-            store.commit()
+            end(store)
             assert not waiting & set(os.listdir(tmp_path)), "it may be copied now"
+            assert not unneeded_of(store)
 
 
 def test_a_file_that_is_not_deleted_is_found_again(tmp_path, caplog):
