@@ -7,6 +7,7 @@ skip is that Maven Central, or what Spark is set up to use in its place, cannot 
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,7 +20,12 @@ pytest.importorskip("pyspark")
 
 import pyspark
 
-from spark_integration.demo.kafka_broker import PackageUnavailableError, running_broker
+from spark_integration.demo import kafka_broker
+from spark_integration.demo.kafka_broker import (
+    KafkaError,
+    PackageUnavailableError,
+    running_broker,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
@@ -131,3 +137,44 @@ def test_without_the_package_it_says_so(tmp_path: Path, monkeypatch: pytest.Monk
         pytest.fail("a broker runs without its package")
     assert not maven_answers(tmp_path / "ivy")
     wait_until_gone(tmp_path / "kafka")
+
+
+@pytest.mark.stress
+def test_a_port_that_is_taken_meanwhile_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = kafka_broker._free_ports
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        first = iter([(draw()[0], taken.getsockname()[1])])
+        monkeypatch.setattr(kafka_broker, "_free_ports", lambda: next(first, None) or draw())
+        try:
+            with running_broker(tmp_path / "kafka") as address:
+                host, port = address.split(":")
+                socket.create_connection((host, int(port)), timeout=60).close()
+        except PackageUnavailableError as error:
+            skip_without_maven(str(error), tmp_path)
+            raise
+    assert "Address already in use" in (tmp_path / "kafka" / "kafka.log").read_text()
+    wait_until_gone(tmp_path / "kafka")
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "reason"),
+    [
+        ("INFO a\njava.net.BindException: in use\nINFO b\n", KafkaError, "BindException: in use"),
+        ("no memory\n", KafkaError, "no memory"),
+        ("", KafkaError, "said nothing"),
+        ("java.lang.RuntimeException: [download failed: a#b]\n", PackageUnavailableError, "a#b"),
+        ("RuntimeException: [unresolved dependency: c#d]\n", PackageUnavailableError, "c#d"),
+    ],
+)
+def test_an_error_says_what_the_broker_said(
+    tmp_path: Path, said: str, kind: type[Exception], reason: str
+) -> None:
+    log = tmp_path / "kafka.log"
+    log.write_text(said)
+    found = kafka_broker._failure(log)
+    assert type(found) is kind
+    assert reason in str(found)
+    assert str(log) in str(found)

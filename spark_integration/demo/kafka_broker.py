@@ -6,13 +6,15 @@ used for it too.
 """
 
 import os
+import random
+import shutil
 import socket
 import subprocess
 import time
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +25,9 @@ LOG_NAME: Final = "kafka.log"
 _HOST: Final = "127.0.0.1"
 _START_SECONDS: Final = 300
 _STOP_SECONDS: Final = 30
+_MOST_TRIES: Final = 3
+#: Below those that Linux (from 32768) and others (from 49152) give to outgoing connections.
+_PORTS: Final = range(20_000, 32_000)
 
 _SETTINGS: Final = """\
 process.roles=broker,controller
@@ -36,6 +41,7 @@ log.dirs={data}
 num.partitions=3
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=1
+initial.broker.registration.timeout.ms={patience}
 """
 
 
@@ -51,14 +57,33 @@ class PackageUnavailableError(LsmStateError):
 def running_broker(directory: Path) -> Iterator[str]:
     """The address (host:port) of a broker whose files lie in ``directory``, until the end.
 
-    PackageUnavailableError where Kafka cannot be fetched, KafkaError where it does not run.
+    PackageUnavailableError where Kafka cannot be fetched, KafkaError where it does not run, both
+    after a few tries: a port may be taken until the broker is there, a fetch may break off.
     Cost: two starts of a JVM; the first time, some 50 MB from Maven Central.
     """
     directory.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        for is_last in (*[False] * (_MOST_TRIES - 1), True):
+            try:
+                address = stack.enter_context(_broker(directory))
+                break
+            except (KafkaError, PackageUnavailableError):
+                if is_last:
+                    raise
+        yield address
+
+
+@contextmanager
+def _broker(directory: Path) -> Iterator[str]:
+    """One try."""
     port, controller = _free_ports()
+    data = directory / "data"
+    shutil.rmtree(data, ignore_errors=True)  # an earlier try's, which knows another port
     settings = directory / "server.properties"
     settings.write_text(
-        _SETTINGS.format(host=_HOST, port=port, controller=controller, data=directory / "data")
+        _SETTINGS.format(
+            host=_HOST, port=port, controller=controller, data=data, patience=_START_SECONDS * 1000
+        )
     )
     log = directory / LOG_NAME
     cluster = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
@@ -120,17 +145,29 @@ def _wait_for(port: int, broker: "subprocess.Popen[bytes]", log: Path) -> None:
 
 
 def _failure(log: Path) -> LsmStateError:
-    if "unresolved dependency" in log.read_text(errors="replace"):
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+    reasons = [line for line in lines if "Exception:" in line or "Error:" in line]
+    reason = (reasons or lines or ["it said nothing"])[-1]
+    if "unresolved dependency" in reason or "download failed" in reason:
         return PackageUnavailableError(
             f"{PACKAGE} could not be fetched: Maven Central, or what Spark is set up to use in its "
-            f"place, cannot be reached or lacks it (see {log})"
+            f"place, cannot be reached or lacks it (see {log}): {reason}"
         )
-    return KafkaError(f"the broker ended by itself; see {log}")
+    return KafkaError(f"the broker ended by itself: {reason} (see {log})")
 
 
 def _free_ports() -> tuple[int, int]:
-    """Two ports of loopback that are free now; both are held until both are known."""
-    with socket.socket() as first, socket.socket() as second:
-        first.bind((_HOST, 0))
-        second.bind((_HOST, 0))
-        return first.getsockname()[1], second.getsockname()[1]
+    """Two ports of loopback that are free now, and that the system gives to nobody who does not
+    ask for them by number: it takes some seconds until the broker does."""
+    found: list[int] = []
+    with ExitStack() as held:
+        for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
+            trial = held.enter_context(socket.socket())
+            try:
+                trial.bind((_HOST, port))
+            except OSError:
+                continue
+            found.append(port)
+            if len(found) == 2:
+                return found[0], found[1]
+    raise KafkaError(f"no two ports of {_PORTS.start} to {_PORTS.stop - 1} are free on {_HOST}")
