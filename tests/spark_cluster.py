@@ -6,7 +6,6 @@ all have one name, never speculates.
 """
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,8 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import psutil
+
+from spark_integration.demo.ports import free_ports
 
 ROOT = Path(__file__).parent.parent
 _DEPLOY = "org.apache.spark.deploy"
@@ -29,7 +30,7 @@ def spark_cluster(home: Path, machines: Sequence[Mapping[str, str]]) -> Iterator
     import pyspark
 
     spark_home = Path(pyspark.__file__).parent
-    ports = _free_ports(2)
+    ports = free_ports(2)
     environment = {
         **os.environ,
         "SPARK_HOME": str(spark_home),
@@ -117,15 +118,3 @@ def _kill_tree(process: "subprocess.Popen[bytes]") -> None:
             child.kill()
         except psutil.NoSuchProcess:
             continue
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports of loopback that are free now; all are held until all are known."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

@@ -18,6 +18,7 @@ import pytest
 from durable_cases import expected, held, run_batch
 
 from lsmstate.state_place import StatePlace, open_bucket
+from spark_integration.demo.ports import free_ports
 from spark_integration.records import create_record_in, read_record_in
 
 pytestmark = pytest.mark.stress
@@ -27,12 +28,6 @@ ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 @pytest.fixture
 def azure(tmp_path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     program = shutil.which("azurite-blob")
@@ -40,7 +35,7 @@ def azure(tmp_path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         pytest.skip("azurite-blob is not installed: npm install --global azurite")
     from pyarrow.fs import AzureFileSystem
 
-    port = free_port()
+    port = free_ports(1)[0]
     where = ("--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(tmp_path))
     command = [program, *where, "--silent", "--skipApiVersionCheck", "--disableTelemetry"]
     running = subprocess.Popen(command, stdout=subprocess.DEVNULL)
@@ -60,7 +55,7 @@ def azure(tmp_path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 @pytest.fixture
 def google() -> Iterator[tuple[str, dict[str, Any]]]:
     pytest.importorskip("gcp_storage_emulator")
-    port = free_port()
+    port = free_ports(1)[0]
     where = ("--host", "127.0.0.1", "--port", str(port), "--in-memory")
     command = [sys.executable, "-m", "gcp_storage_emulator", "start", *where]
     running = subprocess.Popen([*command, "--default-bucket", "states"], stderr=subprocess.DEVNULL)

@@ -26,6 +26,7 @@ from spark_integration.demo.kafka_broker import (
     PackageUnavailableError,
     running_broker,
 )
+from spark_integration.demo.ports import free_ports
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
@@ -143,11 +144,12 @@ def test_without_the_package_it_says_so(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_port_that_is_taken_meanwhile_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    draw = kafka_broker._free_ports
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        first = iter([(draw()[0], taken.getsockname()[1])])
-        monkeypatch.setattr(kafka_broker, "_free_ports", lambda: next(first, None) or draw())
+        first = iter([[*free_ports(1), taken.getsockname()[1]]])
+        monkeypatch.setattr(
+            kafka_broker, "free_ports", lambda count: next(first, None) or free_ports(count)
+        )
         try:
             with running_broker(tmp_path / "kafka") as address:
                 host, port = address.split(":")

@@ -25,6 +25,8 @@ import pyspark
 from connect_driver import SCHEMA, SQL
 from spark_streams import FileStream, assert_same_rows, committed
 
+from spark_integration.demo.ports import free_ports
+
 pytestmark = pytest.mark.spark
 
 PARTITIONS = 3
@@ -77,9 +79,7 @@ def environment() -> dict[str, str]:
 @contextmanager
 def connect_server(home: Path) -> Iterator[str]:
     """A server in a process of its own; yields its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     settings: dict[str, Any] = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": port,

@@ -6,7 +6,6 @@ used for it too.
 """
 
 import os
-import random
 import shutil
 import socket
 import subprocess
@@ -19,15 +18,13 @@ from pathlib import Path
 from typing import Final
 
 from lsmstate.errors import LsmStateError
+from spark_integration.demo.ports import HOST, free_ports
 
 PACKAGE: Final = "org.apache.kafka:kafka_2.13:4.1.0"
 LOG_NAME: Final = "kafka.log"
-_HOST: Final = "127.0.0.1"
 _START_SECONDS: Final = 300
 _STOP_SECONDS: Final = 30
 _MOST_TRIES: Final = 3
-#: Below those that Linux (from 32768) and others (from 49152) give to outgoing connections.
-_PORTS: Final = range(20_000, 32_000)
 
 _SETTINGS: Final = """\
 process.roles=broker,controller
@@ -76,13 +73,13 @@ def running_broker(directory: Path) -> Iterator[str]:
 @contextmanager
 def _broker(directory: Path) -> Iterator[str]:
     """One try."""
-    port, controller = _free_ports()
+    port, controller = free_ports(2)
     data = directory / "data"
     shutil.rmtree(data, ignore_errors=True)  # an earlier try's, which knows another port
     settings = directory / "server.properties"
     settings.write_text(
         _SETTINGS.format(
-            host=_HOST, port=port, controller=controller, data=data, patience=_START_SECONDS * 1000
+            host=HOST, port=port, controller=controller, data=data, patience=_START_SECONDS * 1000
         )
     )
     log = directory / LOG_NAME
@@ -93,7 +90,7 @@ def _broker(directory: Path) -> Iterator[str]:
             raise _failure(log)
     with _started("kafka.Kafka", (str(settings),), log) as broker:
         _wait_for(port, broker, log)
-        yield f"{_HOST}:{port}"
+        yield f"{HOST}:{port}"
 
 
 @contextmanager
@@ -109,7 +106,7 @@ def _started(
         *("--master", "local[1]", "--driver-memory", "512m"),
         *("--packages", PACKAGE, "--class", main, "spark-internal", *arguments),
     ]
-    environment = {**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": _HOST}
+    environment = {**os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": HOST}
     with log.open("ab") as output:
         # A session of its own: Ctrl-C is for us, and we end it.
         process = subprocess.Popen(
@@ -137,7 +134,7 @@ def _wait_for(port: int, broker: "subprocess.Popen[bytes]", log: Path) -> None:
         if broker.poll() is not None:
             raise _failure(log)
         try:
-            socket.create_connection((_HOST, port), timeout=1).close()
+            socket.create_connection((HOST, port), timeout=1).close()
             return
         except OSError:
             time.sleep(0.2)
@@ -154,20 +151,3 @@ def _failure(log: Path) -> LsmStateError:
             f"place, cannot be reached or lacks it (see {log}): {reason}"
         )
     return KafkaError(f"the broker ended by itself: {reason} (see {log})")
-
-
-def _free_ports() -> tuple[int, int]:
-    """Two ports of loopback that are free now, and that the system gives to nobody who does not
-    ask for them by number: it takes some seconds until the broker does."""
-    found: list[int] = []
-    with ExitStack() as held:
-        for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
-            trial = held.enter_context(socket.socket())
-            try:
-                trial.bind((_HOST, port))
-            except OSError:
-                continue
-            found.append(port)
-            if len(found) == 2:
-                return found[0], found[1]
-    raise KafkaError(f"no two ports of {_PORTS.start} to {_PORTS.stop - 1} are free on {_HOST}")

@@ -1,0 +1,30 @@
+"""Ports for servers that are told theirs by number, some seconds before they take it."""
+
+import random
+import socket
+from contextlib import ExitStack
+from typing import Final
+
+from lsmstate.errors import LsmStateError
+
+HOST: Final = "127.0.0.1"
+#: Below those that Linux (from 32768) and others (from 49152) give to outgoing connections.
+_PORTS: Final = range(20_000, 32_000)
+
+
+def free_ports(count: int) -> list[int]:
+    """So many ports of loopback that are free now, and that the system gives to nobody who does
+    not ask for them by number. LsmStateError where there are not as many."""
+    found: list[int] = []
+    with ExitStack() as held:  # all are held until all are known
+        for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
+            trial = held.enter_context(socket.socket())
+            try:
+                trial.bind((HOST, port))
+            except OSError:
+                continue
+            found.append(port)
+            if len(found) == count:
+                return found
+    last = _PORTS.stop - 1
+    raise LsmStateError(f"of the ports {_PORTS.start} to {last} no {count} are free on {HOST}")
