@@ -64,10 +64,11 @@ class Options:
     """Runs of one level that are merged into one run of the next."""
 
     merging: str = "lazy"
-    """Which runs are merged. ``lazy``: several runs a level above one bottom run. ``leveled``: one
-    run a level. ``tiered``: several runs on every level. Bytes written for each that arrives, and
-    runs that hold rows of a key with five rows, simulated with 16 MB flushes up to 1 GB: 3.5 and
-    1.8, 4.9 and 1.5, 2.8 and 2.5. Up to 5.6 GB: 4.1 and 2.2, 7.7 and 1.5, 4.4 and 2.2."""
+    """Which runs are merged. ``lazy``: several runs a level above one bottom run, which what memory
+    does not hold goes down into sooner. ``leveled``: one run a level. ``tiered``: several runs on
+    every level. Bytes written for each that arrives, and runs that hold rows of a key with five
+    rows, simulated with 16 MB flushes up to 1 GB: 4.1 and 1.6, 4.7 and 1.5, 2.7 and 2.5. Up to
+    5.6 GB: 5.4 and 1.6, 7.7 and 1.5, 4.4 and 2.2."""
 
     max_runs: int = 8
     """At most this many sorted runs are left for a probe to visit; while they are being merged,
