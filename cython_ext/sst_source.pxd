@@ -20,7 +20,7 @@ cdef class SstSource(EntrySource):
     cdef const uint8_t* place
     cdef CachedBlock* row_block
     cdef RowBlock row_view
-    cdef uint64_t row_block_offset
+    cdef readonly uint64_t row_block_offset
     cdef uint32_t row_block_index  # its number in the key block
     cdef uint32_t block_index
     cdef uint32_t row_index

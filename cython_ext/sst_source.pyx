@@ -44,6 +44,11 @@ cdef class SstSource(EntrySource):
         release(&self.key_buffer)
         release(&self.seen_key)
 
+    @property
+    def key_block_offset(self):
+        """Of the key block that is being read."""
+        return self.key_block.offset if self.key_block else 0
+
     cdef CachedBlock* _load(self, uint64_t offset, uint32_t size, int kind) except NULL nogil:
         """As Sst.load. A source that keeps nothing reads everything once and from front to back:
         what follows in the file is read along."""

@@ -76,7 +76,7 @@ def inspect_state(directory: Directory, pointer: PointerOption = None, json: Jso
 
 @app.command("verify")
 def verify_state(directory: Directory, pointer: PointerOption = None, json: Json = False) -> None:
-    """Read every block of every file and check it. Exit status 1 if anything is damaged."""
+    """Read and check every block and row of every file. Exit status 1 if anything is damaged."""
     damaged = False
     for state in find_states(str(directory), pointer):
         for name, found in verify(state):

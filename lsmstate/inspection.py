@@ -21,6 +21,7 @@ from lsmstate.memory_budget import process_memory
 from lsmstate.options import Options
 from lsmstate.owners import newest_pointer
 from lsmstate.recovery import Recovered, read_commit
+from lsmstate.row_check import check_rows
 from lsmstate.table_cache import TableCache, table_cache
 from lsmstate.version import FileMeta
 
@@ -171,9 +172,12 @@ def verify(state: State) -> Iterator[tuple[str, dict[str, int] | str]]:
     """(file name, counts or what is wrong with it) for each file, and for the changelogs of a
     standalone store. Cost: all of it is read."""
     tables = table_cache(process_memory())
+    streams = list(state.found.streams.values())
     for file in state.found.edit.version.files:
         try:
-            counts = sst_check.verify(tables.open(state.directory, file))
+            table = tables.open(state.directory, file)
+            counts = sst_check.verify(table)
+            check_rows(table, streams, process_memory().budget)
             if (counts["keys"], counts["rows"]) == (file.keys, file.rows):
                 yield file.name, counts
             else:

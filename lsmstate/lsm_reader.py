@@ -23,9 +23,11 @@ from cython_ext.merging_iter import MergingSource
 from cython_ext.probe import Cursor
 from cython_ext.row_codec import RowCodec
 from cython_ext.scanner import Scanner
+from lsmstate.errors import CorruptionError
 from lsmstate.key_range import KeyRange
 from lsmstate.memory_budget import ProcessMemory
 from lsmstate.retractions import RetractedProbe, Retractions, retracted_rows
+from lsmstate.row_check import find_damaged_row
 from lsmstate.stats import ProbeRecorder, StoreStats
 from lsmstate.store import Entries, Matches, Positions, Probe, StreamSchema
 from lsmstate.store_checks import (
@@ -243,6 +245,16 @@ class LsmReader:
             filters=self.probed.filters(),
             probes=self.probed.probes(),
         )
+
+    def find_damage(self) -> CorruptionError | None:
+        """The first row or key in a file that does not decode, if there is one. Cost: it is looked
+        for in all that is read here."""
+        tables = (
+            partial(self._tables.open, self._directory, file)
+            for run in self._tiers().runs
+            for file in run.files
+        )
+        return find_damaged_row(tables, list(self._streams.values()), self._budget)
 
     def _scanner(
         self,

@@ -67,12 +67,12 @@ class LsmStore(StoreWrites):
         self._directory = directory
         self._options = options
         self._owner = owner
-        self._guard = StoreGuard(directory)
         self._memory = process_memory()
         self._runs = RunSet(directory, self._streams, options, owner)
         self._reader = LsmReader(
             directory, self._streams, key_codecs, row_codecs, self._memory, self._tiers
         )
+        self._guard = StoreGuard(directory, find_damage=self._reader.find_damage)
         self._snapshots = Snapshots()
         self._holds = TierHolds(directory, self._memory)
         self._sequence = 0
@@ -336,7 +336,14 @@ class LsmStore(StoreWrites):
             )
             where = f"{self._directory} as of write {self._sequence}"
             return self._snapshots.add(
-                Snapshot(where, self._streams, reader, reader.stats, hold.release)
+                Snapshot(
+                    where,
+                    self._streams,
+                    reader,
+                    reader.stats,
+                    hold.release,
+                    reader.find_damage,
+                )
             )
 
     # Committing ---------------------------------------------------------------------------

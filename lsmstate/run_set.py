@@ -25,6 +25,7 @@ from lsmstate.memtables import deleted_by
 from lsmstate.options import MIB, Options
 from lsmstate.owners import Owner
 from lsmstate.recovery import packed_schemas, recover
+from lsmstate.row_check import check_rows
 from lsmstate.store import StreamSchema
 from lsmstate.table_cache import table_cache
 from lsmstate.table_files import TableWriter
@@ -398,7 +399,8 @@ class RunSet:
         return partial if partial.files else None
 
     def check(self) -> None:
-        """Verify the version's invariants and every block. Cost: the whole state is read."""
+        """Verify the version's invariants, every block and every row. Cost: the whole state is
+        read and decoded."""
         self.version.check()
         for file in self.version.files:
             table = self._tables.open(self._directory, file)
@@ -409,6 +411,7 @@ class RunSet:
                     table.path,
                     0,
                 )
+            check_rows(table, list(self._streams.values()), process_memory().budget)
 
     def discard_uncommitted(self) -> None:
         """Delete what this store wrote since its last commit: no pointer names it."""

@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 from lsmstate.stats import StoreStats
 from lsmstate.store import StreamSchema
-from lsmstate.store_checks import StoreGuard
+from lsmstate.store_checks import FindDamage, StoreGuard
 from lsmstate.store_reads import Reader, StoreReads
 
 
@@ -29,9 +29,11 @@ class Snapshot(StoreReads):
         reader: Reader,
         stats: Callable[[], StoreStats],
         release: Callable[[], None],
+        find_damage: FindDamage = lambda: None,
     ) -> None:
-        """``where`` is for messages; ``release``, called once, gives up what it keeps."""
-        self._guard = StoreGuard(where, "snapshot")
+        """``where`` is for messages; ``release``, called once, gives up what it keeps;
+        ``find_damage`` as for StoreGuard."""
+        self._guard = StoreGuard(where, "snapshot", find_damage)
         self.where = where
         self._streams = streams
         self._reader = reader

@@ -19,6 +19,8 @@ from lsmstate.stream_codecs import codecs_of
 
 #: Around each step of a read: keeps the writers out, and raises if the read may not go on.
 Access = Callable[[], AbstractContextManager[None]]
+#: Looks for the row that does not decode; None where it lies in no file.
+FindDamage = Callable[[], CorruptionError | None]
 T = TypeVar("T")
 
 _COMMITTED = (
@@ -39,14 +41,18 @@ class StoreGuard:
     #: The reads that began since the last write, as long as there are any.
     _reads: "weakref.ref[ReadsUntilWrite] | None" = None
 
-    def __init__(self, where: str, what: str = "store") -> None:
-        """``where`` and ``what`` (a store, or a snapshot of one) are for messages."""
+    def __init__(
+        self, where: str, what: str = "store", find_damage: FindDamage = lambda: None
+    ) -> None:
+        """``where`` and ``what`` (a store, or a snapshot of one) are for messages; ``find_damage``
+        looks for the file of a row that does not decode."""
         self.lock = threading.RLock()
         self.writes = 0
         self.is_closed = False
         self.is_sealed = False
         self._name = f"{what} in {where}"
         self._where = where
+        self._find_damage = find_damage
         self._process = os.getpid()
         self._failure = ""
         self._sealed = ""
@@ -105,7 +111,7 @@ class StoreGuard:
                 if error.path:
                     raise
                 # Of a row: it was decoded together with rows of other files.
-                raise CorruptionError(str(error), self._where) from error
+                raise self._find_damage() or CorruptionError(str(error), self._where) from error
 
     def check_probe(self, writes: int) -> None:
         """InvalidArgumentError if the store was written to since ``writes``."""

@@ -1,0 +1,73 @@
+"""Rows and keys in table files against the schemas of their streams.
+
+Checksums say that a block is the one that was written, and ``sst_check`` that the blocks of a file
+fit together; neither knows columns. A read that comes upon a row which is none of its schema has
+gathered it together with those of other files; here it is looked for, for the error to name the
+file and the block.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from cython_ext.budget import Budget
+from cython_ext.key_decode import KeyDecoder
+from cython_ext.scanner import Scanner
+from cython_ext.sst_reader import Sst
+from cython_ext.sst_source import SstSource
+from lsmstate.errors import CorruptionError
+from lsmstate.key_range import KeyRange
+from lsmstate.store import StreamSchema
+from lsmstate.stream_codecs import codecs_of
+
+_PIECE_BYTES = 1 << 18
+
+
+def check_rows(table: Sst, streams: Sequence[StreamSchema], budget: Budget) -> None:
+    """Decode every key and every row of a file; ``streams`` in the order of their numbers.
+    CorruptionError names the block. Cost: the file is read, some 256 KiB of rows at a time."""
+    for number, stream in enumerate(streams):
+        try:
+            _decode(table, number, stream, budget, _PIECE_BYTES, with_keys=True)
+        except CorruptionError as error:
+            if error.path:
+                raise
+            # One row at a time tells which; keys apart from rows, which.
+            _decode(table, number, stream, budget, 1, with_keys=False)
+            _decode(table, number, stream, budget, 1, with_keys=True)
+            raise  # the bytes changed in between
+
+
+def find_damaged_row(
+    tables: Iterable[Callable[[], Sst]], streams: Sequence[StreamSchema], budget: Budget
+) -> CorruptionError | None:
+    """What is wrong with the first file that is damaged, if any is. Cost: all of them are read."""
+    for open_table in tables:
+        try:
+            check_rows(open_table(), streams, budget)
+        except CorruptionError as error:
+            return error
+    return None
+
+
+def _decode(
+    table: Sst,
+    number: int,
+    stream: StreamSchema,
+    budget: Budget,
+    max_bytes: int,
+    *,
+    with_keys: bool,
+) -> None:
+    """CorruptionError; it names the place where no more than one row is decoded at a time."""
+    source = SstSource(table, True)
+    decoder = KeyDecoder(stream.key) if with_keys else None
+    low, high = KeyRange().in_stream(number)
+    scanner = Scanner(source, low, high, codecs_of(stream).rows, budget, False, decoder)
+    try:
+        while scanner.next_piece(max_bytes) is not None:
+            if with_keys:
+                scanner.keys_of_piece()
+    except CorruptionError as error:
+        if error.path or max_bytes > 1:
+            raise
+        block = source.key_block_offset if with_keys else source.row_block_offset
+        raise CorruptionError(f"stream {stream.name!r}: {error}", table.path, block) from error
