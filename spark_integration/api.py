@@ -135,7 +135,8 @@ def multiway_join(
     are settings of the store by their names in ``lsmstate.Options``, such as
     ``{"compression": "zstd"}``. ``memory`` and ``options`` may change with every start of a query.
     ``pins`` are settings of your own, by name, that the checkpoint keeps: a later start with others
-    is refused, and both are shown.
+    is refused, and both are shown; so is one without them.
+    The condition is fixed by the first start, all of it: filter above the join by what may change.
     How long rows are kept is fixed by the first start too.
 
     The result may stand once in a query: to use it twice, write it once with ``foreachBatch``, or

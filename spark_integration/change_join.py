@@ -36,7 +36,7 @@ from spark_integration.event_time import (
 from spark_integration.inputs import Inputs
 from spark_integration.join_function import CoercedSpec, coerced_graph, stored_rows
 from spark_integration.late_rows import LateRows
-from spark_integration.pinned import JOIN_CONDITIONS
+from spark_integration.pinned import JOIN_CONDITIONS, OTHER_CONDITIONS
 from spark_integration.residual import check_evaluated_here
 from spark_integration.schemas import output_fields
 
@@ -114,16 +114,22 @@ def conditions_beside(inputs: Inputs, conjuncts: Sequence[str]) -> tuple[str, ..
     return time_bounds({plan.name: plan.rows for plan in inputs.plans}, conjuncts)[1]
 
 
+def written_conditions(inputs: Inputs, conjuncts: Sequence[str]) -> list[str]:
+    """The conditions beside the keys of inner joins, time intervals in one way of writing them."""
+    bounds, rest = time_bounds({plan.name: plan.rows for plan in inputs.plans}, conjuncts)
+    return [*sorted(map(bound_text, bounds)), *rest]
+
+
 def pinned_conditions(
     conditions: Sequence[str], streams: Mapping[str, DataFrame]
 ) -> dict[str, Any]:
     """What the checkpoint has to agree with: by others, or in another time zone, what came once
     might not be taken back."""
     if not conditions:
-        return {"other conditions": None}
+        return {OTHER_CONDITIONS: None}
     spark = next(iter(streams.values())).sparkSession
     zone = str(spark.conf.get("spark.sql.session.timeZone"))
-    return {"other conditions": list(conditions), "time zone of the conditions": zone}
+    return {OTHER_CONDITIONS: list(conditions), "time zone of the conditions": zone}
 
 
 def explained(spec: ChangingSpec) -> str:

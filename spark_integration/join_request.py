@@ -23,6 +23,7 @@ from spark_integration.change_join import (
     explained,
     pinned_conditions,
     routes_null_keys,
+    written_conditions,
 )
 from spark_integration.event_time import described, explained_time
 from spark_integration.final_join import (
@@ -43,7 +44,7 @@ from spark_integration.join_function import (
 from spark_integration.late_rows import LateRows
 from spark_integration.meeting import meeting
 from spark_integration.operator_options import OperatorOptions
-from spark_integration.pinned import KEPT, SKEW
+from spark_integration.pinned import KEPT, OTHER_CONDITIONS, SKEW, with_pins
 from spark_integration.plan import StatefulPlan
 from spark_integration.residual import filtered
 from spark_integration.schemas import output_fields
@@ -156,7 +157,9 @@ class JoinRequest:
         return {name: frame.columns for name, frame in self.streams.items()}
 
     def _inner_plan(self, spec: CoercedSpec | GraphSpec, timing: EventTime | None) -> StatefulPlan:
-        plan = self._plan(spec, change_settings(None), timing)
+        conditions = written_conditions(self.inputs, self.residual)
+        settings = {**change_settings(None), OTHER_CONDITIONS: conditions or None}
+        plan = self._plan(spec, settings, timing)
         if isinstance(spec, GraphSpec):
             plan = with_shares(plan, spec, self.rows or {}, self.shares)
         return _explaining(plan, explained_time(timing))
@@ -173,13 +176,15 @@ class JoinRequest:
             inputs=self.inputs.plans,
             state=(*spec.stream_schemas, *skew_streams(self.skew, len(self.streams))),
             output=spec.output_schema,
-            settings={
-                **self._pinned(condition),
-                **types,
-                KEPT: described(timing),
-                SKEW: self.skew,
-                **self.pins,
-            },
+            settings=with_pins(
+                {
+                    **self._pinned(condition),
+                    **types,
+                    KEPT: described(timing),
+                    SKEW: self.skew,
+                },
+                self.pins,
+            ),
             keeps_null_keys=False,
             output_mode="append",
             options=self.options.store,

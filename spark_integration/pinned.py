@@ -31,6 +31,15 @@ KEPT: Final = "rows kept"
 JOIN_CONDITIONS: Final = "conditions of the joins"
 #: What a join pins that counts hot keys: whether it spreads them too.
 SKEW: Final = "skew"
+#: What inner joins pin: the conditions beside their keys.
+OTHER_CONDITIONS: Final = "other conditions"
+#: The names of the settings that are the user's own.
+PINS: Final = "pins"
+#: What is pinned beside the operator's settings, or added to those of some joins.
+_TAKEN: Final = (
+    *("buckets", "partitions", "bucket_ids", "query_id", "adopted", "rescaled"),
+    *("forced shares", "late rows kept", OTHER_CONDITIONS, "time zone of the conditions", PINS),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +70,23 @@ class Pinned:
             {int(bucket): pointer for bucket, pointer in origin["pointers"].items()},
             settings.get("adopted", {}),
         )
+
+
+def with_pins(settings: Mapping[str, Any], pins: Mapping[str, str]) -> dict[str, Any]:
+    """The operator's settings and the user's own. InvalidArgumentError for those that are not
+    text, or have a name that means something already."""
+    for name, value in pins.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidArgumentError(
+                f"pins[{name!r}]={value!r}: names and values are text, as in "
+                '{"rates": "2026-01"}; give str(...) of it'
+            )
+        if name in settings or name in _TAKEN:
+            raise InvalidArgumentError(
+                f"pins[{name!r}]={value!r}: the checkpoint keeps a setting of the join by that "
+                "name; call yours otherwise"
+            )
+    return {**settings, **pins, **({PINS: sorted(pins)} if pins else {})}
 
 
 def file_name(version: int) -> str:
@@ -206,7 +232,10 @@ def _compare(path: str, settings: dict[str, Any], wanted: Wanted, query_id: str)
 
 
 def _compare_settings(path: str, settings: dict[str, Any], wanted: Wanted) -> None:
-    expected = dict(wanted.settings)
+    expected = dict.fromkeys(settings.get(PINS, ())) | wanted.settings
+    expected.pop(PINS, None)  # their values are compared, also of those that are left out
+    if OTHER_CONDITIONS not in settings:
+        expected.pop(OTHER_CONDITIONS, None)  # of a release that did not pin them for all joins
     if wanted.buckets is not None:
         expected["buckets"] = wanted.buckets
     for name, now in expected.items():

@@ -22,6 +22,7 @@ from spark_integration.carried import nullable_parts
 from spark_integration.inputs import Inputs
 from spark_integration.join_request import InnerJoin
 from spark_integration.operator_options import OperatorOptions
+from spark_integration.pinned import PINS
 from spark_integration.plan import StatefulPlan
 from spark_integration.routers import SHARES
 from spark_integration.stateful_operator import stateful_operator
@@ -102,7 +103,7 @@ def plan_of_all(plans: Sequence[StatefulPlan], output: pa.Schema) -> StatefulPla
         f"{name} of join {number}": value
         for number, plan in enumerate(plans, 1)
         for name, value in plan.settings.items()
-        if name != "backend"
+        if name not in ("backend", PINS)
     }
     return replace(
         plans[0],

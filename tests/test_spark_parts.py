@@ -20,7 +20,13 @@ pytest.importorskip("pyspark")
 
 from spark_integration.buckets import bucket_ids, spark_hash_long
 from spark_integration.frames import FRAME_BYTES, FramePacker, FrameSpool, Source, cut, joined
-from spark_integration.pinned import FILE_NAME, adopt_or_pin, file_name, newest_settings
+from spark_integration.pinned import (
+    FILE_NAME,
+    adopt_or_pin,
+    file_name,
+    newest_settings,
+    with_pins,
+)
 from spark_integration.plan import Wanted
 from spark_integration.records import create_record
 
@@ -193,6 +199,19 @@ def test_another_setting_is_refused_with_both_values(
         adopt_or_pin(str(tmp_path), replace(WANTED, settings=WANTED.settings | change), 2, "q")
     for word in [*words, "new checkpoint location"]:
         assert word in str(refusal.value)
+
+
+def test_conditions_of_a_checkpoint_that_pinned_none_are_not_compared(tmp_path: Path) -> None:
+    adopt_or_pin(str(tmp_path), WANTED, 2, "q")
+    more = replace(WANTED, settings=WANTED.settings | {"other conditions": ["a.x < 1"]})
+    assert adopt_or_pin(str(tmp_path), more, 2, "q").buckets == 4
+
+
+@pytest.mark.parametrize("pins", [{"backend": "x"}, {"buckets": "4"}, {"v": 1}])
+def test_pins_are_text_and_no_settings_of_the_join(pins: dict[str, str]) -> None:
+    (name,) = pins
+    with pytest.raises(InvalidArgumentError, match=rf"pins\['{name}'\]"):
+        with_pins(WANTED.settings, pins)
 
 
 def test_another_bucket_count_or_query_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,33 @@ def test_a_restart_with_another_join_ends_at_its_start(
         query.awaitTermination(60)
     assert was in str(refusal.value)
     assert files_below(started) == before
+
+
+def test_conditions_beside_the_keys_and_pins_are_fixed_by_the_first_start(
+    spark: Any, tmp_path: Path
+) -> None:
+    """Else what came before would be by one condition, and what comes by another."""
+    columns = "k BIGINT, at TIMESTAMP_NTZ"
+    for name in "ab":
+        FileStream(tmp_path / name, columns).add(pa.table({"k": [1], "at": [datetime(2026, 1, 1)]}))
+
+    def joined(*conditions: str, **pins: str) -> Any:
+        on = " AND ".join(["a.k = b.k", *conditions])
+        streams = read(spark, tmp_path, "ab", columns)
+        return multiway_join(streams, on=on, buckets=2, backend=BACKEND, pins=pins)
+
+    kept = ("a.k + b.k < 9", "b.at <= a.at + INTERVAL 1 HOUR")
+    run_to_end(joined(*kept, rates="1"), tmp_path / "checkpoint", tmp_path / "out")
+    for again, words in (
+        (joined(kept[0], rates="1"), r"other conditions = \(b.at <= .*, a.k \+ b.k < 9\), .* now "),
+        (joined(kept[1], "a.k < 8", rates="1"), r"now has other conditions = \(.*, a.k < 8\)"),
+        (joined(*kept, rates="2"), "rates = 1, the query now has rates = 2"),
+        (joined(*kept), "rates = 1, the query now has rates = nothing"),
+    ):
+        with pytest.raises(StreamingQueryException, match=words):
+            run_to_end(again, tmp_path / "checkpoint", tmp_path / "out")
+    other_order = ("a.at + INTERVAL '60' MINUTES >= b.at", kept[0])
+    run_to_end(joined(*other_order, rates="1"), tmp_path / "checkpoint", tmp_path / "out")
 
 
 def files_below(home: Path) -> dict[str, int]:
