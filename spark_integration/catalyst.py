@@ -43,6 +43,8 @@ ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 OUTPUT_MODES: Final = ("append", "update", "complete")
 
 _CATALYST: Final = "org.apache.spark.sql.catalyst."
+#: What a query ends with as Spark plans such a join.
+_UNLINKED: Final = "Stream-stream join without equality predicate is not supported"
 
 _tested: set[str] = set()
 
@@ -398,6 +400,17 @@ class Catalyst:
             checker.checkForStreaming(plan, getattr(modes, mode.capitalize())())
         except (PySparkException, Py4JJavaError) as refusal:
             return str(refusal).splitlines()[0]
+        return None
+
+    def unlinked_join(self, plan: Any) -> str | None:
+        """Why Spark would fail a streaming query as it plans its first micro-batch: a join of
+        streams that no equality links. None if it would not. Cost: that of planning it."""
+        mode = java_class(self._jvm, "org.apache.spark.sql.execution.ExplainMode")
+        execution = self.dataframe(plan)._jdf.queryExecution()  # of an analyzed plan, or no stream
+        try:
+            execution.explainString(mode.fromString("simple"))
+        except (PySparkException, Py4JJavaError) as refusal:
+            return _UNLINKED if _UNLINKED in str(refusal) else None
         return None
 
     def stored_bytes(self, relation: Any) -> int | None:

@@ -80,9 +80,11 @@ def convert(
     before = cache(partial(catalyst.refusal, plan))
 
     def unconverted(note: str, conversion: Conversion | None = None) -> Converted:
-        takes = df is not None and not all(map(before, OUTPUT_MODES))
-        refusal = "" if takes else refused or before(OUTPUT_MODES[0]) or ""
-        return Converted(df if takes else None, False, note, refusal, conversion)
+        if df is not None and not all(map(before, OUTPUT_MODES)):
+            refusal = _unlinked(catalyst, plan, conversion)
+            return Converted(None if refusal else df, False, note, refusal, conversion)
+        refusal = refused or before(OUTPUT_MODES[0]) or ""
+        return Converted(None, False, note, refusal, conversion)
 
     if not catalyst.is_streaming(plan):
         return unconverted("no stream is read")
@@ -123,8 +125,11 @@ def convert(
     # Spark refuses by an exception that holds the whole plan as text: the likely mode first.
     if df is None or all(map(after, [*kept, *reversed(OUTPUT_MODES)])):
         return Converted(None, False, "", refused or after(OUTPUT_MODES[0]) or "", conversion)
-    frame = catalyst.dataframe(rebuilt)
-    return Converted(frame, True, _reasons(conversion), "", conversion, update_as_append)
+    if unlinked := _unlinked(catalyst, rebuilt, conversion):
+        return Converted(None, False, _reasons(conversion), unlinked, conversion)
+    return Converted(
+        catalyst.dataframe(rebuilt), True, _reasons(conversion), "", conversion, update_as_append
+    )
 
 
 def groups_of_one_operator(tree: Node) -> Conversion:
@@ -218,6 +223,12 @@ def _reasons(conversion: Conversion) -> str:
             if verdict.group is None and all(map(is_streaming, join.inputs))
         )
     )
+
+
+def _unlinked(catalyst: Catalyst, plan: Any, conversion: Conversion | None) -> str:
+    """Why Spark would fail a query of which joins of streams are left to it; empty if none is."""
+    has_joins = conversion is not None and _reasons(conversion)
+    return (catalyst.unlinked_join(plan) or "") if has_joins else ""
 
 
 def _no_joins(conversion: Conversion) -> str:

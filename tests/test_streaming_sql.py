@@ -188,6 +188,8 @@ def test_what_is_left_to_spark(spark: Any, caplog: pytest.LogCaptureFixture, tmp
     assert "Fragment: join of c, o\nFragment: line" in staged
     with pytest.raises(AnalysisException, match="prise"):
         streaming_sql(spark, "SELECT c.prise FROM cust c, ord o WHERE c.ck = o.ck")
+    with pytest.raises(AnalysisException, match="NON_DETERMINISTIC"):  # in staged mode too
+        streaming_sql(spark, "SELECT 1 FROM cust c JOIN ord o ON c.ck = o.ck AND rand() < 1")
     subquery = (
         "SELECT * FROM cust c, ord o WHERE c.ck = o.ck AND price > (SELECT avg(price) FROM ord)"
     )
@@ -197,6 +199,24 @@ def test_what_is_left_to_spark(spark: Any, caplog: pytest.LogCaptureFixture, tmp
         _ = streaming_sql(spark, subquery).dataframe
     log.removeHandler(caplog.handler)
     assert log.name not in {record.name for record in caplog.records}, "a stack trace was shown"
+
+
+@pytest.mark.parametrize(
+    "joins",
+    [
+        "cust c CROSS JOIN ord o",
+        "cust c JOIN ord o ON c.ck = o.ck OR c.nk = o.price",
+        "cust c JOIN ord o ON c.ck = 1 AND o.ck = 1",
+        "cust c JOIN ord o ON c.ck = o.ck CROSS JOIN line l",
+    ],
+)
+def test_joins_that_spark_would_fail_as_it_runs_are_refused(spark: Any, joins: str):
+    """Its check of streaming queries takes them, its planner does not."""
+    query = streaming_sql(spark, f"SELECT c.seg, o.price FROM {joins}", buckets=2)
+    assert not query.is_converted
+    assert "no equality links its two sides" in query.note
+    with pytest.raises(InvalidArgumentError, match=r"without equality predicate.*staged\(path\)"):
+        _ = query.dataframe
 
 
 def test_columns_that_would_have_one_name(
