@@ -60,12 +60,12 @@ def running_broker(directory: Path) -> Iterator[str]:
     """
     directory.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        for is_last in (*[False] * (_MOST_TRIES - 1), True):
+        for tries_left in reversed(range(_MOST_TRIES)):
             try:
                 address = stack.enter_context(_broker(directory))
                 break
             except (KafkaError, PackageUnavailableError):
-                if is_last:
+                if not tries_left:
                     raise
         yield address
 
