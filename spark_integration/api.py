@@ -1,6 +1,6 @@
 """multiway_join: named streaming DataFrames and a condition -> one streaming DataFrame."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from joins.graph_spec import GraphSpec, create_spec
 from joins.how import How, TypedCondition, in_text, typed_condition
 from joins.key_classes import written_pairs
 from joins.local.change_input import check_unmatched
-from joins.spec import Condition
+from joins.spec import Condition, check_streams
 from joins.split_condition import split_condition
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.state_place import DEFAULT_CACHE
@@ -147,8 +147,12 @@ def multiway_join(
     """
     _check_reserved(reserved)
     _check_streams(streams)
+    _check_kinds(
+        on, result_time, changes=changes, options=options, rows=rows, shares=shares, pins=pins
+    )
     remedy = f"join it afterwards: {OPERATOR}(...).join({{name}}, ...)"
     spark = session_of(streams, "stream", remedy)
+    _check_names(streams)
     storage = Storage.of(spark, storage_options, cache_dir, cache)
     checked = OperatorOptions.of(memory, backend, buckets, state_dir, options, storage)
     check_unmatched(unmatched)
@@ -210,16 +214,28 @@ def _inputs(
 ) -> Inputs:
     # Which columns make up a key is the spec's business, the types they are compared in are
     # Spark's: names are resolved on columns of one type.
-    alike = {
-        name: pa.schema([(column, pa.int64()) for column in frame.schema.names])
-        for name, frame in streams.items()
-    }
+    alike = _alike(streams)
     keys = _keys(alike, on, splits=splits)
     written = written_pairs(alike, on) if isinstance(on, str) else None
     try:
         return Inputs.of(spark, streams, keys, written=written)
     except InvalidArgumentError as unfit:
         raise UnfitInputError(str(unfit)) from unfit
+
+
+def _check_names(streams: Mapping[str, DataFrame]) -> None:
+    try:
+        check_streams(_alike(streams))
+    except InvalidArgumentError as unfit:
+        raise UnfitInputError(str(unfit)) from unfit
+
+
+def _alike(streams: Mapping[str, DataFrame]) -> dict[str, pa.Schema]:
+    """The names of all columns, which are said to have one type."""
+    return {
+        name: pa.schema([(column, pa.int64()) for column in frame.schema.names])
+        for name, frame in streams.items()
+    }
 
 
 def _spec(inputs: Inputs) -> CoercedSpec | GraphSpec:
@@ -244,6 +260,21 @@ def _check_streams(streams: Mapping[str, DataFrame]) -> None:
             "streams must map names to at least two streaming DataFrames, such as "
             '{"o": orders, "p": payments}'
         )
+
+
+def _check_kinds(on: object, result_time: object, **mappings: object) -> None:
+    if not isinstance(on, str | Mapping | Sequence):
+        raise InvalidArgumentError(
+            f'on={on!r}: give a condition in SQL, such as "o.id = p.order_id", or the key columns: '
+            '{"o": ["id"], "p": ["order_id"]}, or ["id"]'
+        )
+    if result_time is not None and not isinstance(result_time, str):
+        raise InvalidArgumentError(f"result_time={result_time!r}: give the name of a column to add")
+    for name, value in mappings.items():
+        if value is not None and not isinstance(value, Mapping):
+            raise InvalidArgumentError(
+                f"{name}={value!r}: give a dictionary, as the documentation of {OPERATOR} shows"
+            )
 
 
 def _condition(

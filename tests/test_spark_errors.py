@@ -69,6 +69,10 @@ def pair(frames: dict[str, Any]) -> dict[str, Any]:
         ({"options": {"fanout": 4}, "backend": "memory"}, ["'fanout': 4", "backend='lsm'"]),
         ({"state_dir": "file://host/x"}, ["file://host/x", "name no machine"]),
         ({"state_dir": "dbfs://host/x"}, ["dbfs://host", "cannot be used"]),
+        ({"result_time": 3}, ["result_time=3", "name of a column"]),
+        ({"changes": ["op"], "emit": "changes"}, ["changes=['op']", "dictionary"]),
+        ({"options": ["zstd"]}, ["options=['zstd']", "dictionary"]),
+        ({"pins": ["x"]}, ["pins=['x']", "dictionary"]),
     ],
 )
 def test_options_are_checked(
@@ -110,6 +114,7 @@ def test_reserved_options_take_their_defaults(frames: dict[str, Any]) -> None:
             ["(string)", "for sure"],
         ),
         (["name", "no"], ["'no'"]),
+        (None, ["on=None", "o.id = p.order_id"]),
         ({"cu": ["c_addr"]}, ["sr"]),
     ],
 )
@@ -118,6 +123,13 @@ def test_conditions_are_checked(frames: dict[str, Any], on: Any, words: list[str
         multiway_join(pair(frames), on=on)
     for word in words:
         assert word in str(refusal.value)
+
+
+def test_names_that_differ_in_case_only_are_refused(frames: dict[str, Any]) -> None:
+    streams = {"a": frames["cu"], "A": frames["cu"]}
+    for on in ("a.c_addr = A.c_addr", ["c_addr"]):
+        with pytest.raises(InvalidArgumentError, match="several streams are called 'a'"):
+            multiway_join(streams, on=on)
 
 
 def test_a_common_type_that_merges_values_is_refused(frames: dict[str, Any]) -> None:
