@@ -44,6 +44,7 @@ class _Token(NamedTuple):
 
 def split_condition(text: str) -> SplitCondition:
     """Sort the conjuncts. InvalidArgumentError if no two streams are equated at all."""
+    _check_closed(text)
     keys: list[str] = []
     rest: list[str] = []
     for conjunct in _conjuncts(text):
@@ -55,6 +56,24 @@ def split_condition(text: str) -> SplitCondition:
             "conditions that filter what they match"
         )
     return SplitCondition(" AND ".join(keys), tuple(rest))
+
+
+def _check_closed(text: str) -> None:
+    """InvalidArgumentError for a text that is no whole expression: its conjuncts would be others
+    than those that were meant."""
+    depth = 0
+    for token in _tokens(text):
+        depth += {"(": 1, ")": -1}.get(token.text, 0)
+        if token.text in ("'", '"', "`"):
+            raise InvalidArgumentError(
+                f"join condition: the quote {token.text} is not closed in {text!r}"
+            )
+        if token.text == ";" or depth < 0:
+            raise InvalidArgumentError(
+                f"join condition: {token.text!r} ends nothing in {text!r}; leave it out"
+            )
+    if depth:
+        raise InvalidArgumentError(f"join condition: a '(' is not closed in {text!r}; add ')'")
 
 
 def _is_key(conjunct: str) -> bool:

@@ -58,3 +58,26 @@ def test_any_text_is_split_or_refused(text):
     except InvalidArgumentError:
         return
     assert found.keys
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a.k = b.k;", r"';' ends nothing.*leave it out"),
+        ("a.k = b.k)", r"'\)' ends nothing"),
+        ("a.k = b.k) AND (a.x < 1", r"'\)' ends nothing"),
+        ("(a.k = b.k", r"a '\(' is not closed"),
+        ("a.k = b.k AND (a.x < b.y", r"a '\(' is not closed"),
+        ("a.k = b.k AND a.x = 'x", "quote ' is not closed"),
+        ('a.k = b.k AND a.x = "x', 'quote " is not closed'),
+        ("`a.k = b.k", "quote ` is not closed"),
+    ],
+)
+def test_a_text_that_is_no_whole_expression_is_refused(text, message):
+    with pytest.raises(InvalidArgumentError, match=f"join condition: .*{message}"):
+        split_condition(text)
+
+
+def test_what_looks_open_in_quotes_is_not():
+    text = "a.k = b.k AND a.x <> '(' AND b.`y;` <> \"')\""
+    assert split_condition(text).rest == ("a.x <> '('", 'b.`y;` <> "\')"')
