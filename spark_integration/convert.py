@@ -172,15 +172,14 @@ def _conversion_of(
     reason = f"Spark allows one operator of this kind in a query, and {_shown(chosen)}"
     if len(chosen) == 1 and _unites_joins(conversion.after):
         reason += f"; of a UNION ALL it serves {_UNITED}"
-    others = {
-        join.handle
+    # Joins in no group stay so: without the others, some could found one more.
+    left = {
+        join.handle: reason if verdict.group else verdict.reason
         for join, verdict in conversion.verdicts.items()
-        if verdict.group is not None and verdict.group not in numbers
+        if verdict.group not in numbers
     }
     return two_step_convert(
-        tree,
-        lambda join: reason if join.handle in others else inner_join_of_streams(join),
-        group_rule,
+        tree, lambda join: left.get(join.handle) or inner_join_of_streams(join), group_rule
     )
 
 

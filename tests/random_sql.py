@@ -195,7 +195,9 @@ class RandomQuery:
         return Value(f"coalesce({value.text}, 2)", value.kind)
 
     def _any(self, values: list[Value]) -> Value:
-        return self._of(self.rng.choice(["number", *{value.kind for value in values}]), values)
+        return self._of(
+            self.rng.choice(["number", *dict.fromkeys(value.kind for value in values)]), values
+        )
 
     def _of(self, kind: str, values: list[Value]) -> Value:
         """An expression of a kind: a column more often than not."""
