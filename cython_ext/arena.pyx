@@ -52,6 +52,7 @@ cdef inline int64_t _pages(int64_t size) noexcept nogil:
     return (size + PAGE - 1) & ~(PAGE - 1)
 
 
+@cython.final
 @cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class Arena:
     """Bump allocation out of slabs; nothing is freed singly."""

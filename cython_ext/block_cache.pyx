@@ -70,6 +70,7 @@ cdef int64_t _evict(void* cache, int64_t size) noexcept nogil:
     return (<BlockCache> cache).evict(size)
 
 
+@cython.final
 @cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class BlockCache:
     """One per budget, shared by all stores that are charged to it."""

@@ -6,6 +6,7 @@ thing that can be given back at once and without the GIL, the block cache. Any t
 and release at any time.
 """
 
+cimport cython
 from libc.stdint cimport int64_t
 
 from cython_ext.errors import InvalidArgumentError
@@ -15,6 +16,7 @@ from cython_ext.atomic cimport atomic_add, atomic_add_within, atomic_get, atomic
 COMPONENT_NAMES = ("memtable", "cache", "tables", "merge", "probe", "frames")
 
 
+@cython.final
 cdef class Budget:
     """Bytes in use by component, against one limit."""
 

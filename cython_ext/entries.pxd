@@ -25,6 +25,12 @@ cdef class EntrySource:
     cdef int next_key(self) except -1 nogil
     # 1: a row, which lives until the next call of any method; 0: the entry has no more rows.
     cdef int next_row(self, RowRef* row) except -1 nogil
+    # Whoever reads all rows of an entry may take them straight from the source that has them, in the
+    # same order and without the calls on the way: those of `giver` (borrowed) by its next_row; then,
+    # if `has_givers`, those of the `giver` that next_giver sets while it returns 1.
+    cdef void* giver
+    cdef bint has_givers
+    cdef int next_giver(self) except -1 nogil
     # Stand before the first key that is not less, so that next_key gives it. A source whose keys
     # descend stands before the first that is less: both ways, a bound belongs to what is above it.
     cdef int seek(self, const uint8_t* key, size_t size) except -1 nogil

@@ -7,6 +7,9 @@ from libc.stdint cimport uint8_t
 cdef class EntrySource:
     """Base of memtable, SSTable and merging iterators; not usable by itself."""
 
+    def __cinit__(self):
+        self.giver = <void*> self
+
     cdef int next_key(self) except -1 nogil:
         with gil:
             raise TypeError("EntrySource is a base class")
@@ -14,6 +17,9 @@ cdef class EntrySource:
     cdef int next_row(self, RowRef* row) except -1 nogil:
         with gil:
             raise TypeError("EntrySource is a base class")
+
+    cdef int next_giver(self) except -1 nogil:
+        return 0
 
     cdef int seek(self, const uint8_t* key, size_t size) except -1 nogil:
         with gil:

@@ -6,6 +6,7 @@ an int: an append then writes only that many bytes and fails with EIO, as a torn
 The price where no hook is set is one test of a C pointer.
 """
 
+cimport cython
 import errno
 import os
 
@@ -59,6 +60,7 @@ cdef int64_t _ask(str operation, str path, int64_t offset, int64_t size) except 
     return -1 if answer is None else <int64_t> answer
 
 
+@cython.final
 cdef class ReadFile:
     """An immutable file, read at offsets; closed by close or when it is garbage."""
 
@@ -140,6 +142,7 @@ cdef class ReadFile:
             self.descriptor = -1
 
 
+@cython.final
 cdef class AppendFile:
     """A new file, written once from front to back; an existing one is never opened."""
 

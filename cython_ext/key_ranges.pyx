@@ -12,6 +12,7 @@ from cython_ext.budget cimport MEMTABLE, TABLES, Budget
 from cython_ext.coding cimport compare
 
 
+@cython.final
 @cython.no_gc  # __dealloc__ needs the budget; it cannot be part of a cycle by itself
 cdef class KeyRanges:
     """Ascending ranges, apart from one another; given in any order, they are brought into it."""

@@ -24,6 +24,7 @@ from cython_ext.sst_probe cimport Hit, ProbeCounters, probe_sst
 from cython_ext.sst_reader cimport Sst
 
 
+@cython.final
 @cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class Lookup:
     """Hits of a batch of keys in one stream. `keys` holds the stream's number already."""

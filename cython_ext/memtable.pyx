@@ -6,6 +6,7 @@ is ever moved, so pointers to rows hold until clear().
 Heights come from a generator with a fixed seed: the same appends make the same table.
 """
 
+cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy
@@ -38,6 +39,7 @@ cdef StreamList* list_of(Memtable memtable, uint32_t stream) noexcept nogil:
     return &memtable.lists[stream]
 
 
+@cython.final
 cdef class Memtable:
     """Takes sorted batches until `limit_bytes` of slabs are in use."""
 

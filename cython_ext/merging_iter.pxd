@@ -1,14 +1,24 @@
-from libc.stdint cimport uint8_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from cython_ext.key_ranges cimport KeyRanges
 from cython_ext.entries cimport EntrySource, RowRef
 
 
-cdef struct Head:          # the key that a child stands at
-    uint64_t first         # its first eight bytes, as a number of the same order
-    uint64_t second        # and the next eight
-    const uint8_t* key
-    size_t size
+cdef extern from *:
+    """
+    typedef unsigned __int128 lsm_words;
+
+    typedef struct {           /* where a child stands; see merging_iter.pyx */
+        lsm_words words;
+        uint64_t rank;
+        const uint8_t* key;
+        size_t size;
+    } lsm_head;
+    """
+    ctypedef struct Head "lsm_head":
+        uint64_t rank
+        const uint8_t* key
+        size_t size
 
 
 cdef class MergingSource(EntrySource):
@@ -16,13 +26,24 @@ cdef class MergingSource(EntrySource):
     cdef void** children          # the same, borrowed, for use without the GIL
     cdef Py_ssize_t count
     cdef void** ranges            # per child: its `deleted` or NULL; NULL: no child has any
-    cdef Head* heads              # per child that is not at its end
-    cdef uint8_t* state           # per child: 0 at its end, 1 stands at an entry, 2 to be advanced
-    cdef Py_ssize_t current       # the child whose rows are being given
+    cdef Head* heads              # per child
+    # A tournament of the heads: tree[0] is the least one's child, tree[n] who lost at node n; the
+    # children are the leaves from `count` on, and the node above n is n // 2.
+    cdef uint32_t* tree
+    cdef bint has_tree            # else the children have to be advanced first
+    cdef uint32_t* standing       # the children that stand at the current key, oldest first
+    cdef Py_ssize_t stand         # how many
+    cdef Py_ssize_t place         # in `standing`, of the child whose rows are being given
     cdef int sign                 # 1: keys ascend, -1: they descend
     cdef int _take_ranges(self) except -1
+    cdef int _grow_tree(self) except -1 nogil
     cdef int _advance(self) except -1 nogil
-    cdef int _advance_child(self, Py_ssize_t i) except -1 nogil
+    cdef int _advance_child(self, uint32_t i) except -1 nogil
+    cdef void _find_equals(self, uint32_t i, size_t top) noexcept nogil
+    cdef void _take_entries(self) noexcept nogil
+    cdef bint _is_covered(self, Py_ssize_t start, Py_ssize_t end) noexcept nogil
+    cdef void* _child(self) noexcept nogil
+    cdef void _take_giver(self) noexcept nogil
 
 
 cdef class ChainSource(EntrySource):

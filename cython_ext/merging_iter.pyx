@@ -2,56 +2,100 @@
 
 Sources are ordered by age and merging joins neighbours only, so the order of age is the order of
 (sequence, ordinal); an entry that resets its key hides the rows of all older sources, and so does
-a range that a source deleted. At most a dozen sources are merged, so the least key is found by
-looking at each.
+a range that a source deleted. The least key is found by a tournament tree of losers (Knuth, The Art
+of Computer Programming, volume 3, 5.4.1): a step replays the matches of one leaf, which are decided
+without a branch, because nobody can foretell who wins.
 """
 
-from libc.stdint cimport uint8_t, uint64_t
-from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy
+cimport cython
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcmp
 
-from cython_ext.coding cimport compare, load_u64
+from cython_ext.coding cimport compare
 from cython_ext.entries cimport FLAG_RESET, EntrySource, RowRef
 from cython_ext.key_ranges cimport KeyRanges
 
 cdef extern from *:
-    uint64_t __builtin_bswap64(uint64_t) nogil
+    """
+    /* Order of heads: by the first sixteen bytes of their keys as one number, zeros where there are
+       less; then by `rank`: the length of a key up to sixteen bytes, or one more for all longer
+       ones, and the child's number, so that of equal keys the oldest wins. Longer keys that begin
+       alike are compared whole. Where keys descend, words and lengths are turned round. */
+    enum { LSM_LONG = 17, LSM_AT_END = 18 };
 
-cdef enum:
-    AT_END = 0
-    STANDS = 1
-    TO_ADVANCE = 2
-    GIVES = 3     # stands at the current key, and its rows count
+    static inline uint64_t lsm_word(const uint8_t* at) {
+        uint64_t word;
+        memcpy(&word, at, 8);
+        return __builtin_bswap64(word);
+    }
+
+    static inline void lsm_stand(lsm_head* head, const uint8_t* key, size_t size, uint32_t child,
+                                 int descends) {
+        uint64_t first = 0, second = 0;
+        size_t length = size > 16 ? LSM_LONG : size;
+        if (size < 8) {
+            memcpy(&first, key, size);
+            first = __builtin_bswap64(first);
+        } else {
+            first = lsm_word(key);
+            if (size >= 16)
+                second = lsm_word(key + 8);
+            else if (size > 8)  /* the last eight bytes without those that `first` has */
+                second = lsm_word(key + size - 8) << (8 * (16 - size));
+        }
+        head->words = (lsm_words)first << 64 | second;
+        if (descends) {
+            head->words = ~head->words;
+            if (length < LSM_LONG) length = 16 - length;
+        }
+        head->rank = (uint64_t)length << 32 | child;
+        head->key = key;
+        head->size = size;
+    }
+
+    static inline void lsm_end(lsm_head* head, uint32_t child) {
+        head->words = ~(lsm_words)0;
+        head->rank = (uint64_t)LSM_AT_END << 32 | child;
+    }
+
+    static inline int lsm_at_end(const lsm_head* head) { return head->rank >> 32 == LSM_AT_END; }
+
+    static inline int lsm_alike(const lsm_head* a, const lsm_head* b) {
+        return a->words == b->words && a->rank >> 32 == b->rank >> 32;
+    }
+
+    static inline int lsm_long(const lsm_head* head) { return head->rank >> 32 == LSM_LONG; }
+
+    static inline int lsm_before(const lsm_head* a, const lsm_head* b) {
+        return (a->words < b->words) | ((a->words == b->words) & (a->rank < b->rank));
+    }
+    """
+    void lsm_stand(
+        Head* head, const uint8_t* key, size_t size, uint32_t child, bint descends
+    ) noexcept nogil
+    void lsm_end(Head* head, uint32_t child) noexcept nogil
+    bint lsm_at_end(const Head* head) noexcept nogil
+    bint lsm_alike(const Head* a, const Head* b) noexcept nogil
+    bint lsm_long(const Head* head) noexcept nogil
+    bint lsm_before(const Head* a, const Head* b) noexcept nogil
 
 
-cdef inline void _take_words(Head* head) noexcept nogil:
-    """The first sixteen bytes of the key as two numbers; zeros where there are less."""
-    head.first = 0
-    head.second = 0
-    if head.size < 8:
-        memcpy(&head.first, head.key, head.size)
-    else:
-        head.first = load_u64(head.key)
-        if head.size >= 16:
-            head.second = load_u64(head.key + 8)
-        elif head.size > 8:
-            # The last eight bytes without those that `first` has.
-            head.second = load_u64(head.key + head.size - 8) >> (8 * (16 - head.size))
-    head.first = __builtin_bswap64(head.first)
-    head.second = __builtin_bswap64(head.second)
+cdef inline bint _precedes(const Head* a, const Head* b, int sign) noexcept nogil:
+    cdef int order
+    if lsm_long(a) and lsm_alike(a, b):
+        order = sign * compare(a.key, a.size, b.key, b.size)
+        return order < 0 if order else a.rank < b.rank
+    return lsm_before(a, b)
 
 
-cdef inline int _order(const Head* a, const Head* b) noexcept nogil:
-    """Of two keys; most differ in their first sixteen bytes, and most are no longer than that."""
-    if a.first != b.first:
-        return -1 if a.first < b.first else 1
-    if a.second != b.second:
-        return -1 if a.second < b.second else 1
-    if a.size <= 16 and b.size <= 16:
-        return (a.size > b.size) - (a.size < b.size)
-    return compare(a.key, a.size, b.key, b.size)
+cdef inline bint _equal(const Head* a, const Head* b) noexcept nogil:
+    return lsm_alike(a, b) and (
+        not lsm_long(a) or a.size == b.size and memcmp(a.key, b.key, a.size) == 0
+    )
 
 
+@cython.final
 cdef class MergingSource(EntrySource):
     """Sources oldest first; they belong to this iterator from now on. With ``reverse`` they give
     their keys in descending order, and so does it."""
@@ -61,14 +105,16 @@ cdef class MergingSource(EntrySource):
         self.sources = list(sources)
         self.count = len(self.sources)
         self.children = <void**> calloc(self.count + 1, sizeof(void*))
-        self.state = <uint8_t*> calloc(self.count + 1, 1)
         self.heads = <Head*> calloc(self.count + 1, sizeof(Head))
-        if self.children == NULL or self.state == NULL or self.heads == NULL:
+        self.tree = <uint32_t*> calloc(self.count + 1, sizeof(uint32_t))
+        self.standing = <uint32_t*> calloc(self.count + 1, sizeof(uint32_t))
+        if (
+            self.children == NULL or self.heads == NULL or self.tree == NULL
+            or self.standing == NULL
+        ):
             raise MemoryError(f"no memory to merge {self.count} sources")
         for i, source in enumerate(self.sources):
             self.children[i] = <void*> source
-            self.state[i] = TO_ADVANCE
-        self.current = self.count
         self.sign = -1 if reverse else 1
         self._take_ranges()
 
@@ -93,81 +139,168 @@ cdef class MergingSource(EntrySource):
     def __dealloc__(self):
         free(self.ranges)
         free(self.children)
-        free(self.state)
         free(self.heads)
+        free(self.tree)
+        free(self.standing)
+
+    cdef int _advance_child(self, uint32_t i) except -1 nogil:
+        cdef Head* head = &self.heads[i]
+        # Before the child is asked, whose error would leave the head with a key that is gone.
+        lsm_end(head, i)
+        if (<EntrySource> self.children[i]).next_key():
+            lsm_stand(
+                head, (<EntrySource> self.children[i]).key,
+                (<EntrySource> self.children[i]).key_size, i, self.sign < 0,
+            )
+        return 0
+
+    cdef int _grow_tree(self) except -1 nogil:
+        """All matches, after every child was advanced."""
+        cdef size_t leaves = <size_t> self.count, node
+        cdef uint32_t i, left, right
+        cdef uint32_t* winners
+        for i in range(<uint32_t> leaves):
+            self._advance_child(i)
+        winners = <uint32_t*> malloc((2 * leaves + 1) * sizeof(uint32_t))
+        if winners == NULL:
+            with gil:
+                raise MemoryError(f"no memory to merge {self.count} sources")
+        for i in range(<uint32_t> leaves):
+            winners[leaves + i] = i
+        for node in range(leaves - 1, 0, -1):
+            left = winners[2 * node]
+            right = winners[2 * node + 1]
+            if _precedes(&self.heads[right], &self.heads[left], self.sign):
+                left, right = right, left
+            winners[node] = left
+            self.tree[node] = right
+        self.tree[0] = winners[1]
+        free(winners)
+        self.has_tree = True
+        return 0
 
     cdef int _advance(self) except -1 nogil:
-        cdef Py_ssize_t i
-        for i in range(self.count):
-            if self.state[i] == TO_ADVANCE or self.state[i] == GIVES:
-                self._advance_child(i)
+        """Go on with every child that stands at the current key, and find the least key."""
+        cdef size_t leaves = <size_t> self.count, node
+        cdef uint32_t i, loser
+        cdef bint wins
+        cdef Py_ssize_t turn
+        if not self.has_tree:
+            return self._grow_tree()
+        # The oldest of them has won. Once its matches are played again, the next one has: its head
+        # is still at the current key, and all others are behind that.
+        for turn in range(self.stand):
+            i = self.tree[0]
+            self._advance_child(i)
+            node = (leaves + i) >> 1
+            while node:
+                loser = self.tree[node]
+                wins = _precedes(&self.heads[loser], &self.heads[i], self.sign)
+                self.tree[node] = i if wins else loser
+                i = loser if wins else i
+                node >>= 1
+            self.tree[0] = i
         return 0
 
-    cdef int _advance_child(self, Py_ssize_t i) except -1 nogil:
-        cdef Head* head = &self.heads[i]
-        self.state[i] = AT_END
-        if (<EntrySource> self.children[i]).next_key() == 0:
-            return 0
-        head.key = (<EntrySource> self.children[i]).key
-        head.size = (<EntrySource> self.children[i]).key_size
-        _take_words(head)
-        self.state[i] = STANDS
-        return 0
+    cdef void _find_equals(self, uint32_t i, size_t top) noexcept nogil:
+        """Add the children that lost to child `i` below node `top`, or to one who did so, but have
+        the current key as well: whoever else has it can have lost to nobody else."""
+        cdef size_t node = (<size_t> self.count + i) >> 1
+        cdef Py_ssize_t place
+        cdef uint32_t loser
+        while node > top:
+            loser = self.tree[node]
+            if _equal(&self.heads[loser], &self.heads[self.tree[0]]):
+                place = self.stand
+                self.stand += 1
+                while self.standing[place - 1] > loser:
+                    self.standing[place] = self.standing[place - 1]
+                    place -= 1
+                self.standing[place] = loser
+                self._find_equals(loser, node)
+            node >>= 1
 
     cdef int next_key(self) except -1 nogil:
-        cdef Py_ssize_t i, least = -1
-        cdef bint hidden = False
-        self._advance()
-        for i in range(self.count):
-            if self.state[i] == STANDS and (
-                least < 0 or self.sign * _order(&self.heads[i], &self.heads[least]) < 0
-            ):
-                least = i
-        if least < 0:
-            self.current = self.count
+        cdef uint32_t least
+        if self.count == 0:
             return 0
+        self._advance()
+        self.stand = 0
+        least = self.tree[0]
+        if lsm_at_end(&self.heads[least]):
+            return 0
+        self.standing[0] = least
+        self.stand = 1
+        self._find_equals(least, 0)
         self.key = self.heads[least].key
         self.key_size = self.heads[least].size
+        self._take_entries()
+        return 1
+
+    cdef void _take_entries(self) noexcept nogil:
+        """From the newest child to the oldest, until one says that nothing older counts."""
+        cdef Py_ssize_t bound = self.count
         self.flags = 0
         self.rows = 0
         self.row_bytes = 0
-        self.current = self.count
-        # From the newest to the oldest, until one says that nothing older counts.
-        for i in range(self.count - 1, least - 1, -1):
-            if self.state[i] == STANDS and (
-                i == least or _order(&self.heads[i], &self.heads[least]) == 0
+        self.place = self.stand
+        while self.place > 0 and not self.flags:
+            if self.ranges != NULL:
+                if self._is_covered(self.standing[self.place - 1] + 1, bound):
+                    break
+                bound = self.standing[self.place - 1] + 1
+            self.place -= 1
+            self.flags = (<EntrySource> self._child()).flags & FLAG_RESET
+            self.rows += (<EntrySource> self._child()).rows
+            self.row_bytes += (<EntrySource> self._child()).row_bytes
+        self._take_giver()
+        self.has_givers = self.place < self.stand - 1 or (
+            self.place < self.stand and (<EntrySource> self._child()).has_givers
+        )
+
+    cdef bint _is_covered(self, Py_ssize_t start, Py_ssize_t end) noexcept nogil:
+        """Whether one of these children deleted the current key as part of a range."""
+        cdef Py_ssize_t i
+        for i in range(start, end):
+            if self.ranges[i] != NULL and (<KeyRanges> self.ranges[i]).covers(
+                self.key, self.key_size
             ):
-                if hidden:
-                    self.state[i] = TO_ADVANCE
-                    continue
-                self.state[i] = GIVES
-                self.flags |= (<EntrySource> self.children[i]).flags & FLAG_RESET
-                self.rows += (<EntrySource> self.children[i]).rows
-                self.row_bytes += (<EntrySource> self.children[i]).row_bytes
-                self.current = i
-                hidden = (self.flags & FLAG_RESET) != 0
-            if self.ranges != NULL and self.ranges[i] != NULL and not hidden:
-                hidden = (<KeyRanges> self.ranges[i]).covers(self.key, self.key_size)
-        return 1
+                return True
+        return False
+
+    cdef inline void* _child(self) noexcept nogil:
+        """The one whose rows are being given."""
+        return self.children[self.standing[self.place]]
 
     cdef int next_row(self, RowRef* row) except -1 nogil:
-        while self.current < self.count:
-            if self.state[self.current] == GIVES and (
-                <EntrySource> self.children[self.current]
-            ).next_row(row):
+        while self.place < self.stand:
+            if (<EntrySource> self.giver).next_row(row):
                 return 1
-            self.current += 1
+            self.next_giver()
         return 0
+
+    cdef int next_giver(self) except -1 nogil:
+        if self.place < self.stand and not (
+            (<EntrySource> self._child()).has_givers and (<EntrySource> self._child()).next_giver()
+        ):
+            self.place += 1
+        self._take_giver()
+        return self.place < self.stand
+
+    cdef void _take_giver(self) noexcept nogil:
+        self.giver = (<EntrySource> self._child()).giver if self.place < self.stand else <void*> self
 
     cdef int seek(self, const uint8_t* key, size_t size) except -1 nogil:
         cdef Py_ssize_t i
         for i in range(self.count):
             (<EntrySource> self.children[i]).seek(key, size)
-            self.state[i] = TO_ADVANCE
-        self.current = self.count
+        self.has_tree = False
+        self.stand = 0
+        self.place = 0
         return 0
 
 
+@cython.final
 cdef class ChainSource(EntrySource):
     """The files of one run, one after the other; each is opened when its turn comes."""
 
@@ -187,6 +320,8 @@ cdef class ChainSource(EntrySource):
         cdef bint opened
         while True:
             if <void*> self.source != <void*> None and self.source.next_key():
+                self.giver = self.source.giver
+                self.has_givers = self.source.has_givers
                 self.key = self.source.key
                 self.key_size = self.source.key_size
                 self.flags = self.source.flags
@@ -200,6 +335,11 @@ cdef class ChainSource(EntrySource):
 
     cdef int next_row(self, RowRef* row) except -1 nogil:
         return self.source.next_row(row)
+
+    cdef int next_giver(self) except -1 nogil:
+        cdef bint found = self.source.next_giver()
+        self.giver = self.source.giver
+        return found
 
     cdef int seek(self, const uint8_t* key, size_t size) except -1 nogil:
         """Only from the front: files before the key are opened and left behind."""

@@ -41,6 +41,7 @@ cdef struct RunCursor:
     KeyBlock keys
 
 
+@cython.final
 @cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class Cursor:
     """Rows of the keys at some ascending positions of a Lookup, piece by piece."""

@@ -6,6 +6,7 @@ key by key beside the real ones; what no row was found for is kept until the fir
 to that hidden key. Only so much is kept: the rest stays as it is, which is as true on reading.
 """
 
+cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
 from cython_ext.coding cimport compare
@@ -20,6 +21,7 @@ cdef inline uint32_t _stream_of(const uint8_t* key) noexcept nogil:
     return (<uint32_t> key[0] << 8) | key[1]
 
 
+@cython.final
 cdef class RetractingSource(EntrySource):
     """`hidden` gives the same entries as `source`; both belong to this iterator from now on."""
 

@@ -13,6 +13,7 @@ cdef enum:
     STREAM_BYTES = 2
 
 
+@cython.final
 @cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class Scanner:
     """Rows of the stored keys from `low` on and below `high` (None: no bound), in the order in

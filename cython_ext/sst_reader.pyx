@@ -28,6 +28,7 @@ cdef bytes MAGIC = b"LSMSTATE"
 cdef tuple KINDS = ("", "row", "key", "index", "filter", "top index", "properties", "edit")
 
 
+@cython.final
 @cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class Sst:
     """One immutable file. Shared by stores and threads; closed when it is garbage."""

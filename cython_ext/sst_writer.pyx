@@ -45,6 +45,7 @@ cdef inline void _shrink(Buffer* buffer) noexcept nogil:
         release(buffer)
 
 
+@cython.final
 @cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class SstWriter:
     """Writes one file. After finish() it is sealed; a file without a footer is never read."""
@@ -387,8 +388,11 @@ cdef class SstWriter:
                 if source.rows == 0 and flags == 0:
                     continue
                 self.begin_key(source.key, source.key_size, flags)
-                while source.next_row(&row):
-                    self.add_row(&row)
+                while True:
+                    while (<EntrySource> source.giver).next_row(&row):
+                        self.add_row(&row)
+                    if not (source.has_givers and source.next_giver()):
+                        break
                 self.end_key()
                 done += <int64_t> (source.row_bytes + source.key_size + 32)
         return result
