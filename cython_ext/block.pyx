@@ -13,7 +13,7 @@ from cython_ext.codec cimport (
     unshuffle, xxh3,
 )
 from cython_ext.coding cimport (
-    Buffer, compare, get_varint, load_u32, load_u64, reserve, try_reserve,
+    Buffer, compare, copy_suffix, get_varint, load_u32, load_u64, reserve, try_reserve,
 )
 from cython_ext.entries cimport FLAG_CONTINUES, FLAG_RESET
 from cython_ext.planes cimport pack_planes, unpack_planes
@@ -337,9 +337,9 @@ cdef const uint8_t* next_entry(
     # block does not make rows come out of order, into a merge's file or past a bound.
     if shared + unshared < STREAM_BYTES or not _ascends(key, shared, place, unshared):
         return NULL
-    if unshared > key.capacity - shared and try_reserve(key, shared + unshared - key.size):
+    if unshared + 8 > key.capacity - shared and try_reserve(key, shared + unshared + 8 - key.size):
         return NULL
-    memcpy(key.data + shared, place, unshared)
+    copy_suffix(key.data + shared, place, unshared)  # behind the entries lies the block's tail
     key.size = shared + unshared
     place += unshared
     if place >= end:

@@ -57,6 +57,27 @@ cdef inline int put_bytes(Buffer* buffer, const void* data, size_t size) except 
     return 0
 
 
+cdef inline void copy_key(uint8_t* target, const uint8_t* source, size_t size) noexcept nogil:
+    """As memcpy, without the call where a key has 8 to 16 bytes, as most have."""
+    cdef uint64_t first, last
+    if 8 <= size <= 16:
+        memcpy(&first, source, 8)
+        memcpy(&last, source + size - 8, 8)
+        memcpy(target, &first, 8)
+        memcpy(target + size - 8, &last, 8)
+    elif size:
+        memcpy(target, source, size)
+
+
+cdef inline void copy_suffix(uint8_t* target, const uint8_t* source, size_t size) noexcept nogil:
+    """As memcpy of what a key does not share with the one before: mostly a few bytes. Up to eight
+    may be read and written, however few they are."""
+    if size <= 8:
+        memcpy(target, source, 8)
+    else:
+        memcpy(target, source, size)
+
+
 cdef inline uint8_t* write_varint(uint8_t* target, uint64_t value) noexcept nogil:
     """The byte after it; there must be room for ten."""
     while value >= 0x80:

@@ -33,6 +33,8 @@ cdef class SstWriter:
     cdef uint32_t entry_count
     cdef uint32_t since_restart
     cdef uint32_t last_block
+    cdef uint64_t key_blocks      # so far
+    cdef bint key_blocks_shrink   # of the last trial
     # the entry under construction
     cdef uint64_t entry_rows, entry_bytes
     cdef uint32_t entry_block, entry_row
@@ -53,6 +55,7 @@ cdef class SstWriter:
     cdef int _close_key_block(self) except -1 nogil
     cdef int _close_partition(self) except -1 nogil
     cdef int _write(self, int kind, int codec, uint64_t* offset, uint32_t* size) except -1 nogil
+    cdef int _write_keys(self, uint64_t* offset, uint32_t* size) except -1 nogil
     cdef uint64_t _place(self) noexcept nogil
     cdef int _write_out(self, size_t kept) except -1 nogil
     cdef int _put_index(

@@ -20,7 +20,7 @@ from cython_ext.bloom cimport build_filter
 from cython_ext.budget cimport MERGE, Budget
 from cython_ext.codec cimport CODEC_LZ4, CODEC_NONE, xxh3
 from cython_ext.coding cimport (
-    Buffer, compare, mix_stream, put_bytes, put_u32, put_u64, release, reserve, shared_prefix,
+    Buffer, compare, copy_key, copy_suffix, mix_stream, put_bytes, put_u32, put_u64, release, reserve, shared_prefix,
     write_varint,
 )
 from cython_ext.entries cimport FLAG_CONTINUES, FLAG_RESET, EntrySource, RowRef
@@ -32,6 +32,11 @@ cdef enum:
     SHUFFLED_ROWS = 32  # at a time; what is over goes byte by byte, so a full block has none over
     STREAM_BYTES = 2  # of a stored key, in front
     MOST_ENTRY_BYTES = 61  # of an entry without its key: six varints, and the flags
+    SUFFIX_ROOM = 8  # behind a key: copy_suffix reads up to there
+    # LZ4 makes little of most key blocks: what their keys share is left out already. One in so many
+    # is tried, and the others are stored as they are unless it left at most so many eighths.
+    KEY_BLOCKS_PER_TRIAL = 16
+    WORTHWHILE_EIGHTHS = 5
     KEPT_BUFFER_BYTES = 1 << 20
     # To the file at a time, in place there too: else the system has its pages one by one, which
     # costs it twice as much, and single blocks four times (bench/README.md). A power of two.
@@ -134,6 +139,16 @@ cdef class SstWriter:
             self._write_out(self._place() & (WRITE_BYTES - 1))
         return 0
 
+    cdef int _write_keys(self, uint64_t* offset, uint32_t* size) except -1 nogil:
+        cdef uint32_t raw_size = <uint32_t> self.raw.size
+        cdef bint is_trial = self.key_blocks % KEY_BLOCKS_PER_TRIAL == 0
+        cdef bint is_packed = self.codec != CODEC_LZ4 or is_trial or self.key_blocks_shrink
+        self._write(BLOCK_KEYS, self.codec if is_packed else CODEC_NONE, offset, size)
+        if is_trial:
+            self.key_blocks_shrink = size[0] <= raw_size // 8 * WORTHWHILE_EIGHTHS
+        self.key_blocks += 1
+        return 0
+
     cdef int _write_out(self, size_t kept) except -1 nogil:
         """Write what is stored, but for so many bytes at its end."""
         cdef size_t size = self.stored.size - kept
@@ -149,7 +164,9 @@ cdef class SstWriter:
         if self.entries.size + size + 64 > self.block_bytes and self.entry_count:
             self._close_key_block()
         self.entry_key.size = 0
-        put_bytes(&self.entry_key, key, size)
+        reserve(&self.entry_key, size + SUFFIX_ROOM)
+        copy_key(self.entry_key.data, key, size)
+        self.entry_key.size = size
         if self.keys == 0:
             put_bytes(&self.first_key, key, size)
         self.entry_flags = flags
@@ -249,7 +266,7 @@ cdef class SstWriter:
         target = self.entries.data + self.entries.size
         target = write_varint(target, shared)
         target = write_varint(target, suffix)
-        memcpy(target, self.entry_key.data + shared, suffix)
+        copy_suffix(target, self.entry_key.data + shared, suffix)
         target += suffix
         target[0] = flags
         target = write_varint(target + 1, self.entry_rows)
@@ -259,7 +276,9 @@ cdef class SstWriter:
         self.entries.size = target - self.entries.data
         self.last_block = self.entry_block
         self.last_key.size = 0
-        put_bytes(&self.last_key, self.entry_key.data, self.entry_key.size)
+        reserve(&self.last_key, self.entry_key.size)
+        copy_key(self.last_key.data, self.entry_key.data, self.entry_key.size)
+        self.last_key.size = self.entry_key.size
         self.entry_count += 1
         return 0
 
@@ -302,7 +321,7 @@ cdef class SstWriter:
             put_u32(&self.raw, <uint32_t> (self.restarts.size // 4))
             put_u32(&self.raw, self.entry_count)
             put_u32(&self.raw, 0)
-            self._write(BLOCK_KEYS, self.codec, &offset, &size)
+            self._write_keys(&offset, &size)
             self._put_index(
                 &self.index, &self.index_offsets, self.last_key.data, self.last_key.size
             )
