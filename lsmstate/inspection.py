@@ -6,7 +6,7 @@ such directories (a Spark query's state). Nothing is locked, changed or deleted.
 
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -120,7 +120,7 @@ def describe(state: State) -> dict[str, Any]:
 
 def _describe_file(directory: str, file: FileMeta) -> dict[str, Any]:
     """``damage`` says why a file cannot be opened; then its index and filters are not known."""
-    described = asdict(file)
+    described = file._asdict()
     try:
         table = table_cache(process_memory()).open(directory, file)
         described |= sst_check.layout(table)

@@ -199,13 +199,17 @@ class LsmStore(StoreWrites):
         schema = stream_of(self._streams, stream)
         self._guard.check_writable()
         check_rows(schema, rows, keys)
+        if rows.nbytes <= part_bytes(self._options):  # so no row of it is too large
+            if not rows.num_rows:
+                return 0
+            part = self._planner.encoded_part(stream, rows, keys)
+            return self._make([self._planner.stored(kind, stream, self._sequence + 1, *part)])
         check_row_sizes(rows, self._options)
         largest = 0
-        if rows.nbytes > part_bytes(self._options):
-            # All or nothing: what a later part is refused for is found before the first is stored.
-            for part in self._planner.encoded(stream, rows, keys, self._options):
-                check_largest_row(largest_row(part[1]), self._options)
-                largest = max(largest, largest_entry(*part))
+        # All or nothing: what a later part is refused for is found before the first is stored.
+        for part in self._planner.encoded(stream, rows, keys, self._options):
+            check_largest_row(largest_row(part[1]), self._options)
+            largest = max(largest, largest_entry(*part))
         with self._guard.lock, self._writes.reserving(largest):
             return sum(
                 self._make([self._planner.stored(kind, stream, self._sequence + 1, *part)])

@@ -9,7 +9,7 @@ without size and checksum: the pointer and the footer have them.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgpack
@@ -27,20 +27,9 @@ _POINTER = re.compile(r"([A-Za-z0-9_-][A-Za-z0-9_.-]{0,250}):([0-9]{1,18}):([0-9
 #: Up to this many files an edit is always complete: a few kilobytes, and one read to open.
 SMALL_MANIFEST_FILES = 64
 
-_FIELDS = (
-    "name",
-    "size",
-    "checksum",
-    "uid",
-    "keys",
-    "rows",
-    "tombstones",
-    "raw_bytes",
-    "min_key",
-    "max_key",
-    "min_sequence",
-    "max_sequence",
-)
+#: Of a file's fields, in the order in which the manifest lists them.
+_KINDS = tuple(FileMeta.__annotations__.values())
+_NUMBERS = tuple(place for place, kind in enumerate(_KINDS) if kind is int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,16 +200,16 @@ def _unpack_merge(entry: list[Any] | None, pointer: Pointer) -> PartialMerge | N
     return PartialMerge(tuple(map(int, runs)), int(level), _unpack_files(files, pointer))
 
 
-def _pack_files(files: Sequence[FileMeta]) -> list[list[Any]]:
-    return [[getattr(file, field) for field in _FIELDS] for file in files]
+def _pack_files(files: Sequence[FileMeta]) -> list[FileMeta]:
+    return [*files]  # a named tuple is packed as the list of its values
 
 
 def _unpack_files(entries: Sequence[Sequence[Any]], pointer: Pointer) -> tuple[FileMeta, ...]:
     unpacked: list[FileMeta] = []
     for values in entries:
-        file = described(dict(zip(_FIELDS, values, strict=True)))
+        file = described(values)
         if file.name == pointer.name:
-            file = replace(file, size=pointer.size, checksum=pointer.checksum)
+            file = file._replace(size=pointer.size, checksum=pointer.checksum)
         if "/" in file.name or "\0" in file.name or file.name.startswith("."):
             raise ValueError(f"file name {file.name!r}")
         if unpacked and file.min_key <= unpacked[-1].max_key:
@@ -229,13 +218,13 @@ def _unpack_files(entries: Sequence[Sequence[Any]], pointer: Pointer) -> tuple[F
     return tuple(unpacked)
 
 
-def described(fields: Mapping[str, Any]) -> FileMeta:
+def described(values: Sequence[Any]) -> FileMeta:
     """A file by its fields, as they were read. TypeError, ValueError if they are none."""
-    for name, value in fields.items():
-        kind = {"name": str, "min_key": bytes, "max_key": bytes}.get(name, int)
-        if type(value) is not kind or (isinstance(value, int) and value < 0):
-            raise ValueError(f"{name} {value!r}")
-    return FileMeta(**fields)
+    file = FileMeta._make(values)
+    numbers: list[Any] = [file[place] for place in _NUMBERS]
+    if tuple(map(type, file)) != _KINDS or min(numbers) < 0:
+        raise ValueError(f"a file of which is said {file!r}")
+    return file
 
 
 def _unpack_ranges(entry: Sequence[Sequence[bytes]] = ()) -> KeyRanges:

@@ -54,8 +54,9 @@ class Options:
     """``lz4``, ``zstd`` or ``none``, for all runs but the bottom one. There are two choices and not
     one a level: most of the data lies in the bottom run, and what lies above it is rewritten before
     a denser codec has paid for itself. With ``lz4``, rows of one width are packed by the bits in
-    which they differ instead, faster and mostly smaller, unless LZ4 makes less of them; blocks of keys, which leave out
-    what a key shares with the one before, are packed where LZ4 leaves five eighths of them."""
+    which they differ instead, faster and mostly smaller, unless LZ4 makes less of them; blocks of
+    keys, which leave out what a key shares with the one before it, are packed only where that makes
+    them a good deal smaller."""
 
     bottom_compression: str = "lz4"
     """The same for what is merged into the bottom run, which holds most of the data and is written
@@ -68,10 +69,10 @@ class Options:
     """Which runs are merged. ``lazy``: several runs a level above one bottom run, which what memory
     does not hold goes down into sooner. ``leveled``: one run a level. ``tiered``: several runs on
     every level. Bytes written for each that arrives, and runs that hold rows of a key with five
-    rows, simulated with 16 MB flushes up to 1 GB: 4.1 and 1.6, 4.7 and 1.5, 2.7 and 2.5. Up to
-    5.6 GB: 5.4 and 1.6, 7.7 and 1.5, 4.4 and 2.2."""
+    rows, simulated with 16 MB flushes up to 1 GB: 4.6 and 1.5, 4.7 and 1.5, 4.0 and 2.5. Up to
+    5.6 GB: 5.6 and 1.6, 7.7 and 1.5, 4.3 and 2.3."""
 
-    max_runs: int = 8
+    max_runs: int = 10
     """At most this many sorted runs are left for a probe to visit; while they are being merged,
     ``fanout`` more (under Spark up to ``max_runs`` more and one, where micro-batches are small): a
     merge of the bottom run is spread over the appends that bring them."""

@@ -41,12 +41,17 @@ def packed_schemas(streams: Mapping[str, StreamSchema]) -> str:
 
 
 def recover(
-    tables: TableCache, directory: str, pointer_text: str, streams: Mapping[str, StreamSchema]
+    tables: TableCache,
+    directory: str,
+    pointer_text: str,
+    streams: Mapping[str, StreamSchema],
+    schemas: str,
 ) -> Recovered:
-    """The state a pointer names. CorruptionError where a file is not what the pointer says,
-    InvalidArgumentError where the state was written with other streams."""
+    """The state a pointer names; ``schemas``: ``packed_schemas`` of the streams. CorruptionError
+    where a file is not what the pointer says, InvalidArgumentError where the state was written with
+    other streams."""
     found = read_commit(tables, directory, pointer_text)
-    if schema_digest(packed_schemas(streams)) != found.edit.schema_digest:
+    if schemas != found.schemas:
         check_same_streams(directory, found.streams, streams)
     return found
 

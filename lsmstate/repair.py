@@ -171,7 +171,7 @@ class _Repair:
             reading.close()
             writing.close()
         self._copied += 1
-        return replace(file, name=name, size=table.size, checksum=table.checksum)
+        return file._replace(name=name, size=table.size, checksum=table.checksum)
 
     def _rebuild(self, file: FileMeta, path: str, table: Sst | None) -> Sequence[FileMeta]:
         salvaged = SalvagedTable(path)

@@ -87,7 +87,7 @@ class RunSet:
 
     def recover(self, pointer: str) -> Edit:
         """Adopt the state a pointer names. CorruptionError, InvalidArgumentError."""
-        found = recover(self._tables, self._directory, pointer, self._streams)
+        found = recover(self._tables, self._directory, pointer, self._streams, self._schemas)
         self.version = self._committed = found.edit.version.with_ranges(self._charged)
         self._base, self._base_runs = found.base, found.base_runs
         self.pointer = self.opened_at = pointer

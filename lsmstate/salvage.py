@@ -64,11 +64,10 @@ class SalvagedTable:
         packed = self._section(_PROPERTIES)
         if packed is None:
             return None
-        known = set(FileMeta.__slots__) - {"name", "size", "checksum"}
         try:
             found = msgpack.unpackb(packed, strict_map_key=True)
-            fields = {name: found[name] for name in known}
-            return described({"name": "", "size": 0, "checksum": 0, **fields})
+            found |= {"name": "", "size": 0, "checksum": 0}
+            return described([found[field] for field in FileMeta._fields])
         except (KeyError, TypeError, ValueError, msgpack.UnpackException):
             return None  # they do not make sense
 

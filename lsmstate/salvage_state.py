@@ -146,7 +146,7 @@ def _describe(directory: str, name: str, base_sequence: int) -> FileMeta | None:
     found = table.description()
     if found is None:
         return table.described_by_content(name, base_sequence)
-    return replace(found, name=name, size=os.path.getsize(path))
+    return found._replace(name=name, size=os.path.getsize(path))
 
 
 def _with_runs(

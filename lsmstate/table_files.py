@@ -156,7 +156,7 @@ class TableWriter:
         meta = table.described()
         properties = {
             field: getattr(meta, field)
-            for field in FileMeta.__slots__
+            for field in FileMeta._fields
             if field not in ("name", "size", "checksum")
         }
         footer = table.writer.finish(msgpack.packb(properties), edit, self.options.syncs_commits)

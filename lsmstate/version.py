@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from cython_ext.key_ranges import KeyRanges
 
 NOTHING = KeyRanges()
 
 
-@dataclass(frozen=True, slots=True)
-class FileMeta:
+class FileMeta(NamedTuple):
     """One sealed SSTable, as the manifest knows it. Sizes in bytes; keys as stored."""
 
     name: str

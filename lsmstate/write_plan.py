@@ -39,8 +39,14 @@ class WritePlanner:
     ) -> Iterator[tuple[KeyBatch, RowBatch]]:
         """A batch in parts of bounded size."""
         for part, part_keys in parts_of(rows, keys, options):
-            encoded = encoded_keys(self.streams[stream], self.key_codecs[stream], part_keys)
-            yield encoded, self.row_codecs[stream].encode(part)
+            yield self.encoded_part(stream, part, part_keys)
+
+    def encoded_part(
+        self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch
+    ) -> tuple[KeyBatch, RowBatch]:
+        """A batch as a whole."""
+        encoded = encoded_keys(self.streams[stream], self.key_codecs[stream], keys)
+        return encoded, self.row_codecs[stream].encode(rows)
 
     def mutations(self, mutations: Sequence[Mutation], sequence: int, tiers: Tiers) -> list[Write]:
         """Several writes that are made as one."""

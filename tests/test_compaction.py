@@ -98,7 +98,7 @@ def test_a_store_that_grows_flush_by_flush(options, sizes):
 
 @pytest.mark.parametrize(
     ("fanout", "flushes", "most"),
-    [(4, 200, 6), (4, 1000, 7), (4, 3000, 8), (8, 200, 5), (2, 200, 9)],
+    [(4, 200, 6), (4, 1000, 7), (4, 3000, 8), (8, 200, 5.2), (2, 200, 9)],
 )
 def test_write_amplification(fanout, flushes, most, record_property):
     options = Options(fanout=fanout)
@@ -130,7 +130,7 @@ def test_policies_trade_writing_for_reading():
         written[merging], visited[merging] = total / version.size, runs / 350
     print({m: (round(written[m], 1), round(visited[m], 1)) for m in MERGING})
     assert written["tiered"] < 5 < written["lazy"] < 6 < written["leveled"] < 8
-    assert visited["leveled"] < 1.6 < visited["lazy"] < 1.8 < visited["tiered"] < 2.5
+    assert visited["leveled"] < 1.55 < visited["lazy"] < 1.8 < visited["tiered"] < 2.5
 
 
 def test_what_memory_does_not_hold_lies_mostly_in_the_bottom_run():

@@ -2,7 +2,6 @@
 
 import random
 from contextlib import suppress
-from dataclasses import replace
 
 import hypothesis.strategies as st
 import msgpack
@@ -55,7 +54,7 @@ def in_order(files):
     """Files of one run: their keys ascend."""
     bounds = sorted(key for file in files for key in (file.min_key, file.max_key))
     return tuple(
-        replace(file, min_key=bytes([i]) + bounds[2 * i], max_key=bytes([i]) + bounds[2 * i + 1])
+        file._replace(min_key=bytes([i]) + bounds[2 * i], max_key=bytes([i]) + bounds[2 * i + 1])
         for i, file in enumerate(files)
     )
 
@@ -206,13 +205,13 @@ def test_names_that_leave_the_directory_are_refused():
 
 def test_files_that_make_no_run_are_refused():
     first, second = in_order((example("a"), example("b")))
-    wrong = replace(first, max_key=second.min_key)
+    wrong = first._replace(max_key=second.min_key)
     for file in (
         wrong,
-        replace(first, name="a\0b"),
-        replace(first, keys=-1),
-        replace(first, rows=True),
-        replace(first, min_key="text"),
+        first._replace(name="a\0b"),
+        first._replace(keys=-1),
+        first._replace(rows=True),
+        first._replace(min_key="text"),
     ):
         version = Version((Run(1, 0, (file, second)),), 2, 2)
         with pytest.raises(CorruptionError, match="does not make sense"):
