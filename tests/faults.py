@@ -14,6 +14,7 @@ from cython_ext.codec import codec_number
 from cython_ext.file import AppendFile, set_fault_hook
 from cython_ext.key_codec import KeyBatch
 from cython_ext.memtable import Memtable
+from cython_ext.memtable_ranges import delete_range
 from cython_ext.row_codec import RowBatch, RowCodec
 from cython_ext.sst_reader import Sst
 from cython_ext.sst_writer import SstWriter
@@ -113,11 +114,15 @@ def filled(
     entries: dict[bytes, list[bytes]],
     *,
     deleted: tuple[bytes, ...] = (),
+    ranges: tuple[tuple[bytes, bytes], ...] = (),
     sequence: int = 1,
     limit: int = 32 << 20,
 ) -> Memtable:
-    """A memtable of stream 0; ``deleted`` keys are reset first."""
+    """A memtable of stream 0; ``ranges`` are deleted and ``deleted`` keys reset first."""
     table = Memtable(budget, limit)
+    for low, high in ranges:
+        assert delete_range(table, b"\0\0" + low, b"\0\0" + high, sequence)
+        sequence += 1
     if deleted:
         assert table.delete(key_batch(*deleted), sequence, 0) == len(deleted)
         sequence += 1
