@@ -9,6 +9,7 @@ cdef extern from *:
     #define atomic_count(place, value) ((void)__atomic_add_fetch((place), (value), __ATOMIC_RELAXED))
     #define atomic_get(place) __atomic_load_n((place), __ATOMIC_RELAXED)
     #define atomic_seen(place) __atomic_load_n((place), __ATOMIC_RELAXED)
+    #define atomic_exchange(place, value) __atomic_exchange_n((place), (value), __ATOMIC_ACQ_REL)
     #define atomic_set(place, value) __atomic_store_n((place), (value), __ATOMIC_RELAXED)
     static inline void atomic_max(int64_t* place, int64_t value) {
         int64_t seen = __atomic_load_n(place, __ATOMIC_RELAXED);
@@ -30,6 +31,7 @@ cdef extern from *:
     void atomic_count(uint64_t* place, uint64_t value) noexcept nogil
     int64_t atomic_get(int64_t* place) noexcept nogil
     uint64_t atomic_seen(uint64_t* place) noexcept nogil
+    void* atomic_exchange(void** place, void* value) noexcept nogil
     void atomic_set(int64_t* place, int64_t value) noexcept nogil
     void atomic_max(int64_t* place, int64_t value) noexcept nogil
     int64_t atomic_add_within(int64_t* place, int64_t value, int64_t limit) noexcept nogil

@@ -7,14 +7,18 @@ cdef enum:
     MERGE = 3      # buffers of flush, merge and scan
     PROBE = 4      # hits and staging of probes
     FRAMES = 5     # batches being encoded or built
-    COMPONENTS = 6
+    SPARE = 6      # a slab that was given back and is kept for the next memtable
+    COMPONENTS = 7
+    SPARE_BYTES = 2 << 20              # of that slab: a huge page
+    SPARE_LIMIT_BYTES = 32 << 20       # no slab is kept under a smaller cap
 
 
 cdef class Budget:
     cdef int64_t limit_bytes
     cdef int64_t total
     cdef int64_t peak
-    cdef int64_t used[6]
+    cdef int64_t used[7]
+    cdef void* spare
     # Called without the GIL when a charge does not fit: frees about `size` bytes of cache.
     cdef void* evictor_object
     cdef int64_t (*evictor)(void* object, int64_t size) noexcept nogil
@@ -24,3 +28,8 @@ cdef class Budget:
     # Charge what is already there, or what was reserved and cannot be refused.
     cdef void charge(self, int component, int64_t size) noexcept nogil
     cdef void release(self, int component, int64_t size) noexcept nogil
+    # A mapping of SPARE_BYTES that is charged to `component` from now on, or NULL.
+    cdef void* take_spare(self, int component) noexcept nogil
+    # Whether the mapping, charged to `component` so far, is kept instead of being unmapped.
+    cdef bint keep_spare(self, int component, void* slab) noexcept nogil
+    cdef bint _drop_spare(self) noexcept nogil

@@ -1,19 +1,23 @@
 """Atomic byte counters of the one memory budget of a process.
 
 Capacity is charged, not length: what was asked of the system, whether or not it is full. The
-policy (what to flush, when to wait) is lsmstate.memory_budget; here only counting and the one
-thing that can be given back at once and without the GIL, the block cache. Any thread may charge
+policy (what to flush, when to wait) is lsmstate.memory_budget; here only counting and what can be
+given back at once and without the GIL: the block cache, and a slab that a memtable left, which the
+next one takes over, because the system clears a new one first. Any thread may charge
 and release at any time.
 """
 
 cimport cython
 from libc.stdint cimport int64_t
+from posix.mman cimport munmap
 
 from cython_ext.errors import InvalidArgumentError
 
-from cython_ext.atomic cimport atomic_add, atomic_add_within, atomic_get, atomic_max, atomic_set
+from cython_ext.atomic cimport (
+    atomic_add, atomic_add_within, atomic_exchange, atomic_get, atomic_max, atomic_set,
+)
 
-COMPONENT_NAMES = ("memtable", "cache", "tables", "merge", "probe", "frames")
+COMPONENT_NAMES = ("memtable", "cache", "tables", "merge", "probe", "frames", "spare")
 
 
 @cython.final
@@ -25,6 +29,7 @@ cdef class Budget:
         self.limit_bytes = 0
         self.total = 0
         self.peak = 0
+        self.spare = NULL
         self.evictor = NULL
         self.evictor_object = NULL
         for component in range(COMPONENTS):
@@ -32,6 +37,9 @@ cdef class Budget:
 
     def __init__(self, int64_t limit_bytes):
         self.limit = limit_bytes
+
+    def __dealloc__(self):
+        self._drop_spare()
 
     @property
     def limit(self) -> int:
@@ -43,6 +51,8 @@ cdef class Budget:
         if value <= 0:
             raise InvalidArgumentError(f"memory limit {value}: give a positive number of bytes")
         atomic_set(&self.limit_bytes, value)
+        if value < SPARE_LIMIT_BYTES:
+            self._drop_spare()
 
     cdef int try_charge(self, int component, int64_t size) noexcept nogil:
         cdef int64_t total = self._add(size)
@@ -60,10 +70,13 @@ cdef class Budget:
         atomic_max(&self.peak, total)
 
     cdef int64_t _add(self, int64_t size) noexcept nogil:
-        """The new total, or -1 if it does not fit although the cache was asked for room. What it
-        gave may be taken by another thread, so it is asked until it has no more."""
+        """The new total, or -1 if it does not fit although the spare slab was given up and the
+        cache was asked for room. What it gave may be taken by another thread, so it is asked until
+        it has no more."""
         cdef int64_t limit = atomic_get(&self.limit_bytes)
         cdef int64_t total = atomic_add_within(&self.total, size, limit)
+        if total < 0 and self._drop_spare():
+            total = atomic_add_within(&self.total, size, limit)
         while total < 0 and self.evictor != NULL and self.evictor(
             self.evictor_object, max(1, atomic_get(&self.total) + size - limit)
         ):
@@ -73,6 +86,33 @@ cdef class Budget:
     cdef void release(self, int component, int64_t size) noexcept nogil:
         atomic_add(&self.used[component], -size)
         atomic_add(&self.total, -size)
+
+    cdef void* take_spare(self, int component) noexcept nogil:
+        cdef void* slab = atomic_exchange(&self.spare, NULL)
+        if slab != NULL:
+            atomic_add(&self.used[SPARE], -<int64_t> SPARE_BYTES)
+            atomic_add(&self.used[component], SPARE_BYTES)
+        return slab
+
+    cdef bint keep_spare(self, int component, void* slab) noexcept nogil:
+        if atomic_get(&self.limit_bytes) < SPARE_LIMIT_BYTES:
+            return False
+        atomic_add(&self.used[component], -<int64_t> SPARE_BYTES)
+        atomic_add(&self.used[SPARE], SPARE_BYTES)
+        slab = atomic_exchange(&self.spare, slab)
+        if slab != NULL:  # one was kept already: the older one goes
+            munmap(slab, SPARE_BYTES)
+            self.release(SPARE, SPARE_BYTES)
+        return True
+
+    cdef bint _drop_spare(self) noexcept nogil:
+        """Whether there was a slab to be given back to the system."""
+        cdef void* slab = atomic_exchange(&self.spare, NULL)
+        if slab == NULL:
+            return False
+        munmap(slab, SPARE_BYTES)
+        self.release(SPARE, SPARE_BYTES)
+        return True
 
     def hold(self, str component not None, int64_t size) -> None:
         """Charge `size` bytes (negative: give them back) for something made in Python."""

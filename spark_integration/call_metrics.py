@@ -91,6 +91,7 @@ class CallMetrics:
             memory_merge_bytes=memory.get("merge", 0),
             memory_probe_bytes=memory.get("probe", 0),
             memory_frames_bytes=memory.get("frames", 0),
+            memory_spare_bytes=memory.get("spare", 0),
             peak_state_bytes=after.peak_memory_bytes,
             state_disk_bytes=after.disk_bytes,
             spilled_bytes=after.spilled_bytes,

@@ -42,6 +42,7 @@ class BucketMetrics:
     memory_merge_bytes: int
     memory_probe_bytes: int
     memory_frames_bytes: int
+    memory_spare_bytes: int
     peak_state_bytes: int
     state_disk_bytes: int
     spilled_bytes: int

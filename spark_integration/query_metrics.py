@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 OBSERVATION: Final = "lsmstate"
-_MEMORY: Final = ("memtable", "cache", "tables", "merge", "probe", "frames")
+_MEMORY: Final = ("memtable", "cache", "tables", "merge", "probe", "frames", "spare")
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,6 +109,12 @@ def memory(limit: int = 64 << 20) -> tuple[Budget, BlockCache]:
     return budget, BlockCache(budget)
 
 
+def in_use(budget: Budget) -> dict[str, int]:
+    """Bytes by component, without those that hold none and without the slab that is kept for the
+    next memtable."""
+    return {name: size for name, size in budget.usage().items() if size and name != "spare"}
+
+
 def filled(
     budget: Budget,
     entries: dict[bytes, list[bytes]],

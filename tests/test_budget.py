@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from faults import CODEC, filled, key_batch, memory, opened, row_batch, write_sst
+from faults import CODEC, filled, key_batch, memory, opened, row_batch, stored, write_sst
 
 from cython_ext.backward_iter import BackwardSstSource
 from cython_ext.block_cache import BlockCache
@@ -16,6 +16,9 @@ from cython_ext.memtable import Memtable
 from cython_ext.probe import Cursor
 from cython_ext.sst_source import SstSource
 from lsmstate.errors import InvalidArgumentError
+
+#: Of a memtable, where its limit is no reason for smaller ones.
+SLAB = 2 << 20
 
 
 def test_counters():
@@ -54,6 +57,73 @@ def test_an_arena_charges_its_slabs_and_gives_them_back():
     del table
     gc.collect()
     assert budget.total_bytes == 0
+
+
+def test_the_last_slab_is_kept_for_the_next_memtable():
+    budget = Budget(64 << 20)
+    table = Memtable(budget, 16 << 20)
+    for start in range(3):
+        table.append(key_batch(b"%d" % start), row_batch(b"x" * (1500 << 10)), 1, 0)
+    assert budget.usage()["memtable"] == 3 * SLAB
+    table.clear()
+    assert (
+        (budget.usage()["memtable"], budget.usage()["spare"])
+        == (0, SLAB)
+        == (
+            table.nbytes,
+            budget.total_bytes,
+        )
+    )
+    table.append(key_batch(b"a", b"b"), row_batch(b"1", b"2"), 2, 0)
+    assert (budget.usage()["memtable"], budget.usage()["spare"]) == (SLAB, 0)
+    assert table.source().entries() == stored({b"a": [b"1"], b"b": [b"2"]})
+    assert budget.peak_bytes == 3 * SLAB
+    del table
+    gc.collect()
+    assert budget.usage()["spare"] == budget.total_bytes == SLAB
+
+
+@pytest.mark.parametrize("need", ["room", "a smaller cap"])
+def test_the_kept_slab_is_given_up_for(need):
+    budget = Budget(64 << 20)
+    table = Memtable(budget, 16 << 20)
+    table.append(key_batch(b"a"), row_batch(b"1"), 1, 0)
+    table.clear()
+    assert budget.usage()["spare"] == SLAB
+    if need == "room":
+        assert budget.try_hold("frames", (64 << 20) - 1)
+        assert not budget.try_hold("frames", 2)
+    else:
+        budget.limit = 16 << 20
+    assert budget.usage()["spare"] == 0
+    assert budget.total_bytes == budget.usage()["frames"]
+    # Under a small cap none is kept.
+    budget.limit = 16 << 20
+    table.append(key_batch(b"a"), row_batch(b"1"), 1, 0)
+    table.clear()
+    assert budget.usage()["spare"] == 0
+
+
+def test_threads_hand_the_slab_on():
+    budget = Budget(64 << 20)
+    wrong = []
+
+    def work(number):
+        for turn in range(200):
+            table = Memtable(budget, 16 << 20)
+            row = b"%d-%d" % (number, turn)
+            table.append(key_batch(b"a"), row_batch(row), 1, 0)
+            if table.source().entries() != stored({b"a": [row]}):
+                wrong.append(row)
+            table.clear()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert budget.usage()["spare"] == budget.total_bytes == SLAB
 
 
 def test_what_does_not_fit_is_refused_and_not_charged():
