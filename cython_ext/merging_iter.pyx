@@ -21,7 +21,8 @@ cdef extern from *:
     /* Order of heads: by the first sixteen bytes of their keys as one number, zeros where there are
        less; then by `rank`: the length of a key up to sixteen bytes, or one more for all longer
        ones, and the child's number, so that of equal keys the oldest wins. Longer keys that begin
-       alike are compared whole. Where keys descend, words and lengths are turned round. */
+       alike are compared whole. Where keys descend, words and lengths are turned round, so that
+       longer keys come first. */
     enum { LSM_LONG = 17, LSM_AT_END = 18 };
 
     static inline uint64_t lsm_word(const uint8_t* at) {
@@ -47,7 +48,7 @@ cdef extern from *:
         head->words = (lsm_words)first << 64 | second;
         if (descends) {
             head->words = ~head->words;
-            if (length < LSM_LONG) length = 16 - length;
+            length = LSM_LONG - length;
         }
         head->rank = (uint64_t)length << 32 | child;
         head->key = key;
@@ -57,6 +58,7 @@ cdef extern from *:
     static inline void lsm_end(lsm_head* head, uint32_t child) {
         head->words = ~(lsm_words)0;
         head->rank = (uint64_t)LSM_AT_END << 32 | child;
+        head->size = 0;
     }
 
     static inline int lsm_at_end(const lsm_head* head) { return head->rank >> 32 == LSM_AT_END; }
@@ -65,7 +67,7 @@ cdef extern from *:
         return a->words == b->words && a->rank >> 32 == b->rank >> 32;
     }
 
-    static inline int lsm_long(const lsm_head* head) { return head->rank >> 32 == LSM_LONG; }
+    static inline int lsm_long(const lsm_head* head) { return head->size >= LSM_LONG; }
 
     static inline int lsm_before(const lsm_head* a, const lsm_head* b) {
         return (a->words < b->words) | ((a->words == b->words) & (a->rank < b->rank));
