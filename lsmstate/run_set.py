@@ -89,7 +89,9 @@ class RunSet:
         """Adopt the state a pointer names. CorruptionError, InvalidArgumentError."""
         found = recover(self._tables, self._directory, pointer, self._streams, self._schemas)
         self.version = self._committed = found.edit.version.with_ranges(self._charged)
-        self._base, self._base_runs = found.base, found.base_runs
+        self._base = found.base
+        # An edit has the digest of its base's schemas: under another text the next one is complete.
+        self._base_runs = found.base_runs if found.schemas == self._schemas else {}
         self.pointer = self.opened_at = pointer
         if found.edit.merge is not None:
             self._merge = self._continued(found.edit.merge)

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from faults import Faults, faults
 from resealing import blocks_of
@@ -23,6 +24,7 @@ from lsmstate.manifest import parse_pointer
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import KIB, MIB, Options
 from lsmstate.recovery import needed_files
+from lsmstate.store import StreamSchema
 from lsmstate.table_cache import table_cache
 
 TINY = Options(memory_bytes=8 * MIB, memtable_bytes=256 * KIB, file_bytes=64 * KIB)
@@ -124,6 +126,34 @@ def test_a_manifest_of_many_files_builds_upon_a_base(tmp_path):
         with attempt(tmp_path, old, 99) as store:
             assert len(scanned(store, "customers")) == count
             store._runs.version.check()
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_base_with_another_text_of_the_schemas_is_built_upon_no_more(
+    tmp_path, monkeypatch, number
+):
+    """The same columns, promised to hold no nulls or not, or written by another release of Arrow:
+    the digest of an edit is that of its base's text."""
+    monkeypatch.setattr("lsmstate.run_set.changes_base", lambda version, base_runs: not base_runs)
+    promised = tuple(
+        StreamSchema(s.name, s.key, pa.schema([f.with_nullable(f.name != "id") for f in s.rows]))
+        for s in STREAMS
+    )
+    pointer, built_upon = None, []
+    for turn in range(4):
+        streams = promised if turn == number else STREAMS
+        with LsmStore.open_attempt(
+            str(tmp_path), streams, pointer=pointer, batch_id=turn, attempt_id="a", options=TINY
+        ) as store:
+            rows = customers(turn).cast(streams[0].rows)
+            store.append("customers", rows, keys_of(turn))
+            pointer = store.commit()
+            built_upon.append(store._runs._base.name != parse_pointer(pointer).name)
+        forget_open_files()
+    with attempt(tmp_path, pointer, 9) as store:
+        assert [row["id"] for row in scanned(store, "customers")] == [0, 1, 2, 3]
+    # Complete where the text is another one than before.
+    assert built_upon == [turn not in (0, number, number + 1) for turn in range(4)]
 
 
 @pytest.mark.parametrize(
