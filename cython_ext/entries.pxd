@@ -21,7 +21,8 @@ cdef class EntrySource:
     cdef uint64_t rows
     cdef uint64_t row_bytes
     cdef readonly KeyRanges deleted    # keys that this source deletes from all older ones, or None
-    # 1: there is an entry, 0: the end. Skips the rows of the entry before.
+    # 1: there is an entry, 0: the end. Skips the rows of the entry before. After an error the source
+    # is sought in, or not used any more.
     cdef int next_key(self) except -1 nogil
     # 1: a row, which lives until the next call of any method; 0: the entry has no more rows.
     cdef int next_row(self, RowRef* row) except -1 nogil

@@ -31,6 +31,7 @@ cdef class MergingSource(EntrySource):
     # children are the leaves from `count` on, and the node above n is n // 2.
     cdef uint32_t* tree
     cdef bint has_tree            # else the children have to be advanced first
+    cdef bint halfway             # an error left some children further on than others
     cdef uint32_t* standing       # the children that stand at the current key, oldest first
     cdef Py_ssize_t stand         # how many
     cdef Py_ssize_t place         # in `standing`, of the child whose rows are being given
@@ -39,6 +40,7 @@ cdef class MergingSource(EntrySource):
     cdef int _grow_tree(self) except -1 nogil
     cdef int _advance(self) except -1 nogil
     cdef int _advance_child(self, uint32_t i) except -1 nogil
+    cdef int _refuse(self) except -1 nogil
     cdef void _find_equals(self, uint32_t i, size_t top) noexcept nogil
     cdef void _take_entries(self) noexcept nogil
     cdef bint _is_covered(self, Py_ssize_t start, Py_ssize_t end) noexcept nogil

@@ -204,6 +204,10 @@ cdef class MergingSource(EntrySource):
             self.tree[0] = i
         return 0
 
+    cdef int _refuse(self) except -1 nogil:
+        with gil:
+            raise ValueError("a merge in which an error was met is sought in before it is gone on with")
+
     cdef void _find_equals(self, uint32_t i, size_t top) noexcept nogil:
         """Add the children that lost to child `i` below node `top`, or to one who did so, but have
         the current key as well: whoever else has it can have lost to nobody else."""
@@ -226,7 +230,11 @@ cdef class MergingSource(EntrySource):
         cdef uint32_t least
         if self.count == 0:
             return 0
+        if self.halfway:
+            self._refuse()
+        self.halfway = True
         self._advance()
+        self.halfway = False
         self.stand = 0
         least = self.tree[0]
         if lsm_at_end(&self.heads[least]):
@@ -294,8 +302,10 @@ cdef class MergingSource(EntrySource):
 
     cdef int seek(self, const uint8_t* key, size_t size) except -1 nogil:
         cdef Py_ssize_t i
+        self.halfway = True
         for i in range(self.count):
             (<EntrySource> self.children[i]).seek(key, size)
+        self.halfway = False
         self.has_tree = False
         self.stand = 0
         self.place = 0
@@ -315,7 +325,9 @@ cdef class ChainSource(EntrySource):
         if not self.waiting:
             self.source = None
             return 0
-        self.source = self.waiting.pop()()
+        # What cannot be opened is not left out the next time.
+        self.source = self.waiting[len(self.waiting) - 1]()
+        self.waiting.pop()
         return 1
 
     cdef int next_key(self) except -1 nogil:

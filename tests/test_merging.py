@@ -132,6 +132,24 @@ def test_errors_raise_and_never_look_like_the_end(chained):
         MergingSource([chain(0, 1, 2)]).entries()
 
 
+def test_a_merge_is_not_gone_on_with_after_an_error(tmp_path):
+    """The older source stands at "b" already: another step would take it on, and "b" were lost."""
+    budget, _ = memory()
+    tables = [filled(budget, dict.fromkeys(keys, (b"row",))) for keys in ((b"a", b"b"), (b"a",))]
+
+    def missing():
+        raise FileNotFoundError("gone")
+
+    chain = ChainSource([tables[1].source, missing])
+    merged = MergingSource([tables[0].source(), chain])
+    with pytest.raises(FileNotFoundError):
+        write_sst(str(tmp_path / "1"), budget, merged)
+    with pytest.raises(ValueError, match="in which an error was met"):
+        write_sst(str(tmp_path / "2"), budget, merged)
+    with pytest.raises(FileNotFoundError):
+        write_sst(str(tmp_path / "3"), budget, chain)
+
+
 def test_a_chain_is_sought_in_once(chained):
     _, chain = chained
     source = chain(0, 1)
