@@ -7,7 +7,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t
 from posix.mman cimport munmap
 
-from cython_ext.budget cimport SPARE_BYTES, Budget
+from cython_ext.budget cimport SPARE_SLAB_BYTES, Budget
 
 cdef extern from *:
     """
@@ -78,10 +78,11 @@ cdef class Arena:
         if <size_t> (self.free_end - self.free_start) < size:
             least = _pages(<int64_t> size + <int64_t> sizeof(Slab))
             wanted = max(least, _pages(self.slab_bytes))
-            memory = self.budget.take_spare(self.component) if wanted == SPARE_BYTES else NULL
+            memory = self.budget.take_spare(self.component) if wanted == SPARE_SLAB_BYTES else NULL
             if memory == NULL:
                 if self.budget.try_charge(self.component, wanted):
-                    # Where the budget has no room for a slab, a small one serves, or what is needed.
+                    # Where the budget has no room for a slab, a small one serves, or what is
+                    # needed.
                     wanted = max(least, min(wanted, SMALL_SLAB_BYTES))
                     if self.budget.try_charge(self.component, wanted):
                         if wanted == least or self.budget.try_charge(self.component, least):
@@ -113,8 +114,8 @@ cdef class Arena:
         cdef Slab* following
         while slab != NULL:
             following = slab.next
-            if slab.size == SPARE_BYTES and self.budget.keep_spare(self.component, slab):
-                self.held_bytes -= SPARE_BYTES
+            if slab.size == SPARE_SLAB_BYTES and self.budget.keep_spare(self.component, slab):
+                self.held_bytes -= SPARE_SLAB_BYTES
             else:
                 munmap(slab, slab.size)
             slab = following

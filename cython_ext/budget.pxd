@@ -9,7 +9,7 @@ cdef enum:
     FRAMES = 5     # batches being encoded or built
     SPARE = 6      # a slab that was given back and is kept for the next memtable
     COMPONENTS = 7
-    SPARE_BYTES = 2 << 20              # of that slab: a huge page
+    SPARE_SLAB_BYTES = 2 << 20         # a huge page
     SPARE_LIMIT_BYTES = 32 << 20       # no slab is kept under a smaller cap
 
 
@@ -28,7 +28,7 @@ cdef class Budget:
     # Charge what is already there, or what was reserved and cannot be refused.
     cdef void charge(self, int component, int64_t size) noexcept nogil
     cdef void release(self, int component, int64_t size) noexcept nogil
-    # A mapping of SPARE_BYTES that is charged to `component` from now on, or NULL.
+    # A mapping of SPARE_SLAB_BYTES that is charged to `component` from now on, or NULL.
     cdef void* take_spare(self, int component) noexcept nogil
     # Whether the mapping, charged to `component` so far, is kept instead of being unmapped.
     cdef bint keep_spare(self, int component, void* slab) noexcept nogil

@@ -2,8 +2,8 @@
 
 Capacity is charged, not length: what was asked of the system, whether or not it is full. The
 policy (what to flush, when to wait) is lsmstate.memory_budget; here only counting and what can be
-given back at once and without the GIL: the block cache, and a slab that a memtable left, which the
-next one takes over, because the system clears a new one first. Any thread may charge
+given back at once and without the GIL: the block cache, and the spare slab. That one a memtable
+left, and the next one takes it over: the system would clear a new one first. Any thread may charge
 and release at any time.
 """
 
@@ -90,19 +90,19 @@ cdef class Budget:
     cdef void* take_spare(self, int component) noexcept nogil:
         cdef void* slab = atomic_exchange(&self.spare, NULL)
         if slab != NULL:
-            atomic_add(&self.used[SPARE], -<int64_t> SPARE_BYTES)
-            atomic_add(&self.used[component], SPARE_BYTES)
+            atomic_add(&self.used[SPARE], -<int64_t> SPARE_SLAB_BYTES)
+            atomic_add(&self.used[component], SPARE_SLAB_BYTES)
         return slab
 
     cdef bint keep_spare(self, int component, void* slab) noexcept nogil:
         if atomic_get(&self.limit_bytes) < SPARE_LIMIT_BYTES:
             return False
-        atomic_add(&self.used[component], -<int64_t> SPARE_BYTES)
-        atomic_add(&self.used[SPARE], SPARE_BYTES)
+        atomic_add(&self.used[component], -<int64_t> SPARE_SLAB_BYTES)
+        atomic_add(&self.used[SPARE], SPARE_SLAB_BYTES)
         slab = atomic_exchange(&self.spare, slab)
         if slab != NULL:  # one was kept already: the older one goes
-            munmap(slab, SPARE_BYTES)
-            self.release(SPARE, SPARE_BYTES)
+            munmap(slab, SPARE_SLAB_BYTES)
+            self.release(SPARE, SPARE_SLAB_BYTES)
         return True
 
     cdef bint _drop_spare(self) noexcept nogil:
@@ -110,8 +110,8 @@ cdef class Budget:
         cdef void* slab = atomic_exchange(&self.spare, NULL)
         if slab == NULL:
             return False
-        munmap(slab, SPARE_BYTES)
-        self.release(SPARE, SPARE_BYTES)
+        munmap(slab, SPARE_SLAB_BYTES)
+        self.release(SPARE, SPARE_SLAB_BYTES)
         return True
 
     def hold(self, str component not None, int64_t size) -> None:

@@ -206,11 +206,11 @@ cdef class MergingSource(EntrySource):
 
     cdef int _refuse(self) except -1 nogil:
         with gil:
-            raise ValueError("a merge in which an error was met is sought in before it is gone on with")
+            raise ValueError("a merge in which an error was met goes on after a seek only")
 
     cdef void _find_equals(self, uint32_t i, size_t top) noexcept nogil:
-        """Add the children that lost to child `i` below node `top`, or to one who did so, but have
-        the current key as well: whoever else has it can have lost to nobody else."""
+        """Add to `standing` the children with the current key that lost to child `i` below node
+        `top`, and those that lost to these: nobody else can have beaten such a one."""
         cdef size_t node = (<size_t> self.count + i) >> 1
         cdef Py_ssize_t place
         cdef uint32_t loser
@@ -298,7 +298,9 @@ cdef class MergingSource(EntrySource):
         return self.place < self.stand
 
     cdef void _take_giver(self) noexcept nogil:
-        self.giver = (<EntrySource> self._child()).giver if self.place < self.stand else <void*> self
+        self.giver = <void*> self
+        if self.place < self.stand:
+            self.giver = (<EntrySource> self._child()).giver
 
     cdef int seek(self, const uint8_t* key, size_t size) except -1 nogil:
         cdef Py_ssize_t i

@@ -20,8 +20,8 @@ from cython_ext.bloom cimport build_filter
 from cython_ext.budget cimport MERGE, Budget
 from cython_ext.codec cimport CODEC_LZ4, CODEC_NONE, xxh3
 from cython_ext.coding cimport (
-    Buffer, compare, copy_key, copy_suffix, mix_stream, put_bytes, put_u32, put_u64, release, reserve, shared_prefix,
-    write_varint,
+    Buffer, compare, copy_key, copy_suffix, mix_stream, put_bytes, put_u32, put_u64, release,
+    reserve, shared_prefix, write_varint,
 )
 from cython_ext.entries cimport FLAG_CONTINUES, FLAG_RESET, EntrySource, RowRef
 from cython_ext.file cimport AppendFile

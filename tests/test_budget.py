@@ -66,14 +66,8 @@ def test_the_last_slab_is_kept_for_the_next_memtable():
         table.append(key_batch(b"%d" % start), row_batch(b"x" * (1500 << 10)), 1, 0)
     assert budget.usage()["memtable"] == 3 * SLAB
     table.clear()
-    assert (
-        (budget.usage()["memtable"], budget.usage()["spare"])
-        == (0, SLAB)
-        == (
-            table.nbytes,
-            budget.total_bytes,
-        )
-    )
+    assert table.nbytes == budget.usage()["memtable"] == 0
+    assert budget.usage()["spare"] == budget.total_bytes == SLAB
     table.append(key_batch(b"a", b"b"), row_batch(b"1", b"2"), 2, 0)
     assert (budget.usage()["memtable"], budget.usage()["spare"]) == (SLAB, 0)
     assert table.source().entries() == stored({b"a": [b"1"], b"b": [b"2"]})
