@@ -12,6 +12,8 @@ JSON ?=
 SPARK_RELEASES ?= 4.0.5 4.1.4 4.2.1 4.3.0
 # Processes that run the tests, each with a Spark session of its own; a file of tests stays in one.
 JOBS ?= 2
+# PROFILE=no: the extensions are compiled without a profile of their use, as other compilers than GCC do by themselves.
+PROFILE ?= yes
 # Further arguments of pytest, e.g. ARGS="-k layers".
 ARGS ?=
 
@@ -23,9 +25,20 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # What pyproject.toml names in build-system.requires; installed once, used for every build.
 BUILD_REQUIREMENTS := "setuptools>=77" wheel "cython>=3.1" "blosc2>=4.5"
 BUILD_EXT = $(BIN)/python setup.py --quiet build_ext --inplace --parallel 2
+# Recorded once; older than the sources it still serves what has not changed. `make clean` removes it.
+PROFILE_DIRECTORY := build/profile
+PROFILE_RECORDED := $(PROFILE_DIRECTORY)/recorded
+RELEASE := $(STAMPS)/$(if $(filter no,$(PROFILE)),plain,release)
+USE_PROFILE = $(if $(filter no,$(PROFILE)),,LSMSTATE_PROFILE_USE="$$PWD/$(PROFILE_DIRECTORY)")
+# Builds extensions that count, apart from the tree, and runs the load they count; fails, or leaves profiles.
+RECORD_PROFILE = rm -rf $(PROFILE_DIRECTORY) && mkdir -p $(PROFILE_DIRECTORY) && { \
+	LSMSTATE_PROFILE_RECORD=$(PROFILE_DIRECTORY) $(BIN)/python setup.py --quiet build --parallel 2 && \
+	PYTHONPATH=$(PROFILE_DIRECTORY)/lib $(BIN)/python bench/training.py && \
+	ls $(PROFILE_DIRECTORY)/*.gcda; \
+	} >$(PROFILE_DIRECTORY)/log 2>&1
 
 .DEFAULT_GOAL := help
-.PHONY: help run kafka-demo test stress build debug lint types bench figures peers wheel dist-check clean check-all \
+.PHONY: help run kafka-demo test stress build profile debug lint types bench figures peers wheel dist-check clean check-all \
 	spark-releases
 .NOTPARALLEL:
 
@@ -34,6 +47,7 @@ help:
 	@echo "make kafka-demo  the same from a Kafka broker of its own (SF=0.1 for a quick look)"
 	@echo "make test    lint, types, then the tests (ARGS= goes to pytest)"
 	@echo "make build   virtual environment and extensions      make debug   the same with assertions, and the tests of the store"
+	@echo "make profile record anew what the compiler is told about the extensions' use (GCC; PROFILE=no builds without)"
 	@echo "make stress  the slow tests                          make bench   benchmarks"
 	@echo "make figures the UMJoin paper's figures 5 to 7    make peers   Spark's own joins beside ours (both SF=1; 10 minutes and more)"
 	@echo "make lint    ruff                                    make types   mypy"
@@ -42,11 +56,11 @@ help:
 	@echo "make spark-releases  the tests of SQL and DataFrames on each release of PySpark they are for"
 	@echo "make clean   remove builds and caches (not $(VENV), not the data)"
 
-run: check-all $(STAMPS)/release $(STAMPS)/installed
+run: check-all $(RELEASE) $(STAMPS)/installed
 	@$(BIN)/lsmstate demo --scale $(SF) --memory $(CAP) --batches $(BATCHES) --backend $(BACKEND) $(if $(JSON),--json)
 
 # The same from a Kafka broker that is started for it on loopback; it comes from Maven Central.
-kafka-demo: check-all $(STAMPS)/release $(STAMPS)/installed
+kafka-demo: check-all $(RELEASE) $(STAMPS)/installed
 	@$(BIN)/lsmstate demo --kafka --scale $(SF) --memory $(CAP) --batches $(BATCHES) --backend $(BACKEND) $(if $(JSON),--json)
 
 test: check-all build lint types
@@ -75,16 +89,22 @@ types: build
 	@$(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml --ignore-missing-stub cython_ext
 
 # Compiled first, on two cores; the editable installation then finds nothing left to compile.
-build: $(STAMPS)/release $(STAMPS)/dev
+build: $(RELEASE) $(STAMPS)/dev
+
+# Fails where `make build` would go on without a profile.
+profile: | $(STAMPS)/runtime
+	@echo "recording a profile of the extensions" >&2
+	@$(RECORD_PROFILE) || { cat $(PROFILE_DIRECTORY)/log >&2; rm -f $(PROFILE_DIRECTORY)/*.gcda; exit 1; }
+	@touch $(PROFILE_RECORDED)
 
 # Assertions and bounds checks kept; the next `make build` compiles without them again.
 debug: $(STAMPS)/debug $(STAMPS)/dev
 	@$(BIN)/python -m pytest -m "not spark and not stress" $(ARGS)
 
 # The source distribution first, then the wheel out of it, both apart from this tree.
-wheel: $(STAMPS)/dev
+wheel: $(STAMPS)/dev $(if $(filter no,$(PROFILE)),,$(PROFILE_RECORDED))
 	@rm -rf dist
-	@$(BIN)/python -m build --outdir dist >/dev/null
+	@$(USE_PROFILE) $(BIN)/python -m build --outdir dist >/dev/null
 	@ls -l dist
 
 dist-check: $(STAMPS)/dev
@@ -110,15 +130,34 @@ $(STAMPS)/tools:
 	@$(PIP) install $(BUILD_REQUIREMENTS)
 	@mkdir -p $(STAMPS) && touch $@
 
-$(STAMPS)/release: $(EXTENSION_SOURCES) | $(STAMPS)/tools
+# What lsmstate imports, before anything is compiled with it.
+$(STAMPS)/runtime: pyproject.toml | $(STAMPS)/tools
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' >$@.txt
+	@$(PIP) install --requirement $@.txt
+	@touch $@
+
+$(PROFILE_RECORDED): | $(STAMPS)/runtime
+	@echo "recording a profile of the extensions, once (a minute; PROFILE=no goes without)" >&2
+	@$(RECORD_PROFILE) || { rm -f $(PROFILE_DIRECTORY)/*.gcda; \
+		echo "lsmstate: compiled without a profile, since none could be recorded: $$(tail -n 1 $(PROFILE_DIRECTORY)/log)" >&2; }
+	@touch $@
+
+# Builds of another kind are compiled over, and all with a profile that is new.
+$(STAMPS)/release: $(EXTENSION_SOURCES) $(PROFILE_RECORDED) | $(STAMPS)/tools
 	@echo "building the extensions" >&2
-	@$(BUILD_EXT) $(if $(wildcard $(STAMPS)/debug),--force) >/dev/null
-	@rm -f $(STAMPS)/debug && touch $@
+	@$(USE_PROFILE) $(BUILD_EXT) \
+		$(if $(filter $(PROFILE_RECORDED),$?)$(wildcard $(STAMPS)/debug $(STAMPS)/plain),--force) >/dev/null
+	@rm -f $(STAMPS)/debug $(STAMPS)/plain && touch $@
+
+$(STAMPS)/plain: $(EXTENSION_SOURCES) | $(STAMPS)/tools
+	@echo "building the extensions without a profile" >&2
+	@$(BUILD_EXT) $(if $(wildcard $(STAMPS)/debug $(STAMPS)/release),--force) >/dev/null
+	@rm -f $(STAMPS)/debug $(STAMPS)/release && touch $@
 
 $(STAMPS)/debug: $(EXTENSION_SOURCES) | $(STAMPS)/tools
 	@echo "building the extensions with assertions" >&2
 	@LSMSTATE_DEBUG=1 $(BUILD_EXT) --force >/dev/null
-	@rm -f $(STAMPS)/release && touch $@
+	@rm -f $(STAMPS)/release $(STAMPS)/plain && touch $@
 
 $(STAMPS)/installed: pyproject.toml | $(STAMPS)/tools
 	@echo "installing into $(VENV) (Spark is large: some minutes the first time)" >&2
@@ -133,4 +172,4 @@ $(STAMPS)/dev: pyproject.toml | $(STAMPS)/tools
 
 clean:
 	rm -rf build dist *.egg-info cython_ext/*.c cython_ext/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
-	rm -f $(STAMPS)/release $(STAMPS)/debug
+	rm -f $(STAMPS)/release $(STAMPS)/plain $(STAMPS)/debug

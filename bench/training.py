@@ -63,13 +63,22 @@ KEYS = {
 ROWS = {
     "narrow": pa.schema([("id", pa.int64()), ("amount", pa.decimal128(12, 2))]),
     "mixed": pa.schema(
-        [("id", pa.int64()), ("text", pa.string()), ("ok", pa.bool_()), ("x", pa.float64())]
-        + [("at", pa.timestamp("us")), ("total", pa.decimal128(30, 4)), ("raw", pa.binary())]
+        {
+            "id": pa.int64(),
+            "text": pa.string(),
+            "ok": pa.bool_(),
+            "x": pa.float64(),
+            "at": pa.timestamp("us"),
+            "total": pa.decimal128(30, 4),
+            "raw": pa.binary(),
+        }
     ),
-    "wide": pa.schema([(f"column_{number}", pa.int32()) for number in range(40)]),
+    "wide": pa.schema({f"column_{number}": pa.int32() for number in range(40)}),
     "nested": pa.schema(
-        [("tags", pa.list_(pa.string()))]
-        + [("place", pa.struct([("x", pa.float64()), ("name", pa.string())]))]
+        {
+            "tags": pa.list_(pa.string()),
+            "place": pa.struct({"x": pa.float64(), "name": pa.string()}),
+        }
     ),
 }
 #: Key, rows and compression of the stores that everything is done to.
@@ -278,7 +287,8 @@ def _numbers(seed: int) -> pa.RecordBatch:
 
 def _map(directory: str) -> None:
     """Keys one by one."""
-    with open_store(directory, [StreamSchema("s", NUMBER, ROWS["mixed"])], options=OPTIONS) as store:
+    schema = StreamSchema("s", NUMBER, ROWS["mixed"])
+    with open_store(directory, [schema], options=OPTIONS) as store:
         mapping = StoreMapping(store, "s")
         for key in range(200):
             mapping[key] = [{"id": key, "text": f"row {key}"}] * (key % 3)
