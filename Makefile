@@ -142,11 +142,13 @@ $(PROFILE_RECORDED): | $(STAMPS)/runtime
 		echo "lsmstate: compiled without a profile, since none could be recorded: $$(tail -n 1 $(PROFILE_DIRECTORY)/log)" >&2; }
 	@touch $@
 
-# Builds of another kind are compiled over, and all with a profile that is new.
+# Builds of another kind are compiled over, and all with a profile that is new. Sources that do not compile
+# are no reason to go on without one.
 $(STAMPS)/release: $(EXTENSION_SOURCES) $(PROFILE_RECORDED) | $(STAMPS)/tools
 	@echo "building the extensions" >&2
 	@$(USE_PROFILE) $(BUILD_EXT) \
-		$(if $(filter $(PROFILE_RECORDED),$?)$(wildcard $(STAMPS)/debug $(STAMPS)/plain),--force) >/dev/null
+		$(if $(filter $(PROFILE_RECORDED),$?)$(wildcard $(STAMPS)/debug $(STAMPS)/plain),--force) >/dev/null || \
+		{ ls $(PROFILE_DIRECTORY)/*.gcda >/dev/null 2>&1 || rm -f $(PROFILE_RECORDED); exit 1; }
 	@rm -f $(STAMPS)/debug $(STAMPS)/plain && touch $@
 
 $(STAMPS)/plain: $(EXTENSION_SOURCES) | $(STAMPS)/tools

@@ -158,6 +158,11 @@ def options() -> dict[str, dict[str, str]]:
     if RECORD:
         directory = Path(RECORD)
         return {"build": {"build_lib": f"{directory / 'lib'}", "build_temp": f"{directory}"}}
+    if "editable_wheel" in sys.argv:
+        # Where `build_ext --inplace` compiles and finds again what it has compiled. Else an
+        # editable installation compiles all anew, one by one, in a place of its own.
+        place = f"build/lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
+        return {"build_ext": {"build_lib": place}}
     return {"bdist_wheel": {"py_limited_api": "cp311"}} if STABLE_ABI else {}
 
 

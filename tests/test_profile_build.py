@@ -146,6 +146,19 @@ def test_profiles_are_recorded_or_used_not_both(project: Path, tmp_path: Path) -
     assert "not both" in refused.stderr
 
 
+def test_an_editable_installation_keeps_what_is_compiled(
+    project: Path, profiles: Path, tmp_path: Path
+) -> None:
+    built(project, "build_ext", "--inplace", LSMSTATE_PROFILE_USE=str(profiles))
+    module = next((project / "cython_ext").glob("counted*.so"))
+    before = module.read_bytes()
+    done = setup(project, "editable_wheel", "--dist-dir", str(tmp_path))
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(list(tmp_path.glob("*.whl"))) == 1
+    assert " -c " not in done.stdout
+    assert module.read_bytes() == before
+
+
 def test_the_training_runs(tmp_path: Path) -> None:
     command = [sys.executable, ROOT / "bench" / "training.py", "--rows", "4000", "--batches", "2"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
