@@ -139,7 +139,7 @@ $(STAMPS)/runtime: pyproject.toml | $(STAMPS)/tools
 $(PROFILE_RECORDED): | $(STAMPS)/runtime
 	@echo "recording a profile of the extensions, once (a minute; PROFILE=no goes without)" >&2
 	@$(RECORD_PROFILE) || { rm -f $(PROFILE_DIRECTORY)/*.gcda; \
-		echo "lsmstate: compiled without a profile, since none could be recorded: $$(tail -n 1 $(PROFILE_DIRECTORY)/log)" >&2; }
+		echo "lsmstate: compiled without a profile, since none could be recorded: $$(tail -n 1 $(PROFILE_DIRECTORY)/log | sed 's/^lsmstate: //')" >&2; }
 	@touch $@
 
 # Builds of another kind are compiled over, and all with a profile that is new. Sources that do not compile
