@@ -1,4 +1,5 @@
-"""Slabs from mmap, charged to the budget, given back to the system all at once.
+"""Slabs from mmap, charged to the budget, given back to the system all at once; but one of them
+the budget keeps for the next arena (its spare slab).
 
 malloc would keep what a mixed load frees; a mapping of our own is gone when it is unmapped.
 """

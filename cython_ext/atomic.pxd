@@ -1,4 +1,5 @@
-"""Counters that several threads change without a lock and without the GIL; no order is implied."""
+"""Counters that several threads change without a lock and without the GIL; no order is implied.
+Except for an exchanged pointer: who takes it sees what was written behind it before."""
 
 from libc.stdint cimport int64_t, uint64_t
 

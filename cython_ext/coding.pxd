@@ -70,8 +70,8 @@ cdef inline void copy_key(uint8_t* target, const uint8_t* source, size_t size) n
 
 
 cdef inline void copy_suffix(uint8_t* target, const uint8_t* source, size_t size) noexcept nogil:
-    """As memcpy of what a key does not share with the one before: mostly a few bytes. Up to eight
-    may be read and written, however few they are."""
+    """As memcpy of what a key does not share with the one before: mostly a few bytes. Eight are
+    read and written, however few they are, so there must be room for them on both sides."""
     if size <= 8:
         memcpy(target, source, 8)
     else:

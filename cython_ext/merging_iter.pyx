@@ -3,8 +3,8 @@
 Sources are ordered by age and merging joins neighbours only, so the order of age is the order of
 (sequence, ordinal); an entry that resets its key hides the rows of all older sources, and so does
 a range that a source deleted. The least key is found by a tournament tree of losers (Knuth, The Art
-of Computer Programming, volume 3, 5.4.1): a step replays the matches of one leaf, which are decided
-without a branch, because nobody can foretell who wins.
+of Computer Programming, volume 3, 5.4.1): a step replays the matches of one leaf. Those of keys up
+to sixteen bytes are decided without a branch, because nobody can foretell who wins.
 """
 
 cimport cython
