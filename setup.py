@@ -141,6 +141,8 @@ def cythonized() -> list[Extension]:
     return cythonize(
         extensions(),
         nthreads=os.cpu_count() or 1,
+        # Apart from the C of other builds: Cython looks at times, not at what was asked for.
+        build_dir="build/debug" if DEBUG else None,
         compiler_directives={
             "language_level": 3,
             "boundscheck": DEBUG,
