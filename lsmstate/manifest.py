@@ -122,12 +122,12 @@ def unpack_edit(
         replay_sequence, replay_place = found["replay_from"]
         return Edit(
             Version(tuple(runs), int(found["next_sequence"]), int(found["next_run"])),
-            found["base"],
+            _pointer_text(found["base"]),
             int(found["schema_digest"]),
             str(found["schemas"]),
             (int(replay_sequence), int(replay_place)),
             _unpack_merge(found.get("merge"), pointer),
-            found.get("parent"),
+            _pointer_text(found.get("parent")),
         )
 
 
@@ -140,7 +140,13 @@ def names_in(data: bytes, path: str) -> tuple[set[str], str | None, str | None]:
         if found.get("merge") is not None:
             described.append(found["merge"][2])
         names = {str(file[0]) for files in described for file in files}
-        return names, found["base"], found.get("parent")
+        return names, _pointer_text(found["base"]), _pointer_text(found.get("parent"))
+
+
+def _pointer_text(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"a pointer {value!r}")
+    return value
 
 
 def _unpacked(data: bytes, path: str) -> Any:

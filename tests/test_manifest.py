@@ -216,9 +216,13 @@ def test_files_that_make_no_run_are_refused():
         version = Version((Run(1, 0, (file, second)),), 2, 2)
         with pytest.raises(CorruptionError, match="does not make sense"):
             unpacked(pack_edit(edit_of(version), {}))
-    found = msgpack.unpackb(pack_edit(edit_of(Version()), {})) | {"next_sequence": float("inf")}
-    with pytest.raises(CorruptionError, match="does not make sense"):
-        unpacked(msgpack.packb(found))
+    for wrong in ({"next_sequence": float("inf")}, {"base": 3}, {"parent": b"a:1:0"}):
+        found = msgpack.unpackb(pack_edit(edit_of(Version()), {})) | wrong
+        with pytest.raises(CorruptionError, match="does not make sense"):
+            unpacked(msgpack.packb(found))
+        if "next_sequence" not in wrong:
+            with pytest.raises(CorruptionError, match="does not make sense"):
+                names_in(msgpack.packb(found), "/somewhere/own.sst")
 
 
 def test_another_format_is_refused():
