@@ -1,10 +1,14 @@
 """Attempts whose files lie in Azure Blob Storage and in Google Cloud Storage, as their emulators
-have them, through pyarrow's own clients.
+have them, or on HDFS, through pyarrow's own clients; and exports to there.
 
 In ``make stress``, where the emulators are: ``npm install --global azurite`` and
-``pip install gcp-storage-emulator``.
+``pip install gcp-storage-emulator``. HDFS: a directory that LSMSTATE_TEST_HDFS names
+(``hdfs://host:port/path``), with what pyarrow wants for it: ``libhdfs.so`` in ARROW_LIBHDFS_DIR and
+Hadoop's client in CLASSPATH.
 """
 
+import os
+import re
 import shutil
 import socket
 import subprocess
@@ -13,10 +17,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from durable_cases import expected, held, run_batch
+from export_cases import rows_of
+from test_checkpoints import opened
+from test_crash import BATCHES
 
+import lsmstate
+from lsmstate.errors import CorruptionError
+from lsmstate.filesystems import resolve
 from lsmstate.state_place import StatePlace, open_bucket
 from spark_integration.demo.ports import free_ports
 from spark_integration.records import create_record_in, read_record_in
@@ -68,6 +79,14 @@ def google() -> Iterator[tuple[str, dict[str, Any]]]:
         running.wait()
 
 
+@pytest.fixture
+def hdfs() -> tuple[str, dict[str, Any]]:
+    place = os.environ.get("LSMSTATE_TEST_HDFS")
+    if place is None:
+        pytest.skip("no HDFS is named: LSMSTATE_TEST_HDFS=hdfs://host:port/path")
+    return f"{place}/{uuid4()}", {}
+
+
 def wait_for(port: int) -> None:
     deadline = time.monotonic() + 60
     while True:
@@ -79,7 +98,10 @@ def wait_for(port: int) -> None:
             time.sleep(0.1)
 
 
-@pytest.mark.parametrize("service", ["azure", "google"])
+SERVICES = pytest.mark.parametrize("service", ["azure", "google", "hdfs"])
+
+
+@SERVICES
 def test_batches_whose_machine_changes(
     service: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -97,3 +119,30 @@ def test_batches_whose_machine_changes(
         assert sum(piece.num_rows for piece in store.scan("s")) == 1000
     create_record_in(last, "query.json", {"buckets": 4})
     assert read_record_in(machine("a third"), "query.json") == {"buckets": 4}
+
+
+@SERVICES
+def test_exports_there_and_back(
+    service: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url, options = request.getfixturevalue(service)
+    filesystem, path = resolve(f"{url}/exports", options)
+    source = str(tmp_path / "store")
+    with opened(source) as store:
+        for number, batch in enumerate(BATCHES[:3]):
+            store.append("customers", *batch)
+            store.checkpoint(f"c{number}")
+            done = lsmstate.export(source, path, filesystem=filesystem, checkpoint=f"c{number}")
+            assert 0 < done.sent_files <= 2
+    again = lsmstate.export(source, path, filesystem=filesystem, checkpoint="c2")
+    assert again.sent_files == 0
+    lsmstate.restore(path, str(tmp_path / "new"), filesystem=filesystem, name="c1")
+    assert rows_of(tmp_path / "new") == list(range(240))
+    lsmstate.delete_export(path, "c0", filesystem=filesystem)
+    lsmstate.restore(path, str(tmp_path / "newest"), filesystem=filesystem)
+    assert rows_of(tmp_path / "newest") == list(range(360))
+    damaged = f"{path}/{done.catalog.files[0].stored}"
+    with filesystem.open_output_stream(damaged) as file:
+        file.write(b"damaged")
+    with pytest.raises(CorruptionError, match=re.escape(damaged)):
+        lsmstate.restore(path, str(tmp_path / "none"), filesystem=filesystem)
