@@ -1,12 +1,14 @@
 """Budget, arena and block cache, through the structures that use them."""
 
 import gc
+import itertools
 import random
-import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from faults import CODEC, filled, key_batch, memory, opened, row_batch, stored, write_sst
+from faults import CODEC, filled, in_use, key_batch, memory, opened, row_batch, stored, write_sst
 
 from cython_ext.backward_iter import BackwardSstSource
 from cython_ext.block_cache import BlockCache
@@ -14,11 +16,18 @@ from cython_ext.budget import Budget
 from cython_ext.lookup import Lookup
 from cython_ext.memtable import Memtable
 from cython_ext.probe import Cursor
+from cython_ext.scanner import Scanner
 from cython_ext.sst_source import SstSource
 from lsmstate.errors import InvalidArgumentError
 
 #: Of a memtable, where its limit is no reason for smaller ones.
 SLAB = 2 << 20
+
+
+def in_threads(work: Callable[[int], None]) -> None:
+    """Call it with 0 to 3, in a thread each; an error in one of them raises."""
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
 
 
 def test_counters():
@@ -111,11 +120,7 @@ def test_threads_hand_the_slab_on():
                 wrong.append(row)
             table.clear()
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work)
     assert wrong == []
     assert budget.usage()["spare"] == budget.total_bytes == SLAB
 
@@ -292,12 +297,46 @@ def test_threads_share_a_cache(table_of):
             if read(budget, sst, some) != [entries[key][0] for key in some]:
                 wrong.append(seed)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work)
     assert wrong == []
     assert budget.usage()["probe"] == 0
     cache.clear()
     assert budget.usage()["cache"] == 0
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_a_cycle_of_garbage_is_collected(tmp_path, order):
+    """The collector clears attributes before it frees: what a destructor needs must stay."""
+    budget, cache = memory()
+    entries = {b"%03d" % i: [b"%03d" % i * 100] for i in range(100)}
+    path = str(tmp_path / "sst")
+    write_sst(path, budget, filled(budget, entries).source())
+    table = filled(budget, entries)
+
+    def holders():
+        sst = opened(path, cache)
+        lookup = Lookup(key_batch(*entries), 0, None, CODEC, budget, 1)
+        lookup.search_run([sst])
+        lookup.search_memtable(table)
+        lookup.count()
+        cursor = Cursor(lookup, np.arange(100))
+        cursor.next_piece(100)
+        source = SstSource(sst)
+        source.entries()
+        made = [cursor, Scanner(source, b"\0\0", b"\0\1", CODEC, budget), Memtable(budget, 1 << 20)]
+        made[2].append(key_batch(b"a"), row_batch(b"b"), 1, 0)
+        return made
+
+    gc.collect()
+    gc.disable()
+    try:
+        made = holders()
+        cycle = [made[i] for i in order]
+        cycle.append(cycle)
+        del made, cycle
+    finally:
+        gc.enable()
+    gc.collect()
+    table.clear()
+    cache.clear()
+    assert in_use(budget) == {}

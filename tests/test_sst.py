@@ -2,7 +2,6 @@
 
 import bisect
 import gc
-import itertools
 import os
 import random
 
@@ -17,14 +16,12 @@ from faults import (
     key_batch,
     memory,
     opened,
-    row_batch,
     stored,
     write_sst,
 )
 from hypothesis import HealthCheck, given, settings
 
 from cython_ext.lookup import Lookup
-from cython_ext.memtable import Memtable
 from cython_ext.probe import Cursor
 from cython_ext.salvage import block_bytes, block_rows, find_blocks
 from cython_ext.scanner import Scanner
@@ -113,28 +110,6 @@ def test_what_is_written_is_read_back(tmp_path, entries, codec, block_bytes, fil
     wanted += wanted[:3]
     found = probed(budget, [[sst]], wanted, max_bytes=300)
     assert found == [entries.get(key, []) for key in wanted]
-
-
-@pytest.mark.parametrize("kind", ["text", "random", "random, then text"])
-def test_key_blocks_are_packed_where_that_makes_them_smaller(tmp_path, kind):
-    """LZ4 is tried on one block in 16, so a file may begin with keys of which it makes nothing."""
-    chance = random.Random(11)
-    made = {
-        "text": lambda i: b"%05d" % (i * 7919 % 90_000) + b"item in stock; " * 6,
-        "random": lambda i: b"%05d" % i + chance.randbytes(90),
-    }
-    kinds = kind.split(", then ")
-    keys = {bytes([n]) + made[name](i): [b""] for n, name in enumerate(kinds) for i in range(600)}
-    sizes = {}
-    for codec in ("lz4", "none"):
-        budget, cache = memory()
-        path = str(tmp_path / codec)
-        write_sst(path, budget, filled(budget, keys).source(), codec=codec, filter_bits=0)
-        sizes[codec] = os.path.getsize(path)
-        assert SstSource(opened(path, cache)).entries() == stored(keys)
-    assert 1 - sizes["lz4"] / sizes["none"] == pytest.approx(
-        {"text": 0.75, "random": 0.1, "random, then text": 0.4}[kind], abs=0.1
-    )
 
 
 SEGMENTED = {b"before": [b"1"], b"hot": [b"%06d" % i * 160 for i in range(2600)], b"later": [b"2"]}
@@ -383,44 +358,6 @@ def test_errors_in_the_middle_of_a_probe_release_everything(tmp_path):
         scanned(budget, SstSource(sst))
     del sst
     gc.collect()
-    cache.clear()
-    assert in_use(budget) == {}
-
-
-@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-def test_a_cycle_of_garbage_is_collected(tmp_path, order):
-    """The collector clears attributes before it frees: what a destructor needs must stay."""
-    budget, cache = memory()
-    entries = {b"%03d" % i: [b"%03d" % i * 100] for i in range(100)}
-    path = str(tmp_path / "sst")
-    write_sst(path, budget, filled(budget, entries).source())
-    table = filled(budget, entries)
-
-    def holders():
-        sst = opened(path, cache)
-        lookup = Lookup(key_batch(*entries), 0, None, CODEC, budget, 1)
-        lookup.search_run([sst])
-        lookup.search_memtable(table)
-        lookup.count()
-        cursor = Cursor(lookup, np.arange(100))
-        cursor.next_piece(100)
-        source = SstSource(sst)
-        source.entries()
-        made = [cursor, Scanner(source, b"\0\0", b"\0\1", CODEC, budget), Memtable(budget, 1 << 20)]
-        made[2].append(key_batch(b"a"), row_batch(b"b"), 1, 0)
-        return made
-
-    gc.collect()
-    gc.disable()
-    try:
-        made = holders()
-        cycle = [made[i] for i in order]
-        cycle.append(cycle)
-        del made, cycle
-    finally:
-        gc.enable()
-    gc.collect()
-    table.clear()
     cache.clear()
     assert in_use(budget) == {}
 
