@@ -14,15 +14,16 @@ cdef struct RowRef:
 
 
 cdef class EntrySource:
-    # The current entry; the key lives until the next call of any method.
+    # The current entry; the key lives until next_key or seek, also while its rows are read and if
+    # that fails.
     cdef const uint8_t* key
     cdef size_t key_size
     cdef uint8_t flags
     cdef uint64_t rows
     cdef uint64_t row_bytes
     cdef readonly KeyRanges deleted    # keys that this source deletes from all older ones, or None
-    # 1: there is an entry, 0: the end. Skips the rows of the entry before. After an error the source
-    # is sought in, or not used any more.
+    # 1: there is an entry, 0: the end. Skips the rows of the entry before. After an error, of any
+    # method, the source is sought in, or not used any more.
     cdef int next_key(self) except -1 nogil
     # 1: a row, which lives until the next call of any method; 0: the entry has no more rows.
     cdef int next_row(self, RowRef* row) except -1 nogil

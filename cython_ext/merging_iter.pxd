@@ -13,12 +13,18 @@ cdef extern from *:
         uint64_t rank;
         const uint8_t* key;
         size_t size;
+        size_t rest;           /* bytes of the key behind the common ones */
     } lsm_head;
     """
     ctypedef struct Head "lsm_head":
         uint64_t rank
         const uint8_t* key
         size_t size
+        size_t rest
+
+
+cdef enum:
+    MOST_COMMON = 256  # bytes that heads are found to have in common; keys may be larger
 
 
 cdef class MergingSource(EntrySource):
@@ -30,6 +36,9 @@ cdef class MergingSource(EntrySource):
     # A tournament of the heads: tree[0] is the least one's child, tree[n] who lost at node n; the
     # children are the leaves from `count` on, and the node above n is n // 2.
     cdef uint32_t* tree
+    cdef uint8_t common[MOST_COMMON]
+    cdef size_t common_size       # of `common`: all heads' keys begin with so much of it
+    cdef uint32_t steps_to_common # until the heads are asked for more
     cdef bint has_tree            # else the children have to be advanced first
     cdef bint halfway             # an error left some children further on than others
     cdef uint32_t* standing       # the children that stand at the current key, oldest first
@@ -40,6 +49,8 @@ cdef class MergingSource(EntrySource):
     cdef int _grow_tree(self) except -1 nogil
     cdef int _advance(self) except -1 nogil
     cdef int _advance_child(self, uint32_t i) except -1 nogil
+    cdef void _set_common(self, size_t size) noexcept nogil
+    cdef void _find_common(self) noexcept nogil
     cdef int _refuse(self) except -1 nogil
     cdef void _find_equals(self, uint32_t i, size_t top) noexcept nogil
     cdef void _take_entries(self) noexcept nogil

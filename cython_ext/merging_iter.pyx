@@ -3,27 +3,28 @@
 Sources are ordered by age and merging joins neighbours only, so the order of age is the order of
 (sequence, ordinal); an entry that resets its key hides the rows of all older sources, and so does
 a range that a source deleted. The least key is found by a tournament tree of losers (Knuth, The Art
-of Computer Programming, volume 3, 5.4.1): a step replays the matches of one leaf. Those of keys up
-to sixteen bytes are decided without a branch, because nobody can foretell who wins.
+of Computer Programming, volume 3, 5.4.1): a step replays the matches of one leaf. Matches of keys
+up to sixteen bytes, without what all heads begin with, are decided without a branch, because nobody
+can foretell who wins.
 """
 
 cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memcmp
+from libc.string cimport memcmp, memcpy
 
-from cython_ext.coding cimport compare
+from cython_ext.coding cimport compare, load_u64, shared_prefix
 from cython_ext.entries cimport FLAG_RESET, EntrySource, RowRef
 from cython_ext.key_ranges cimport KeyRanges
 
 cdef extern from *:
     """
-    /* Order of heads: by the first sixteen bytes of their keys as one number, zeros where there are
-       less; then by `rank`: the length of a key up to sixteen bytes, or one more for all longer
-       ones, and the child's number, so that of equal keys the oldest wins. Longer keys that begin
-       alike are compared whole. Where keys descend, words and lengths are turned round, so that
-       longer keys come first. */
-    enum { LSM_LONG = 17, LSM_AT_END = 18 };
+    /* Order of heads, by the rest of their keys: what is behind the common bytes. By its first
+       sixteen bytes as one number, zeros where there are less; then by `rank`: its length up to
+       sixteen, or one more for all longer ones, and the child's number, so that of equal keys the
+       oldest wins. Longer rests that begin alike are compared to their ends. Where keys descend,
+       words and lengths are turned round, so that longer keys come first. */
+    enum { LSM_LONG = 17, LSM_AT_END = 18, LSM_LEAST_COMMON = 8 };
 
     static inline uint64_t lsm_word(const uint8_t* at) {
         uint64_t word;
@@ -31,11 +32,19 @@ cdef extern from *:
         return __builtin_bswap64(word);
     }
 
-    static inline void lsm_stand(lsm_head* head, const uint8_t* key, size_t size, uint32_t child,
-                                 int descends) {
+    static inline void lsm_stand(lsm_head* head, const uint8_t* key, size_t size, size_t common,
+                                 uint32_t child, int descends) {
         uint64_t first = 0, second = 0;
-        size_t length = size > 16 ? LSM_LONG : size;
-        if (size < 8) {
+        size_t length;
+        head->key = key;
+        head->size = size;
+        key += common;
+        size -= common;
+        head->rest = size;
+        length = size > 16 ? LSM_LONG : size;
+        if (size < 8 && common >= LSM_LEAST_COMMON) {  /* the key's last eight, without common ones */
+            first = size ? lsm_word(key + size - 8) << (8 * (8 - size)) : 0;
+        } else if (size < 8) {
             memcpy(&first, key, size);
             first = __builtin_bswap64(first);
         } else {
@@ -51,14 +60,13 @@ cdef extern from *:
             length = LSM_LONG - length;
         }
         head->rank = (uint64_t)length << 32 | child;
-        head->key = key;
-        head->size = size;
     }
 
     static inline void lsm_end(lsm_head* head, uint32_t child) {
         head->words = ~(lsm_words)0;
         head->rank = (uint64_t)LSM_AT_END << 32 | child;
-        head->size = 0;
+        head->key = NULL;
+        head->size = head->rest = 0;
     }
 
     static inline int lsm_at_end(const lsm_head* head) { return head->rank >> 32 == LSM_AT_END; }
@@ -67,34 +75,63 @@ cdef extern from *:
         return a->words == b->words && a->rank >> 32 == b->rank >> 32;
     }
 
-    static inline int lsm_long(const lsm_head* head) { return head->size >= LSM_LONG; }
+    static inline const uint8_t* lsm_rest(const lsm_head* head) {
+        return head->key + head->size - head->rest;
+    }
+
+    static inline int lsm_long(const lsm_head* head) { return head->rest >= LSM_LONG; }
 
     static inline int lsm_before(const lsm_head* a, const lsm_head* b) {
         return (a->words < b->words) | ((a->words == b->words) & (a->rank < b->rank));
     }
     """
+    enum:
+        LSM_LONG
+        LSM_LEAST_COMMON
     void lsm_stand(
-        Head* head, const uint8_t* key, size_t size, uint32_t child, bint descends
+        Head* head, const uint8_t* key, size_t size, size_t common, uint32_t child, bint descends
     ) noexcept nogil
     void lsm_end(Head* head, uint32_t child) noexcept nogil
     bint lsm_at_end(const Head* head) noexcept nogil
     bint lsm_alike(const Head* a, const Head* b) noexcept nogil
+    const uint8_t* lsm_rest(const Head* head) noexcept nogil
     bint lsm_long(const Head* head) noexcept nogil
     bint lsm_before(const Head* a, const Head* b) noexcept nogil
+
+cdef enum:
+    # How often it is looked for, or as many times as there are heads: they have less in common while
+    # they pass from one stream or thousand to the next, and more behind that.
+    STEPS_TO_COMMON = 256
+    # Less is not worth a look at every key; and eight bytes before the rest may be read.
+    LEAST_COMMON = LSM_LEAST_COMMON
 
 
 cdef inline bint _precedes(const Head* a, const Head* b, int sign) noexcept nogil:
     cdef int order
     if lsm_long(a) and lsm_alike(a, b):
-        order = sign * compare(a.key, a.size, b.key, b.size)
+        order = sign * compare(lsm_rest(a), a.rest, lsm_rest(b), b.rest)
         return order < 0 if order else a.rank < b.rank
     return lsm_before(a, b)
 
 
 cdef inline bint _equal(const Head* a, const Head* b) noexcept nogil:
     return lsm_alike(a, b) and (
-        not lsm_long(a) or a.size == b.size and memcmp(a.key, b.key, a.size) == 0
+        not lsm_long(a) or a.rest == b.rest and memcmp(lsm_rest(a), lsm_rest(b), a.rest) == 0
     )
+
+
+cdef inline bint _begins_with(
+    const uint8_t* key, size_t size, const uint8_t* prefix, size_t prefix_size
+) noexcept nogil:
+    """The prefix has eight bytes at least; the last word read may overlap the one before."""
+    cdef size_t place = 0
+    if size < prefix_size:
+        return False
+    while place + 8 < prefix_size:
+        if load_u64(key + place) != load_u64(prefix + place):
+            return False
+        place += 8
+    return load_u64(key + prefix_size - 8) == load_u64(prefix + prefix_size - 8)
 
 
 @cython.final
@@ -147,22 +184,65 @@ cdef class MergingSource(EntrySource):
 
     cdef int _advance_child(self, uint32_t i) except -1 nogil:
         cdef Head* head = &self.heads[i]
+        cdef const uint8_t* key
+        cdef size_t size
         # Before the child is asked, whose error would leave the head with a key that is gone.
         lsm_end(head, i)
         if (<EntrySource> self.children[i]).next_key():
-            lsm_stand(
-                head, (<EntrySource> self.children[i]).key,
-                (<EntrySource> self.children[i]).key_size, i, self.sign < 0,
-            )
+            key = (<EntrySource> self.children[i]).key
+            size = (<EntrySource> self.children[i]).key_size
+            if self.common_size and not _begins_with(key, size, self.common, self.common_size):
+                self._set_common(shared_prefix(self.common, self.common_size, key, size))
+            lsm_stand(head, key, size, self.common_size, i, self.sign < 0)
         return 0
+
+    cdef void _set_common(self, size_t size) noexcept nogil:
+        """All heads begin with the first `size` bytes of `common`: compare what is behind them, or
+        all if they are few. Reads the keys of all heads, also of those whose rows were read. The
+        matches that were played hold: the order of the heads is what it was."""
+        cdef uint32_t i
+        cdef Head* head
+        self.common_size = size if size >= LEAST_COMMON else 0
+        for i in range(<uint32_t> self.count):
+            head = &self.heads[i]
+            if not lsm_at_end(head):
+                lsm_stand(head, head.key, head.size, self.common_size, i, self.sign < 0)
+
+    cdef void _find_common(self) noexcept nogil:
+        """Find anew what the heads' keys begin with, if one of them is long: others are compared
+        without a branch anyway."""
+        cdef const Head* first = NULL
+        cdef const Head* head
+        cdef size_t longest = 0, shared = 0
+        cdef uint32_t i
+        for i in range(<uint32_t> self.count):
+            head = &self.heads[i]
+            if lsm_at_end(head):
+                continue
+            if first == NULL:
+                first = head
+                shared = min(head.size, <size_t> MOST_COMMON)
+            shared = shared_prefix(first.key, shared, head.key, head.size)
+            longest = max(longest, head.size)
+        if longest < LSM_LONG:
+            shared = 0
+        elif shared:
+            memcpy(self.common, first.key, shared)
+        self._set_common(shared)
+        self.steps_to_common = max(<uint32_t> STEPS_TO_COMMON, <uint32_t> self.count)
 
     cdef int _grow_tree(self) except -1 nogil:
         """All matches, after every child was advanced."""
         cdef size_t leaves = <size_t> self.count, node
         cdef uint32_t i, left, right
         cdef uint32_t* winners
+        # The heads' keys are gone: none may be read until every child was advanced.
+        for i in range(<uint32_t> leaves):
+            lsm_end(&self.heads[i], i)
+        self.common_size = 0
         for i in range(<uint32_t> leaves):
             self._advance_child(i)
+        self._find_common()
         winners = <uint32_t*> malloc((2 * leaves + 1) * sizeof(uint32_t))
         if winners == NULL:
             with gil:
@@ -202,6 +282,9 @@ cdef class MergingSource(EntrySource):
                 i = loser if wins else i
                 node >>= 1
             self.tree[0] = i
+        self.steps_to_common -= 1
+        if self.steps_to_common == 0:
+            self._find_common()
         return 0
 
     cdef int _refuse(self) except -1 nogil:

@@ -29,7 +29,7 @@ cdef class SstSource(EntrySource):
     cdef bint continues
     cdef KeyEntry entry
     cdef Buffer key_buffer
-    cdef Buffer seen_key
+    cdef Buffer segment_key       # what the segment read last says; key_buffer stays where it is
     cdef Buffer ahead             # bytes of the file from ahead_offset on
     cdef uint64_t ahead_offset
     cdef bint pending             # next_key is to give the entry decoded by seek
@@ -39,7 +39,7 @@ cdef class SstSource(EntrySource):
     cdef int _next_segment(self) except -1 nogil
     cdef int _load_index(self) except -1 nogil
     cdef int _load_key_block(self) except -1 nogil
-    cdef int _decode(self) except -1 nogil
+    cdef int _decode(self, Buffer* key) except -1 nogil
     cdef void _begin_rows(self) noexcept nogil
     cdef void _give(self) noexcept nogil
     cdef void _release_consumed(self) noexcept nogil

@@ -15,7 +15,7 @@ from cython_ext.block cimport (
 from cython_ext.block_cache cimport CachedBlock
 from cython_ext.budget cimport MERGE
 from cython_ext.coding cimport (
-    compare, lies_within, load_u32, load_u64, put_bytes, release, reserve,
+    Buffer, compare, lies_within, load_u32, load_u64, release, reserve,
 )
 from cython_ext.entries cimport FLAG_CONTINUES, RowRef
 from cython_ext.index_block cimport index_entry, index_search, parse_index_block
@@ -42,7 +42,7 @@ cdef class SstSource(EntrySource):
             self.sst.budget.release(MERGE, <int64_t> self.ahead.capacity)
         release(&self.ahead)
         release(&self.key_buffer)
-        release(&self.seen_key)
+        release(&self.segment_key)
 
     @property
     def key_block_offset(self):
@@ -152,13 +152,14 @@ cdef class SstSource(EntrySource):
         memset(&self.entry, 0, sizeof(KeyEntry))
         return 0
 
-    cdef int _decode(self) except -1 nogil:
-        """Decode the entry at self.place; restarts begin afresh."""
+    cdef int _decode(self, Buffer* key) except -1 nogil:
+        """Decode the entry at self.place; restarts begin afresh. *key holds the key before, or
+        nothing, and then the entry's."""
         if self.place[0] == 0:  # shared == 0: a restart, where block indexes are absolute
             self.entry.block_index = 0
-        elif self.place == self.keys.entries:  # what is in key_buffer is of the block before
+        elif self.place == self.keys.entries:  # what *key holds is of the block before
             self.sst.damaged(self.key_block.offset, BLOCK_KEYS)
-        self.place = next_entry(&self.keys, self.place, &self.key_buffer, &self.entry)
+        self.place = next_entry(&self.keys, self.place, key, &self.entry)
         if self.place == NULL or not may_hold(&self.keys, &self.entry):
             self.sst.damaged(self.key_block.offset, BLOCK_KEYS)
         self._begin_rows()
@@ -181,7 +182,7 @@ cdef class SstSource(EntrySource):
             while self.place == NULL or self.place >= self.keys.entries_end:
                 if self._next_key_block() == 0:
                     return 0
-            self._decode()
+            self._decode(&self.key_buffer)
         self._give()
         return 1
 
@@ -195,17 +196,14 @@ cdef class SstSource(EntrySource):
 
     cdef int _next_segment(self) except -1 nogil:
         """Go on with the same key in the next key block; its rows are added to the entry's."""
-        self.seen_key.size = 0
-        put_bytes(&self.seen_key, self.key_buffer.data, self.key_buffer.size)
-        self.key_buffer.size = 0
         if self._next_key_block() == 0:
             self.sst.damaged(<uint64_t> self.sst.file.size, BLOCK_KEYS)
-        self._decode()
+        self.segment_key.size = 0
+        self._decode(&self.segment_key)
         if compare(
-            self.seen_key.data, self.seen_key.size, self.key_buffer.data, self.key_buffer.size
+            self.segment_key.data, self.segment_key.size, self.key_buffer.data, self.key_buffer.size
         ):
             self.sst.damaged(self.key_block.offset, BLOCK_KEYS)
-        self.key = self.key_buffer.data
         self.rows += self.entry.rows
         self.row_bytes += self.entry.row_bytes
         return 0
@@ -273,7 +271,7 @@ cdef class SstSource(EntrySource):
         while True:
             if self.place == NULL or self.place >= self.keys.entries_end:
                 self.sst.damaged(self.key_block.offset, BLOCK_KEYS)
-            self._decode()
+            self._decode(&self.key_buffer)
             if compare(self.key_buffer.data, self.key_buffer.size, key, size) >= 0:
                 break
         self.pending = True

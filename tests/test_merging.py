@@ -1,10 +1,13 @@
 """Merging sources: keys ascending, rows from the oldest source on, resets hide what is older."""
 
+import random
+
 import hypothesis.strategies as st
 import pytest
 from faults import encoded, filled, memory, opened, write_sst
 from hypothesis import HealthCheck, given, settings
 
+from cython_ext.backward_iter import BackwardMemtableSource, BackwardSstSource
 from cython_ext.merging_iter import ChainSource, MergingSource
 from cython_ext.sst_source import SstSource
 from lsmstate.errors import CorruptionError
@@ -82,6 +85,47 @@ def test_random_sources_equal_the_model(tmp_path, sources, on_disk, start, inner
     assert SstSource(opened(path, cache)).entries() == expected
     first = b"\0\0" + start
     assert shown(MergingSource(made()).entries(first)) == [e for e in expected if e[0] >= first]
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_keys_that_begin_alike_for_a_while(tmp_path, seed, backward):
+    """Hundreds begin with the same bytes, which are left out of comparisons, until some come
+    that have fewer of these, end within them or go on behind them."""
+    budget, cache = memory()
+    chance = random.Random(seed)
+    long = b"customer-0000"
+    like = [b"e" * 12 + digit + b"z" * 8 for digit in (b"0", b"1")]  # but for the middle
+    huge = [b"f" * 300, b"f" * 250 + b"g" * 70]
+    families = [b"", b"cust", long, long + b"0" * 20, long + b"1", *like, *huge, long + b"1" * 8]
+    keys = {
+        family + chance.randbytes(chance.choice((1, 2, 7, 8, 9, 16, 17, 30)))
+        for family in families
+        for _ in range(400)
+    }
+    ends = families[-1]
+    keys |= {ends[:size] for size in range(1, len(ends))} | {ends + b"\0" * n for n in range(20)}
+    shares = [set(chance.sample(sorted(keys), len(keys) // 3)) for _ in range(5)]
+    tables = [
+        filled(budget, {key: [b"%d" % number] for key in share})
+        for number, share in enumerate(shares)
+    ]
+    made = [BackwardMemtableSource(t) if backward else t.source() for t in tables[:2]]
+    for number, table in enumerate(tables[2:]):
+        path = str(tmp_path / str(number))
+        write_sst(path, budget, table.source(), block_bytes=256)
+        made.append((BackwardSstSource if backward else SstSource)(opened(path, cache)))
+    merged = MergingSource(made, reverse=backward)
+    expected = [
+        (b"\0\0" + key, 0, [encoded(b"%d" % n) for n, share in enumerate(shares) if key in share])
+        for key in sorted(set().union(*shares), reverse=backward)
+    ]
+    assert merged.entries(b"\xff" * 3 if backward else b"") == expected
+    # It is sought in again: in front, where keys begin alike, between such families, and behind.
+    for bound in (b"", families[3] + b"\x80", long + b"1" * 8 + b"\0", b"e" * 13, huge[0], b"\xff"):
+        first = b"\0\0" + bound
+        found = merged.entries(first)
+        assert found == [e for e in expected if (e[0] < first if backward else e[0] >= first)]
 
 
 def test_a_merge_to_the_bottom_drops_the_marks(tmp_path):
