@@ -225,5 +225,9 @@ def base_sequence_of(runs: Sequence[Run]) -> int:
 
 
 def raw_bytes_of(runs: Sequence[Run]) -> int:
-    """What merging them reads, roughly: bytes of rows and keys."""
-    return sum(file.raw_bytes + 32 * file.keys for run in runs for file in run.files)
+    """What merging them reads, roughly: as ``SstWriter.consume`` counts rows and keys."""
+    return sum(
+        file.raw_bytes + file.keys * (32 + (len(file.min_key) + len(file.max_key)) // 2)
+        for run in runs
+        for file in run.files
+    )

@@ -15,7 +15,7 @@ from cython_ext.memtable import Memtable
 from cython_ext.merging_iter import MergingSource
 from cython_ext.retraction_merge import RetractingSource
 from cython_ext.sst_check import verify
-from lsmstate.background import SLICE_BYTES, worker
+from lsmstate.background import worker
 from lsmstate.compaction import Task, pick, pick_for_reading
 from lsmstate.compactor import EVERYTHING, Flush, Merge, raw_bytes_of
 from lsmstate.errors import CorruptionError
@@ -24,6 +24,7 @@ from lsmstate.memory_budget import process_memory
 from lsmstate.memtables import deleted_by
 from lsmstate.options import MIB, Options
 from lsmstate.owners import Owner
+from lsmstate.pacing import Pace
 from lsmstate.recovery import packed_schemas, recover
 from lsmstate.row_check import check_rows
 from lsmstate.store import StreamSchema
@@ -36,11 +37,6 @@ from lsmstate.version import FileMeta, PartialMerge, Run, Version
 MERGES_PER_WRITE = 8
 #: But so many at least: some 40 ms.
 LEAST_MERGE_BYTES = 4 * MIB
-#: An append waits for the worker, which may be forcing a file to the disk, for this times the part
-#: of the merge that should be done and is not: the later it is, the more appends are held up.
-PATIENCE_SECONDS = 0.1
-#: An append pays for so many times its part of a merge, at most, where earlier ones left theirs.
-CATCH_UP = 2
 #: A commit goes on with a merge to the end of a file, so files of one that is left are no larger.
 MOST_PART_BYTES = 8 * MIB
 
@@ -75,8 +71,8 @@ class RunSet:
         #: As of the last commit.
         self._committed = self.version
         self._merge: Merge | None = None
-        #: How many bytes of it should have been read by now.
-        self._due_bytes = 0
+        # Alone an append has to be twice as fast, to be done in time; the worker may use all of it.
+        self._pace = Pace(options.most_runs, haste=1 if options.background else 2)
         #: Attempts: how many bytes of merges were read so far.
         self._paid_bytes = 0
 
@@ -122,6 +118,7 @@ class RunSet:
         self._own_files.update(file.name for file in files)
         self.spilled_bytes += sum(file.size for file in files)
         self._install(place, place, files, 0, deleted_by(flush.memtables))
+        self._pace.run_came()
 
     def compact(self, *, due_only: bool) -> None:
         """Do what is due; before that, unless ``due_only``, merge all runs into one, if what lies
@@ -199,28 +196,19 @@ class RunSet:
         return min(self._options.file_bytes, MOST_PART_BYTES, max(2 * MIB, left // 4))
 
     def pace(self, appended_bytes: int, memtable_bytes: int) -> None:
-        """Pay for the merge that is under way or due, as far as nobody else did: as large a part
-        of it as ``appended_bytes`` are of what ``fanout`` memtables take. So it is done before the
-        next one is due."""
+        """After an append of so many bytes: pay for the merge that is under way or due, as far as
+        nobody else did; see ``pacing``."""
+        self._pace.count(appended_bytes)
         if (merge := self.begin_merge()) is not None:
-            # Alone it has to be twice as fast, to be done in time; the worker may use all of it.
-            haste = 1 if self._options.background else 2
-            # Of a memtable a third goes to what is not keys and rows. The last of them is left to
-            # what the estimate is short of.
-            room = memtable_bytes * 2 // 3
-            share = min(1.0, haste * appended_bytes / (room * (self._options.fanout - 1)))
-            self._due_bytes += int(merge.total_bytes * share)
-            behind = self._due_bytes - merge.done_bytes
-            if behind >= SLICE_BYTES or merge.is_over:
-                late = min(1.0, max(0, behind) / max(1, merge.total_bytes))
-                patience: float | None = late * PATIENCE_SECONDS
-                most = max(SLICE_BYTES, int(merge.total_bytes * share * CATCH_UP))
-                if len(self.version.runs) >= self._options.most_runs:
-                    # The next run would wait for all that is left of it.
-                    left = merge.total_bytes - merge.done_bytes
-                    most = max(most, int(left * min(1.0, CATCH_UP * appended_bytes / room)))
-                    patience = None
-                self._step(min(behind, most), patience=patience)
+            payment = self._pace.payment(
+                appended_bytes,
+                memtable_bytes,
+                len(self.version.runs),
+                merge.total_bytes,
+                merge.done_bytes,
+            )
+            if payment.max_bytes or merge.is_over:
+                self._step(payment.max_bytes, patience=payment.patience)
 
     def keep_up(self) -> None:
         """After a new run: end what was not paid for in time, if runs would become too many."""
@@ -243,7 +231,7 @@ class RunSet:
         file_bytes = self._part_bytes(left) if is_partial else None
         source = self._merged(task, runs, is_partial=is_partial)
         self._merge = Merge(task, runs, source, self._files, file_bytes=file_bytes)
-        self._due_bytes = 0
+        self._pace.begin_merge()
         if self._options.background:
             worker().submit(self._merge)
 
@@ -385,6 +373,7 @@ class RunSet:
         if full:
             self._base, self._base_runs = pointer, {run.number: run for run in version.runs}
         self.version = self._committed = version
+        self._pace.run_came()
         self.pointer = str(pointer)
         self.spilled_bytes += sealed.size
         for unneeded in sorted(self._own_files - live):

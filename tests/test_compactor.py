@@ -61,7 +61,8 @@ def test_appends_return_while_a_merge_is_under_way(tmp_path):
             more += 1
         assert more > 1, "one append paid for the whole merge"
         assert values(store) == list(range((count + more) * BATCH))
-        assert store.stats().counters["runs"] <= OPTIONS.max_runs
+        # The next merge may be under way by now, and be paid for over the runs that come meanwhile.
+        assert store.stats().counters["runs"] <= OPTIONS.most_runs
         store.check()
 
 
