@@ -53,11 +53,17 @@ def pick(runs: Sequence[Run], options: Options, busy: int = 0) -> Task | None:
         most = max(range(len(runs)), key=lambda place: runs[place].deleted.nbytes)
         return Task(0, most + 1, max(1, runs[0].level))
     surplus = len(free) + (busy > 0) - options.max_runs
-    if surplus > 0 and len(free) > 1:
-        least = min(surplus + 1, len(free))
-        start, end = _best_window([max(1, run.size) for run in free], least)
-        return Task(busy + start, busy + end, free[start].level)
-    return None
+    return pick_beside(runs, busy, surplus) if surplus > 0 else None
+
+
+def pick_beside(runs: Sequence[Run], busy: int, surplus: int = 1) -> Task | None:
+    """The cheapest merge that leaves so many runs less, or one, without the oldest ``busy``, of
+    which a merge is under way; None where fewer than two are newer."""
+    sizes = [max(1, run.size) for run in runs[busy:]]
+    if len(sizes) < 2:
+        return None
+    start, end = _best_window(sizes, min(surplus + 1, len(sizes)))
+    return Task(busy + start, busy + end, runs[busy + start].level)
 
 
 def pick_for_reading(runs: Sequence[Run]) -> Task | None:

@@ -12,6 +12,7 @@ from collections.abc import Generator, Sequence
 
 from cython_ext.entries import EntrySource
 from cython_ext.memtable import Memtable
+from lsmstate.background import FairLock
 from lsmstate.compaction import Task
 from lsmstate.memtables import source_of
 from lsmstate.table_files import TableWriter, UnsealedTable
@@ -36,7 +37,7 @@ class FileJob:
         self._files = files
         #: All files begun so far, also the one being written.
         self.names = names
-        self._lock = threading.Lock()
+        self._lock = FairLock()
         self._error: BaseException | None = None
         self._is_over = False
         self._is_abandoned = False
@@ -53,7 +54,7 @@ class FileJob:
     def advance(self, max_bytes: int, patience: float | None = None) -> bool:
         """See background.Job. ``patience``: seconds to wait for another thread that is at it,
         and then to leave it to that one; None: until it is done with its slice."""
-        if not self._lock.acquire(timeout=-1 if patience is None else patience):
+        if not self._lock.acquire(patience):
             return self.is_over
         try:
             limit = self.done_bytes + max_bytes
@@ -163,7 +164,7 @@ class Merge(FileJob):
         self.task = task
         self._runs = tuple(run.number for run in runs)
         #: Bytes of rows and keys to be read in all, roughly.
-        self.total_bytes = raw_bytes_of(runs)
+        self.total_bytes = entry_bytes_of(runs)
         #: What is written, of earlier stores too.
         self.files = list(done)
         self._done_before = len(done)
@@ -224,10 +225,6 @@ def base_sequence_of(runs: Sequence[Run]) -> int:
     return max(first, max((file.max_sequence for file in files), default=0) - MOST_SEQUENCES)
 
 
-def raw_bytes_of(runs: Sequence[Run]) -> int:
-    """What merging them reads, roughly: as ``SstWriter.consume`` counts rows and keys."""
-    return sum(
-        file.raw_bytes + file.keys * (32 + (len(file.min_key) + len(file.max_key)) // 2)
-        for run in runs
-        for file in run.files
-    )
+def entry_bytes_of(runs: Sequence[Run]) -> int:
+    """What merging them reads, roughly."""
+    return sum(file.entry_bytes for run in runs for file in run.files)

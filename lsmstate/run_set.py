@@ -16,8 +16,8 @@ from cython_ext.merging_iter import MergingSource
 from cython_ext.retraction_merge import RetractingSource
 from cython_ext.sst_check import verify
 from lsmstate.background import worker
-from lsmstate.compaction import Task, pick, pick_for_reading
-from lsmstate.compactor import EVERYTHING, Flush, Merge, raw_bytes_of
+from lsmstate.compaction import Task, pick, pick_beside, pick_for_reading
+from lsmstate.compactor import EVERYTHING, Flush, Merge, entry_bytes_of
 from lsmstate.errors import CorruptionError
 from lsmstate.manifest import Edit, Pointer, changes_base, pack_edit, parse_pointer, schema_digest
 from lsmstate.memory_budget import process_memory
@@ -71,8 +71,7 @@ class RunSet:
         #: As of the last commit.
         self._committed = self.version
         self._merge: Merge | None = None
-        # Alone an append has to be twice as fast, to be done in time; the worker may use all of it.
-        self._pace = Pace(options.most_runs, haste=1 if options.background else 2)
+        self._pace = Pace(options)
         #: Attempts: how many bytes of merges were read so far.
         self._paid_bytes = 0
 
@@ -168,7 +167,7 @@ class RunSet:
         if task is None:
             return self._merge
         runs = self.version.runs[task.start : task.end]
-        if raw_bytes_of(runs) > left and len(self.version.runs) - busy < self._options.max_runs:
+        if entry_bytes_of(runs) > left and len(self.version.runs) - busy < self._options.max_runs:
             return self._merge
         source = self._merged(task, runs, is_partial=False)
         return Merge(task, runs, source, self._files)
@@ -195,14 +194,13 @@ class RunSet:
         """Of files of a merge that is left between two of them: a few of them are paid for."""
         return min(self._options.file_bytes, MOST_PART_BYTES, max(2 * MIB, left // 4))
 
-    def pace(self, appended_bytes: int, memtable_bytes: int) -> None:
+    def pace(self, appended_bytes: int) -> None:
         """After an append of so many bytes: pay for the merge that is under way or due, as far as
         nobody else did; see ``pacing``."""
         self._pace.count(appended_bytes)
         if (merge := self.begin_merge()) is not None:
             payment = self._pace.payment(
                 appended_bytes,
-                memtable_bytes,
                 len(self.version.runs),
                 merge.total_bytes,
                 merge.done_bytes,
@@ -211,10 +209,23 @@ class RunSet:
                 self._step(payment.max_bytes, patience=payment.patience)
 
     def keep_up(self) -> None:
-        """After a new run: end what was not paid for in time, if runs would become too many."""
+        """After a new run: end what was not paid for in time, if runs would become too many. If
+        small ones came, of commits, some of these are merged instead, where that is less."""
         most = self._options.most_runs
-        while len(self.version.runs) > most and self.begin_merge() is not None:
-            self._step(EVERYTHING)
+        while len(self.version.runs) > most and (merge := self.begin_merge()) is not None:
+            self._step(EVERYTHING, self._merge_beside(merge.total_bytes - merge.done_bytes))
+
+    def _merge_beside(self, most_bytes: int) -> Merge | None:
+        """Of runs that are newer than the merge under way, if it reads no more."""
+        if self._merge is None or self._merge.is_over:
+            return None
+        task = pick_beside(self.version.runs, self._merge.task.end)
+        if task is None:
+            return None
+        runs = self.version.runs[task.start : task.end]
+        if entry_bytes_of(runs) > most_bytes:
+            return None
+        return Merge(task, runs, self._merged(task, runs, is_partial=False), self._files)
 
     def begin_merge(self, left: int = EVERYTHING, *, may_be_left: bool = False) -> Merge | None:
         """The merge under way; begins the one that is due, of which an attempt pays for ``left``
@@ -227,11 +238,11 @@ class RunSet:
 
     def _begin(self, task: Task, left: int, *, may_be_left: bool = False) -> None:
         runs = self.version.runs[task.start : task.end]
-        is_partial = self._owner.single_commit and (may_be_left or raw_bytes_of(runs) > left)
+        is_partial = self._owner.single_commit and (may_be_left or entry_bytes_of(runs) > left)
         file_bytes = self._part_bytes(left) if is_partial else None
         source = self._merged(task, runs, is_partial=is_partial)
         self._merge = Merge(task, runs, source, self._files, file_bytes=file_bytes)
-        self._pace.begin_merge()
+        self._pace.begin_merge(len(self.version.runs))
         if self._options.background:
             worker().submit(self._merge)
 

@@ -92,7 +92,7 @@ class TableWriter:
                     break
                 file = self.seal(table, b"")
                 files.append(file)
-                yield max(1, file.raw_bytes + 32 * file.keys - said)
+                yield max(1, file.entry_bytes - said)
 
     def write_unsealed(
         self, source: EntrySource, base_sequence: int, kind: str, names: list[str]

@@ -25,6 +25,11 @@ class FileMeta(NamedTuple):
     min_sequence: int
     max_sequence: int
 
+    @property
+    def entry_bytes(self) -> int:
+        """Of its keys and rows, roughly: as ``SstWriter.consume`` counts what it writes."""
+        return self.raw_bytes + self.keys * (32 + (len(self.min_key) + len(self.max_key)) // 2)
+
 
 @dataclass(frozen=True, slots=True)
 class Run:

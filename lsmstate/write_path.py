@@ -147,7 +147,7 @@ class WritePath:
         self._largest_write_bytes = max(self._largest_write_bytes, written_bytes)
         with self.pauses.measured():
             if not self._single_commit:
-                self._runs.pace(written_bytes, self.memtables.limit_bytes)
+                self._runs.pace(written_bytes)
             elif self._has_flushed and self._merges_beside_memtables:
                 self._runs.pay_ahead(written_bytes, self.written_bytes)
 

@@ -136,11 +136,11 @@ class InterruptedOnce:
         self.lock = lock
         self.is_interrupted = False
 
-    def acquire(self, **waiting):
+    def acquire(self, *waiting):
         if not self.is_interrupted:
             self.is_interrupted = True
             raise KeyboardInterrupt
-        return self.lock.acquire(**waiting)
+        return self.lock.acquire(*waiting)
 
     def release(self):
         self.lock.release()

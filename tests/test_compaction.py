@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from cython_ext.key_ranges import KeyRanges
-from lsmstate.compaction import pick, pick_for_reading
+from lsmstate.compaction import pick, pick_beside, pick_for_reading
 from lsmstate.options import Options
 from lsmstate.version import NOTHING, FileMeta, Run, Version
 
@@ -179,6 +179,26 @@ def test_runs_of_a_merge_under_way_are_left_alone(merging):
     assert (task.start, task.end) == (3, 7)
     assert 1 <= task.level <= runs[2].level
     assert pick(runs[:3], options, busy=3) is None
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=20), st.data())
+def test_runs_beside_a_merge_under_way(sizes, data):
+    busy = data.draw(st.integers(0, len(sizes)))
+    runs = [run(i, 0, size) for i, size in enumerate(sizes)]
+    task = pick_beside(runs, busy)
+    if len(sizes) - busy < 2:
+        assert task is None
+        return
+    assert busy <= task.start < task.end - 1 < len(sizes)
+
+    def cost(start, end):
+        found = [max(1, size) for size in sizes[start:end]]
+        return sum(found) / (sum(found) - max(found))
+
+    places = range(busy, len(sizes))
+    least = min(cost(a, b + 1) for a in places for b in places if b > a)
+    assert cost(task.start, task.end) == least
 
 
 def test_deleted_ranges_take_no_more_than_a_small_part_of_the_memory():
