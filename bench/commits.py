@@ -49,7 +49,7 @@ def commit_ours(work: Workload, directory: str, memory_bytes: int) -> Figures:
     options = Options(memory_bytes=memory_bytes, sync="commit")
     bucket = _Bucket(os.path.join(directory, LIVE), work, options)
     bucket.commit(work.batches(), merge_due=True)
-    walls, clock = [], CpuClock()
+    walls, clock = [], CpuClock("commit")
     for batch in clock.each(_more(work)):
         start = time.perf_counter()
         bucket.commit([batch])
@@ -91,7 +91,7 @@ def commit_rocks(work: Workload, directory: str, memory_bytes: int, setup: Rocks
     with _database(os.path.join(directory, LIVE), work, memory_bytes, setup) as database:
         database.append(work.batches())
         database.side.settle()
-        walls, clock = [], CpuClock()
+        walls, clock = [], CpuClock("commit")
         for batch in clock.each(_more(work)):
             start = time.perf_counter()
             database.append([batch])
@@ -144,7 +144,7 @@ def hand_over_ours(work: Workload, directory: str, memory_bytes: int) -> Figures
         pointer = file.read()
     path = os.path.join(directory, STATE)
     options = Options(memory_bytes=memory_bytes, sync="commit")
-    clock = Lap()
+    clock = Lap("open")
     return _answer(work, OurSide.attempt(path, work, options, pointer, NEXT_BATCH), clock)
 
 
@@ -153,7 +153,7 @@ def hand_over_rocks(
 ) -> Figures:
     """Open the copied checkpoint as a database of this process's own; answer the same keys."""
     path = os.path.join(directory, STATE)
-    clock = Lap()
+    clock = Lap("open")
     engine = RocksEngine(path, setup, memory_bytes, work.key_bytes, log=False)
     return _answer(work, PeerSide(work, 1, engine, LAYOUTS[setup.layout]()), clock)
 
@@ -198,23 +198,24 @@ def _figures(seconds: float, walls: list[float]) -> Figures:
 class Lap:
     """Milliseconds since its making, of wall time and of CPU."""
 
-    def __init__(self) -> None:
-        self._wall, self._cpu = time.perf_counter(), CpuClock()
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._wall, self._cpu = time.perf_counter(), CpuClock(name)
 
-    def figures(self, name: str) -> Figures:
+    def figures(self) -> Figures:
         wall = time.perf_counter() - self._wall
-        return {f"{name}_ms": wall * 1e3, f"{name}_cpu_ms": self._cpu.seconds() * 1e3}
+        return {f"{self._name}_ms": wall * 1e3, f"{self._name}_cpu_ms": self._cpu.seconds() * 1e3}
 
 
 def _answer(work: Workload, side: Side, lap: Lap) -> Figures:
     """``side`` has just been opened, since ``lap`` was made."""
-    figures = lap.figures("open")
+    figures = lap.figures()
     many = work.hits(1)[0]
     few = many.slice(many.num_rows // 2, 1000)
     for name, keys in (("1k", few), ("10k", many)):
-        lap, tally = Lap(), Tally(work)
+        lap, tally = Lap(f"answer_{name}"), Tally(work)
         found = list(side.probe(0, keys))
-        figures |= lap.figures(f"answer_{name}")
+        figures |= lap.figures()
         for match in found:
             tally.add(match, keys)
     side.close()

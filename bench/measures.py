@@ -10,7 +10,7 @@ import resource
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -32,9 +32,18 @@ Opener = Callable[[str, int], Side]
 
 
 class CpuClock:
-    """CPU seconds of the process since its making, without what was spent off the clock."""
+    """CPU seconds of the process since its making, without what was spent off the clock.
 
-    def __init__(self) -> None:
+    ``made`` are those of this process; ``spans`` when this thread was on the clock, (from, to) in
+    seconds of ``time.monotonic``, of which ``seconds`` ends the last."""
+
+    made: ClassVar[list["CpuClock"]] = []
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.spans: list[tuple[float, float]] = []
+        self.made.append(self)
+        self._on = time.monotonic()
         self._start = time.process_time()
         self._off = 0.0
 
@@ -42,7 +51,9 @@ class CpuClock:
     def off(self) -> Iterator[None]:
         """This thread's time in here does not count; that of other threads does."""
         start = time.thread_time()
+        self._end_span()
         yield
+        self._on = time.monotonic()
         self._off += time.thread_time() - start
 
     def each(self, items: Iterable[T]) -> Iterator[T]:
@@ -56,7 +67,13 @@ class CpuClock:
             yield item
 
     def seconds(self) -> float:
+        self._end_span()
         return time.process_time() - self._start - self._off
+
+    def _end_span(self) -> None:
+        now = time.monotonic()
+        self.spans.append((self._on, now))
+        self._on = now
 
 
 class Tally:
@@ -80,7 +97,7 @@ def measure_store(open_side: Opener, work: Workload, directory: str) -> Figures:
     figures: Figures = {}
     idle = resident_peak()
     side = open_side(directory, 1)
-    longest, clock = 0.0, CpuClock()
+    longest, clock = 0.0, CpuClock("append")
     for rows, keys in clock.each(work.batches()):
         before = time.perf_counter()
         side.append(0, rows, keys)
@@ -94,7 +111,7 @@ def measure_store(open_side: Opener, work: Workload, directory: str) -> Figures:
     tally = Tally(work)
     figures |= _probes(side, work, tally, "")
     figures["growth_mb"] = (resident_peak() - idle) / 1e6
-    clock = CpuClock()
+    clock = CpuClock("merge all")
     side.merge_all()
     figures["merge_all_us"] = clock.seconds() * 1e6 / work.rows
     figures |= _probes(side, work, tally, "merged_")
@@ -107,10 +124,10 @@ def measure_store(open_side: Opener, work: Workload, directory: str) -> Figures:
 def _probes(side: Side, work: Workload, tally: Tally, when: str) -> Figures:
     """Hits and misses, us of CPU a key, after a warm-up."""
     figures: Figures = {}
-    _probe(side, work.hits(WARM_UP[work.skew]), Tally(work))
+    _probe(side, work.hits(WARM_UP[work.skew]), Tally(work), "warm-up")
     for name, batches in (("hit", work.hits(PROBES[work.skew])), ("miss", work.misses(30))):
         converting = side.conversion_seconds
-        seconds = _probe(side, batches, tally)
+        seconds = _probe(side, batches, tally, f"{when}{name}")
         asked = sum(batch.num_rows for batch in batches)
         figures[f"{when}{name}_us"] = seconds * 1e6 / asked
         raw = seconds - (side.conversion_seconds - converting)
@@ -118,8 +135,8 @@ def _probes(side: Side, work: Workload, tally: Tally, when: str) -> Figures:
     return figures
 
 
-def _probe(side: Side, batches: list[pa.RecordBatch], tally: Tally) -> float:
-    clock = CpuClock()
+def _probe(side: Side, batches: list[pa.RecordBatch], tally: Tally, name: str) -> float:
+    clock = CpuClock(name)
     for batch in batches:
         for match in side.probe(0, batch):
             with clock.off():
@@ -132,7 +149,7 @@ def measure_join(open_side: Opener, work: Workload, directory: str) -> Figures:
     others, fetch the rows of the keys that both hold, append."""
     third = Workload(work.rows // 3, work.key, work.skew, work.batch_rows)
     side = open_side(directory, 3)
-    tally, clock = Tally(work), CpuClock()
+    tally, clock = Tally(work), CpuClock("join")
     streams = [third.numbered_batches(seed) for seed in range(3)]
     arrivals = (item for turn in zip(*streams, strict=True) for item in enumerate(turn))
     for stream, (rows, numbers) in clock.each(arrivals):

@@ -7,11 +7,12 @@
 
 import argparse
 import json
+from pathlib import Path
 
 from commits import commit_ours, commit_rocks, hand_over_ours, hand_over_rocks
 from engines import LevelEngine, RocksEngine, RocksSetup
 from layouts import LAYOUTS
-from measures import Figures, Opener, measure_join, measure_store
+from measures import CpuClock, Figures, Opener, measure_join, measure_store
 from sides import OurSide, PeerSide, Side
 from workloads import Workload
 
@@ -60,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
     add_workload(found)
     found.add_argument("--setup", default="", help="of rocksdict: fields of engines.RocksSetup")
     found.add_argument("--log", action=argparse.BooleanOptionalAction, default=True)
+    found.add_argument("--spans", help="file to write to when what was measured, for a profile")
     return found
 
 
@@ -71,4 +73,7 @@ def add_workload(found: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(parser().parse_args())))
+    given = parser().parse_args()
+    print(json.dumps(run(given)))
+    if given.spans:
+        Path(given.spans).write_text(json.dumps([[c.name, c.spans] for c in CpuClock.made]))
