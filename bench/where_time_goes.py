@@ -46,7 +46,7 @@ PARTS = {
     "sorting a batch": r"^key_sort",
     "memtable": r"^(skiplist|memtable|memtable_ranges|arena) ",
     "changelog": r"^changelog_record",
-    "merging: order of keys": r"^(merging_iter|retraction_merge|key_ranges) ",
+    "merging: order of keys": r"^(merging_iter|retraction_merge|key_ranges|entries) ",
     "merging: reading runs": r"^sst_source",
     "writing runs": r"^sst_writer|^bloom .*build",
     "looking keys up": r"^(probe|sst_probe|lookup|bloom) ",
@@ -98,7 +98,7 @@ def profiled(command: list[str], home: Path, seconds: float) -> Iterator[tuple[s
     script = ["perf", "script", "-i", str(data), "-F", "pid,tid,time,ip,sym,dso"]
     with subprocess.Popen(script, stdout=subprocess.PIPE, text=True, errors="replace") as shown:
         assert shown.stdout is not None
-        for process, sample in _samples(iter(shown.stdout)):
+        for process, sample in samples_of(iter(shown.stdout)):
             for clock in clocks:
                 if clock.counts(sample, process):
                     yield clock.name, sample
@@ -106,7 +106,7 @@ def profiled(command: list[str], home: Path, seconds: float) -> Iterator[tuple[s
         sys.exit(f"{' '.join(script)} failed")
 
 
-def _samples(lines: Iterator[str]) -> Iterator[tuple[int, Sample]]:
+def samples_of(lines: Iterator[str]) -> Iterator[tuple[int, Sample]]:
     """With the process, whose number is its first thread's. A sample is a line that names it, its
     frames, innermost first, and an empty line."""
     for line in lines:
