@@ -113,7 +113,8 @@ def test_the_ranges_of_runs_count_against_the_cap(tmp_path):
 def test_retractions_of_probed_keys_count_against_the_cap(tmp_path):
     """They are held as long as the probe is, and refused where they do not fit."""
     budget = process_memory().budget
-    with LsmStore.open(str(tmp_path), STREAMS, options=TINY) as store:
+    unmerged = dataclasses.replace(TINY, fanout=16, max_runs=32)
+    with LsmStore.open(str(tmp_path), STREAMS, options=unmerged) as store:
         fill(store, range(400))
         store.retract("customers", customers(*range(300), name="w" * 900), keys_of(*range(300)))
         before = budget.usage()["probe"]

@@ -1,5 +1,6 @@
 """Exports and restores: every damage, and every failure on the way."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -12,7 +13,7 @@ from faults import Faults, faults
 from flaky_filesystem import flaky
 from power_cut import Disk
 from sample_streams import STREAMS
-from test_checkpoints import opened
+from test_checkpoints import OPTIONS, opened
 from test_crash import BATCHES, found
 
 import lsmstate
@@ -141,7 +142,8 @@ def test_the_offset_of_a_damaged_piece_is_named(tmp_path):
 
 
 def test_an_export_that_fails_anywhere_leaves_the_earlier_ones_and_can_be_repeated(tmp_path):
-    with opened(tmp_path / "store") as store:
+    many = dataclasses.replace(OPTIONS, fanout=16, max_runs=32)  # files: none is merged
+    with opened(tmp_path / "store", many) as store:
         for number, batch in enumerate(BATCHES[:3]):
             store.append("customers", *batch)
             store.checkpoint(f"c{number}")
