@@ -44,7 +44,7 @@ PARTS = {
     "checksums (XXH3)": r"XXH",
     "encoding keys and rows": r"^(codec|key_encode|row_encode|arrow_read|key_codec|row_codec) ",
     "sorting a batch": r"^key_sort",
-    "memtable": r"^(skiplist|memtable|memtable_ranges|arena) ",
+    "memtable": r"^(btree|memtable|memtable_ranges|arena) ",
     "changelog": r"^changelog_record",
     "merging: order of keys": r"^(merging_iter|retraction_merge|key_ranges|entries) ",
     "merging: reading runs": r"^sst_source",

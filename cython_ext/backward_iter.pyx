@@ -1,8 +1,7 @@
 """Entries of a memtable and of an SSTable in descending key order; rows of a key as ever.
 
-A skip list has no way back: each step searches for the last key that is less. Key blocks are coded
-against the key before, so a group of entries is decoded from its restart and then given from its
-end.
+Leaves of a memtable's tree lead both ways. Key blocks are coded against the key before, so a group of
+entries is decoded from its restart and then given from its end.
 """
 
 cimport cython
@@ -13,83 +12,58 @@ from cython_ext.block cimport (
     BLOCK_INDEX, BLOCK_KEYS, BLOCK_TOP, RESTART_ENTRIES, KeyEntry, may_hold, next_entry,
     restart_before, restart_place,
 )
+from cython_ext.btree cimport Tree, find_place, go_back, last_place
 from cython_ext.coding cimport compare, put_bytes, release
 from cython_ext.index_block cimport index_entry, index_search
-from cython_ext.memtable cimport Memtable, MemtableSource, list_of
-from cython_ext.skiplist cimport Node, StreamList, key_of
+from cython_ext.memtable cimport Memtable, MemtableSource, tree_of
 from cython_ext.sst_reader cimport USE_SCAN, Sst
 from cython_ext.sst_source cimport SstSource
 
 
 @cython.final
 cdef class BackwardMemtableSource(MemtableSource):
-    """Entries of a memtable, the greatest key first. Cost: a search per key."""
+    """Entries of a memtable, the greatest key first."""
 
     def __init__(self, Memtable memtable not None):
         self.memtable = memtable
         self.deleted = memtable.deleted
-        self.node = NULL
-        self._enter_from_behind(<int64_t> memtable.list_count - 1)
+        self._enter_from_behind(<int64_t> memtable.tree_count - 1)
 
     cdef void _enter_from_behind(self, int64_t stream) noexcept nogil:
         """Stand before the last key of the last stream up to this one that has any."""
-        cdef StreamList* stream_list
-        self.following = NULL
-        while self.following == NULL and stream >= 0:
-            stream_list = list_of(self.memtable, <uint32_t> stream)
-            if stream_list != NULL:
-                self.following = _last_node(stream_list)
+        self.following.leaf = NULL
+        while self.following.leaf == NULL and stream >= 0:
+            if stream < self.memtable.tree_count:
+                last_place(&self.memtable.trees[stream], &self.following)
                 self.stream = <uint32_t> stream
             stream -= 1
 
     cdef void _step(self) noexcept nogil:
-        cdef StreamList* stream_list = list_of(self.memtable, self.stream)
-        self.following = _last_before(stream_list, key_of(self.node), self.node.key_size)
-        if self.following == NULL:
+        go_back(&self.following)
+        if self.following.leaf == NULL:
             self._enter_from_behind(<int64_t> self.stream - 1)
 
     cdef int seek(self, const uint8_t* key, size_t size) except -1 nogil:
-        cdef StreamList* stream_list
+        cdef Tree* tree
         cdef uint32_t stream = 0
+        self.chunk = NULL
         if size > 0:
             stream = <uint32_t> key[0] << 8
         if size > 1:
             stream |= key[1]
-        stream_list = list_of(self.memtable, stream)
-        self.node = NULL
-        self.following = NULL
-        if stream_list != NULL:
-            self.following = _last_before(stream_list, key, size)
-            self.stream = stream
-        if self.following == NULL:
+        tree = tree_of(self.memtable, stream)
+        if tree == NULL or size < 2:
+            self._enter_from_behind(<int64_t> stream - 1)
+            return 0
+        self.stream = stream
+        find_place(tree, key, size, &self.following)
+        if self.following.leaf == NULL:
+            last_place(tree, &self.following)
+        else:
+            go_back(&self.following)
+        if self.following.leaf == NULL:
             self._enter_from_behind(<int64_t> stream - 1)
         return 0
-
-
-cdef Node* _last_before(
-    const StreamList* stream_list, const uint8_t* key, size_t size
-) noexcept nogil:
-    """The last node whose key is less, or NULL. From the top: a finger, as find_node keeps one, is
-    for ascending keys, and would walk long ways from the head."""
-    cdef Node* node = stream_list.head
-    cdef Node* other
-    cdef int level
-    for level in range(stream_list.height - 1, -1, -1):
-        other = node.next[level].node
-        while other != NULL and compare(key_of(other), other.key_size, key, size) < 0:
-            node = other
-            other = node.next[level].node
-    return NULL if node == stream_list.head else node
-
-
-cdef Node* _last_node(const StreamList* stream_list) noexcept nogil:
-    """NULL: the list has a head and nothing else."""
-    cdef Node* node = stream_list.head
-    cdef int level
-    for level in range(stream_list.height - 1, -1, -1):
-        while node.next[level].node != NULL:
-            node = node.next[level].node
-    return NULL if node == stream_list.head else node
 
 
 @cython.final

@@ -1,11 +1,11 @@
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
+from cython_ext.btree cimport Entry
 from cython_ext.budget cimport Budget
 from cython_ext.key_codec cimport KeyBatch
 from cython_ext.key_ranges cimport KeyRanges
 from cython_ext.memtable cimport Memtable
 from cython_ext.row_codec cimport RowCodec
-from cython_ext.skiplist cimport Node
 from cython_ext.sst_probe cimport HitList, ProbeCounters
 
 cdef struct RunHits:
@@ -27,14 +27,14 @@ cdef class Lookup:
     cdef Py_ssize_t run_count
     cdef Py_ssize_t run_room
     cdef list memtables           # keeps the objects alive, not what Memtable.release cleared
-    cdef Node*** nodes            # per memtable, oldest first: per key position, or NULL
+    cdef Entry*** entries          # per memtable, oldest first: per key position, or NULL
     cdef Py_ssize_t memtable_count
     cdef int32_t* floor           # per key position: no older tier counts; NULL: all do
     cdef int32_t* start           # per key position: the oldest tier that still counts
     cdef ProbeCounters probe_counters
     cdef int64_t charged
     cdef void _charge(self, int64_t size) noexcept nogil
-    cdef Node** _add_memtable(self, Memtable memtable) except NULL
+    cdef Entry** _add_memtable(self, Memtable memtable) except NULL
     # Whether a tier knows anything of the key, deletions included.
     cdef bint holds(self, Py_ssize_t tier, uint32_t position) noexcept nogil
     cdef bint _add(

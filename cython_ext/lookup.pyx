@@ -11,15 +11,13 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset
 
+from cython_ext.btree cimport GROUP, Entry, Page, Search, Tree, find_group
 from cython_ext.budget cimport PROBE, Budget
 from cython_ext.entries cimport FLAG_RESET
 from cython_ext.key_codec cimport KeyBatch
 from cython_ext.key_ranges cimport KeyRanges
-from cython_ext.memtable cimport Memtable, list_of
+from cython_ext.memtable cimport Memtable, tree_of
 from cython_ext.row_codec cimport RowCodec
-from cython_ext.skiplist cimport (
-    GROUP, Finger, Node, Search, StreamList, find_group, found_node, settle_finger, start_finger,
-)
 from cython_ext.sst_probe cimport Hit, ProbeCounters, probe_sst
 from cython_ext.sst_reader cimport Sst
 
@@ -79,10 +77,10 @@ cdef class Lookup:
                 free(self.runs[i].files)
                 free(self.runs[i].first)
         for i in range(self.memtable_count):
-            free(self.nodes[i])
+            free(self.entries[i])
         free(self.runs)
         free(self.selected)
-        free(self.nodes)
+        free(self.entries)
         free(self.start)
         free(self.floor)
         if self.budget is not None:
@@ -169,23 +167,22 @@ cdef class Lookup:
 
     def search_memtable(self, Memtable memtable not None) -> None:
         """Look the keys up in a memtable, newer than every run; memtables come oldest first."""
-        cdef Finger finger
+        cdef Page* finger = NULL
         cdef Search searches[GROUP]
-        cdef Node** nodes
+        cdef Entry** entries
         cdef Py_ssize_t i = 0
         cdef int k, count
         cdef size_t position
         cdef const uint8_t* key
-        cdef StreamList* stream_list
+        cdef Tree* tree
         if self.selected_count == 0:
             return
         key = self.keys.data + self.keys.offsets[self.selected[0]]
-        stream_list = list_of(memtable, (<uint32_t> key[0] << 8) | key[1])
-        if stream_list == NULL:
+        tree = tree_of(memtable, (<uint32_t> key[0] << 8) | key[1])
+        if tree == NULL:
             return
-        nodes = self._add_memtable(memtable)
+        entries = self._add_memtable(memtable)
         with nogil:
-            start_finger(stream_list, &finger)
             while i < self.selected_count:
                 count = <int> min(GROUP, self.selected_count - i)
                 for k in range(count):
@@ -194,27 +191,26 @@ cdef class Lookup:
                     searches[k].size = (
                         self.keys.offsets[position + 1] - self.keys.offsets[position]
                     )
-                find_group(stream_list, &finger, searches, count)
+                find_group(tree, &finger, searches, count)
                 for k in range(count):
-                    nodes[self.selected[i + k]] = found_node(&searches[k])
-                settle_finger(stream_list, &finger, &searches[count - 1])
+                    entries[self.selected[i + k]] = searches[k].entry
                 i += count
 
-    cdef Node** _add_memtable(self, Memtable memtable) except NULL:
-        """Room for one node per key position."""
-        cdef void* grown = realloc(self.nodes, (self.memtable_count + 1) * sizeof(Node**))
-        cdef Node** nodes
+    cdef Entry** _add_memtable(self, Memtable memtable) except NULL:
+        """Room for one entry per key position."""
+        cdef void* grown = realloc(self.entries, (self.memtable_count + 1) * sizeof(Entry**))
+        cdef Entry** entries
         if grown == NULL:
             raise MemoryError(f"no memory to look up {self.n} keys")
-        self.nodes = <Node***> grown
-        nodes = <Node**> calloc(self.n + 1, sizeof(Node*))
-        if nodes == NULL:
+        self.entries = <Entry***> grown
+        entries = <Entry**> calloc(self.n + 1, sizeof(Entry*))
+        if entries == NULL:
             raise MemoryError(f"no memory to look up {self.n} keys")
-        self._charge((self.n + 1) * <int64_t> sizeof(Node*))
-        self.nodes[self.memtable_count] = nodes
+        self._charge((self.n + 1) * <int64_t> sizeof(Entry*))
+        self.entries[self.memtable_count] = entries
         self.memtable_count += 1
         self.memtables.append(memtable)
-        return nodes
+        return entries
 
     def count(self) -> tuple:
         """(rows, bytes) per key position, what was deleted left out; two int64 arrays."""
@@ -243,7 +239,7 @@ cdef class Lookup:
 
     cdef bint holds(self, Py_ssize_t tier, uint32_t position) noexcept nogil:
         if tier >= self.run_count:
-            return self.nodes[tier - self.run_count][position] != NULL
+            return self.entries[tier - self.run_count][position] != NULL
         return self.runs[tier].first != NULL and self.runs[tier].first[position] >= 0
 
     cdef bint _add(
@@ -251,15 +247,15 @@ cdef class Lookup:
     ) noexcept nogil:
         """Count what a tier holds of the key; true if it hides all older tiers."""
         cdef RunHits* run
-        cdef Node* node
+        cdef Entry* entry
         cdef Hit* hit
         cdef size_t h
         cdef bint hidden = False
         if tier >= self.run_count:
-            node = self.nodes[tier - self.run_count][position]
-            rows[0] += node.rows
-            row_bytes[0] += <int64_t> node.row_bytes
-            return (node.flags & FLAG_RESET) != 0
+            entry = self.entries[tier - self.run_count][position]
+            rows[0] += entry.rows
+            row_bytes[0] += <int64_t> entry.row_bytes
+            return (entry.flags & FLAG_RESET) != 0
         run = &self.runs[tier]
         for h in range(<size_t> run.first[position], run.hits.count):
             hit = &run.hits.items[h]

@@ -1,11 +1,11 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from cython_ext.arena cimport Arena
+from cython_ext.btree cimport Chunk, Entry, Place, Search, Tree
 from cython_ext.entries cimport EntrySource, RowRef
 from cython_ext.key_codec cimport KeyBatch
 from cython_ext.key_ranges cimport KeyRanges
 from cython_ext.row_codec cimport RowBatch
-from cython_ext.skiplist cimport Chunk, Finger, Node, Search, StreamList
 
 cdef struct RowHead:
     uint32_t size
@@ -16,9 +16,8 @@ cdef struct RowHead:
 cdef class Memtable:
     cdef Arena arena
     cdef int64_t _limit_bytes
-    cdef StreamList* lists         # by stream number
-    cdef readonly uint32_t list_count
-    cdef uint64_t random
+    cdef Tree* trees               # by stream number
+    cdef readonly uint32_t tree_count
     cdef readonly uint64_t keys
     cdef readonly uint64_t rows
     cdef readonly uint64_t row_bytes
@@ -27,31 +26,27 @@ cdef class Memtable:
     cdef readonly KeyRanges deleted    # of everything older than this table
     cdef bint _written
     cdef int users                 # see retain
-    cdef StreamList* _list_for_writing(self, KeyBatch keys) except? NULL
+    cdef Tree* _tree_for_writing(self, KeyBatch keys) except? NULL
     cdef bint _full(self, size_t size) noexcept nogil
-    cdef Node* _make(self, const uint8_t* key, size_t size, int height) noexcept nogil
-    cdef int _random_height(self) noexcept nogil
+    cdef void* _allocate(self, size_t size) noexcept nogil
     cdef Py_ssize_t _write(
         self, KeyBatch keys, RowBatch rows, bint appending, uint64_t sequence, Py_ssize_t place
     ) except -1
     cdef Py_ssize_t _add_rows(
-        self, Node* node, KeyBatch keys, RowBatch rows, uint64_t sequence, Py_ssize_t place,
+        self, Entry* entry, KeyBatch keys, RowBatch rows, uint64_t sequence, Py_ssize_t place,
         Py_ssize_t end,
     ) noexcept nogil
-    cdef void _forget_rows(self, Node* node) noexcept nogil
-    cdef Node* _place(
-        self, StreamList* stream_list, Finger* finger, const Search* search
-    ) noexcept nogil
-    cdef uint8_t* _row_space(self, Node* node, size_t size) noexcept nogil
+    cdef void _forget_rows(self, Entry* entry) noexcept nogil
+    cdef Entry* _put(self, Tree* tree, Search* searches, int count) noexcept nogil
+    cdef uint8_t* _row_space(self, Entry* entry, size_t size) noexcept nogil
 
-# The list of a stream, NULL if nothing of it is stored.
-cdef StreamList* list_of(Memtable memtable, uint32_t stream) noexcept nogil
+# The tree of a stream, NULL if nothing of it is stored.
+cdef Tree* tree_of(Memtable memtable, uint32_t stream) noexcept nogil
 
 cdef class MemtableSource(EntrySource):
     cdef Memtable memtable
-    cdef uint32_t stream           # whose list is being read
-    cdef Node* node
-    cdef Node* following
+    cdef uint32_t stream           # whose tree is being read
+    cdef Place following           # the next entry to be given
     cdef Chunk* chunk
     cdef uint32_t place
     cdef void _enter(self, uint32_t stream) noexcept nogil

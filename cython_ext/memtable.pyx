@@ -1,27 +1,25 @@
-"""Ordered multimap in memory: a skip list per stream, a node per key, chunks of rows at it.
+"""Ordered multimap in memory: a B+-tree per stream, an entry per key, chunks of rows at it.
 
-Keys of a batch come sorted, so the list is walked once per batch, with a finger and some keys at a
-time (skiplist.pyx). Rows are appended to the node's last chunk; chunks double up to 32 KiB. Nothing
-is ever moved, so pointers to rows hold until clear().
-Heights come from a generator with a fixed seed: the same appends make the same table.
+Keys of a batch come sorted, so the tree is walked once per batch, with a finger and some keys at a
+time (btree.pyx). Rows are appended to the entry's last chunk; chunks double up to 32 KiB. Entries
+and rows are never moved, so pointers to them hold until clear().
 """
 
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memset
 
 from cython_ext.arena cimport Arena
+from cython_ext.btree cimport (
+    GROUP, MOST_LEVELS, Chunk, Entry, Page, Place, Search, Tree, check_tree, entry_at, find_group,
+    find_place, first_place, go_on, key_of, pages_to_put, put_entry, start_tree,
+)
 from cython_ext.budget cimport MEMTABLE, Budget
 from cython_ext.entries cimport FLAG_RESET, EntrySource, RowRef
 from cython_ext.key_codec cimport KeyBatch
 from cython_ext.key_ranges cimport KeyRanges
 from cython_ext.row_codec cimport RowBatch
-from cython_ext.skiplist cimport (
-    GROUP, MAX_HEIGHT, Chunk, Finger, Node, Search, StreamList, check_levels, find_group,
-    find_node, found_node, head_bytes, head_key_size, insert_node, key_of, node_at, settle_finger,
-    start_finger, start_path,
-)
 
 cdef extern from *:
     void __builtin_prefetch(const void*) nogil
@@ -33,10 +31,10 @@ cdef uint32_t CHUNK_BYTES = 32 * 1024
 cdef int64_t SLAB_BYTES = 2 * 1024 * 1024  # a huge page
 
 
-cdef StreamList* list_of(Memtable memtable, uint32_t stream) noexcept nogil:
-    if stream >= memtable.list_count or memtable.lists[stream].head == NULL:
+cdef Tree* tree_of(Memtable memtable, uint32_t stream) noexcept nogil:
+    if stream >= memtable.tree_count or memtable.trees[stream].root == NULL:
         return NULL
-    return &memtable.lists[stream]
+    return &memtable.trees[stream]
 
 
 @cython.final
@@ -46,10 +44,9 @@ cdef class Memtable:
     def __cinit__(self, Budget budget not None, int64_t limit_bytes):
         self.arena = Arena(budget, MEMTABLE, SLAB_BYTES)
         self.limit_bytes = limit_bytes
-        self.lists = NULL
-        self.list_count = 0
+        self.trees = NULL
+        self.tree_count = 0
         self._written = False
-        self.random = <uint64_t> 0x2545F4914F6CDD1D
         self.keys = 0
         self.rows = 0
         self.row_bytes = 0
@@ -63,7 +60,7 @@ cdef class Memtable:
             raise ValueError(f"a memtable of {limit_bytes} bytes; give at least 4096")
 
     def __dealloc__(self):
-        free(self.lists)
+        free(self.trees)
 
     def __len__(self) -> int:
         return self.keys + self.deleted.count
@@ -107,39 +104,39 @@ cdef class Memtable:
         """Append rows, or delete keys; the place reached."""
         cdef Search searches[GROUP]
         cdef Py_ssize_t ends[GROUP]
-        cdef Finger finger
-        cdef Node* node
-        cdef StreamList* stream_list
+        cdef Page* finger = NULL
+        cdef Entry* entry
+        cdef Tree* tree
         cdef int i, count
         if place >= keys.n_valid:
             return place
-        stream_list = self._list_for_writing(keys)
-        if stream_list == NULL:
+        tree = self._tree_for_writing(keys)
+        if tree == NULL:
             return place
         self._note(sequence)
         with nogil:
-            start_finger(stream_list, &finger)
             while place < keys.n_valid:
                 count = _gather(keys, place, searches, ends)
-                find_group(stream_list, &finger, searches, count)
+                find_group(tree, &finger, searches, count)
                 _prefetch_chunks(searches, count)
                 for i in range(count):
-                    node = self._place(stream_list, &finger, &searches[i])
-                    if node == NULL:
-                        return place
+                    entry = searches[i].entry
+                    if entry == NULL:
+                        entry = self._put(tree, &searches[i], count - i)
+                        if entry == NULL:
+                            return place
                     if appending:
-                        place = self._add_rows(node, keys, rows, sequence, place, ends[i])
+                        place = self._add_rows(entry, keys, rows, sequence, place, ends[i])
                         if place < ends[i]:
                             return place
                     else:
-                        self._forget_rows(node)
-                        node.flags |= FLAG_RESET
+                        self._forget_rows(entry)
+                        entry.flags |= FLAG_RESET
                         place = ends[i]
-                settle_finger(stream_list, &finger, &searches[count - 1])
         return place
 
     cdef Py_ssize_t _add_rows(
-        self, Node* node, KeyBatch keys, RowBatch rows, uint64_t sequence, Py_ssize_t place,
+        self, Entry* entry, KeyBatch keys, RowBatch rows, uint64_t sequence, Py_ssize_t place,
         Py_ssize_t end,
     ) noexcept nogil:
         """The rows of one key; the place reached."""
@@ -152,27 +149,27 @@ cdef class Memtable:
             size = rows.offsets[position + 1] - rows.offsets[position]
             if place + AHEAD < keys.n_valid:
                 _prefetch_row(rows, keys.order[place + AHEAD])
-            space = self._row_space(node, size)
+            space = self._row_space(entry, size)
             if space == NULL:
                 break
             head.size = <uint32_t> size
             head.ordinal = <uint32_t> position
             memcpy(space, &head, sizeof(RowHead))
             memcpy(space + sizeof(RowHead), rows.data + rows.offsets[position], size)
-            node.rows += 1
-            node.row_bytes += size
+            entry.rows += 1
+            entry.row_bytes += size
             self.rows += 1
             self.row_bytes += size
             place += 1
         return place
 
-    cdef void _forget_rows(self, Node* node) noexcept nogil:
-        self.rows -= node.rows
-        self.row_bytes -= node.row_bytes
-        node.rows = 0
-        node.row_bytes = 0
-        node.first = NULL
-        node.last = NULL
+    cdef void _forget_rows(self, Entry* entry) noexcept nogil:
+        self.rows -= entry.rows
+        self.row_bytes -= entry.row_bytes
+        entry.rows = 0
+        entry.row_bytes = 0
+        entry.first = NULL
+        entry.last = NULL
 
     def _note(self, uint64_t sequence) -> None:
         if not self._written:
@@ -180,30 +177,26 @@ cdef class Memtable:
             self._written = True
         self.last_sequence = sequence
 
-    cdef StreamList* _list_for_writing(self, KeyBatch keys) except? NULL:
-        """The list of a batch's stream, made if need be; NULL without an exception if there is no
+    cdef Tree* _tree_for_writing(self, KeyBatch keys) except? NULL:
+        """The tree of a batch's stream, made if need be; NULL without an exception if there is no
         room. The batch has a valid key."""
-        cdef StreamList* lists
-        cdef uint32_t i, stream
-        cdef size_t least = keys.order[0], greatest = keys.order[keys.n_valid - 1]
-        cdef const uint8_t* key = keys.data + keys.offsets[least]
-        stream = (<uint32_t> key[0] << 8) | key[1]
-        if stream >= self.list_count:
-            lists = <StreamList*> realloc(self.lists, (stream + 1) * sizeof(StreamList))
-            if lists == NULL:
+        cdef Tree* trees
+        cdef Page* page
+        cdef const uint8_t* key = keys.data + keys.offsets[keys.order[0]]
+        cdef uint32_t stream = (<uint32_t> key[0] << 8) | key[1]
+        if stream >= self.tree_count:
+            trees = <Tree*> realloc(self.trees, (stream + 1) * sizeof(Tree))
+            if trees == NULL:
                 raise MemoryError(f"no memory for {stream + 1} streams")
-            for i in range(self.list_count, stream + 1):
-                lists[i].head = NULL
-                lists[i].height = 1
-            self.lists = lists
-            self.list_count = stream + 1
-        if self.lists[stream].head == NULL:
-            self.lists[stream].head = self._make(key, head_key_size(
-                key, keys.offsets[least + 1] - keys.offsets[least],
-                keys.data + keys.offsets[greatest],
-                keys.offsets[greatest + 1] - keys.offsets[greatest],
-            ), MAX_HEIGHT)
-        return &self.lists[stream] if self.lists[stream].head != NULL else NULL
+            memset(&trees[self.tree_count], 0, (stream + 1 - self.tree_count) * sizeof(Tree))
+            self.trees = trees
+            self.tree_count = stream + 1
+        if self.trees[stream].root == NULL:
+            page = <Page*> self._allocate(sizeof(Page))
+            if page == NULL:
+                return NULL
+            start_tree(&self.trees[stream], page)
+        return &self.trees[stream]
 
     cdef bint _full(self, size_t size) noexcept nogil:
         """Whether room for `size` more bytes would pass the limit: a slab at least, unless there is
@@ -214,78 +207,60 @@ cdef class Memtable:
             return False
         return self.arena.held_bytes + max(<int64_t> size, self.arena.slab_bytes) > self._limit_bytes
 
-    cdef Node* _make(self, const uint8_t* key, size_t size, int height) noexcept nogil:
-        cdef Node* node
-        cdef int level
-        if self._full(head_bytes(height) + size):
+    cdef void* _allocate(self, size_t size) noexcept nogil:
+        """NULL if there is no room."""
+        return NULL if self._full(size) else self.arena.allocate(size)
+
+    cdef Entry* _put(self, Tree* tree, Search* searches, int count) noexcept nogil:
+        """A new entry for the first of some searches; NULL if there is no room."""
+        cdef Page* pages[MOST_LEVELS]
+        cdef int i
+        cdef Entry* entry = <Entry*> self._allocate(sizeof(Entry) + searches.size)
+        if entry == NULL:
             return NULL
-        node = <Node*> self.arena.allocate(head_bytes(height) + size)
-        if node == NULL:
-            return NULL
-        node.first = NULL
-        node.last = NULL
-        node.row_bytes = 0
-        node.rows = 0
-        node.flags = 0
-        node.height = <uint8_t> height
-        node.key_size = <uint32_t> size
-        if size:
-            memcpy(key_of(node), key, size)
-        for level in range(height):
-            node.next[level].node = NULL
-        return node
+        for i in range(pages_to_put(tree, searches)):
+            pages[i] = <Page*> self._allocate(sizeof(Page))
+            if pages[i] == NULL:
+                return NULL
+        entry.first = NULL
+        entry.last = NULL
+        entry.row_bytes = 0
+        entry.rows = 0
+        entry.flags = 0
+        entry.key_size = <uint32_t> searches.size
+        memcpy(key_of(entry), searches.key, searches.size)
+        put_entry(tree, searches, count, entry, pages)
+        self.keys += 1
+        return entry
 
-    cdef int _random_height(self) noexcept nogil:
-        cdef int height = 1
-        self.random ^= self.random << 13
-        self.random ^= self.random >> 7
-        self.random ^= self.random << 17
-        cdef uint64_t bits = self.random
-        while height < MAX_HEIGHT and (bits & 3) == 0:
-            height += 1
-            bits >>= 2
-        return height
-
-    cdef Node* _place(
-        self, StreamList* stream_list, Finger* finger, const Search* search
-    ) noexcept nogil:
-        """The node of the key, made if need be; NULL if there is no room."""
-        cdef Node* node = node_at(finger, search)
-        if node == NULL:
-            node = self._make(search.key, search.size, self._random_height())
-            if node != NULL:
-                insert_node(stream_list, finger, search, node)
-                self.keys += 1
-        return node
-
-    cdef uint8_t* _row_space(self, Node* node, size_t size) noexcept nogil:
+    cdef uint8_t* _row_space(self, Entry* entry, size_t size) noexcept nogil:
         cdef size_t wanted = (sizeof(RowHead) + size + 7) & ~(<size_t> 7)
         cdef size_t capacity
-        cdef Chunk* chunk = node.last
+        cdef Chunk* chunk = entry.last
         if chunk == NULL or chunk.capacity - chunk.used < wanted:
             capacity = wanted
             if chunk != NULL:
                 # As much as before; most keys that have a second row have no third one.
                 capacity = chunk.capacity
-                if chunk != node.first:
+                if chunk != entry.first:
                     capacity *= 2
                 if capacity > CHUNK_BYTES:
                     capacity = CHUNK_BYTES
                 if capacity < wanted:
                     capacity = wanted
-            if capacity > <size_t> 0xFFFFFF00 or self._full(sizeof(Chunk) + capacity):
+            if capacity > <size_t> 0xFFFFFF00:
                 return NULL
-            chunk = <Chunk*> self.arena.allocate(sizeof(Chunk) + capacity)
+            chunk = <Chunk*> self._allocate(sizeof(Chunk) + capacity)
             if chunk == NULL:
                 return NULL
             chunk.next = NULL
             chunk.used = 0
             chunk.capacity = <uint32_t> capacity
-            if node.last == NULL:
-                node.first = chunk
+            if entry.last == NULL:
+                entry.first = chunk
             else:
-                node.last.next = chunk
-            node.last = chunk
+                entry.last.next = chunk
+            entry.last = chunk
         cdef uint8_t* space = <uint8_t*> chunk + sizeof(Chunk) + chunk.used
         chunk.used += <uint32_t> wanted
         return space
@@ -309,9 +284,9 @@ cdef class Memtable:
     def clear(self) -> None:
         """Give all memory back; iterators and probes of it are invalid from now on."""
         self.arena.clear()
-        free(self.lists)
-        self.lists = NULL
-        self.list_count = 0
+        free(self.trees)
+        self.trees = NULL
+        self.tree_count = 0
         self._written = False
         self.keys = self.rows = self.row_bytes = 0
         self.deleted = KeyRanges()
@@ -320,16 +295,13 @@ cdef class Memtable:
         """Raise AssertionError unless every invariant holds; walks everything."""
         cdef uint32_t stream
         cdef uint64_t keys = 0, rows = 0
-        cdef Node* node
-        for stream in range(self.list_count):
-            if self.lists[stream].head == NULL:
-                continue
-            check_levels(&self.lists[stream])
-            node = self.lists[stream].head.next[0].node
-            while node != NULL:
-                keys += 1
-                rows += node.rows
-                node = node.next[0].node
+        cdef Place place
+        for stream in range(self.tree_count):
+            keys += check_tree(&self.trees[stream])
+            first_place(&self.trees[stream], &place)
+            while place.leaf != NULL:
+                rows += entry_at(&place).rows
+                go_on(&place)
         if keys != self.keys or rows != self.rows:
             raise AssertionError(f"{keys} keys and {rows} rows, counted {self.keys}, {self.rows}")
 
@@ -361,11 +333,9 @@ cdef int _gather(
 cdef inline void _prefetch_chunks(const Search* searches, int count) noexcept nogil:
     """Of the keys that are there already."""
     cdef int i
-    cdef Node* node
     for i in range(count):
-        node = found_node(&searches[i])
-        if node != NULL:
-            __builtin_prefetch(node.last)
+        if searches[i].entry != NULL:
+            __builtin_prefetch(searches[i].entry.last)
 
 
 cdef inline void _prefetch_row(RowBatch rows, size_t position) noexcept nogil:
@@ -385,36 +355,33 @@ cdef class MemtableSource(EntrySource):
 
     cdef void _enter(self, uint32_t stream) noexcept nogil:
         """Stand before the first key of the first stream from this one on that has any."""
-        self.node = NULL
-        self.following = NULL
+        self.following.leaf = NULL
         self.stream = stream
-        while self.following == NULL and self.stream < self.memtable.list_count:
-            if self.memtable.lists[self.stream].head != NULL:
-                self.following = self.memtable.lists[self.stream].head.next[0].node
-            if self.following == NULL:
-                self.stream += 1
+        while self.stream < self.memtable.tree_count:
+            first_place(&self.memtable.trees[self.stream], &self.following)
+            if self.following.leaf != NULL:
+                break
+            self.stream += 1
 
     cdef int next_key(self) except -1 nogil:
-        self.node = self.following
-        if self.node == NULL:
+        cdef Entry* entry = entry_at(&self.following)
+        if entry == NULL:
             return 0
         self._step()
-        self.key = key_of(self.node)
-        self.key_size = self.node.key_size
-        self.flags = self.node.flags
-        self.rows = self.node.rows
-        self.row_bytes = self.node.row_bytes
-        self.chunk = self.node.first
+        self.key = key_of(entry)
+        self.key_size = entry.key_size
+        self.flags = entry.flags
+        self.rows = entry.rows
+        self.row_bytes = entry.row_bytes
+        self.chunk = entry.first
         self.place = 0
         return 1
 
     cdef void _step(self) noexcept nogil:
-        """Find the entry that follows the current one, maybe in the next stream."""
-        cdef Node* current = self.node
-        self.following = current.next[0].node
-        if self.following == NULL:
+        """Find the entry behind the following one, maybe in the next stream."""
+        go_on(&self.following)
+        if self.following.leaf == NULL:
             self._enter(self.stream + 1)
-            self.node = current
 
     cdef int next_row(self, RowRef* row) except -1 nogil:
         cdef RowHead* head
@@ -432,19 +399,19 @@ cdef class MemtableSource(EntrySource):
         return 1
 
     cdef int seek(self, const uint8_t* key, size_t size) except -1 nogil:
-        cdef Node* path[MAX_HEIGHT]
-        cdef StreamList* stream_list
+        cdef Tree* tree
         cdef uint32_t stream
+        self.chunk = NULL
         if size < 2:
             self._enter(0)
             return 0
         stream = (<uint32_t> key[0] << 8) | key[1]
-        stream_list = list_of(self.memtable, stream)
-        if stream_list != NULL:
-            start_path(stream_list, path)
-            self.following = find_node(stream_list, path, key, size)
-            self.stream = stream
-        if stream_list == NULL or self.following == NULL:
-            self._enter(stream + (stream_list != NULL))
-        self.node = NULL
+        tree = tree_of(self.memtable, stream)
+        if tree == NULL:
+            self._enter(stream)
+            return 0
+        self.stream = stream
+        find_place(tree, key, size, &self.following)
+        if self.following.leaf == NULL:
+            self._enter(stream + 1)
         return 0

@@ -7,10 +7,10 @@ it deletes from all older tables and runs too. Appends that follow are newer, so
 from libc.stdint cimport uint8_t
 
 from cython_ext.arena cimport Arena
+from cython_ext.btree cimport Entry, Place, Tree, entry_at, find_place, go_on, key_of
 from cython_ext.coding cimport compare
 from cython_ext.key_ranges cimport KeyRanges
-from cython_ext.memtable cimport Memtable, list_of
-from cython_ext.skiplist cimport MAX_HEIGHT, Node, StreamList, find_node, key_of, start_path
+from cython_ext.memtable cimport Memtable, tree_of
 
 cdef enum:
     MOST_RANGE_BYTES = 64 * 1024  # every probe of a run looks through its ranges: few are kept
@@ -32,19 +32,21 @@ def delete_range(
 
 
 cdef int _forget(Memtable memtable, bytes low, bytes high) except -1:
-    cdef Node* path[MAX_HEIGHT]
-    cdef Node* node
+    cdef Place place
+    cdef Entry* entry
     cdef const uint8_t* start = <const uint8_t*> <const char*> low
     cdef const uint8_t* end = <const uint8_t*> <const char*> high
     cdef size_t start_size = len(low), end_size = len(high)
-    cdef StreamList* stream_list = list_of(memtable, (<unsigned int> start[0] << 8) | start[1])
-    if stream_list == NULL:
+    cdef Tree* tree = tree_of(memtable, (<unsigned int> start[0] << 8) | start[1])
+    if tree == NULL:
         return 0
     with nogil:
-        start_path(stream_list, path)
-        node = find_node(stream_list, path, start, start_size)
-        while node != NULL and compare(key_of(node), node.key_size, end, end_size) < 0:
-            memtable._forget_rows(node)
-            node.flags = 0  # older rows are deleted by the range
-            node = node.next[0].node
+        find_place(tree, start, start_size, &place)
+        while place.leaf != NULL:
+            entry = entry_at(&place)
+            if compare(key_of(entry), entry.key_size, end, end_size) >= 0:
+                break
+            memtable._forget_rows(entry)
+            entry.flags = 0  # older rows are deleted by the range
+            go_on(&place)
     return 0

@@ -202,7 +202,7 @@ cdef class Cursor:
         if memtable >= self.lookup.memtable_count or not self.lookup.holds(tier, position):
             return
         if memtable >= 0:
-            self.chunk = self.lookup.nodes[memtable][position].first
+            self.chunk = self.lookup.entries[memtable][position].first
         else:
             self.hit = self.lookup.runs[tier].first[position]
 

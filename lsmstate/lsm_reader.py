@@ -49,7 +49,7 @@ class Tiers(NamedTuple):
     def may_hold(self, number: int) -> bool:
         """Whether there may be keys of a stream of this number or a higher one: False is sure."""
         front = number.to_bytes(2, "big")
-        return any(table.list_count > number for table in self.memtables) or any(
+        return any(table.tree_count > number for table in self.memtables) or any(
             run.files[-1].max_key[:2] >= front for run in self.runs if run.files
         )
 

@@ -177,7 +177,7 @@ def test_a_damaged_key_block_is_an_error_backward_too(tmp_path):
 
 
 def test_a_step_back_in_a_large_memtable_is_a_short_search():
-    """200,000 steps; walks along the list from its head would be billions."""
+    """200,000 steps; walks from the first key would be billions."""
     budget, _ = memory()
     chance = random.Random(8)
     table = Memtable(budget, 48 << 20)

@@ -7,6 +7,7 @@ import pytest
 from faults import encoded, filled, key_batch, memory, row_batch, stored
 from hypothesis import given, settings
 
+from cython_ext.backward_iter import BackwardMemtableSource
 from cython_ext.memtable import Memtable
 
 RELAXED = settings(max_examples=60, deadline=None, derandomize=True)
@@ -77,7 +78,7 @@ def test_many_batches_of_sorted_and_scattered_keys():
 
 
 def test_keys_that_do_not_begin_as_those_of_the_first_batch():
-    """What the first batch's keys have in common is left out of the prefixes that are compared."""
+    """What the keys of a page have in common is left out of the prefixes that are compared."""
     budget, _ = memory()
     table = Memtable(budget, 32 << 20)
     chance = random.Random(13)
@@ -95,6 +96,68 @@ def test_keys_that_do_not_begin_as_those_of_the_first_batch():
         table.check()
     assert table.source().entries() == stored(model)
     assert table.source().entries(b"\0\0" + common[:5])[0][0] == b"\0\0" + common[:5]
+
+
+BEHIND = b"\xff" * 9
+COMMON = b"a beginning that more keys share than fit into a page, by far: "
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending", "scattered"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(lambda i: b"%08d" % i, id="eight bytes"),
+        pytest.param(lambda i: COMMON * (i % 7) + b"%d" % i, id="of several beginnings"),
+        pytest.param(lambda i: b"%d" % (i // 100) + b"\0" * (i % 100), id="zeros at the end"),
+    ],
+)
+def test_trees_of_several_levels(order, name):
+    """With pages of 32 keys: three levels, whose pages split at their ends and in the middle."""
+    budget, _ = memory()
+    table = Memtable(budget, 64 << 20)
+    chance = random.Random(8)
+    numbers = list(range(6000))
+    if order == "descending":
+        numbers.reverse()
+    elif order == "scattered":
+        chance.shuffle(numbers)
+    model = {}
+    for sequence, start in enumerate(range(0, len(numbers), 97), 1):
+        keys = [name(i) for i in numbers[start : start + 97]]
+        keys += chance.sample(sorted(model), min(len(model), 5))
+        rows = [b"%d-%d" % (sequence, i) for i in range(len(keys))]
+        table.append(key_batch(*keys), row_batch(*rows), sequence, 0)
+        for key, row in zip(keys, rows, strict=True):
+            model.setdefault(key, []).append(row)
+    table.check()
+    expected = stored(model)
+    assert table.source().entries() == expected
+    assert BackwardMemtableSource(table).entries(BEHIND) == expected[::-1]
+    for place in [0, 1, *chance.sample(range(len(expected)), 30), len(expected) - 1]:
+        key = expected[place][0]
+        assert table.source().entries(key) == expected[place:]
+        behind = key + b"\0" * 100  # before all keys that do not begin with these zeros
+        assert table.source().entries(behind) == [e for e in expected[place:] if e[0] >= behind]
+        assert BackwardMemtableSource(table).entries(key) == expected[:place][::-1]
+    assert table.source().entries(BEHIND) == []
+    assert BackwardMemtableSource(table).entries(b"\0\0") == []
+
+
+def test_ascending_keys_fill_their_pages():
+    """Pages that split in the middle would stay half full."""
+
+    def keys_in_a_table(keys):
+        table = Memtable(memory()[0], 1 << 20)
+        for sequence, start in enumerate(range(0, len(keys), 100), 1):
+            batch = key_batch(*keys[start : start + 100])
+            if table.delete(batch, sequence, 0) < 100:  # entries without rows
+                break
+        table.check()
+        return len(table)
+
+    ascending = [b"%09d" % i for i in range(30_000)]
+    scattered = random.Random(3).sample(ascending, len(ascending))
+    assert keys_in_a_table(ascending) > 1.05 * keys_in_a_table(scattered) > 10_000
 
 
 def test_a_full_table_is_taken_up_again_where_it_stopped():

@@ -39,7 +39,7 @@ def test_samples_of_what_perf_prints():
 \t    7f0001 __libc_pread (/usr/lib/libc.so.6)
 
 70/71     12.600000:
-\t    7f0002 __pyx_f_10cython_ext_8skiplist_find_group (/x/skiplist.cpython-311-x86_64-linux-gnu.so)
+\t    7f0002 __pyx_f_10cython_ext_8btree_find_group (/x/btree.cpython-311-x86_64-linux-gnu.so)
 
 70/71     12.700000:
 

@@ -1,0 +1,1 @@
+"""B+-trees; used from Cython only."""

@@ -1,1 +1,0 @@
-"""Skip lists; used from Cython only."""
