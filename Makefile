@@ -102,6 +102,8 @@ profile: | $(STAMPS)/runtime
 	@touch $(PROFILE_RECORDED)
 
 # Assertions and bounds checks kept; the next `make build` compiles without them again.
+# The installation, too, which else would compile the release build over it.
+debug: export LSMSTATE_DEBUG := 1
 debug: $(STAMPS)/debug $(STAMPS)/dev
 	@$(BIN)/python -m pytest -m "not spark and not stress" --numprocesses $(JOBS) --dist loadfile $(ARGS)
 

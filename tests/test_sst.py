@@ -21,6 +21,7 @@ from faults import (
 )
 from hypothesis import HealthCheck, given, settings
 
+from cython_ext.backward_iter import BackwardMemtableSource
 from cython_ext.lookup import Lookup
 from cython_ext.probe import Cursor
 from cython_ext.salvage import block_bytes, block_rows, find_blocks
@@ -465,3 +466,15 @@ def test_blocks_of_dropped_files_leave_the_cache(tmp_path):
     probed(budget, [ssts[1:]], keys)
     assert cache.misses == misses, "the other file's are still there"
     assert probed(budget, [ssts[:1]], keys) == [entries[key] for key in keys]
+
+
+def test_a_build_with_assertions_has_them(tmp_path):
+    """Builds that are said to have them, as by `make debug`; else that tests nothing more."""
+    budget, _ = memory()
+    table = filled(budget, {b"a": [b"1"], b"b": [b"2"]})
+    try:
+        write_sst(str(tmp_path / "x.sst"), budget, BackwardMemtableSource(table))
+        has_assertions = False
+    except AssertionError as error:
+        has_assertions = "keys must ascend" in str(error)
+    assert has_assertions or os.environ.get("LSMSTATE_DEBUG") != "1"
