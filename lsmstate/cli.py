@@ -10,6 +10,7 @@ from rich.console import Console
 
 from lsmstate import __version__
 from lsmstate.cli_backup import app as backup_commands
+from lsmstate.cli_console import plain_console
 from lsmstate.cli_query import app as query_commands
 from lsmstate.cli_rescale import app as rescale_command
 from lsmstate.cli_state import app as state_commands
@@ -97,9 +98,7 @@ def demo(
 
 
 def _fail(message: str, status: int = FAILED) -> NoReturn:
-    Console(stderr=True, highlight=False).print(
-        f"lsmstate: {message}", markup=False, soft_wrap=True
-    )
+    plain_console(stderr=True).print(f"lsmstate: {message}", soft_wrap=True)
     sys.exit(status)
 
 

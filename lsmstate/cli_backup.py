@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from lsmstate.checkpoints import Checkpoint, list_checkpoints
+from lsmstate.cli_console import plain_console, plain_table
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.export_catalog import Catalog
 from lsmstate.exporting import delete_export, export, list_exports
@@ -149,8 +148,8 @@ def _print(found: list[dict[str, Any]], columns: tuple[str, ...], json: bool) ->
     if json:
         typer.echo(json_text.dumps(found))
         return
-    table = Table(*columns)
+    table = plain_table(*columns)
     for each in found:
         values = (each[column] for column in columns)
         table.add_row(*(f"{v:,}" if isinstance(v, int) else v for v in values))
-    Console(highlight=False).print(table)
+    plain_console().print(table)

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import pyarrow as pa
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
+from lsmstate.cli_console import plain_console, plain_table
 from lsmstate.cli_rows import first_rows, print_rows
 from lsmstate.cli_storage import StorageOption, storage_options
 
@@ -84,17 +83,17 @@ def _described_bucket(state: "QueryState", bucket: int) -> dict[str, Any]:
 
 
 def _show_state(described: dict[str, Any]) -> None:
-    console = Console(highlight=False)
+    console = plain_console()
     batches = described["batches"]
     console.print(
-        f"[bold]{escape(described['checkpoint'])}[/bold]  as of batch {described['batch']}; "
-        f"retained: {batches[0]} to {batches[-1]}",
+        Text(described["checkpoint"], "bold"),
+        f" as of batch {described['batch']}; retained: {batches[0]} to {batches[-1]}",
         soft_wrap=True,
     )
     for name, value in described["settings"].items():
         shown = ", ".join(map(str, value)) if isinstance(value, list) else value
-        console.print(f"{name}: {shown}", markup=False, soft_wrap=True)
-    table = Table("bucket", "rows", "bytes", "runs", "commit")
+        console.print(f"{name}: {shown}", soft_wrap=True)
+    table = plain_table("bucket", "rows", "bytes", "runs", "commit")
     for bucket in described["buckets"]:
         numbers = (f"{bucket[name]:,}" for name in ("rows", "bytes", "runs"))
         table.add_row(str(bucket["bucket"]), *numbers, bucket["pointer"].partition(":")[0])

@@ -7,17 +7,15 @@ from typing import Any
 
 import pyarrow as pa
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
+from lsmstate.cli_console import plain_console, plain_table
 from lsmstate.documents import decode_documents, is_schema_free
 
 
 def print_rows(pieces: Iterable[pa.RecordBatch], *, as_json: bool) -> None:
     """Values that JSON lacks are written as text; rows without a schema as the documents they
     are. One table a piece."""
-    console = Console(highlight=False)
+    console = plain_console()
     for piece in pieces:
         rows = _values(piece)
         if as_json:
@@ -25,9 +23,9 @@ def print_rows(pieces: Iterable[pa.RecordBatch], *, as_json: bool) -> None:
                 typer.echo(json.dumps(_in_json(row), default=str))
             continue
         columns = list(dict.fromkeys(name for row in rows for name in row))
-        table = Table(*columns)
+        table = plain_table(*columns)
         for row in rows:
-            table.add_row(*(escape(str(row.get(name, ""))) for name in columns))
+            table.add_row(*(str(row.get(name, "")) for name in columns))
         console.print(table)
 
 

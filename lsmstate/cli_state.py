@@ -2,12 +2,12 @@
 
 import json as json_text
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
+from lsmstate.cli_console import plain_console, plain_table
 from lsmstate.cli_rows import print_rows
 from lsmstate.inspection import describe, find_states, rows_of, verify
 
@@ -24,54 +24,67 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object a state.")]
 #: Exit status when verify found damage.
 DAMAGED = 1
 
+_RUN_COLUMNS: Final = (
+    "run",
+    "level",
+    "files",
+    "bytes",
+    "keys",
+    "rows",
+    "deletions",
+    "deleted\nranges",
+    "filter bits\na key",
+    "key range",
+)
+
 
 @app.command("inspect")
 def inspect_state(directory: Directory, pointer: PointerOption = None, json: Json = False) -> None:
     """Show runs, files, sizes, rows and key ranges of the newest committed state."""
-    console = Console(highlight=False)
     for state in find_states(str(directory), pointer):
         described = describe(state)
         if json:
             typer.echo(json_text.dumps(described))
-            continue
-        console.print(f"[bold]{state.directory}[/bold]  {state.pointer}", soft_wrap=True)
-        console.print(
-            f"{described['rows']:,} rows, {described['bytes']:,} bytes; streams: "
-            + ", ".join(stream["name"] for stream in described["streams"])
-        )
-        memory = described["memory"]
-        console.print(
-            f"open: {memory['top_indexes']:,} bytes of top indexes stay in memory; "
-            f"{memory['index_partitions']:,} of index and {memory['filter_partitions']:,} of "
-            "filters come and go through the block cache"
-        )
-        table = Table(
-            "run",
-            "level",
-            "files",
-            "bytes",
-            "keys",
-            "rows",
-            "deletions",
-            "filter bits",
-            "key range",
-        )
-        for run in described["runs"]:
-            files = run["files"]
-            keys = sum(file["keys"] for file in files)
-            filter_bits = 8 * sum(file.get("filter_bytes", 0) for file in files)
-            table.add_row(
-                str(run["number"]),
-                str(run["level"]),
-                str(len(files)),
-                f"{run['bytes']:,}",
-                f"{keys:,}",
-                f"{run['rows']:,}",
-                f"{sum(file['tombstones'] for file in files):,}",
-                f"{filter_bits / max(1, keys):.1f} a key",
-                f"{files[0]['min_key'][:20]} - {files[-1]['max_key'][:20]}",
-            )
-        console.print(table)
+        else:
+            _print_described(described)
+
+
+def _print_described(described: dict[str, Any]) -> None:
+    console = plain_console()
+    console.print(Text(described["directory"], "bold"), f" {described['pointer']}", soft_wrap=True)
+    console.print(
+        f"{described['rows']:,} rows, {described['bytes']:,} bytes; streams: "
+        + ", ".join(stream["name"] for stream in described["streams"]),
+        soft_wrap=True,
+    )
+    memory = described["memory"]
+    console.print(
+        f"open: {memory['top_indexes']:,} bytes of top indexes stay in memory; "
+        f"{memory['index_partitions']:,} of index and {memory['filter_partitions']:,} of "
+        "filters come and go through the block cache"
+    )
+    table = plain_table(*_RUN_COLUMNS)
+    for run in described["runs"]:
+        table.add_row(*_run_cells(run))
+    console.print(table)
+
+
+def _run_cells(run: dict[str, Any]) -> list[str]:
+    files = run["files"]
+    keys = sum(file["keys"] for file in files)
+    filter_bits = 8 * sum(file.get("filter_bytes", 0) for file in files)
+    return [
+        str(run["number"]),
+        str(run["level"]),
+        str(len(files)),
+        f"{run['bytes']:,}",
+        f"{keys:,}",
+        f"{run['rows']:,}",
+        f"{sum(file['tombstones'] for file in files):,}",
+        f"{run['deleted_ranges']:,}",
+        f"{filter_bits / keys:.1f}" if keys else "-",
+        f"{files[0]['min_key'][:20]} - {files[-1]['max_key'][:20]}" if files else "-",
+    ]
 
 
 @app.command("verify")

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from lsmstate.cli_console import plain_console, plain_table
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.inspection import State, find_states, summarize
 from lsmstate.lsm_store import LsmStore
@@ -31,7 +31,7 @@ def show_stats(
     json: Json = False,
 ) -> None:
     """Show sizes by level, compression, and what else lies in the directory."""
-    console = Console(highlight=False)
+    console = plain_console()
     for state in find_states(str(directory)):
         found = summarize(state)
         if json:
@@ -41,14 +41,14 @@ def show_stats(
 
 
 def _print_stats(console: Console, found: dict[str, Any]) -> None:
-    console.print(f"[bold]{found['directory']}[/bold]", soft_wrap=True)
+    console.print(found["directory"], style="bold", soft_wrap=True)
     console.print(
         f"{found['rows']:,} rows, {found['bytes']:,} bytes, {found['bytes_per_raw_byte']:.2f} of "
         f"their size before compression; changelog {found['changelog_bytes']:,}, other commits' "
         f"and unneeded files {found['other_bytes']:,} bytes"
     )
     columns = ("level", "runs", "files", "bytes", "keys", "rows", "deletions")
-    table = Table(*columns)
+    table = plain_table(*columns)
     for level in found["levels"]:
         table.add_row(*(f"{level[column]:,}" for column in columns))
     console.print(table)

@@ -90,6 +90,7 @@ def describe(state: State) -> dict[str, Any]:
             "level": run.level,
             "bytes": run.size,
             "rows": run.rows,
+            "deleted_ranges": len(run.deleted),
             "files": [_describe_file(state.directory, file) for file in run.files],
         }
         for run in version.runs

@@ -114,3 +114,18 @@ def test_dump_shows_documents(tmp_path):
         store.commit()
     lines = run("dump", tmp_path, "logs").output.splitlines()
     assert [json.loads(line) for line in lines] == [{"a": 1}, {"b": [None]}]
+
+
+def test_a_run_of_deleted_ranges_only_is_shown(standalone):
+    with LsmStore.open(str(standalone), [STREAM], options=OPTIONS) as store:
+        store.delete_range("people", low=(2,), high=(5,))
+        store.commit()
+    found = json.loads(run("inspect", standalone, "--json").output)
+    assert [(len(each["files"]), each["deleted_ranges"]) for each in found["runs"]] == [
+        (1, 0),
+        (0, 1),
+    ]
+    shown = run("inspect", standalone)
+    assert shown.exit_code == 0, shown.exception
+    cells = [line.strip("│").split("│") for line in shown.output.splitlines() if "│" in line]
+    assert " ".join(cell.strip() for cell in cells[-1]) == "2 0 0 0 0 0 0 1 - -"
