@@ -14,6 +14,8 @@ import pyarrow as pa
 from cython_ext import sst_check
 from lsmstate.changelog import changelog_files, replay
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
+from lsmstate.expiring_lane import without_slots
+from lsmstate.expiring_reads import expiring_reads
 from lsmstate.file_names import parse_attempt_file
 from lsmstate.lsm_store import LsmStore
 from lsmstate.manifest import Pointer
@@ -105,7 +107,7 @@ def describe(state: State) -> dict[str, Any]:
                 "key": [f"{field.name}: {field.type}" for field in stream.key],
                 "columns": len(stream.rows),
             }
-            for stream in state.found.streams.values()
+            for stream in without_slots(state.found.streams, {})
         ],
         "rows": sum(run.rows for run in version.runs),
         "bytes": version.size,
@@ -193,9 +195,10 @@ def verify(state: State) -> Iterator[tuple[str, dict[str, int] | str]]:
 
 
 def rows_of(state: State, stream: str, limit: int) -> Iterator[pa.RecordBatch]:
-    """The first ``limit`` rows of a stream, grouped by key."""
+    """The first ``limit`` rows of a stream, grouped by key; of one with an expiry those that are
+    not due as of the commit."""
     with open_state(state) as store:
-        for piece in store.scan(stream):
+        for piece in expiring_reads(store).scan(stream):
             if limit <= 0:
                 return
             yield piece.slice(0, limit)

@@ -1,11 +1,13 @@
 """The commands that look inside a state on disk."""
 
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+from lsmstate import Expiry, open_store
 from lsmstate.cli import app
 from lsmstate.documents import SCHEMA_FREE, encode_documents
 from lsmstate.errors import InvalidArgumentError
@@ -129,3 +131,17 @@ def test_a_run_of_deleted_ranges_only_is_shown(standalone):
     assert shown.exit_code == 0, shown.exception
     cells = [line.strip("│").split("│") for line in shown.output.splitlines() if "│" in line]
     assert " ".join(cell.strip() for cell in cells[-1]) == "2 0 0 0 0 0 0 1 - -"
+
+
+def test_a_stream_with_an_expiry_goes_by_its_own_name(tmp_path):
+    expiring = replace(STREAM, name="visits", expiry=Expiry("k", 40))
+    with open_store(str(tmp_path), [expiring, STREAM], options=OPTIONS) as store:
+        store.append("visits", *rows(50))
+        store.advance("visits", 60)  # rows up to 20 are due
+        store.commit()
+    lines = run("dump", tmp_path, "visits").output.splitlines()
+    assert sorted(json.loads(line)["k"] for line in lines) == list(range(21, 50))
+    found = json.loads(run("inspect", tmp_path, "--json").output)
+    assert [stream["name"] for stream in found["streams"]] == ["visits", "people"]
+    with pytest.raises(InvalidArgumentError, match="did you mean 'visits'"):
+        raise run("dump", tmp_path, "visit").exception
