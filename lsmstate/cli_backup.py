@@ -3,22 +3,22 @@
 import json as json_text
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from lsmstate.checkpoints import Checkpoint, list_checkpoints
 from lsmstate.cli_console import plain_console, plain_table
-from lsmstate.errors import InvalidArgumentError
 from lsmstate.export_catalog import Catalog
 from lsmstate.exporting import delete_export, export, list_exports
-from lsmstate.file_names import holds_standalone_store
-from lsmstate.inspection import find_states
+from lsmstate.inspection import find_standalone
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import Options
 from lsmstate.restoring import restore
 
 app = typer.Typer()
+
+_ONLY_THOSE: Final = "only those have named checkpoints"
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 PlaceArgument = Annotated[
@@ -37,19 +37,19 @@ def show_checkpoints(
 ) -> None:
     """List the named checkpoints of a standalone store, oldest first; make or delete one."""
     place = str(directory)
-    if not holds_standalone_store(place):
-        raise InvalidArgumentError(
-            f"{place} is not a standalone store's directory; only those have named checkpoints"
-        )
-    if create is not None or delete is not None:
-        (state,) = find_states(place)
+    known = list_checkpoints(place)
+    is_changed = create is not None or delete is not None
+    # A store that cannot be read may have some all the same: one of them can be restored.
+    state = None if known and not is_changed else find_standalone(place, _ONLY_THOSE)
+    if is_changed and state is not None:
         streams = list(state.found.streams.values())
         with LsmStore.open(place, streams, options=Options()) as store:
             if create is not None:
                 store.checkpoint(create)
             if delete is not None:
                 store.checkpoints.delete(delete)
-    found = [_described(place, checkpoint) for checkpoint in list_checkpoints(place)]
+        known = list_checkpoints(place)
+    found = [_described(place, checkpoint) for checkpoint in known]
     _print(found, ("name", "files", "bytes", "pointer"), json)
 
 

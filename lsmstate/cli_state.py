@@ -9,7 +9,9 @@ from rich.text import Text
 
 from lsmstate.cli_console import plain_console, plain_table
 from lsmstate.cli_rows import print_rows
-from lsmstate.inspection import describe, find_states, rows_of, verify
+from lsmstate.inspection import find_states, rows_of
+from lsmstate.state_summary import describe
+from lsmstate.verification import verify
 
 app = typer.Typer()
 

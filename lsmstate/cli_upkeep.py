@@ -2,22 +2,26 @@
 
 import json as json_text
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
 
 from lsmstate.cli_console import plain_console, plain_table
-from lsmstate.errors import InvalidArgumentError
-from lsmstate.inspection import State, find_states, summarize
+from lsmstate.inspection import State, find_standalone, find_states
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import Options, parse_bytes
-from lsmstate.owners import newest_pointer
 from lsmstate.repair import RepairReport, repair
+from lsmstate.state_summary import summarize
 
 app = typer.Typer()
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a state.")]
+
+_MERGED_BY_QUERY: Final = (
+    "a query's buckets are merged by its own micro-batches, so that its checkpoint goes on naming "
+    "them"
+)
 
 #: Exit status when repair could not save everything.
 LOST = 1
@@ -62,16 +66,11 @@ def compact_store(
 ) -> None:
     """Merge the runs of a standalone store that nobody has open into one."""
     place = str(directory)
-    if newest_pointer(place)[0] is None:
-        raise InvalidArgumentError(
-            f"{place} is not a standalone store's directory; a query's buckets are merged by its "
-            "own micro-batches, so that its checkpoint goes on naming them"
-        )
-    (before,) = find_states(place)
+    before = find_standalone(place, _MERGED_BY_QUERY)
     streams = list(before.found.streams.values())
     with LsmStore.open(place, streams, options=Options(memory_bytes=parse_bytes(memory))) as store:
         store.compact()
-    (after,) = find_states(place)
+    after = find_standalone(place, _MERGED_BY_QUERY)
     found = {"directory": place, "before": _size(before), "after": _size(after)}
     if json:
         typer.echo(json_text.dumps(found))

@@ -18,7 +18,7 @@ from cython_ext.codec import checksum
 from cython_ext.sst_check import verify
 from lsmstate.checkpoints import CheckpointPin, list_checkpoints
 from lsmstate.durable_dir import DurableDir, LocalDir, durable_dir, file_pieces, piece_memory
-from lsmstate.errors import CorruptionError, InvalidArgumentError, StoreLockedError
+from lsmstate.errors import InvalidArgumentError, StoreLockedError
 from lsmstate.export_catalog import (
     Catalog,
     ExportedFile,
@@ -29,12 +29,12 @@ from lsmstate.export_catalog import (
     write_catalog,
 )
 from lsmstate.file_names import holds_standalone_store, parse_attempt_file
+from lsmstate.inspection import find_standalone
 from lsmstate.lsm_store import LsmStore
 from lsmstate.manifest import Pointer, parse_pointer
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import Options
-from lsmstate.owners import newest_pointer
-from lsmstate.recovery import needed_files, read_commit
+from lsmstate.recovery import needed_files
 from lsmstate.table_cache import TableCache
 
 _FOOTER_END = b"LSMSTATE"
@@ -172,11 +172,6 @@ def _state(directory: str, checkpoint: str | None, pointer: str | None) -> Itera
             yield pin.checkpoint.pointer
         finally:
             pin.release()
-    elif not is_store:
-        raise InvalidArgumentError(
-            f"{directory} is not a standalone store's; of a bucket's directory give the pointer "
-            "of the commit to export"
-        )
     else:
         with _opened(directory) as store:
             yield store.commit()
@@ -184,14 +179,11 @@ def _state(directory: str, checkpoint: str | None, pointer: str | None) -> Itera
 
 def _opened(directory: str) -> LsmStore:
     """The store itself, with the streams it has."""
-    pointer, _ = newest_pointer(directory)
-    if pointer is None:
-        raise CorruptionError(
-            "no whole MANIFEST is left; export or restore a checkpoint of the store", directory, 0
-        )
-    streams = read_commit(TableCache(process_memory()), directory, pointer).streams
+    state = find_standalone(
+        directory, "of a bucket's directory give the pointer of the commit to export"
+    )
     try:
-        return LsmStore.open(directory, list(streams.values()), options=Options())
+        return LsmStore.open(directory, list(state.found.streams.values()), options=Options())
     except StoreLockedError as error:
         raise StoreLockedError(f"{error}; or export a checkpoint, which can be done now") from error
 

@@ -84,6 +84,11 @@ def repair(source: str, target: str, pointer: str | None = None) -> RepairReport
     """
     if os.path.isdir(target) and os.listdir(target):
         raise InvalidArgumentError(f"{target} is not empty; name a new directory to repair into")
+    inside = os.path.realpath(source)
+    if os.path.commonpath([inside, os.path.realpath(target)]) == inside:
+        raise InvalidArgumentError(
+            f"{target} lies inside {source}, which repair leaves alone; name a directory elsewhere"
+        )
     check_unowned(source)
     state = find_damaged_state(source, pointer)
     os.makedirs(target, exist_ok=True)
