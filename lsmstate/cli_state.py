@@ -1,6 +1,7 @@
 """The commands that look inside a state on disk: inspect, verify, dump."""
 
 import json as json_text
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -9,7 +10,8 @@ from rich.text import Text
 
 from lsmstate.cli_console import plain_console, plain_table
 from lsmstate.cli_rows import print_rows
-from lsmstate.inspection import find_states, rows_of
+from lsmstate.cli_states import DAMAGED, damage_line, show_states
+from lsmstate.inspection import Damage, State, Unreadable, each_state, rows_of
 from lsmstate.state_summary import describe
 from lsmstate.verification import verify
 
@@ -22,9 +24,6 @@ PointerOption = Annotated[
     str | None, typer.Option(help="A commit pointer; default: the newest commit.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a state.")]
-
-#: Exit status when verify found damage.
-DAMAGED = 1
 
 _RUN_COLUMNS: Final = (
     "run",
@@ -42,13 +41,11 @@ _RUN_COLUMNS: Final = (
 
 @app.command("inspect")
 def inspect_state(directory: Directory, pointer: PointerOption = None, json: Json = False) -> None:
-    """Show runs, files, sizes, rows and key ranges of the newest committed state."""
-    for state in find_states(str(directory), pointer):
-        described = describe(state)
-        if json:
-            typer.echo(json_text.dumps(described))
-        else:
-            _print_described(described)
+    """Show runs, files, sizes, rows and key ranges of the newest committed state.
+
+    Exit status 1 if a file cannot be opened, or a newer commit cannot be read.
+    """
+    show_states(str(directory), pointer, describe, _print_described, as_json=json)
 
 
 def _print_described(described: dict[str, Any]) -> None:
@@ -93,18 +90,25 @@ def _run_cells(run: dict[str, Any]) -> list[str]:
 def verify_state(directory: Directory, pointer: PointerOption = None, json: Json = False) -> None:
     """Read and check every block and row of every file. Exit status 1 if anything is damaged."""
     damaged = False
-    for state in find_states(str(directory), pointer):
-        for name, found in verify(state):
+    for state in each_state(str(directory), pointer):
+        for name, found in _findings(state):
             damaged |= isinstance(found, str)
             if json:
                 typer.echo(json_text.dumps({"file": name, "found": found}))
             elif isinstance(found, str):
-                typer.echo(f"DAMAGED {name}: {found}")
+                typer.echo(damage_line(name, found))
             else:
                 counts = ", ".join(f"{count:,} {what}" for what, count in found.items())
                 typer.echo(f"ok {name}: {counts}")
     if damaged:
         raise typer.Exit(DAMAGED)
+
+
+def _findings(state: State | Unreadable) -> Iterator[tuple[str, dict[str, int] | str]]:
+    if isinstance(state, Unreadable):
+        yield state.damage.file or state.directory, state.damage.what
+    else:
+        yield from verify(state)
 
 
 @app.command("dump")
@@ -115,8 +119,22 @@ def dump_rows(
     pointer: PointerOption = None,
     json: Annotated[bool, typer.Option("--json/--table", help="One JSON object a row.")] = True,
 ) -> None:
-    """Print rows of a stream as JSON, one a line; values JSON lacks are written as text."""
-    for state in find_states(str(directory), pointer):
+    """Print rows of a stream as JSON, one a line; values JSON lacks are written as text.
+
+    Exit status 1 if a state, or the newest commit of one, cannot be read: its rows are missing.
+    """
+    damaged: list[Damage] = []
+    for state in each_state(str(directory), pointer):
+        if isinstance(state, Unreadable):
+            if state.directory == str(directory):
+                raise state.error
+            damaged.append(state.damage)
+            continue
+        damaged += state.damaged
         for piece in rows_of(state, stream, limit):
             print_rows([piece], as_json=json)
             limit -= piece.num_rows
+    for damage in damaged:
+        typer.echo(damage_line(damage.file or str(directory), damage.what), err=True)
+    if damaged:
+        raise typer.Exit(DAMAGED)

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
 
 from lsmstate.cli_console import plain_console, plain_table
-from lsmstate.inspection import State, find_standalone, find_states
+from lsmstate.cli_states import show_states
+from lsmstate.inspection import State, find_standalone
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import Options, parse_bytes
 from lsmstate.repair import RepairReport, repair
@@ -34,17 +34,15 @@ def show_stats(
     ],
     json: Json = False,
 ) -> None:
-    """Show sizes by level, compression, and what else lies in the directory."""
+    """Show sizes by level, compression, and what else lies in the directory.
+
+    Exit status 1 if a state, or the newest commit of one, cannot be read.
+    """
+    show_states(str(directory), None, summarize, _print_stats, as_json=json)
+
+
+def _print_stats(found: dict[str, Any]) -> None:
     console = plain_console()
-    for state in find_states(str(directory)):
-        found = summarize(state)
-        if json:
-            typer.echo(json_text.dumps(found))
-        else:
-            _print_stats(console, found)
-
-
-def _print_stats(console: Console, found: dict[str, Any]) -> None:
     console.print(found["directory"], style="bold", soft_wrap=True)
     console.print(
         f"{found['rows']:,} rows, {found['bytes']:,} bytes, {found['bytes_per_raw_byte']:.2f} of "

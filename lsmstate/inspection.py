@@ -10,7 +10,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from lsmstate.errors import CorruptionError, InvalidArgumentError
+from cython_ext.file import ReadFile
+from lsmstate.errors import (
+    CorruptionError,
+    FormatVersionError,
+    InvalidArgumentError,
+    LsmStateError,
+)
 from lsmstate.expiring_reads import expiring_reads
 from lsmstate.file_names import numbered, parse_attempt_file, parse_numbered
 from lsmstate.lsm_store import LsmStore
@@ -28,6 +34,19 @@ _SAVE = (
 )
 
 
+#: How a file ends once it is sealed, and the bytes of header and footer: it has more.
+_FOOTER_END = b"LSMSTATE"
+_LEAST_BYTES = 16 + 80
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A file, by its name ("": nobody knows which), and what is wrong with it."""
+
+    file: str
+    what: str
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """One committed state: where it is, which commit, what the commit says."""
@@ -35,24 +54,73 @@ class State:
     directory: str
     pointer: str
     found: Recovered
+    unsealed: tuple[str, ...] = ()
+    """Newer files that were never finished, by name: a writer died, or is at it."""
+    damaged: tuple[Damage, ...] = ()
+    """Newer commits that cannot be read, so that this one was taken."""
+    is_newest: bool = True
+    """Whether it was looked for, and not named by a pointer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A directory that holds a state which cannot be read."""
+
+    directory: str
+    error: LsmStateError | OSError
+
+    @property
+    def damage(self) -> Damage:
+        return damage_of(self.error)
+
+
+def damage_of(error: LsmStateError | OSError, name: str = "") -> Damage:
+    """What an error says of a file (``name``, or the one the error names), and what can be done."""
+    path = str(getattr(error, "path", "") or getattr(error, "filename", "") or "")
+    what = str(error)
+    if not isinstance(error, FormatVersionError) and not any(
+        remedy in what for remedy in ("restore", "repair")
+    ):
+        what += "; restore it from a copy, or save what can be read by `lsmstate repair`"
+    return Damage(name or os.path.basename(path), what)
 
 
 def find_states(directory: str, pointer: str | None = None) -> list[State]:
     """The newest committed state in a directory, or in each of its subdirectories if there are no
     files of a state in it; or the one that ``pointer`` names. InvalidArgumentError if there is
-    none, CorruptionError."""
+    none; CorruptionError, FormatVersionError, OSError if one cannot be read."""
+    states: list[State] = []
+    for found in each_state(directory, pointer):
+        if isinstance(found, Unreadable):
+            raise found.error
+        states.append(found)
+    return states
+
+
+def each_state(directory: str, pointer: str | None = None) -> Iterator[State | Unreadable]:
+    """The same one by one; of several, one that cannot be read does not hide the others."""
+    if pointer is not None:
+        parse_pointer(pointer)  # what is none says nothing of the state
     places = [directory]
-    if pointer is None and not _holds_files(directory):
+    if not _holds_files(directory) and pointer is None:
         places = sorted(
             entry.path for entry in os.scandir(directory) if entry.is_dir(follow_symlinks=False)
         )
-    states = [state for place in places if (state := find_state(place, pointer)) is not None]
-    if not states:
+    has_found = False
+    for place in places:
+        found: State | Unreadable | None
+        try:
+            found = find_state(place, pointer)
+        except (LsmStateError, OSError) as error:
+            found = Unreadable(place, error)
+        if found is not None:
+            has_found = True
+            yield found
+    if not has_found:
         raise InvalidArgumentError(
             f"{directory} holds no committed state; name the directory of a standalone store, of "
             "a bucket, or the 'lsmstate' directory below a query's checkpoint"
         )
-    return states
 
 
 def find_standalone(directory: str, why: str) -> State:
@@ -66,11 +134,16 @@ def find_standalone(directory: str, why: str) -> State:
 
 def find_state(directory: str, pointer: str | None = None) -> State | None:
     """The newest committed state in a directory itself, or the one ``pointer`` names; None if
-    nothing was ever committed. CorruptionError."""
-    text = pointer or _newest(directory)
-    if text is None:
+    nothing was ever committed. CorruptionError, FormatVersionError."""
+    tables = table_cache(process_memory())
+    if pointer is not None:
+        found = read_commit(tables, directory, pointer)
+        return State(directory, pointer, found, is_newest=False)
+    newest = _newest(directory)
+    if newest is None:
         return None
-    return State(directory, text, read_commit(table_cache(process_memory()), directory, text))
+    found = read_commit(tables, directory, newest.pointer)
+    return State(directory, newest.pointer, found, newest.unsealed, newest.damaged)
 
 
 def _holds_files(directory: str) -> bool:
@@ -81,18 +154,27 @@ def _holds_files(directory: str) -> bool:
     )
 
 
-def _newest(directory: str) -> str | None:
-    """The pointer of the commit that counts; None if there was none yet. CorruptionError."""
+@dataclass(frozen=True, slots=True)
+class _Newest:
+    """The commit that counts, and what was passed over: see State."""
+
+    pointer: str
+    unsealed: tuple[str, ...]
+    damaged: tuple[Damage, ...]
+
+
+def _newest(directory: str) -> _Newest | None:
+    """None if nothing was committed yet. CorruptionError, FormatVersionError."""
     try:
-        found, _ = newest_pointer(directory)
+        found, torn = newest_pointer(directory)
         if found is None:
             # While the directory was listed one may have come, and the one before it gone.
-            found, _ = newest_pointer(directory)
+            found, torn = newest_pointer(directory)
     except CorruptionError as error:
         save = _SAVE.format(directory=directory)
         raise CorruptionError(f"the MANIFEST is damaged; {save}", error.path, 0) from error
     if found is not None:
-        return found
+        return _Newest(found, tuple(map(os.path.basename, torn)), ())
     numbers = [each[1] for each in map(parse_numbered, os.listdir(directory)) if each is not None]
     last_number = max(numbers, default=0)
     if last_number > FIRST_MANIFEST:  # below, the first commit never came about
@@ -104,21 +186,45 @@ def _newest(directory: str) -> str | None:
     return _newest_of_attempts(directory)
 
 
-def _newest_of_attempts(directory: str) -> str | None:
-    """The pointer of the newest sealed commit; of several attempts of a batch, the last one
-    written. Which of them a query accepted only the query's checkpoint knows."""
+def _newest_of_attempts(directory: str) -> _Newest | None:
+    """The newest sealed commit; of several attempts of a batch, the last one written. Which of
+    them a query accepted only the query's checkpoint knows."""
     commits = [
         (file.batch_id, os.stat(os.path.join(directory, file.name)).st_mtime_ns, file.name)
         for file in map(parse_attempt_file, os.listdir(directory))
         if file is not None and file.kind == "commit"
     ]
+    unsealed: list[str] = []
+    damaged: list[Damage] = []
     for _, _, name in sorted(commits, reverse=True):
         try:
             table = table_cache(process_memory()).peek(directory, name)
-        except CorruptionError:
-            continue  # an attempt died before it sealed this one
-        return str(Pointer(name, table.size, table.checksum))
+        except CorruptionError as error:
+            if _was_sealed(os.path.join(directory, name)):
+                damaged.append(damage_of(error, name))
+            else:
+                unsealed.append(name)
+            continue
+        pointer = str(Pointer(name, table.size, table.checksum))
+        return _Newest(pointer, tuple(unsealed), tuple(damaged))
+    if damaged:
+        raise CorruptionError(
+            f"none of {len(commits)} commits can be read; {damaged[0].what}",
+            os.path.join(directory, damaged[0].file),
+            0,
+        )
     return None
+
+
+def _was_sealed(path: str) -> bool:
+    """Whether a file that cannot be read has its end, so that it is damaged. One that lacks it was
+    never finished; what a pointer names is not looked for here."""
+    file = ReadFile(path)
+    try:
+        ends = max(0, file.size - len(_FOOTER_END))
+        return file.size > _LEAST_BYTES and file.read(ends, file.size - ends) == _FOOTER_END
+    finally:
+        file.close()
 
 
 def rows_of(state: State, stream: str, limit: int) -> Iterator[pa.RecordBatch]:

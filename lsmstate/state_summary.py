@@ -1,12 +1,14 @@
 """What a committed state consists of, as JSON values: file by file, or by level."""
 
 import os
+from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 from cython_ext import sst_check
-from lsmstate.errors import CorruptionError
+from lsmstate.errors import LsmStateError
 from lsmstate.expiring_lane import without_slots
-from lsmstate.inspection import State
+from lsmstate.inspection import Damage, State, damage_of
 from lsmstate.memory_budget import process_memory
 from lsmstate.table_cache import table_cache
 from lsmstate.version import FileMeta
@@ -16,7 +18,8 @@ _LEVEL_FIELDS = ("runs", "files", "bytes", "keys", "rows", "deletions", "raw_byt
 
 def describe(state: State) -> dict[str, Any]:
     """Runs, files, sizes, key ranges, filters and streams of a state, as JSON values. Sizes in
-    bytes; ``memory`` is what the files cost while they are open: the top indexes stay, index and
+    bytes; ``damaged`` are files that cannot be opened, and newer commits that cannot be read;
+    ``memory`` is what the files cost while they are open: the top indexes stay, index and
     filter partitions come and go through the block cache, so that theirs is the most."""
     version = state.found.edit.version
     runs: list[dict[str, Any]] = [
@@ -30,7 +33,9 @@ def describe(state: State) -> dict[str, Any]:
         }
         for run in version.runs
     ]
-    files = [file for run in runs for file in run["files"] if file["damage"] is None]
+    all_files = [file for run in runs for file in run["files"]]
+    files = [file for file in all_files if file["damage"] is None]
+    damaged = [Damage(file["name"], file["damage"]) for file in all_files if file["damage"]]
     return {
         "directory": state.directory,
         "pointer": state.pointer,
@@ -42,6 +47,7 @@ def describe(state: State) -> dict[str, Any]:
             }
             for stream in without_slots(state.found.streams, {})
         ],
+        **_damage(state, damaged),
         "rows": sum(run.rows for run in version.runs),
         "bytes": version.size,
         "next_sequence": version.next_sequence,
@@ -61,12 +67,20 @@ def _describe_file(directory: str, file: FileMeta) -> dict[str, Any]:
         table = table_cache(process_memory()).open(directory, file)
         described |= sst_check.layout(table)
         described |= {"top_index_bytes": table.index_bytes, "damage": None}
-    except (CorruptionError, OSError) as error:
-        described["damage"] = str(error)
+    except (LsmStateError, OSError) as error:
+        described["damage"] = damage_of(error).what
     described["min_key"], described["max_key"] = file.min_key.hex(), file.max_key.hex()
     described["checksum"] = f"{file.checksum:016x}"
     described["uid"] = f"{file.uid:016x}"
     return described
+
+
+def _damage(state: State, damaged: Iterable[Damage] = ()) -> dict[str, Any]:
+    """What is wrong, and which newer files were never finished."""
+    return {
+        "damaged": [asdict(each) for each in (*state.damaged, *damaged)],
+        "unsealed": list(state.unsealed),
+    }
 
 
 def summarize(state: State) -> dict[str, Any]:
@@ -95,6 +109,7 @@ def summarize(state: State) -> dict[str, Any]:
     return {
         "directory": state.directory,
         "pointer": state.pointer,
+        **_damage(state),
         "levels": [{"level": number, **levels[number]} for number in sorted(levels)],
         "rows": sum(run.rows for run in version.runs),
         "bytes": version.size,

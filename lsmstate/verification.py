@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from cython_ext import sst_check
 from lsmstate.changelog import changelog_files, replay
-from lsmstate.errors import CorruptionError, FormatVersionError
+from lsmstate.errors import LsmStateError
 from lsmstate.inspection import State
 from lsmstate.memory_budget import process_memory
 from lsmstate.row_check import check_rows
@@ -26,10 +26,10 @@ def verify(state: State) -> Iterator[tuple[str, dict[str, int] | str]]:
                 yield file.name, counts
             else:
                 yield file.name, f"{counts} were found, expected {file.keys}, {file.rows}"
-        except (CorruptionError, OSError) as error:
+        except (LsmStateError, OSError) as error:
             yield file.name, str(error)
     for name in changelog_files(state.directory):
         try:
             yield name, {"writes": sum(1 for _ in replay(os.path.join(state.directory, name)))}
-        except (CorruptionError, FormatVersionError, OSError) as error:
+        except (LsmStateError, OSError) as error:
             yield name, str(error)

@@ -1,0 +1,56 @@
+"""Commands that show one state after the other, as JSON lines or on the terminal.
+
+A state that cannot be read does not hide the others: it is named, and the exit status is 1.
+"""
+
+import json as json_text
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import typer
+
+from lsmstate.inspection import State, Unreadable, each_state
+
+#: Exit status when something is damaged.
+DAMAGED = 1
+
+Described = dict[str, Any]
+
+
+def show_states(
+    directory: str,
+    pointer: str | None,
+    describe: Callable[[State], Described],
+    show: Callable[[Described], None],
+    *,
+    as_json: bool,
+) -> None:
+    """``show`` each state, or print its JSON. typer.Exit if there is damage."""
+    has_damage = False
+    for state in each_state(directory, pointer):
+        if isinstance(state, Unreadable):
+            found = {"directory": state.directory, "damaged": [asdict(state.damage)]}
+        else:
+            found = describe(state)
+        has_damage |= bool(found["damaged"])
+        if as_json:
+            typer.echo(json_text.dumps(found))
+            continue
+        if isinstance(state, State):
+            show(found)
+        _print_damage(found)
+    if has_damage:
+        raise typer.Exit(DAMAGED)
+
+
+def _print_damage(found: Described) -> None:
+    for damage in found["damaged"]:
+        typer.echo(damage_line(damage["file"] or found["directory"], damage["what"]))
+    for name in found.get("unsealed", ()):
+        typer.echo(f"note: {name} was never finished and does not count")
+
+
+def damage_line(name: str, what: str) -> str:
+    """As every command says it."""
+    return f"DAMAGED {name}: {what}"
