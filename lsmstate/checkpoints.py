@@ -22,7 +22,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cython_ext.file import AppendFile, ReadFile, remove, sync_directory
-from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
+from lsmstate.errors import (
+    CorruptionError,
+    FormatVersionError,
+    InvalidArgumentError,
+    LsmStateError,
+)
 from lsmstate.file_names import parse_numbered
 from lsmstate.manifest import parse_pointer
 from lsmstate.memory_budget import process_memory
@@ -207,6 +212,20 @@ def list_checkpoints(directory: str) -> list[Checkpoint]:
         if checkpoint is not None:
             found.append(checkpoint)
     return found
+
+
+def read_each_checkpoint(
+    directory: str,
+) -> Iterator[tuple[str, Checkpoint | LsmStateError | None]]:
+    """Each one's path and what it says, oldest first: also of those that are damaged (the error)
+    or that a crash interrupted (None). Changes nothing."""
+    for path in _paths(directory):
+        try:
+            yield path, _read(path)
+        except FileNotFoundError:
+            continue  # deleted since the directory was listed
+        except LsmStateError as error:
+            yield path, error
 
 
 def _chosen(known: list[Checkpoint], name: str, directory: str) -> Checkpoint:

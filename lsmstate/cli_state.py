@@ -10,10 +10,10 @@ from rich.text import Text
 
 from lsmstate.cli_console import plain_console, plain_table
 from lsmstate.cli_rows import print_rows
-from lsmstate.cli_states import DAMAGED, damage_line, show_states
+from lsmstate.cli_states import DAMAGED, damage_line, show_states, unsealed_line
 from lsmstate.inspection import Damage, State, Unreadable, each_state, rows_of
 from lsmstate.state_summary import describe
-from lsmstate.verification import verify
+from lsmstate.verification import Finding, verify
 
 app = typer.Typer()
 
@@ -87,28 +87,52 @@ def _run_cells(run: dict[str, Any]) -> list[str]:
 
 
 @app.command("verify")
-def verify_state(directory: Directory, pointer: PointerOption = None, json: Json = False) -> None:
-    """Read and check every block and row of every file. Exit status 1 if anything is damaged."""
+def verify_state(
+    directory: Directory,
+    pointer: PointerOption = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="JSON objects, one a file and line.")
+    ] = False,
+) -> None:
+    """Read and check every block and row of every file, of checkpoints and changelogs too.
+
+    Another process may use the store. Exit status 1 if anything is damaged.
+    """
     damaged = False
     for state in each_state(str(directory), pointer):
-        for name, found in _findings(state):
-            damaged |= isinstance(found, str)
+        if not json:
+            typer.echo(state.directory)
+        for finding in _findings(state):
+            damaged |= finding.damage is not None
             if json:
-                typer.echo(json_text.dumps({"file": name, "found": found}))
-            elif isinstance(found, str):
-                typer.echo(damage_line(name, found))
+                typer.echo(json_text.dumps({"directory": state.directory, **_as_json(finding)}))
             else:
-                counts = ", ".join(f"{count:,} {what}" for what, count in found.items())
-                typer.echo(f"ok {name}: {counts}")
+                typer.echo(_line(finding, state.directory))
     if damaged:
         raise typer.Exit(DAMAGED)
 
 
-def _findings(state: State | Unreadable) -> Iterator[tuple[str, dict[str, int] | str]]:
+def _findings(state: State | Unreadable) -> Iterator[Finding]:
     if isinstance(state, Unreadable):
-        yield state.damage.file or state.directory, state.damage.what
+        yield Finding(state.damage.file, damage=state.damage.what)
     else:
         yield from verify(state)
+
+
+def _as_json(finding: Finding) -> dict[str, Any]:
+    if finding.damage is not None:
+        return {"file": finding.file, "status": "damaged", "found": finding.damage}
+    status = "unsealed" if finding.counts is None else "ok"
+    return {"file": finding.file, "status": status, "found": finding.counts}
+
+
+def _line(finding: Finding, directory: str) -> str:
+    if finding.damage is not None:
+        return damage_line(finding.file or directory, finding.damage)
+    if finding.counts is None:
+        return unsealed_line(finding.file)
+    counts = ", ".join(f"{count:,} {what}" for what, count in finding.counts.items())
+    return f"ok {finding.file}: {counts}"
 
 
 @app.command("dump")

@@ -48,9 +48,14 @@ def _print_damage(found: Described) -> None:
     for damage in found["damaged"]:
         typer.echo(damage_line(damage["file"] or found["directory"], damage["what"]))
     for name in found.get("unsealed", ()):
-        typer.echo(f"note: {name} was never finished and does not count")
+        typer.echo(unsealed_line(name))
 
 
 def damage_line(name: str, what: str) -> str:
     """As every command says it."""
     return f"DAMAGED {name}: {what}"
+
+
+def unsealed_line(name: str) -> str:
+    """Of a file that its writer has not finished, or never will."""
+    return f"note: {name} was never finished and does not count"

@@ -34,6 +34,12 @@ _SAVE = (
 )
 
 
+#: For errors that name none.
+REMEDY = "restore it from a copy, or save what can be read by `lsmstate repair`"
+
+#: How often files may be replaced while the commit that counts is read.
+_MOST_LOOKS = 20
+
 #: How a file ends once it is sealed, and the bytes of header and footer: it has more.
 _FOOTER_END = b"LSMSTATE"
 _LEAST_BYTES = 16 + 80
@@ -74,14 +80,18 @@ class Unreadable:
         return damage_of(self.error)
 
 
+def missing_path(error: LsmStateError | OSError) -> str | None:
+    """The file that an error says is not there; None if it says something else."""
+    missing = error if isinstance(error, FileNotFoundError) else error.__cause__
+    return str(missing.filename) if isinstance(missing, FileNotFoundError) else None
+
+
 def damage_of(error: LsmStateError | OSError, name: str = "") -> Damage:
     """What an error says of a file (``name``, or the one the error names), and what can be done."""
     path = str(getattr(error, "path", "") or getattr(error, "filename", "") or "")
     what = str(error)
-    if not isinstance(error, FormatVersionError) and not any(
-        remedy in what for remedy in ("restore", "repair")
-    ):
-        what += "; restore it from a copy, or save what can be read by `lsmstate repair`"
+    if not isinstance(error, FormatVersionError) and "restore" not in what:
+        what += f"; {REMEDY}"
     return Damage(name or os.path.basename(path), what)
 
 
@@ -139,11 +149,20 @@ def find_state(directory: str, pointer: str | None = None) -> State | None:
     if pointer is not None:
         found = read_commit(tables, directory, pointer)
         return State(directory, pointer, found, is_newest=False)
-    newest = _newest(directory)
-    if newest is None:
-        return None
-    found = read_commit(tables, directory, newest.pointer)
-    return State(directory, newest.pointer, found, newest.unsealed, newest.damaged)
+    missing: set[str] = set()
+    while True:
+        try:
+            newest = _newest(directory)
+            if newest is None:
+                return None
+            found = read_commit(tables, directory, newest.pointer)
+            return State(directory, newest.pointer, found, newest.unsealed, newest.damaged)
+        except (CorruptionError, OSError) as error:
+            # A commit may have replaced it meanwhile; what is missing again was not replaced.
+            path = missing_path(error)
+            if path is None or path in missing or len(missing) == _MOST_LOOKS:
+                raise
+            missing.add(path)
 
 
 def _holds_files(directory: str) -> bool:
