@@ -10,9 +10,11 @@ from rich.text import Text
 
 from lsmstate.cli_console import plain_console, plain_table
 from lsmstate.cli_rows import print_rows
-from lsmstate.cli_states import DAMAGED, damage_line, show_states, unsealed_line
-from lsmstate.inspection import Damage, State, Unreadable, each_state, rows_of
+from lsmstate.cli_states import DAMAGED, damage_line, logged_line, show_states, unsealed_line
+from lsmstate.inspection import Damage, State, Unreadable, each_state
+from lsmstate.state_rows import logged_writes, rows_of, with_open_files
 from lsmstate.state_summary import describe
+from lsmstate.state_watch import settled
 from lsmstate.verification import Finding, verify
 
 app = typer.Typer()
@@ -148,17 +150,22 @@ def dump_rows(
     Exit status 1 if a state, or the newest commit of one, cannot be read: its rows are missing.
     """
     damaged: list[Damage] = []
-    for state in each_state(str(directory), pointer):
-        if isinstance(state, Unreadable):
-            if state.directory == str(directory):
-                raise state.error
-            damaged.append(state.damage)
+    notes: list[str] = []
+    for found in each_state(str(directory), pointer):
+        if isinstance(found, Unreadable):
+            if found.directory == str(directory):
+                raise found.error
+            damaged.append(found.damage)
             continue
-        damaged += state.damaged
+        state = with_open_files(found)
+        logged, damaged_logs = settled(state, logged_writes)
+        if logged:
+            notes.append(f"{state.directory}: {logged_line(logged)}")
+        damaged += [*state.damaged, *damaged_logs]
         for piece in rows_of(state, stream, limit):
             print_rows([piece], as_json=json)
             limit -= piece.num_rows
-    for damage in damaged:
-        typer.echo(damage_line(damage.file or str(directory), damage.what), err=True)
+    for line in notes + [damage_line(each.file or str(directory), each.what) for each in damaged]:
+        typer.echo(line, err=True)
     if damaged:
         raise typer.Exit(DAMAGED)

@@ -39,12 +39,14 @@ def show_states(
             continue
         if isinstance(state, State):
             show(found)
-        _print_damage(found)
+        _print_beside(found)
     if has_damage:
         raise typer.Exit(DAMAGED)
 
 
-def _print_damage(found: Described) -> None:
+def _print_beside(found: Described) -> None:
+    if found.get("logged_writes"):
+        typer.echo(logged_line(found["logged_writes"]))
     for damage in found["damaged"]:
         typer.echo(damage_line(damage["file"] or found["directory"], damage["what"]))
     for name in found.get("unsealed", ()):
@@ -54,6 +56,15 @@ def _print_damage(found: Described) -> None:
 def damage_line(name: str, what: str) -> str:
     """As every command says it."""
     return f"DAMAGED {name}: {what}"
+
+
+def logged_line(writes: int) -> str:
+    """Of writes that are acknowledged and not in the state that is shown."""
+    what = "1 logged write is" if writes == 1 else f"{writes:,} logged writes are"
+    return (
+        f"note: {what} not shown: only the changelog has them, until the store commits "
+        "(`lsmstate compact` does so)"
+    )
 
 
 def unsealed_line(name: str) -> str:

@@ -46,8 +46,11 @@ def _print_stats(found: dict[str, Any]) -> None:
     console.print(found["directory"], style="bold", soft_wrap=True)
     console.print(
         f"{found['rows']:,} rows, {found['bytes']:,} bytes, {found['bytes_per_raw_byte']:.2f} of "
-        f"their size before compression; changelog {found['changelog_bytes']:,}, other commits' "
-        f"and unneeded files {found['other_bytes']:,} bytes"
+        f"their size before compression; changelog {found['changelog_bytes']:,}, the commit's "
+        f"other files {found['commit_bytes']:,}, kept by checkpoints alone "
+        f"{found['checkpoint_bytes']:,}, other commits' and unneeded files "
+        f"{found['other_bytes']:,} bytes",
+        soft_wrap=True,
     )
     columns = ("level", "runs", "files", "bytes", "keys", "rows", "deletions")
     table = plain_table(*columns)

@@ -8,8 +8,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from cython_ext.file import ReadFile
 from lsmstate.errors import (
     CorruptionError,
@@ -17,12 +15,9 @@ from lsmstate.errors import (
     InvalidArgumentError,
     LsmStateError,
 )
-from lsmstate.expiring_reads import expiring_reads
 from lsmstate.file_names import numbered, parse_attempt_file, parse_numbered
-from lsmstate.lsm_store import LsmStore
 from lsmstate.manifest import Pointer, parse_pointer
 from lsmstate.memory_budget import process_memory
-from lsmstate.options import Options
 from lsmstate.owners import FIRST_MANIFEST, newest_pointer
 from lsmstate.recovery import Recovered, read_commit
 from lsmstate.table_cache import table_cache
@@ -244,26 +239,3 @@ def _was_sealed(path: str) -> bool:
         return file.size > _LEAST_BYTES and file.read(ends, file.size - ends) == _FOOTER_END
     finally:
         file.close()
-
-
-def rows_of(state: State, stream: str, limit: int) -> Iterator[pa.RecordBatch]:
-    """The first ``limit`` rows of a stream, grouped by key; of one with an expiry those that are
-    not due as of the commit."""
-    with open_state(state) as store:
-        for piece in expiring_reads(store).scan(stream):
-            if limit <= 0:
-                return
-            yield piece.slice(0, limit)
-            limit -= piece.num_rows
-
-
-def open_state(state: State) -> LsmStore:
-    """A store to be read; nothing in the directory changes."""
-    return LsmStore.open_attempt(
-        state.directory,
-        list(state.found.streams.values()),
-        pointer=state.pointer,
-        batch_id=0,
-        attempt_id="inspection",
-        options=Options(),
-    )

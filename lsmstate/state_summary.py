@@ -2,25 +2,37 @@
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
 from cython_ext import sst_check
+from lsmstate.checkpoints import Checkpoint, read_each_checkpoint
 from lsmstate.errors import LsmStateError
 from lsmstate.expiring_lane import without_slots
-from lsmstate.inspection import Damage, State, damage_of
+from lsmstate.inspection import Damage, State, damage_of, missing_path
+from lsmstate.manifest import parse_pointer
 from lsmstate.memory_budget import process_memory
+from lsmstate.state_rows import logged_writes
+from lsmstate.state_watch import StateWatch, settled
 from lsmstate.table_cache import table_cache
-from lsmstate.version import FileMeta
+from lsmstate.version import FileMeta, Version
 
 _LEVEL_FIELDS = ("runs", "files", "bytes", "keys", "rows", "deletions", "raw_bytes")
 
 
 def describe(state: State) -> dict[str, Any]:
-    """Runs, files, sizes, key ranges, filters and streams of a state, as JSON values. Sizes in
-    bytes; ``damaged`` are files that cannot be opened, and newer commits that cannot be read;
-    ``memory`` is what the files cost while they are open: the top indexes stay, index and
-    filter partitions come and go through the block cache, so that theirs is the most."""
+    """Runs, files, sizes, key ranges, filters and streams of a state, or of the one that took its
+    place meanwhile, as JSON values. Sizes in bytes; ``logged_writes`` are those of a standalone
+    store that are in none of these figures, since only its changelogs have them; ``damaged`` are
+    files that cannot be read, and newer commits that were passed over; ``memory`` is what the
+    files cost while they are open: the top indexes stay, index and filter partitions come and go
+    through the block cache, so that theirs is the most."""
+    return settled(state, _describe)
+
+
+def _describe(watch: StateWatch) -> dict[str, Any]:
+    state = watch.state
     version = state.found.edit.version
     runs: list[dict[str, Any]] = [
         {
@@ -29,7 +41,7 @@ def describe(state: State) -> dict[str, Any]:
             "bytes": run.size,
             "rows": run.rows,
             "deleted_ranges": len(run.deleted),
-            "files": [_describe_file(state.directory, file) for file in run.files],
+            "files": [_describe_file(watch, file) for file in run.files],
         }
         for run in version.runs
     ]
@@ -47,7 +59,7 @@ def describe(state: State) -> dict[str, Any]:
             }
             for stream in without_slots(state.found.streams, {})
         ],
-        **_damage(state, damaged),
+        **_beside(watch, damaged),
         "rows": sum(run.rows for run in version.runs),
         "bytes": version.size,
         "next_sequence": version.next_sequence,
@@ -60,14 +72,16 @@ def describe(state: State) -> dict[str, Any]:
     }
 
 
-def _describe_file(directory: str, file: FileMeta) -> dict[str, Any]:
+def _describe_file(watch: StateWatch, file: FileMeta) -> dict[str, Any]:
     """``damage`` says why a file cannot be opened; then its index and filters are not known."""
     described = file._asdict()
     try:
-        table = table_cache(process_memory()).open(directory, file)
+        table = table_cache(process_memory()).open(watch.state.directory, file)
         described |= sst_check.layout(table)
         described |= {"top_index_bytes": table.index_bytes, "damage": None}
     except (LsmStateError, OSError) as error:
+        if missing_path(error) is not None:
+            watch.miss(file.name)
         described["damage"] = damage_of(error).what
     described["min_key"], described["max_key"] = file.min_key.hex(), file.max_key.hex()
     described["checksum"] = f"{file.checksum:016x}"
@@ -75,18 +89,44 @@ def _describe_file(directory: str, file: FileMeta) -> dict[str, Any]:
     return described
 
 
-def _damage(state: State, damaged: Iterable[Damage] = ()) -> dict[str, Any]:
-    """What is wrong, and which newer files were never finished."""
+def _beside(watch: StateWatch, damaged: Iterable[Damage] = ()) -> dict[str, Any]:
+    """What is wrong, which newer files were never finished, and which writes are in logs only."""
+    logged, damaged_logs = logged_writes(watch)
     return {
-        "damaged": [asdict(each) for each in (*state.damaged, *damaged)],
-        "unsealed": list(state.unsealed),
+        "logged_writes": logged,
+        "damaged": [asdict(each) for each in (*watch.state.damaged, *damaged, *damaged_logs)],
+        "unsealed": list(watch.state.unsealed),
     }
 
 
 def summarize(state: State) -> dict[str, Any]:
-    """What a state amounts to, as JSON values: by level, and what else its directory holds. Bytes;
-    ``raw_bytes`` are rows before compression. Cost: no file is read but the commit's."""
+    """What a state, or the one that took its place meanwhile, amounts to, as JSON values: by level,
+    and what else its directory holds. Bytes; ``raw_bytes`` are rows before compression. Cost: no
+    file is read but the commit's, checkpoints and changelogs."""
+    return settled(state, _summarize)
+
+
+def _summarize(watch: StateWatch) -> dict[str, Any]:
+    state = watch.state
     version = state.found.edit.version
+    levels = _levels(version)
+    raw_bytes = sum(level["raw_bytes"] for level in levels)
+    checkpoints = [said for _, said in read_each_checkpoint(state.directory)]
+    kept = [each.files for each in checkpoints if isinstance(each, Checkpoint)]
+    lost = [damage_of(each) for each in checkpoints if isinstance(each, LsmStateError)]
+    return {
+        "directory": state.directory,
+        "pointer": state.pointer,
+        **_beside(watch, lost),
+        "levels": levels,
+        "rows": sum(run.rows for run in version.runs),
+        "bytes": version.size,
+        "bytes_per_raw_byte": version.size / raw_bytes if raw_bytes else 0.0,
+        **_sizes(state, set().union(*kept)),
+    }
+
+
+def _levels(version: Version) -> list[dict[str, Any]]:
     levels: dict[int, dict[str, Any]] = {}
     for run in version.runs:
         level = levels.setdefault(run.level, dict.fromkeys(_LEVEL_FIELDS, 0))
@@ -98,22 +138,26 @@ def summarize(state: State) -> dict[str, Any]:
             level["rows"] += file.rows
             level["deletions"] += file.tombstones
             level["raw_bytes"] += file.raw_bytes
-    named = {file.name for file in state.found.edit.files}
-    other_bytes = log_bytes = 0
+    return [{"level": number, **levels[number]} for number in sorted(levels)]
+
+
+def _sizes(state: State, kept: set[str]) -> dict[str, int]:
+    """Bytes of what lies beside the runs: files that the commit needs all the same (its own, the
+    one it builds upon, those of a merge under way), that only checkpoints keep, and that neither
+    needs."""
+    in_runs = {file.name for file in state.found.edit.version.files}
+    needed = {file.name for file in state.found.edit.files}
+    needed |= {parse_pointer(state.pointer).name, state.found.base.name}
+    sizes = dict.fromkeys(("changelog_bytes", "commit_bytes", "checkpoint_bytes", "other_bytes"), 0)
     for entry in os.scandir(state.directory):
         if entry.name.startswith("changelog-"):
-            log_bytes += entry.stat().st_size
-        elif entry.name.endswith(".sst") and entry.name not in named:
-            other_bytes += entry.stat().st_size
-    raw_bytes = sum(level["raw_bytes"] for level in levels.values())
-    return {
-        "directory": state.directory,
-        "pointer": state.pointer,
-        **_damage(state),
-        "levels": [{"level": number, **levels[number]} for number in sorted(levels)],
-        "rows": sum(run.rows for run in version.runs),
-        "bytes": version.size,
-        "bytes_per_raw_byte": version.size / raw_bytes if raw_bytes else 0.0,
-        "changelog_bytes": log_bytes,
-        "other_bytes": other_bytes,
-    }
+            what = "changelog_bytes"
+        elif not entry.name.endswith(".sst") or entry.name in in_runs:
+            continue
+        elif entry.name in needed:
+            what = "commit_bytes"
+        else:
+            what = "checkpoint_bytes" if entry.name in kept else "other_bytes"
+        with suppress(FileNotFoundError):  # deleted since it was listed
+            sizes[what] += entry.stat().st_size
+    return sizes
