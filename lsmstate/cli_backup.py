@@ -21,6 +21,7 @@ app = typer.Typer()
 _ONLY_THOSE: Final = "only those have named checkpoints"
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+JsonList = Annotated[bool, typer.Option("--json", help="One JSON list of objects.")]
 PlaceArgument = Annotated[
     str, typer.Argument(help="A local directory or a URI such as s3://bucket/path.")
 ]
@@ -33,7 +34,7 @@ def show_checkpoints(
         str | None, typer.Option(help="Make one of this name first; nobody has the store open.")
     ] = None,
     delete: Annotated[str | None, typer.Option(help="Delete that one first; likewise.")] = None,
-    json: Json = False,
+    json: JsonList = False,
 ) -> None:
     """List the named checkpoints of a standalone store, oldest first; make or delete one."""
     place = str(directory)
@@ -96,7 +97,7 @@ def show_exports(
     delete: Annotated[
         str | None, typer.Option(help="Delete this one first, and what only it needed.")
     ] = None,
-    json: Json = False,
+    json: JsonList = False,
 ) -> None:
     """List the exports at a place, oldest first; delete one."""
     if delete is not None:

@@ -10,7 +10,14 @@ from rich.text import Text
 
 from lsmstate.cli_console import plain_console, plain_table
 from lsmstate.cli_rows import print_rows
-from lsmstate.cli_states import DAMAGED, damage_line, logged_line, show_states, unsealed_line
+from lsmstate.cli_states import (
+    DAMAGED,
+    JsonStates,
+    damage_line,
+    logged_line,
+    show_states,
+    unsealed_line,
+)
 from lsmstate.inspection import Damage, State, Unreadable, each_state
 from lsmstate.state_rows import logged_writes, rows_of, with_open_files
 from lsmstate.state_summary import describe
@@ -25,7 +32,10 @@ Directory = Annotated[
 PointerOption = Annotated[
     str | None, typer.Option(help="A commit pointer; default: the newest commit.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object a state.")]
+JsonFiles = Annotated[bool, typer.Option("--json", help="JSON lines: one object a file.")]
+JsonRows = Annotated[
+    bool, typer.Option("--json/--table", help="JSON lines: one object a row; or tables.")
+]
 
 _RUN_COLUMNS: Final = (
     "run",
@@ -42,7 +52,9 @@ _RUN_COLUMNS: Final = (
 
 
 @app.command("inspect")
-def inspect_state(directory: Directory, pointer: PointerOption = None, json: Json = False) -> None:
+def inspect_state(
+    directory: Directory, pointer: PointerOption = None, json: JsonStates = False
+) -> None:
     """Show runs, files, sizes, rows and key ranges of the newest committed state.
 
     Exit status 1 if a file cannot be opened, or a newer commit cannot be read.
@@ -90,11 +102,7 @@ def _run_cells(run: dict[str, Any]) -> list[str]:
 
 @app.command("verify")
 def verify_state(
-    directory: Directory,
-    pointer: PointerOption = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="JSON objects, one a file and line.")
-    ] = False,
+    directory: Directory, pointer: PointerOption = None, json: JsonFiles = False
 ) -> None:
     """Read and check every block and row of every file, of checkpoints and changelogs too.
 
@@ -143,11 +151,13 @@ def dump_rows(
     stream: Annotated[str, typer.Argument(help="Name of the stream.")],
     limit: Annotated[int, typer.Option(help="At most this many rows.")] = 100,
     pointer: PointerOption = None,
-    json: Annotated[bool, typer.Option("--json/--table", help="One JSON object a row.")] = True,
+    json: JsonRows = True,
 ) -> None:
     """Print rows of a stream as JSON, one a line; values JSON lacks are written as text.
 
-    Exit status 1 if a state, or the newest commit of one, cannot be read: its rows are missing.
+    Of several states one after the other. Rows that only a changelog has are not shown; the
+    standard error says how many writes. Exit status 1 if a state, or the newest commit of one,
+    cannot be read: its rows are missing.
     """
     damaged: list[Damage] = []
     notes: list[str] = []

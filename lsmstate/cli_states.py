@@ -6,7 +6,7 @@ A state that cannot be read does not hide the others: it is named, and the exit 
 import json as json_text
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -16,6 +16,8 @@ from lsmstate.inspection import State, Unreadable, each_state
 DAMAGED = 1
 
 Described = dict[str, Any]
+
+JsonStates = Annotated[bool, typer.Option("--json", help="JSON lines: one object a state.")]
 
 
 def show_states(

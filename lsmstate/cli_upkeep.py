@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from lsmstate.cli_console import plain_console, plain_table
-from lsmstate.cli_states import show_states
+from lsmstate.cli_states import JsonStates, show_states
 from lsmstate.inspection import State, find_standalone
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import Options, parse_bytes
@@ -16,7 +16,7 @@ from lsmstate.state_summary import summarize
 
 app = typer.Typer()
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object a state.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 
 _MERGED_BY_QUERY: Final = (
     "a query's buckets are merged by its own micro-batches, so that its checkpoint goes on naming "
@@ -32,7 +32,7 @@ def show_stats(
     directory: Annotated[
         Path, typer.Argument(help="A store's or a bucket's directory, or the one of buckets.")
     ],
-    json: Json = False,
+    json: JsonStates = False,
 ) -> None:
     """Show sizes by level, compression, and what else lies in the directory.
 

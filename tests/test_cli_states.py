@@ -138,3 +138,48 @@ def test_a_bucket_without_one_readable_commit_is_damaged(buckets):
     assert "none of 1 commits can be read" in shown.output
     path.write_bytes(path.read_bytes()[:-1])
     assert run("inspect", buckets).exit_code == 0  # its first attempt died
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("inspect", "JSON lines: one object a state."),
+        ("stats", "JSON lines: one object a state."),
+        ("verify", "JSON lines: one object a file."),
+        ("dump", "JSON lines: one object a row;"),
+        ("checkpoints", "One JSON list of objects."),
+        ("exports", "One JSON list of objects."),
+        ("compact", "One JSON object."),
+        ("repair", "One JSON object."),
+        ("export", "One JSON object."),
+        ("restore", "One JSON object."),
+    ],
+)
+def test_the_help_says_what_json_is_printed(buckets, standalone, tmp_path, command, said):
+    assert said in " ".join(run(command, "--help").output.replace("│", " ").split())
+    run("export", standalone, tmp_path / "exported", "--name", "e")
+    run("checkpoints", standalone, "--create", "c")
+    arguments = {
+        "dump": [buckets, "people", "--limit", 100],
+        "checkpoints": [standalone],
+        "exports": [tmp_path / "exported"],
+        "compact": [standalone],
+        "repair": [standalone, tmp_path / "new"],
+        "export": [standalone, tmp_path / "other"],
+        "restore": [tmp_path / "exported", tmp_path / "new"],
+    }.get(command, [buckets])
+    lines = lines_of(run(command, *arguments, "--json"))
+    kind, count = {
+        "inspect": (dict, 2),
+        "stats": (dict, 2),
+        "verify": (dict, 2),
+        "dump": (dict, 21),
+        "checkpoints": (list, 1),
+        "exports": (list, 1),
+    }.get(command, (dict, 1))
+    assert [type(line) for line in lines] == [kind] * count
+    if command in ("inspect", "stats", "verify"):
+        assert [line["directory"] for line in lines] == [
+            str(buckets / "bucket-0"),
+            str(buckets / "bucket-1"),
+        ]
