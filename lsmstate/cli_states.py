@@ -64,7 +64,7 @@ def logged_line(writes: int) -> str:
     """Of writes that are acknowledged and not in the state that is shown."""
     what = "1 logged write is" if writes == 1 else f"{writes:,} logged writes are"
     return (
-        f"note: {what} not shown: only the changelog has them, until the store commits "
+        f"note: {what} not shown but in the changelog alone, until the store commits "
         "(`lsmstate compact` does so)"
     )
 

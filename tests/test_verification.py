@@ -12,7 +12,7 @@ from test_inspection import buckets as buckets
 from test_partial_merge import Attempts
 from test_partial_merge import little_is_paid as little_is_paid
 
-from lsmstate import state_watch
+from lsmstate import inspection, state_watch
 from lsmstate.errors import CorruptionError, FormatVersionError, LsmStateError
 from lsmstate.inspection import damage_of, find_states
 from lsmstate.lsm_store import LsmStore
@@ -219,6 +219,37 @@ def test_somebody_who_replaces_all_files_all_the_time_is_not_followed_for_ever(k
         monkeypatch.setattr(state_watch, "find_state", replace_all)
         with pytest.raises(LsmStateError, match="20 times a commit replaced files"):
             list(verify(state))
+
+
+def test_the_commit_that_counts_is_found_although_it_is_replaced_meanwhile(kept, monkeypatch):
+    read = inspection.read_commit
+    turns = [1, 2, 3]
+    with opened(kept) as store:
+
+        def replaced_before(tables, directory, pointer):
+            if turns:
+                turns.pop()
+                store.delete_range("people")
+                append(store, 0, 100)
+                store.commit()
+                store.compact()
+            return read(tables, directory, pointer)
+
+        monkeypatch.setattr(inspection, "read_commit", replaced_before)
+        (state,) = find_states(str(kept))
+    assert not turns
+    assert {file.name for file in state.found.edit.files} <= set(os.listdir(kept))
+
+
+def test_a_manifest_that_comes_while_the_directory_is_listed(kept, monkeypatch):
+    """A listing may have neither the new one nor the one that it replaced."""
+    newest = inspection.newest_pointer
+    answers = iter([(None, [])])
+    monkeypatch.setattr(
+        inspection, "newest_pointer", lambda directory: next(answers, None) or newest(directory)
+    )
+    (state,) = find_states(str(kept))
+    assert state.pointer == newest(str(kept))[0]
 
 
 def test_every_message_says_what_to_do():
