@@ -22,12 +22,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cython_ext.file import AppendFile, ReadFile, remove, sync_directory
-from lsmstate.errors import (
-    CorruptionError,
-    FormatVersionError,
-    InvalidArgumentError,
-    LsmStateError,
-)
+from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
 from lsmstate.file_names import parse_numbered
 from lsmstate.manifest import parse_pointer
 from lsmstate.memory_budget import process_memory
@@ -216,7 +211,7 @@ def list_checkpoints(directory: str) -> list[Checkpoint]:
 
 def read_each_checkpoint(
     directory: str,
-) -> Iterator[tuple[str, Checkpoint | LsmStateError | None]]:
+) -> Iterator[tuple[str, Checkpoint | CorruptionError | FormatVersionError | None]]:
     """Each one's path and what it says, oldest first: also of those that are damaged (the error)
     or that a crash interrupted (None). Changes nothing."""
     for path in _paths(directory):
@@ -224,7 +219,7 @@ def read_each_checkpoint(
             yield path, _read(path)
         except FileNotFoundError:
             continue  # deleted since the directory was listed
-        except LsmStateError as error:
+        except (CorruptionError, FormatVersionError) as error:
             yield path, error
 
 

@@ -9,12 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from cython_ext.file import ReadFile
-from lsmstate.errors import (
-    CorruptionError,
-    FormatVersionError,
-    InvalidArgumentError,
-    LsmStateError,
-)
+from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
 from lsmstate.file_names import numbered, parse_attempt_file, parse_numbered
 from lsmstate.manifest import Pointer, parse_pointer
 from lsmstate.memory_budget import process_memory
@@ -28,6 +23,10 @@ _SAVE = (
     "a checkpoint or a copy of it"
 )
 
+
+#: What is wrong with files. That memory is short, for one, says nothing of them.
+READ_ERRORS = (CorruptionError, FormatVersionError, OSError)
+ReadError = CorruptionError | FormatVersionError | OSError
 
 #: For errors that name none.
 REMEDY = "restore it from a copy, or save what can be read by `lsmstate repair`"
@@ -68,24 +67,24 @@ class Unreadable:
     """A directory that holds a state which cannot be read."""
 
     directory: str
-    error: LsmStateError | OSError
+    error: ReadError
 
     @property
     def damage(self) -> Damage:
         return damage_of(self.error)
 
 
-def missing_path(error: LsmStateError | OSError) -> str | None:
+def missing_path(error: ReadError) -> str | None:
     """The file that an error says is not there; None if it says something else."""
     missing = error if isinstance(error, FileNotFoundError) else error.__cause__
     return str(missing.filename) if isinstance(missing, FileNotFoundError) else None
 
 
-def damage_of(error: LsmStateError | OSError, name: str = "") -> Damage:
+def damage_of(error: ReadError, name: str = "") -> Damage:
     """What an error says of a file (``name``, or the one the error names), and what can be done."""
     path = str(getattr(error, "path", "") or getattr(error, "filename", "") or "")
     what = str(error)
-    if not isinstance(error, FormatVersionError) and "restore" not in what:
+    if not isinstance(error, FormatVersionError) and "restore" not in what.replace(path, ""):
         what += f"; {REMEDY}"
     return Damage(name or os.path.basename(path), what)
 
@@ -116,7 +115,7 @@ def each_state(directory: str, pointer: str | None = None) -> Iterator[State | U
         found: State | Unreadable | None
         try:
             found = find_state(place, pointer)
-        except (LsmStateError, OSError) as error:
+        except READ_ERRORS as error:
             found = Unreadable(place, error)
         if found is not None:
             has_found = True
@@ -152,7 +151,7 @@ def find_state(directory: str, pointer: str | None = None) -> State | None:
                 return None
             found = read_commit(tables, directory, newest.pointer)
             return State(directory, newest.pointer, found, newest.unsealed, newest.damaged)
-        except (CorruptionError, OSError) as error:
+        except READ_ERRORS as error:
             # A commit may have replaced it meanwhile; what is missing again was not replaced.
             path = missing_path(error)
             if path is None or path in missing or len(missing) == _MOST_LOOKS:

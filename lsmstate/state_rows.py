@@ -6,9 +6,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from lsmstate.changelog import changelog_files, replay
-from lsmstate.errors import LsmStateError
 from lsmstate.expiring_reads import expiring_reads
-from lsmstate.inspection import Damage, State, damage_of, missing_path
+from lsmstate.inspection import READ_ERRORS, Damage, State, damage_of, missing_path
 from lsmstate.lsm_store import LsmStore
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import Options
@@ -38,7 +37,7 @@ def _open_files(watch: StateWatch) -> State:
     for file in watch.state.found.edit.version.files[:MOST_OPEN]:
         try:
             tables.open(watch.state.directory, file)
-        except (LsmStateError, OSError) as error:
+        except READ_ERRORS as error:
             if missing_path(error) is not None:
                 watch.miss(file.name)
             # Whether it matters the read will tell.
@@ -55,7 +54,7 @@ def logged_writes(watch: StateWatch) -> tuple[int, list[Damage]]:
         try:
             for write in replay(os.path.join(directory, name)):
                 count += write.sequence >= first
-        except (LsmStateError, OSError) as error:
+        except READ_ERRORS as error:
             if missing_path(error) is not None:
                 watch.miss(name)
             damaged.append(damage_of(error, name))

@@ -8,9 +8,8 @@ from typing import Any
 
 from cython_ext import sst_check
 from lsmstate.checkpoints import Checkpoint, read_each_checkpoint
-from lsmstate.errors import LsmStateError
 from lsmstate.expiring_lane import without_slots
-from lsmstate.inspection import Damage, State, damage_of, missing_path
+from lsmstate.inspection import READ_ERRORS, Damage, State, damage_of, missing_path
 from lsmstate.manifest import parse_pointer
 from lsmstate.memory_budget import process_memory
 from lsmstate.state_rows import logged_writes
@@ -79,7 +78,7 @@ def _describe_file(watch: StateWatch, file: FileMeta) -> dict[str, Any]:
         table = table_cache(process_memory()).open(watch.state.directory, file)
         described |= sst_check.layout(table)
         described |= {"top_index_bytes": table.index_bytes, "damage": None}
-    except (LsmStateError, OSError) as error:
+    except READ_ERRORS as error:
         if missing_path(error) is not None:
             watch.miss(file.name)
         described["damage"] = damage_of(error).what
@@ -113,7 +112,7 @@ def _summarize(watch: StateWatch) -> dict[str, Any]:
     raw_bytes = sum(level["raw_bytes"] for level in levels)
     checkpoints = [said for _, said in read_each_checkpoint(state.directory)]
     kept = [each.files for each in checkpoints if isinstance(each, Checkpoint)]
-    lost = [damage_of(each) for each in checkpoints if isinstance(each, LsmStateError)]
+    lost = [damage_of(each) for each in checkpoints if isinstance(each, READ_ERRORS)]
     return {
         "directory": state.directory,
         "pointer": state.pointer,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from lsmstate.errors import LsmStateError
-from lsmstate.inspection import State, find_state
+from lsmstate.inspection import READ_ERRORS, State, find_state
 
 Seen = TypeVar("Seen")
 
@@ -56,7 +56,7 @@ class StateWatch:
     def _newest(self) -> State | None:
         try:
             return find_state(self.state.directory) if self.state.is_newest else None
-        except (LsmStateError, OSError):
+        except READ_ERRORS:
             return None  # what cannot be read took nothing's place
 
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from cython_ext import sst_check
 from lsmstate.changelog import changelog_files, replay
 from lsmstate.checkpoints import Checkpoint, read_each_checkpoint
-from lsmstate.errors import LsmStateError
-from lsmstate.inspection import REMEDY, State, damage_of, missing_path
+from lsmstate.inspection import READ_ERRORS, REMEDY, State, damage_of, missing_path
 from lsmstate.manifest import Pointer, parse_pointer
 from lsmstate.memory_budget import process_memory
 from lsmstate.recovery import Recovered, read_commit
@@ -84,7 +83,7 @@ class _Verification:
                 continue
             try:
                 finding = self._table(file, streams, counts.get(file))
-            except (LsmStateError, OSError) as error:
+            except READ_ERRORS as error:
                 if missing_path(error) is not None:
                     if checkpoint is not None and not os.path.exists(checkpoint.path):
                         return  # it was deleted, and then its files
@@ -111,7 +110,7 @@ class _Verification:
         directory = self.watch.state.directory
         for path, said in read_each_checkpoint(directory):
             name = os.path.basename(path)
-            if isinstance(said, LsmStateError):
+            if isinstance(said, READ_ERRORS):
                 yield from self._tell(name, Finding(name, damage=damage_of(said).what))
             elif said is None:
                 yield from self._tell(name, Finding(name))
@@ -121,7 +120,7 @@ class _Verification:
     def _checkpoint(self, name: str, checkpoint: Checkpoint) -> Iterator[Finding]:
         try:
             found = read_commit(self._tables, self.watch.state.directory, checkpoint.pointer)
-        except (LsmStateError, OSError) as error:
+        except READ_ERRORS as error:
             if missing_path(error) is not None and not os.path.exists(checkpoint.path):
                 return
             yield from self._tell(name, Finding(name, damage=damage_of(error).what))
@@ -143,7 +142,7 @@ class _Verification:
                         missing = missing or _gap(expected, write.sequence - 1)
                     if expected is None or write.sequence >= expected:
                         expected, place = write.sequence + 1, 0
-            except (LsmStateError, OSError) as error:
+            except READ_ERRORS as error:
                 if missing_path(error) is not None:
                     self.watch.miss(name)
                 finding = Finding(name, damage=damage_of(error).what)

@@ -12,8 +12,8 @@ from test_inspection import buckets as buckets
 from test_partial_merge import Attempts
 from test_partial_merge import little_is_paid as little_is_paid
 
-from lsmstate import inspection, state_watch
-from lsmstate.errors import CorruptionError, FormatVersionError, LsmStateError
+from lsmstate import inspection, state_watch, verification
+from lsmstate.errors import CorruptionError, FormatVersionError, LsmStateError, MemoryLimitError
 from lsmstate.inspection import damage_of, find_states
 from lsmstate.lsm_store import LsmStore
 from lsmstate.manifest import parse_pointer
@@ -252,8 +252,16 @@ def test_a_manifest_that_comes_while_the_directory_is_listed(kept, monkeypatch):
     assert state.pointer == newest(str(kept))[0]
 
 
+def test_that_memory_is_short_is_no_damage(kept, monkeypatch):
+    def refuse(table):
+        raise MemoryLimitError("no room")
+
+    monkeypatch.setattr(verification.sst_check, "verify", refuse)
+    assert isinstance(run("verify", kept).exception, MemoryLimitError)
+
+
 def test_every_message_says_what_to_do():
-    short = CorruptionError("9 bytes were expected here, the file has 3", "/x/run-1.sst", 0)
+    short = CorruptionError("9 bytes were expected here, the file has 3", "/restored/run-1.sst", 0)
     assert damage_of(short).what.endswith("save what can be read by `lsmstate repair`")
     assert damage_of(short).file == "run-1.sst"
     told = CorruptionError("the row block is damaged; restore the file from a copy", "/x/a", 0)
