@@ -1,5 +1,7 @@
 from typing import final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 @final
@@ -7,6 +9,7 @@ class RowBatch:
     def __len__(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
+    def sizes(self) -> npt.NDArray[np.int64]: ...
     def to_pylist(self) -> list[bytes]: ...
 
 @final

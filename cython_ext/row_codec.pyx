@@ -46,6 +46,7 @@ from cython_ext.row_decode cimport read_rows
 from cython_ext.row_encode cimport measure_rows, write_rows
 from cython_ext.row_layout cimport Place, is_fixed
 
+import numpy as np
 import pyarrow as pa
 
 from cython_ext.errors import CorruptionError, InvalidArgumentError
@@ -66,6 +67,15 @@ cdef class RowBatch:
     def nbytes(self):
         """Bytes of memory this batch holds."""
         return self.offsets[self.n] + (self.n + 1) * 8 if self.offsets else 0
+
+    def sizes(self):
+        """Bytes of each row; an int64 array."""
+        found = np.empty(self.n, dtype=np.int64)
+        cdef int64_t[::1] view = found
+        cdef Py_ssize_t i
+        for i in range(self.n):
+            view[i] = <int64_t> (self.offsets[i + 1] - self.offsets[i])
+        return found
 
     def to_pylist(self):
         cdef Py_ssize_t i

@@ -4,7 +4,7 @@ A read does not care whose they are: the store's present ones, until the next wr
 snapshot, until it is closed.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from functools import partial
 from typing import NamedTuple
 from weakref import WeakSet
@@ -26,7 +26,7 @@ from cython_ext.scanner import Scanner
 from lsmstate.errors import CorruptionError
 from lsmstate.key_range import KeyRange
 from lsmstate.memory_budget import ProcessMemory
-from lsmstate.retractions import RetractedProbe, Retractions, retracted_rows
+from lsmstate.retractions import LiveRows, RetractedProbe, pieces_of
 from lsmstate.row_check import find_damaged_row
 from lsmstate.stats import ProbeRecorder, StoreStats
 from lsmstate.store import Entries, Matches, Positions, Probe, StreamSchema
@@ -37,7 +37,7 @@ from lsmstate.store_checks import (
     read_stepwise,
 )
 from lsmstate.table_cache import FilePin, table_cache
-from lsmstate.version import Run
+from lsmstate.version import Run, hold_hidden
 
 
 class Tiers(NamedTuple):
@@ -48,9 +48,8 @@ class Tiers(NamedTuple):
 
     def may_hold(self, number: int) -> bool:
         """Whether there may be keys of a stream of this number or a higher one: False is sure."""
-        front = number.to_bytes(2, "big")
-        return any(table.tree_count > number for table in self.memtables) or any(
-            run.files[-1].max_key[:2] >= front for run in self.runs if run.files
+        return any(table.tree_count > number for table in self.memtables) or hold_hidden(
+            self.runs, number
         )
 
 
@@ -152,19 +151,12 @@ class LsmReader:
         lookup = self._lookup(tiers, stream, self._numbers[stream], encoded, asked_for)
         asked_keys = encoded.n_valid if asked_for is None else len(asked_for)
         self.probed.add(asked_keys, *lookup.counters())
-        if not tiers.may_hold(hidden_number(self._numbers[stream], self._streams)):
+        hidden = hidden_number(self._numbers[stream], self._streams)
+        if not tiers.may_hold(hidden):
             return LsmProbe(lookup, access)
-        retracted = self._retracted(tiers, stream, encoded, asked_for)
-        return RetractedProbe(lookup, retracted, self._row_codecs[stream], access)
-
-    def _retracted(
-        self, tiers: Tiers, stream: str, keys: KeyBatch, positions: Positions | None
-    ) -> Retractions:
-        """What was retracted under these keys, by position."""
-        lookup = self._lookup(
-            tiers, stream, hidden_number(self._numbers[stream], self._streams), keys, positions
-        )
-        return retracted_rows(lookup, self._row_codecs[stream], self._budget)
+        retracted = self._lookup(tiers, stream, hidden, encoded, asked_for)
+        codec = self._row_codecs[stream]
+        return RetractedProbe(lookup, retracted, codec, self._budget, access)
 
     def _lookup(
         self,
@@ -213,19 +205,45 @@ class LsmReader:
 
     def _live(self, stream: str, scanner: Scanner, max_bytes: int) -> Iterator[Entries]:
         """The scanner's pieces without the rows that were retracted."""
-        left = Retractions({})
-        last: bytes | None = None
+        known: list[bytes] = []
+        live_rows: LiveRows | None = None
         for rows in iter(partial(scanner.next_piece, max_bytes), None):
             keys = scanner.keys_of_piece()
             names = self._key_codecs[stream].encode(keys).to_pylist()
-            new = sorted({name for name in names if name is not None and name != last})
-            found = self._retracted(self._tiers(), stream, KeyBatch.from_bytes([*new]), None)
-            left = left.carried(last, found, new)
-            last = names[-1]
-            live = left.live(names, rows, self._row_codecs[stream])
+            last = known[-1:]
+            positions, found = _grouped(names, last)
+            carried = int(np.searchsorted(positions, len(last)))
+            live = np.ones(len(names), dtype=np.bool_)
+            if live_rows is not None:  # the last key goes on in this piece
+                places = np.full(carried, len(known) - 1, dtype=np.int64)
+                live[:carried] = live_rows.of(places, rows.slice(0, carried))
+            if carried < len(names):
+                known = found[len(last) :]
+                live_rows = self._live_rows(stream, known)
+                places = positions[carried:] - len(last)
+                live[carried:] = live_rows.of(places, rows.slice(carried))
             if live.any():
                 mask = pa.array(live)
                 yield Entries(keys.filter(mask), rows.filter(mask))
+
+    def _live_rows(self, stream: str, names: list[bytes]) -> LiveRows:
+        """For the rows of these encoded keys, by place."""
+        number = self._numbers[stream]
+        tiers = self._tiers()
+
+        def read_again(place: int) -> Iterator[tuple[Positions, pa.RecordBatch]]:
+            lookup = self._lookup(tiers, stream, number, KeyBatch.from_bytes([names[place]]), None)
+            lookup.count()
+            return pieces_of(lookup, np.zeros(1, dtype=np.int64))
+
+        hidden = hidden_number(number, self._streams)
+        return LiveRows(
+            self._lookup(tiers, stream, hidden, KeyBatch.from_bytes([*names]), None),
+            read_again,
+            np.arange(len(names)),
+            self._row_codecs[stream],
+            self._budget,
+        )
 
     def stats(self) -> StoreStats:
         """Counters of what is read here; memory is that of the process."""
@@ -291,3 +309,18 @@ class LsmReader:
 
 def _pieces(scanner: Scanner, access: Access, max_bytes: int) -> Iterator[pa.RecordBatch]:
     return read_stepwise(access, iter(partial(scanner.next_piece, max_bytes), None))
+
+
+def _grouped(
+    names: Sequence[bytes | None], last: list[bytes]
+) -> tuple[npt.NDArray[np.int64], list[bytes]]:
+    """The number of each key, equal ones side by side, and the keys by their numbers. ``last`` are
+    keys before them."""
+    found = [*last]
+    positions = np.empty(len(names), dtype=np.int64)
+    for place, name in enumerate(names):
+        assert name is not None, "stored keys hold no null"
+        if not found or name != found[-1]:
+            found.append(name)
+        positions[place] = len(found) - 1
+    return positions, found

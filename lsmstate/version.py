@@ -1,6 +1,6 @@
 """The set of runs that make up a store at one instant: values, never changed in place."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -142,3 +142,9 @@ class Version:
             assert run.files or len(run.deleted), f"run {run.number} holds nothing"
             for left, right in zip(run.files, run.files[1:], strict=False):
                 assert left.max_key < right.min_key, f"run {run.number}: key ranges overlap"
+
+
+def hold_hidden(runs: Iterable[Run], number: int) -> bool:
+    """Whether there are keys of a stream of this number or a higher one in the files."""
+    front = number.to_bytes(2, "big")
+    return any(run.files[-1].max_key[:2] >= front for run in runs if run.files)
