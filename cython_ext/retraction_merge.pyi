@@ -1,5 +1,7 @@
+from collections.abc import Callable
 from typing import final
 
+from cython_ext.budget import Budget
 from cython_ext.entries import EntrySource
 from cython_ext.key_ranges import KeyRanges
 
@@ -7,4 +9,12 @@ from cython_ext.key_ranges import KeyRanges
 class RetractingSource(EntrySource):
     @property
     def deleted(self) -> KeyRanges | None: ...
-    def __init__(self, source: EntrySource, hidden: EntrySource, streams: int) -> None: ...
+    def __init__(
+        self,
+        source: EntrySource,
+        opened: Callable[[bytes], EntrySource],
+        streams: int,
+        budget: Budget,
+        most_bytes: int,
+    ) -> None: ...
+    def has_pairs(self) -> bool: ...

@@ -66,11 +66,13 @@ def pick_beside(runs: Sequence[Run], busy: int, surplus: int = 1) -> Task | None
     return Task(busy + start, busy + end, runs[busy + start].level)
 
 
-def pick_for_reading(runs: Sequence[Run]) -> Task | None:
-    """The merge of all runs into one, unless they nearly are: what probes gain most by."""
-    if len(runs) < 2 or sum(run.size for run in runs[1:]) < UNMERGED_PART * runs[0].size:
-        return None
-    return Task(0, len(runs), BOTTOM_LEVEL)
+def pick_for_reading(runs: Sequence[Run], *, has_pairs: bool = False) -> Task | None:
+    """The merge of all runs into one, unless they nearly are: what probes gain most by. Also of one
+    run, if it ``has_pairs`` of rows and what retracted them: reading them is what costs then."""
+    above = sum(run.size for run in runs[1:])
+    if has_pairs or (len(runs) > 1 and above >= UNMERGED_PART * runs[0].size):
+        return Task(0, len(runs), BOTTOM_LEVEL)
+    return None
 
 
 def _by_level(runs: Sequence[Run], options: Options, busy: int) -> Task | None:

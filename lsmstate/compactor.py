@@ -148,7 +148,7 @@ class Merge(FileJob):
     """Runs are named by their place: only newer ones may be added while it goes on.
 
     It can be left between two files and gone on with by another store, which gets as ``done``
-    what ``leave`` said.
+    what ``leave`` said. ``retracting``: its source leaves retracted rows out.
     """
 
     def __init__(
@@ -160,8 +160,10 @@ class Merge(FileJob):
         *,
         done: Sequence[FileMeta] = (),
         file_bytes: int | None = None,
+        retracting: bool = False,
     ) -> None:
         self.task = task
+        self._retracting = retracting
         self._runs = tuple(run.number for run in runs)
         #: Bytes of rows and keys to be read in all, roughly.
         self.total_bytes = entry_bytes_of(runs)
@@ -214,7 +216,7 @@ class Merge(FileJob):
             finished = {file.name for file in self.files}
             self.names[:] = [name for name in self.names if name not in finished]
             self._slices.close()
-        return PartialMerge(self._runs, self.task.level, tuple(self.files))
+        return PartialMerge(self._runs, self.task.level, tuple(self.files), self._retracting)
 
 
 def base_sequence_of(runs: Sequence[Run]) -> int:

@@ -196,14 +196,16 @@ def _unpack_run(entry: list[Any], pointer: Pointer) -> Run:
 
 
 def _pack_merge(merge: PartialMerge) -> list[Any]:
-    return [list(merge.runs), merge.level, _pack_files(merge.files)]
+    packed = [list(merge.runs), merge.level, _pack_files(merge.files)]
+    return [*packed, True] if merge.retracting else packed
 
 
 def _unpack_merge(entry: list[Any] | None, pointer: Pointer) -> PartialMerge | None:
     if entry is None:
         return None
-    runs, level, files = entry
-    return PartialMerge(tuple(map(int, runs)), int(level), _unpack_files(files, pointer))
+    runs, level, files, *retracting = entry
+    numbers = tuple(map(int, runs))
+    return PartialMerge(numbers, int(level), _unpack_files(files, pointer), retracting == [True])
 
 
 def _pack_files(files: Sequence[FileMeta]) -> list[FileMeta]:

@@ -7,6 +7,7 @@ once, because no pointer can name it.
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from cython_ext.entries import EntrySource
 from cython_ext.file import sync_directory
@@ -26,11 +27,12 @@ from lsmstate.options import MIB, Options
 from lsmstate.owners import Owner
 from lsmstate.pacing import Pace
 from lsmstate.recovery import packed_schemas, recover
+from lsmstate.retractions import most_table_bytes
 from lsmstate.row_check import check_rows
 from lsmstate.store import StreamSchema
 from lsmstate.table_cache import table_cache
 from lsmstate.table_files import TableWriter
-from lsmstate.version import FileMeta, PartialMerge, Run, Version
+from lsmstate.version import FileMeta, PartialMerge, Run, Version, hold_hidden
 
 #: An attempt reads so many bytes for merges, for each byte it writes: twice what lazy leveling
 #: needs in the long run, so that a large merge is done before the next is due.
@@ -121,14 +123,23 @@ class RunSet:
 
     def compact(self, *, due_only: bool) -> None:
         """Do what is due; before that, unless ``due_only``, merge all runs into one, if what lies
-        above the bottom run is not small beside it."""
+        above the bottom run is not small beside it or rows were retracted in them."""
         if self._merge is not None:
             self._step(EVERYTHING)
-        while task := (None if due_only else pick_for_reading(self.version.runs)) or pick(
+        while task := (None if due_only else self._merge_for_reading()) or pick(
             self.version.runs, self._options
         ):
             self._begin(task, EVERYTHING)
             self._step(EVERYTHING)
+
+    def _merge_for_reading(self) -> Task | None:
+        """See ``compact``."""
+        runs = self.version.runs
+        has_pairs = (
+            hold_hidden(runs, len(self._streams))
+            and self._retracting(self._entries(runs, b""), runs).has_pairs()
+        )
+        return pick_for_reading(runs, has_pairs=has_pairs)
 
     def compact_for(self, written_bytes: int) -> None:
         """Attempts, before the commit: pay for the merges that are due as far as it is in
@@ -169,26 +180,21 @@ class RunSet:
         runs = self.version.runs[task.start : task.end]
         if entry_bytes_of(runs) > left and len(self.version.runs) - busy < self._options.max_runs:
             return self._merge
-        source = self._merged(task, runs, is_partial=False)
-        return Merge(task, runs, source, self._files)
+        return self._new_merge(task)
 
-    def _continued(self, partial: PartialMerge) -> Merge:
+    def _continued(self, begun: PartialMerge) -> Merge:
         """A merge that another attempt left. CorruptionError if its runs are not there."""
         numbers = [run.number for run in self.version.runs]
-        start = numbers.index(partial.runs[0]) if partial.runs[0] in numbers else 0
-        end = start + len(partial.runs)
-        if tuple(numbers[start:end]) != partial.runs:
+        start = numbers.index(begun.runs[0]) if begun.runs[0] in numbers else 0
+        end = start + len(begun.runs)
+        if tuple(numbers[start:end]) != begun.runs:
             raise CorruptionError(
-                f"a merge of the runs {partial.runs} is under way, there are {numbers}",
+                f"a merge of the runs {begun.runs} is under way, there are {numbers}",
                 os.path.join(self._directory, parse_pointer(str(self.pointer)).name),
                 0,
             )
-        task = Task(start, end, partial.level)
-        runs = self.version.runs[start:end]
-        source = self._merged(task, runs, is_partial=True, after=partial.files[-1].max_key)
-        return Merge(
-            task, runs, source, self._files, done=partial.files, file_bytes=self._part_bytes()
-        )
+        task = Task(start, end, begun.level)
+        return self._new_merge(task, begun, file_bytes=self._part_bytes())
 
     def _part_bytes(self, left: int = LEAST_MERGE_BYTES) -> int:
         """Of files of a merge that is left between two of them: a few of them are paid for."""
@@ -225,7 +231,7 @@ class RunSet:
         runs = self.version.runs[task.start : task.end]
         if entry_bytes_of(runs) > most_bytes:
             return None
-        return Merge(task, runs, self._merged(task, runs, is_partial=False), self._files)
+        return self._new_merge(task)
 
     def begin_merge(self, left: int = EVERYTHING, *, may_be_left: bool = False) -> Merge | None:
         """The merge under way; begins the one that is due, of which an attempt pays for ``left``
@@ -239,42 +245,57 @@ class RunSet:
     def _begin(self, task: Task, left: int, *, may_be_left: bool = False) -> None:
         runs = self.version.runs[task.start : task.end]
         is_partial = self._owner.single_commit and (may_be_left or entry_bytes_of(runs) > left)
-        file_bytes = self._part_bytes(left) if is_partial else None
-        source = self._merged(task, runs, is_partial=is_partial)
-        self._merge = Merge(task, runs, source, self._files, file_bytes=file_bytes)
+        self._merge = self._new_merge(
+            task, file_bytes=self._part_bytes(left) if is_partial else None
+        )
         self._pace.begin_merge(len(self.version.runs))
         if self._options.background:
             worker().submit(self._merge)
 
-    def _merged(
-        self, task: Task, runs: Sequence[Run], *, is_partial: bool, after: bytes = b""
-    ) -> EntrySource:
-        """The entries of a merge. Retracted rows go where nothing is older; but a merge that is
-        left to others keeps them with their retractions, which reads the same: what was matched
-        before it was left is known to nobody after."""
-        source: EntrySource = MergingSource(
+    def _new_merge(
+        self, task: Task, begun: PartialMerge | None = None, *, file_bytes: int | None = None
+    ) -> Merge:
+        """A merge, or the rest of one. Retracted rows and what took them go where nothing is older:
+        what goes follows from the runs, so another store comes to the same behind any key. But one
+        that was begun without goes on so: the retractions of the rows that it kept must stay."""
+        runs = self.version.runs[task.start : task.end]
+        done = begun.files if begun is not None else ()
+        source: EntrySource = self._entries(runs, done[-1].max_key if done else b"")
+        retracting = task.bottom and hold_hidden(runs, len(self._streams))
+        if begun is not None:
+            retracting = begun.retracting
+        if retracting:
+            source = self._retracting(source, runs)
+        return Merge(
+            task,
+            runs,
+            source,
+            self._files,
+            done=done,
+            file_bytes=file_bytes,
+            retracting=retracting,
+        )
+
+    def _entries(self, runs: Sequence[Run], low: bytes) -> EntrySource:
+        """All entries of files that have any from a key on."""
+        return MergingSource(
             [
                 self._tables.source(
-                    self._directory, [f for f in run.files if f.max_key > after], run.deleted
+                    self._directory, [f for f in run.files if f.max_key >= low], run.deleted
                 )
                 for run in runs
             ]
         )
-        if task.bottom and not is_partial:
-            source = self._without_retracted(source, runs)
-        return source
 
-    def _without_retracted(self, source: EntrySource, runs: Sequence[Run]) -> EntrySource:
-        """The entries of a merge below which nothing is older, rows and their retractions gone."""
-        first = len(self._streams).to_bytes(2, "big")
-        hidden = [[file for file in run.files if file.max_key[:2] >= first] for run in runs]
-        if not any(hidden):
-            return source
-        ahead = [
-            self._tables.source(self._directory, files, run.deleted)
-            for run, files in zip(runs, hidden, strict=True)
-        ]
-        return RetractingSource(source, MergingSource(ahead), len(self._streams))
+    def _retracting(self, source: EntrySource, runs: Sequence[Run]) -> RetractingSource:
+        """Entries of runs without retracted rows and what took them; nothing is older."""
+        return RetractingSource(
+            source,
+            partial(self._entries, runs),
+            len(self._streams),
+            self._files.budget,
+            most_table_bytes(self._files.budget),
+        )
 
     def _step(
         self,
@@ -353,7 +374,7 @@ class RunSet:
         version = self.version.replaced(place, place, (own,) if own.keys else (), 0, deleted)
         sequence, reached = flush.replay_from
         version = self._without_deleted(version).at_sequence(sequence + (reached > 0))
-        partial = self._leave_merge() if self._owner.single_commit else None
+        begun = self._leave_merge() if self._owner.single_commit else None
         full = changes_base(version, self._base_runs)
         edit = Edit(
             version,
@@ -361,7 +382,7 @@ class RunSet:
             schema_digest(self._schemas),
             self._schemas if full else "",
             flush.replay_from,
-            partial,
+            begun,
             self.opened_at if self._owner.single_commit else None,
         )
         try:
@@ -396,9 +417,9 @@ class RunSet:
         merge, self._merge = self._merge, None
         if merge is None:
             return None
-        partial = merge.leave()
+        begun = merge.leave()
         self._count_merged(merge)
-        return partial if partial.files else None
+        return begun if begun.files else None
 
     def check(self) -> None:
         """Verify the version's invariants, every block and every row. Cost: the whole state is

@@ -223,8 +223,9 @@ class MultimapStore(StateStore, StoreReader, Protocol):
         key forgets its pending retractions. Rows whose key holds a null are left out; returns the
         number of retractions. In a stream with an expiry a row that is due cannot be taken, and a
         retraction waits no longer than its row would be there. Cost: on our own
-        store, as ``append``, and reading or counting a key with retractions reads its rows;
-        elsewhere, that of the key's rows."""
+        store, as ``append``, and reading or counting a key with retractions reads its rows, in
+        several passes where there are too many to be counted in an eighth of the memory cap, until
+        ``compact`` has taken them out; elsewhere, that of the key's rows."""
         ...
 
     def write(self, mutations: Sequence[Mutation]) -> int:

@@ -56,11 +56,13 @@ class Run:
 @dataclass(frozen=True, slots=True)
 class PartialMerge:
     """A merge that was not done when an attempt committed: of which runs, by number, into which
-    level, and the files it has written, with ascending keys. Readers use the runs."""
+    level, and the files it has written, with ascending keys, rows that were retracted left out if
+    it is ``retracting``. Readers use the runs."""
 
     runs: tuple[int, ...]
     level: int
     files: tuple[FileMeta, ...]
+    retracting: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,6 +168,9 @@ def test_merging_for_reading():
     assert task.level > 3
     assert pick_for_reading((run(0, 3, 10**6), run(1, 1, 10**4))) is None
     assert pick_for_reading(even[:1]) is None
+    # Rows that were retracted cost reads, whatever the sizes of runs are.
+    assert pick_for_reading(even[:1], has_pairs=True).end == 1
+    assert pick_for_reading((run(0, 3, 10**6), run(1, 1, 10**4)), has_pairs=True).end == 2
     assert pick_for_reading(()) is None
 
 

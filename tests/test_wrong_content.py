@@ -121,8 +121,14 @@ def looked_up(sst, budget, keys):
 def merged(source, budget, cache, path):
     """The entries of a merge to the bottom, which looks for retractions, after it was written."""
     if not isinstance(source, ListedEntries):
-        parts = [MergingSource([SstSource(source)]) for _ in range(2)]
-        source = RetractingSource(*parts, 1)
+        table = source
+        source = RetractingSource(
+            MergingSource([SstSource(table)]),
+            lambda _: MergingSource([SstSource(table)]),
+            1,
+            budget,
+            1 << 10,
+        )
     write_sst(path, budget, source, bottom=True)
     return SstSource(opened(path, cache)).entries()
 
