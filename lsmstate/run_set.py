@@ -126,20 +126,21 @@ class RunSet:
         above the bottom run is not small beside it or rows were retracted in them."""
         if self._merge is not None:
             self._step(EVERYTHING)
-        while task := (None if due_only else self._merge_for_reading()) or pick(
-            self.version.runs, self._options
-        ):
+        has_pairs = not due_only and self._has_pairs()
+        while task := (
+            None if due_only else pick_for_reading(self.version.runs, has_pairs=has_pairs)
+        ) or pick(self.version.runs, self._options):
             self._begin(task, EVERYTHING)
             self._step(EVERYTHING)
+            has_pairs = False  # the first merge was of all runs then, and left none
 
-    def _merge_for_reading(self) -> Task | None:
-        """See ``compact``."""
+    def _has_pairs(self) -> bool:
+        """Whether there are rows together with what retracted them."""
         runs = self.version.runs
-        has_pairs = (
+        return (
             hold_hidden(runs, len(self._streams))
             and self._retracting(self._entries(runs, b""), runs).has_pairs()
         )
-        return pick_for_reading(runs, has_pairs=has_pairs)
 
     def compact_for(self, written_bytes: int) -> None:
         """Attempts, before the commit: pay for the merges that are due as far as it is in
