@@ -66,6 +66,7 @@ cdef class Arena:
         self.free_end = NULL
         self.slab_bytes = slab_bytes
         self.held_bytes = 0
+        self.granted_bytes = 0
 
     def __dealloc__(self):
         self.clear()
@@ -81,14 +82,9 @@ cdef class Arena:
             wanted = max(least, _pages(self.slab_bytes))
             memory = self.budget.take_spare(self.component) if wanted == SPARE_SLAB_BYTES else NULL
             if memory == NULL:
-                if self.budget.try_charge(self.component, wanted):
-                    # Where the budget has no room for a slab, a small one serves, or what is
-                    # needed.
-                    wanted = max(least, min(wanted, SMALL_SLAB_BYTES))
-                    if self.budget.try_charge(self.component, wanted):
-                        if wanted == least or self.budget.try_charge(self.component, least):
-                            return NULL
-                        wanted = least
+                wanted = self._charge(least, wanted)
+                if wanted == 0:
+                    return NULL
                 memory = map_slab(wanted)
                 if memory == NULL:
                     self.budget.release(self.component, wanted)
@@ -110,6 +106,20 @@ cdef class Arena:
         self.free_start += size
         return found
 
+    cdef int64_t _charge(self, int64_t least, int64_t wanted) noexcept nogil:
+        cdef int64_t smaller = max(least, min(wanted, SMALL_SLAB_BYTES))
+        if self.budget.try_charge(self.component, wanted) == 0:
+            return wanted
+        # Where the budget has no room for a slab, a small one serves, or what is needed.
+        if self.budget.try_charge(self.component, smaller) == 0:
+            return smaller
+        if smaller > least and self.budget.try_charge(self.component, least) == 0:
+            return least
+        if least <= self.granted_bytes:
+            self.granted_bytes -= least
+            return least
+        return 0
+
     cdef void clear(self) noexcept nogil:
         cdef Slab* slab = self.slabs
         cdef Slab* following
@@ -120,8 +130,9 @@ cdef class Arena:
             else:
                 munmap(slab, slab.size)
             slab = following
-        self.budget.release(self.component, self.held_bytes)
+        self.budget.release(self.component, self.held_bytes + self.granted_bytes)
         self.slabs = NULL
         self.free_start = NULL
         self.free_end = NULL
         self.held_bytes = 0
+        self.granted_bytes = 0

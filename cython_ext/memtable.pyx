@@ -85,6 +85,16 @@ cdef class Memtable:
         self._limit_bytes = value
         self.arena.slab_bytes = min(SLAB_BYTES, max(value // 4, 4096))
 
+    def grant(self, int64_t size) -> None:
+        """Hand over bytes that the caller has charged: they serve where the budget has no room."""
+        self.arena.granted_bytes += size
+
+    def take_back(self) -> int:
+        """What is left of that, which is the caller's again; ``clear`` gives it to the budget."""
+        cdef int64_t left = self.arena.granted_bytes
+        self.arena.granted_bytes = 0
+        return left
+
     def append(
         self, KeyBatch keys not None, RowBatch rows not None, uint64_t sequence, Py_ssize_t start
     ) -> int:

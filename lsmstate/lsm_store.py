@@ -47,7 +47,7 @@ from lsmstate.store_checks import (
 from lsmstate.store_writes import StoreWrites
 from lsmstate.stream_codecs import codecs_of
 from lsmstate.write_path import WritePath
-from lsmstate.write_plan import WritePlanner
+from lsmstate.write_plan import WritePlanner, encoded_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -205,12 +205,13 @@ class LsmStore(StoreWrites):
             part = self._planner.encoded_part(stream, rows, keys)
             return self._make([self._planner.stored(kind, stream, self._sequence + 1, *part)])
         check_row_sizes(rows, self._options)
-        largest = 0
+        largest = held = 0
         # All or nothing: what a later part is refused for is found before the first is stored.
         for part in self._planner.encoded(stream, rows, keys, self._options):
             check_largest_row(largest_row(part[1]), self._options)
             largest = max(largest, largest_entry(*part))
-        with self._guard.lock, self._writes.reserving(largest):
+            held = max(held, encoded_bytes(*part))
+        with self._guard.lock, self._writes.reserving(largest, held):
             return sum(
                 self._make([self._planner.stored(kind, stream, self._sequence + 1, *part)])
                 for part in self._planner.encoded(stream, rows, keys, self._options)
@@ -229,21 +230,21 @@ class LsmStore(StoreWrites):
         for write in writes:
             if write.rows is not None:
                 check_largest_row(largest_row(write.rows), self._options)
-        held = sum(w.keys.nbytes + (w.rows.nbytes if w.rows else 0) for w in writes)
+        held = sum(encoded_bytes(write.keys, write.rows) for write in writes)
         appended = sum(w.keys.n_valid for w in writes if w.rows is not None)
         largest = max(largest_entry(write.keys, write.rows) for write in writes)
-        self._memory.budget.hold("frames", held)
-        try:
-            with self._guard.lock, self._writes.reserving(largest), self._guard.whole_or_nothing():
-                self._writes.catch_up()
-                self._owner.log(writes)
-                for write in writes:
-                    self._sequence = write.sequence
-                    self._guard.writes += 1
-                    self._writes.insert(write)
-                self._writes.pace(held)
-        finally:
-            self._memory.budget.hold("frames", -held)
+        with (
+            self._guard.lock,
+            self._writes.reserving(largest, held),
+            self._guard.whole_or_nothing(),
+        ):
+            self._writes.catch_up()
+            self._owner.log(writes)
+            for write in writes:
+                self._sequence = write.sequence
+                self._guard.writes += 1
+                self._writes.insert(write)
+            self._writes.pace(held)
         self._appended_rows += appended
         self._appended_bytes += held
         return appended
@@ -263,7 +264,10 @@ class LsmStore(StoreWrites):
         if write.sequence > sequence:
             self._check_replayed(write.sequence)
         self._sequence = write.sequence
-        self._writes.insert(write, place if write.sequence == sequence else 0)
+        largest = largest_entry(write.keys, write.rows)
+        held = encoded_bytes(write.keys, write.rows)
+        with self._writes.reserving(largest, held, is_promised=True):
+            self._writes.insert(write, place if write.sequence == sequence else 0)
 
     def _check_replayed(self, following: int | None = None) -> None:
         """CorruptionError if writes are missing before this one, or a half one at the end."""

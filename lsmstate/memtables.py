@@ -72,6 +72,12 @@ class Memtables:
         wanted = first if 2 * alone <= first else first + alone
         return max(0, wanted - self.active.nbytes)
 
+    @staticmethod
+    def least_bytes(entry_bytes: int) -> int:
+        """What an empty memtable takes for it at most where there is no room for slabs: a mapping
+        of whole pages each for the list's head, the key's node and the row's chunk."""
+        return entry_bytes + 4 * _HEADS_BYTES
+
     @property
     def sealed_count(self) -> int:
         return len(self._sealed)

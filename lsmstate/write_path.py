@@ -7,6 +7,7 @@ writes. What was written is installed here, by the store's own thread.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from cython_ext.changelog_record import largest_entry
 from lsmstate.background import worker
 from lsmstate.changelog import Write
 from lsmstate.compactor import Flush
@@ -58,8 +59,11 @@ class WritePath:
         self._largest_write_bytes = 0
         #: Of sealed memtables, begun and not installed yet.
         self._flush: Flush | None = None
-        #: Bytes held for the write that is being made.
+        #: Bytes held for the write that is being made: for a memtable, and for what is encoded.
         self._reserved = 0
+        self._frame_bytes = 0
+        #: Whether it is too late to refuse it.
+        self._is_promised = False
 
     def start_at(self, replay_from: tuple[int, int]) -> None:
         """Go on from a commit."""
@@ -77,28 +81,51 @@ class WritePath:
                 self.end_flush()
 
     @contextmanager
-    def reserving(self, entry_bytes: int) -> Iterator[None]:
-        """Around a write, before it is logged: holds the memory that its largest entry of a key
-        and a row may need, so that no write is refused once it is in the log. MemoryLimitError:
-        nothing changed, but that memtables may have been flushed."""
-        before = self._reserved
-        while missing := max(0, self.memtables.lacking_bytes(entry_bytes) - self._reserved):
-            if self._memory.budget.try_hold("memtable", missing):
-                self._reserved += missing
-                break
+    def reserving(
+        self, entry_bytes: int, frame_bytes: int, *, is_promised: bool = False
+    ) -> Iterator[None]:
+        """Around a write, before it is logged: holds the memory of its keys and rows, encoded, and
+        what its largest entry of a key and a row may need in a memtable, so that no write is
+        refused once it is in the log. MemoryLimitError: nothing changed, but that memtables may
+        have been flushed. Not where the write ``is_promised`` (it is in a log), or where one like
+        this is around it: then the cap is passed by what is missing."""
+        reserved, frame_bytes_before = self._reserved, self._frame_bytes
+        was_promised = self._is_promised
+        self._is_promised |= is_promised
+        try:
+            self._frame_bytes += self._hold("frames", lambda: frame_bytes - self._frame_bytes)
+            self._reserved += self._hold(
+                "memtable", lambda: self.memtables.lacking_bytes(entry_bytes) - self._reserved
+            )
+            self._is_promised = True
+            yield
+        finally:
+            self._give_back("memtable", self._reserved - reserved)
+            self._give_back("frames", self._frame_bytes - frame_bytes_before)
+            self._reserved = min(self._reserved, reserved)
+            self._frame_bytes = frame_bytes_before
+            self._is_promised = was_promised
+
+    def _hold(self, component: str, missing: Callable[[], int]) -> int:
+        """Hold the bytes that are missing; how many. Room is made by flushing own memtables, then
+        those of another store, and once more, as what was given back may be taken by others."""
+        budget = self._memory.budget
+        while (size := missing()) > 0:
+            if budget.try_hold(component, size):
+                return size
             if self.memtables:
                 with self._guard.whole_or_nothing():
                     self.flush()
             elif not self._memory.relieve(self._store):
-                raise self._no_room()
-        try:
-            yield
-        finally:
-            self._give_back(max(0, self._reserved - before))
+                if not self._is_promised:
+                    raise self._no_room()
+                budget.hold(component, size)
+                return size
+        return 0
 
-    def _give_back(self, reserved: int) -> None:
-        self._reserved -= reserved
-        self._memory.budget.hold("memtable", -reserved)
+    def _give_back(self, component: str, size: int) -> None:
+        if size > 0:
+            self._memory.budget.hold(component, -size)
 
     def insert(self, write: Write, start: int = 0) -> None:
         """Drive one write into the active memtable, flushing whenever it is full. Places count
@@ -106,6 +133,7 @@ class WritePath:
         write.keys.set_stream_number(write.stream)  # other writes may share the keys
         steps = STEPS[write.kind]
         place, count = start, places_of(write)
+        granted_at = -1
         if self.memtables.sealed_count > MOST_SEALED:
             self._flush_soon()
         while place < count * len(steps):
@@ -120,22 +148,25 @@ class WritePath:
             place = reached
             self.replay_from = (write.sequence, place)
             with self.pauses.measured():
-                if is_stuck:
-                    active.clear()  # the key may be in it, without the row
-                    self._find_memory()
-                else:
+                if not is_stuck:
                     self._flush_soon()
+                elif granted_at == place:
+                    raise MemoryError("the system has no memory for one more row of a logged write")
+                else:
+                    active.clear()  # the key may be in it, without the row
+                    self._grant(write)
+                    granted_at = place
+        self._give_back("memtable", self.memtables.active.take_back())
         self.replay_from = (write.sequence + 1, 0)
 
-    def _find_memory(self) -> None:
-        """For one more row: what was reserved, from own memtables, or those of another store.
-        MemoryLimitError if there is none: another thread was quicker."""
-        if self._reserved:
-            self._give_back(self._reserved)
-        elif self.memtables:
-            self.flush()
-        elif not self._memory.relieve(self._store):
-            raise self._no_room()
+    def _grant(self, write: Write) -> None:
+        """Give the active memtable, which is empty, what an entry of a logged write needs: that was
+        reserved, as far as other threads have not been quicker since."""
+        assert self._is_promised
+        wanted = self.memtables.least_bytes(largest_entry(write.keys, write.rows))
+        self._reserved += self._hold("memtable", lambda: wanted - self._reserved)
+        self.memtables.active.grant(self._reserved)
+        self._reserved = 0
 
     def _no_room(self) -> MemoryLimitError:
         elsewhere = self._memory.bytes_beside(self._store)

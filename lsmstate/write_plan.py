@@ -76,3 +76,8 @@ class WritePlanner:
             writes.append(Write(forgetting, hidden, sequence, encoded, None))
         at = sequence + len(writes)
         return [*writes, Write(KINDS[kind], number, at, encoded, encoded_rows)]
+
+
+def encoded_bytes(keys: KeyBatch, rows: RowBatch | None) -> int:
+    """What a write's keys and rows take in memory."""
+    return keys.nbytes + (rows.nbytes if rows is not None else 0)

@@ -68,6 +68,28 @@ def test_an_arena_charges_its_slabs_and_gives_them_back():
     assert budget.total_bytes == 0
 
 
+def test_what_a_table_was_granted_serves_where_there_is_no_room():
+    budget = Budget(1 << 20)
+    granted = 200_000 + 16 * 1024
+    assert budget.try_hold("memtable", granted)
+    budget.hold("probe", budget.limit)
+    table = Memtable(budget, 512 << 10)
+    assert table.append(key_batch(b"a"), row_batch(b"x" * 200_000), 1, 0) == 0
+    table.clear()
+    table.grant(granted)
+    assert table.append(key_batch(b"a"), row_batch(b"x" * 200_000), 1, 0) == 1
+    assert table.append(key_batch(b"b"), row_batch(b"x" * 200_000), 1, 0) == 0
+    assert budget.usage()["memtable"] == granted
+    left = table.take_back()
+    assert left == granted - table.nbytes > 0
+    budget.hold("memtable", -left)
+    table.clear()
+    budget.hold("memtable", 5000)
+    table.grant(5000)
+    table.clear()
+    assert budget.usage()["memtable"] == table.take_back() == 0
+
+
 def test_the_last_slab_is_kept_for_the_next_memtable():
     budget = Budget(64 << 20)
     table = Memtable(budget, 16 << 20)
