@@ -18,8 +18,12 @@ from cython_ext.key_codec cimport KeyBatch
 from cython_ext.key_ranges cimport KeyRanges
 from cython_ext.memtable cimport Memtable, tree_of
 from cython_ext.row_codec cimport RowCodec
+from cython_ext.read_memory cimport take_memory
 from cython_ext.sst_probe cimport Hit, ProbeCounters, probe_sst
 from cython_ext.sst_reader cimport Sst
+
+cdef enum:
+    HEAD_BYTES = 24  # of a key: what is there from the start, and its counts
 
 
 @cython.final
@@ -40,6 +44,7 @@ cdef class Lookup:
         self.tables = []
         self.memtables = []
         self.n = keys.n
+        self._charge((self.n + 1) * HEAD_BYTES)
         keys.set_stream(stream)
         self.run_room = run_room
         self.runs = <RunHits*> calloc(run_room + 1, sizeof(RunHits))
@@ -47,7 +52,6 @@ cdef class Lookup:
         self.start = <int32_t*> calloc(self.n + 1, sizeof(int32_t))
         if not self.runs or not self.selected or not self.start:
             raise MemoryError(f"no memory to look up {self.n} keys")
-        self._charge((self.n + 1) * 8)
         if positions is None:
             for i in range(keys.n_valid):
                 self.selected[i] = keys.order[i]
@@ -86,9 +90,15 @@ cdef class Lookup:
         if self.budget is not None:
             self.budget.release(PROBE, self.charged)
 
-    cdef void _charge(self, int64_t size) noexcept nogil:
-        self.budget.charge(PROBE, size)
+    cdef int _charge(self, int64_t size) except -1:
+        take_memory(self.budget, size)
         self.charged += size
+        return 0
+
+    def own_keys(self) -> None:
+        """Say that the keys were encoded for this lookup: else they are the caller's, and his
+        memory."""
+        self._charge(self.keys.nbytes)
 
     def key_range(self) -> tuple[bytes, bytes] | None:
         """The least and the greatest key asked for, as stored; None if there is none."""
@@ -111,10 +121,10 @@ cdef class Lookup:
         if deleted.count == 0:
             return
         if self.floor == NULL:
+            self._charge((self.n + 1) * <int64_t> sizeof(int32_t))
             self.floor = <int32_t*> calloc(self.n + 1, sizeof(int32_t))
             if self.floor == NULL:
                 raise MemoryError(f"no memory to look up {self.n} keys")
-            self._charge((self.n + 1) * <int64_t> sizeof(int32_t))
         with nogil:
             for i in range(self.selected_count):
                 position = self.selected[i]
@@ -144,22 +154,22 @@ cdef class Lookup:
             if run.hits.count > before:
                 self.tables.append(sst)
                 if run.hits.capacity > run.file_room:
-                    room = realloc(run.files, run.hits.capacity * sizeof(void*))
-                    if room == NULL:
-                        raise MemoryError(f"no memory for {run.hits.capacity} hits")
                     self._charge(
                         <int64_t> (run.hits.capacity - run.file_room)
                         * <int64_t> (sizeof(Hit) + sizeof(void*))
                     )
+                    room = realloc(run.files, run.hits.capacity * sizeof(void*))
+                    if room == NULL:
+                        raise MemoryError(f"no memory for {run.hits.capacity} hits")
                     run.files = <void**> room
                     run.file_room = run.hits.capacity
                 for i in range(before, run.hits.count):
                     run.files[i] = <void*> sst
         if run.hits.count:
+            self._charge((self.n + 1) * <int64_t> sizeof(int32_t))
             run.first = <int32_t*> malloc((self.n + 1) * sizeof(int32_t))
             if run.first == NULL:
                 raise MemoryError(f"no memory to look up {self.n} keys")
-            self._charge((self.n + 1) * <int64_t> sizeof(int32_t))
             memset(run.first, 0xFF, (self.n + 1) * sizeof(int32_t))
             for i in range(run.hits.count, 0, -1):
                 run.first[run.hits.items[i - 1].position] = <int32_t> (i - 1)
@@ -198,15 +208,16 @@ cdef class Lookup:
 
     cdef Entry** _add_memtable(self, Memtable memtable) except NULL:
         """Room for one entry per key position."""
-        cdef void* grown = realloc(self.entries, (self.memtable_count + 1) * sizeof(Entry**))
+        cdef void* grown
         cdef Entry** entries
+        self._charge((self.n + 1) * <int64_t> sizeof(Entry*))
+        grown = realloc(self.entries, (self.memtable_count + 1) * sizeof(Entry**))
         if grown == NULL:
             raise MemoryError(f"no memory to look up {self.n} keys")
         self.entries = <Entry***> grown
         entries = <Entry**> calloc(self.n + 1, sizeof(Entry*))
         if entries == NULL:
             raise MemoryError(f"no memory to look up {self.n} keys")
-        self._charge((self.n + 1) * <int64_t> sizeof(Entry*))
         self.entries[self.memtable_count] = entries
         self.memtable_count += 1
         self.memtables.append(memtable)

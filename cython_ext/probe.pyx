@@ -11,6 +11,8 @@ import numpy as np
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
+from cython_ext.errors import MemoryLimitError
+
 from cython_ext.block cimport (
     BLOCK_KEYS, BLOCK_ROWS, KeyBlock, RowBlock, parse_key_block, parse_row_block,
     row_block_place, row_span, set_upright, take_transposed,
@@ -20,6 +22,7 @@ from cython_ext.budget cimport PROBE
 from cython_ext.coding cimport Buffer, put_bytes, put_u64, release, reserve
 from cython_ext.lookup cimport Lookup, RunHits
 from cython_ext.memtable cimport Chunk, RowHead
+from cython_ext.read_memory cimport piece_limit, take_memory
 from cython_ext.sst_probe cimport Hit
 from cython_ext.sst_reader cimport USE_PROBE, Sst
 
@@ -65,6 +68,7 @@ cdef class Cursor:
     cdef Buffer offsets
     cdef Buffer found
     cdef int64_t charged
+    cdef bint is_refused          # memory, in the middle
 
     def __init__(self, Lookup lookup not None, positions):
         self.lookup = lookup
@@ -81,17 +85,21 @@ cdef class Cursor:
                 raise ValueError("positions must ascend")
 
     def __dealloc__(self):
+        if self.lookup is not None:
+            self._free()
+        free(self.cursors)
+
+    cdef void _free(self) noexcept:
         cdef Py_ssize_t i
         if self.cursors != NULL:
             for i in range(self.lookup.run_count):
                 self._unpin(&self.cursors[i])
                 free_passed(&self.cursors[i].passed)
-        free(self.cursors)
         release(&self.staging)
         release(&self.offsets)
         release(&self.found)
-        if self.lookup is not None:
-            self.lookup.budget.release(PROBE, self.charged)
+        self.lookup.budget.release(PROBE, self.charged)
+        self.charged = 0
 
     cdef void _unpin(self, RunCursor* cursor) noexcept:
         if cursor.file != NULL:
@@ -101,8 +109,9 @@ cdef class Cursor:
 
     def next_piece(self, int64_t max_bytes):
         """(positions, RecordBatch) with about max_bytes of rows, or None at the end."""
-        cdef int64_t grown
         cdef Py_ssize_t n, i
+        self._check_paid()
+        max_bytes = piece_limit(self.lookup.budget, max_bytes)
         self.staging.size = 0
         self.offsets.size = 0
         self.found.size = 0
@@ -116,13 +125,7 @@ cdef class Cursor:
                     break  # the piece is full
                 self.place += 1
                 self.inside = False
-        grown = <int64_t> (
-            self.staging.capacity + self.offsets.capacity + self.found.capacity
-        ) - self.charged
-        for i in range(self.lookup.run_count):
-            grown += <int64_t> passed_bytes(&self.cursors[i].passed)
-        self.lookup.budget.charge(PROBE, grown)
-        self.charged += grown
+        self._pay()
         n = <Py_ssize_t> (self.found.size // 8)
         if n == 0:
             return None
@@ -134,6 +137,29 @@ cdef class Cursor:
         for i in range(n):
             target[i] = (<int64_t*> self.found.data)[i]
         return positions, batch
+
+    cdef int _pay(self) except -1:
+        """Charge what the piece made the buffers grow by. Refused, it is lost with them."""
+        cdef int64_t grown
+        cdef Py_ssize_t i
+        grown = <int64_t> (
+            self.staging.capacity + self.offsets.capacity + self.found.capacity
+        ) - self.charged
+        for i in range(self.lookup.run_count):
+            grown += <int64_t> passed_bytes(&self.cursors[i].passed)
+        try:
+            take_memory(self.lookup.budget, grown)
+        except MemoryLimitError:
+            self._free()
+            self.is_refused = True
+            raise
+        self.charged += grown
+        return 0
+
+    cdef int _check_paid(self) except -1:
+        if self.is_refused:
+            raise MemoryLimitError("this read was refused memory before; probe again")
+        return 0
 
     cdef void _prefetch(self, Py_ssize_t place, bint inside) noexcept nogil:
         """Have what the key at a later place needs of the block cache fetched; `inside`: the rows

@@ -3,10 +3,13 @@
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
+from cython_ext.errors import MemoryLimitError
+
 from cython_ext.budget cimport PROBE, Budget
 from cython_ext.coding cimport Buffer, compare, put_bytes, put_u64, release
 from cython_ext.entries cimport EntrySource, RowRef
 from cython_ext.key_decode cimport KeyDecoder
+from cython_ext.read_memory cimport piece_limit, take_memory
 from cython_ext.row_codec cimport RowCodec
 
 cdef enum:
@@ -35,6 +38,7 @@ cdef class Scanner:
     cdef Buffer key_offsets
     cdef Buffer key               # of the entry, as one of those
     cdef int64_t charged
+    cdef bint is_refused          # memory, in the middle
 
     def __init__(
         self, EntrySource source not None, bytes low not None, bytes high, RowCodec codec not None,
@@ -51,35 +55,52 @@ cdef class Scanner:
             self.source.seek(<const uint8_t*> <const char*> start, len(start))
 
     def __dealloc__(self):
+        if self.budget is not None:
+            self._free()
+
+    cdef void _free(self) noexcept:
         release(&self.staging)
         release(&self.offsets)
         release(&self.keys)
         release(&self.key_offsets)
         release(&self.key)
-        if self.budget is not None:
-            self.budget.release(PROBE, self.charged)
+        self.budget.release(PROBE, self.charged)
+        self.charged = 0
 
     def next_piece(self, int64_t max_bytes):
         """A RecordBatch with about max_bytes of encoded rows, or None at the end."""
         cdef const uint8_t* bound = NULL
         cdef size_t bound_size = 0
-        cdef int64_t grown
+        if self.is_refused:
+            raise MemoryLimitError("this read was refused memory before; iterate again")
+        max_bytes = piece_limit(self.budget, max_bytes)
         if self.bound is not None:
             bound = <const uint8_t*> <const char*> self.bound
             bound_size = len(self.bound)
         with nogil:
             self._fill(max_bytes, bound, bound_size)
-        grown = <int64_t> (
-            self.staging.capacity + self.offsets.capacity
-            + self.keys.capacity + self.key_offsets.capacity + self.key.capacity
-        ) - self.charged
-        self.budget.charge(PROBE, grown)
-        self.charged += grown
+        self._pay()
         if self.rows == 0:
             return None
         return self.codec.decode_c(
             self.staging.data, <const uint64_t*> self.offsets.data, self.rows
         )
+
+    cdef int _pay(self) except -1:
+        """Charge what the piece made the buffers grow by. Refused, it is lost with them."""
+        cdef int64_t grown = <int64_t> (
+            self.staging.capacity + self.offsets.capacity
+            + self.keys.capacity + self.key_offsets.capacity + self.key.capacity
+        ) - self.charged
+        try:
+            take_memory(self.budget, grown)
+        except MemoryLimitError:
+            self._free()
+            self.source = None
+            self.is_refused = True
+            raise
+        self.charged += grown
+        return 0
 
     def keys_of_piece(self):
         """The key of each row of the piece that was given last. Needs a decoder."""

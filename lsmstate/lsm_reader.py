@@ -21,9 +21,11 @@ from cython_ext.lookup import Lookup
 from cython_ext.memtable import Memtable
 from cython_ext.merging_iter import MergingSource
 from cython_ext.probe import Cursor
+from cython_ext.read_memory import check_room
 from cython_ext.row_codec import RowCodec
 from cython_ext.scanner import Scanner
 from lsmstate.errors import CorruptionError
+from lsmstate.key_parts import MANY_KEYS, probe_bytes
 from lsmstate.key_range import KeyRange
 from lsmstate.memory_budget import ProcessMemory
 from lsmstate.retractions import LiveRows, RetractedProbe, pieces_of
@@ -146,9 +148,13 @@ class LsmReader:
     ) -> Probe:
         """See store_reads.Reader."""
         tiers = self._tiers()
+        if not isinstance(keys, KeyBatch) and keys.num_rows >= MANY_KEYS:
+            check_room(self._budget, probe_bytes(keys), keys.num_rows)
         encoded = encoded_keys(self._streams[stream], self._key_codecs[stream], keys)
         asked_for = None if positions is None else checked_positions(encoded, positions)
         lookup = self._lookup(tiers, stream, self._numbers[stream], encoded, asked_for)
+        if encoded is not keys:
+            lookup.own_keys()
         asked_keys = encoded.n_valid if asked_for is None else len(asked_for)
         self.probed.add(asked_keys, *lookup.counters())
         hidden = hidden_number(self._numbers[stream], self._streams)

@@ -35,9 +35,11 @@ def check_largest_row(size: int, options: Options) -> None:
         )
 
 
-def no_room(budget: Budget, kept: str, elsewhere: int) -> MemoryLimitError:
-    """What to raise where a row finds no memory and none can be made; ``kept`` names snapshots,
-    ``elsewhere`` bytes are in memtables of other stores."""
+def no_room(budget: Budget, size: int, kept: str, elsewhere: int) -> MemoryLimitError:
+    """What to raise where a write finds no memory, ``size`` bytes more, and none can be made;
+    ``kept`` names snapshots, ``elsewhere`` bytes are in memtables of other stores."""
+    read = budget.usage()["probe"]
+    readers = f"; probes and iterators hold {read} bytes: close or drop some" if read else ""
     others = (
         f"; memtables of other stores hold {elsewhere} bytes, which their probes, iterators or "
         "writes are using: finish these"
@@ -45,8 +47,8 @@ def no_room(budget: Budget, kept: str, elsewhere: int) -> MemoryLimitError:
         else ""
     )
     return MemoryLimitError(
-        f"no room for one more row: {budget.usage()} of the cap of {budget.limit} bytes are in "
-        f"use; raise memory_bytes{kept}{others}"
+        f"no room for one more write, {size} bytes: {budget.usage()} of the cap of {budget.limit} "
+        f"bytes are in use; write less at a time, or raise memory_bytes{readers}{kept}{others}"
     )
 
 

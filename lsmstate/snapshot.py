@@ -86,7 +86,7 @@ class Snapshots:
 
     def named(self, nbytes: int) -> str:
         """The end of a message about memory: which snapshots hold so much of it."""
-        found = ", ".join(sorted(snapshot.where for snapshot in self))
+        found = ", ".join(sorted(snapshot.where for snapshot in self)) if nbytes else ""
         return f"; open snapshots hold {nbytes} bytes, close one: {found}" if found else ""
 
     def close(self) -> None:

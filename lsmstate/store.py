@@ -83,8 +83,10 @@ class Probe(Protocol):
 
     def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
         """Read the rows of the keys at ``positions``, in pieces of about ``max_bytes`` of encoded
-        rows each (a larger single row travels alone). A key may span pieces; pieces are not empty.
-        Cost: proportional to the rows read; memory: one piece."""
+        rows each (a larger single row travels alone; our own store's are a sixteenth of the memory
+        cap at most). A key may span pieces; pieces are not empty.
+        Cost: proportional to the rows read; memory: one piece. MemoryLimitError where probes and
+        iterators that are open hold so much that there is no room for it."""
         ...
 
 
@@ -106,7 +108,8 @@ class StateStore(Protocol):
         self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
     ) -> Probe:
         """Look up the keys (only those at the ascending ``positions``, if given) without reading
-        a row. Cost: one walk over each structure in key order, filters first."""
+        a row. Cost: one walk over each structure in key order, filters first; memory: some 100
+        bytes a key, and the keys. MemoryLimitError if the cap has no room for it."""
         ...
 
     def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:

@@ -118,7 +118,7 @@ class WritePath:
                     self.flush()
             elif not self._memory.relieve(self._store):
                 if not self._is_promised:
-                    raise self._no_room()
+                    raise self._no_room(size)
                 budget.hold(component, size)
                 return size
         return 0
@@ -168,9 +168,9 @@ class WritePath:
         self.memtables.active.grant(self._reserved)
         self._reserved = 0
 
-    def _no_room(self) -> MemoryLimitError:
+    def _no_room(self, size: int) -> MemoryLimitError:
         elsewhere = self._memory.bytes_beside(self._store)
-        return no_room(self._memory.budget, self._kept(), elsewhere)
+        return no_room(self._memory.budget, size, self._kept(), elsewhere)
 
     def pace(self, written_bytes: int) -> None:
         """After a write of so many bytes: pay for the merge under way, if it is behind."""

@@ -149,7 +149,7 @@ def test_a_write_that_finds_no_memory_names_the_snapshots(tmp_path, background):
     try:
         with pytest.raises(MemoryLimitError, match=r"snapshots hold \d+ bytes.*as of write 1"):
             store.append("customers", customers(9_999, name="w" * 300 * KIB), keys_of(1))
-        with pytest.raises(MemoryLimitError, match="one more row"):
+        with pytest.raises(MemoryLimitError, match="one more write"):
             store.append("customers", *many_parts_and_a_huge_row())
     finally:
         budget.hold("frames", -taken)

@@ -1,0 +1,63 @@
+"""What probes and iterators ask of the budget.
+
+Half of the cap is theirs without asking: the largest row may take a quarter, and a read that is the
+only one is not to fail because of writers, whose memtables take three eighths at most. What reads
+take beyond that has to fit beside all that cannot be evicted, and an eighth of the cap is left
+free, so that a store on which too many iterators are open can still be written to.
+"""
+
+from libc.stdint cimport int64_t
+
+from cython_ext.errors import MemoryLimitError
+
+from cython_ext.atomic cimport atomic_get
+from cython_ext.budget cimport CACHE, PROBE, SPARE, Budget
+
+cdef enum:
+    LEAST_PIECE_BYTES = 256 * 1024
+    LEAST_READ_BYTES = 1024 * 1024  # so much is never refused, however small the cap
+
+
+cdef int64_t piece_limit(Budget budget, int64_t asked) noexcept nogil:
+    cdef int64_t most = atomic_get(&budget.limit_bytes) // 16
+    return min(asked, max(most, <int64_t> LEAST_PIECE_BYTES))
+
+
+cdef bint _fits(Budget budget, int64_t size) noexcept nogil:
+    cdef int64_t limit = atomic_get(&budget.limit_bytes)
+    cdef int64_t needed
+    if atomic_get(&budget.used[PROBE]) + size <= max(limit // 2, <int64_t> LEAST_READ_BYTES):
+        return True
+    needed = atomic_get(&budget.total) + size
+    needed -= atomic_get(&budget.used[CACHE]) + atomic_get(&budget.used[SPARE])
+    return needed <= limit - limit // 8
+
+
+cdef int take_memory(Budget budget, int64_t size) except -1:
+    if size <= 0:
+        budget.release(PROBE, -size)
+    elif _fits(budget, size):
+        budget.charge(PROBE, size)
+    else:
+        raise MemoryLimitError(
+            f"no memory to read on, {size} bytes more: {_in_use(budget)}; close or drop some, ask "
+            "for fewer keys or smaller pieces at a time, or raise memory_bytes"
+        )
+    return 0
+
+
+def check_room(Budget budget not None, int64_t size, int64_t keys) -> None:
+    """MemoryLimitError unless there is room for a probe of so many keys, which takes about so many
+    bytes."""
+    if not _fits(budget, size):
+        raise MemoryLimitError(
+            f"a probe of {keys} keys takes about {size} bytes: {_in_use(budget)}; ask for fewer "
+            "keys at a time, or raise memory_bytes"
+        )
+
+
+cdef str _in_use(Budget budget):
+    return (
+        f"probes and iterators hold {atomic_get(&budget.used[PROBE])} bytes, and all that is in "
+        f"use is {budget.usage()} of the cap of {atomic_get(&budget.limit_bytes)} bytes"
+    )

@@ -1,0 +1,120 @@
+"""What probes and iterators hold of the memory cap, and what they are refused."""
+
+import gc
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lsmstate.errors import MemoryLimitError
+from lsmstate.lsm_store import LsmStore
+from lsmstate.memory_budget import process_memory
+from lsmstate.options import MIB, Options
+from lsmstate.store import StreamSchema
+
+KEY = pa.schema([("k", pa.int64())])
+STREAM = StreamSchema("s", KEY, pa.schema([("t", pa.string())]))
+CAP = 16 * MIB
+
+
+def keys_of(numbers):
+    return pa.RecordBatch.from_arrays([pa.array(np.asarray(numbers, np.int64))], schema=KEY)
+
+
+def texts(numbers, width=400):
+    array = pa.array([str(number).zfill(width) for number in numbers])
+    return pa.RecordBatch.from_arrays([array], schema=STREAM.rows)
+
+
+@pytest.fixture
+def store(tmp_path):
+    options = Options(memory_bytes=CAP, sync="never")
+    with LsmStore.open(str(tmp_path), [STREAM], options=options) as opened:
+        yield opened
+
+
+def filled(store, count=40_000):
+    for start in range(0, count, 5000):
+        numbers = range(start, start + 5000)
+        store.append("s", texts(numbers), keys_of(numbers))
+    store.flush()
+    return store
+
+
+def open_until_refused(reader, iterators):
+    while len(iterators) < 100:
+        pieces = reader.iterate("s")
+        next(pieces)
+        iterators.append(pieces)
+
+
+def probed_bytes():
+    return process_memory().budget.usage()["probe"]
+
+
+@pytest.mark.parametrize("kind", ["fetch", "iterate", "reverse", "scan"])
+def test_a_piece_takes_a_share_of_the_cap_whatever_is_asked_for(store, kind):
+    filled(store)
+    asked = 1 << 26
+    if kind == "fetch":
+        probe = store.probe("s", keys_of(range(40_000)))
+        pieces = probe.fetch(np.arange(40_000), asked)
+    elif kind == "scan":
+        pieces = ((rows, rows) for rows in store.scan("s", asked))
+    else:
+        pieces = store.iterate("s", max_bytes=asked, reverse=kind == "reverse")
+    process_memory().cache.clear()
+    process_memory().budget.reset_peak()
+    before = process_memory().budget.total_bytes
+    sizes = [rows.nbytes for _, rows in pieces]
+    assert len(sizes) > 10
+    assert max(sizes) <= CAP // 16 + 64 * 1024
+    assert process_memory().budget.peak_bytes <= CAP
+    assert probed_bytes() - before <= CAP // 4
+
+
+def test_too_many_iterators_are_refused_and_writes_go_on(store):
+    filled(store)
+    budget = process_memory().budget
+    budget.reset_peak()
+    with store.snapshot() as snapshot:
+        iterators = []
+        with pytest.raises(MemoryLimitError, match=r"iterators hold \d+ bytes.*close or drop some"):
+            open_until_refused(snapshot, iterators)
+        assert 6 < len(iterators) < 20
+        held = probed_bytes()
+        assert CAP // 2 < held <= CAP - CAP // 8
+        assert budget.peak_bytes <= CAP
+        store.append("s", texts([7], 10), keys_of([40_001]))  # an eighth is left for writers
+        with pytest.raises(MemoryLimitError, match=r"iterators hold \d+ bytes") as refused:
+            store.append("s", texts([7], 3 * MIB), keys_of([40_002]))
+        assert "snapshots hold 0" not in str(refused.value)
+        # One that was refused is over; those that are open go on, and closing one makes room.
+        assert sum(piece.rows.num_rows for piece in iterators.pop()) > 30_000
+        gc.collect()
+        assert probed_bytes() < held
+        assert next(snapshot.iterate("s")).rows.num_rows > 0
+    iterators.clear()
+    gc.collect()
+    assert probed_bytes() == 0
+    store.append("s", texts([7], 3 * MIB), keys_of([40_002]))
+    assert store.get("s", [40_002]).num_rows == store.get("s", [40_001]).num_rows == 1
+
+
+def test_a_probe_of_too_many_keys_is_refused_before_they_are_encoded(store, monkeypatch):
+    store.append("s", texts(range(10)), keys_of(range(10)))
+    many = keys_of(range(1_000_000))
+    refused = pytest.raises(MemoryLimitError, match=r"1000000 keys.*about .* fewer keys")
+    with monkeypatch.context() as patched, refused:
+        patched.setattr("lsmstate.lsm_reader.encoded_keys", None)
+        store.probe("s", many)
+    assert store.probe("s", keys_of(range(50_000))).counts.sum() == 10
+
+
+def test_keys_encoded_for_a_probe_count(store):
+    store.append("s", texts(range(10)), keys_of(range(10)))
+    before = probed_bytes()
+    probe = store.probe("s", keys_of(range(50_000)))
+    assert probed_bytes() - before >= 50_000 * (10 + 21 + 24)
+    del probe
+    assert probed_bytes() == before
