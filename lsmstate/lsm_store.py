@@ -22,6 +22,7 @@ from lsmstate.checkpoints import Checkpoint, Checkpoints
 from lsmstate.collection import LocalFiles
 from lsmstate.durable_bucket import CommitReader, DurableBucket, DurableOwner
 from lsmstate.errors import CorruptionError, FormatVersionError
+from lsmstate.key_parts import is_cut, key_parts
 from lsmstate.lsm_reader import LsmReader, TierHolds, Tiers
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import Options
@@ -38,6 +39,7 @@ from lsmstate.stats import CacheStats, PauseRecorder, StoreStats, WriteStats
 from lsmstate.store import Mutation, StreamSchema
 from lsmstate.store_checks import (
     StoreGuard,
+    check_key_types,
     check_rows,
     check_same_streams,
     refuse_advance,
@@ -252,9 +254,24 @@ class LsmStore(StoreWrites):
     def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
         """See store.StateStore.delete."""
         self._guard.check_writable()
-        stream_of(self._streams, stream)
+        schema = stream_of(self._streams, stream)
+        if not is_cut(keys):
+            self._make(self._deletion(stream, keys))
+            return
+        check_key_types(schema, keys)
+        largest = held = 0
+        # As of an append: what is refused of a later part is found before the first is made.
+        for part in key_parts(keys):
+            for write in self._deletion(stream, part):
+                largest = max(largest, largest_entry(write.keys, None))
+                held = max(held, 2 * write.keys.nbytes)  # of two writes, if some were retracted
+        with self._guard.lock, self._writes.reserving(largest, held):
+            for part in key_parts(keys):
+                self._make(self._deletion(stream, part))
+
+    def _deletion(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> list[Write]:
         mutations = [Mutation("delete", stream, keys)]
-        self._make(self._planner.mutations(mutations, self._sequence + 1, self._tiers()))
+        return self._planner.mutations(mutations, self._sequence + 1, self._tiers())
 
     def _apply(self, write: Write) -> None:
         """Redo a logged write, as far as it is not in the runs."""

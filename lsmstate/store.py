@@ -113,7 +113,10 @@ class StateStore(Protocol):
         ...
 
     def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
-        """Remove all rows stored so far under each of the keys. Absent keys are no error."""
+        """Remove all rows stored so far under each of the keys. Absent keys are no error. All or
+        nothing when it is refused; a crash may leave it half done where the keys take more than a
+        quarter of the memory cap while they are looked for, some 100 bytes each and their own:
+        these are worked off in parts, as a large append is."""
         ...
 
     def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:

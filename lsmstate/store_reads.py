@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from cython_ext.key_codec import KeyBatch
 from cython_ext.row_codec import RowCodec
+from lsmstate.key_parts import key_parts
 from lsmstate.key_range import KeyRange, key_range
 from lsmstate.store import Entries, KeyValues, Matches, Positions, Probe, StreamSchema
 from lsmstate.store_checks import Access, StoreGuard, one_key, stream_of
@@ -92,8 +93,9 @@ class StoreReads(ABC):
         self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
     ) -> npt.NDArray[np.bool_]:
         """See store.MultimapStore.exists."""
-        found: npt.NDArray[np.bool_] = self.probe(stream, keys, positions).counts > 0
-        return found
+        parts = key_parts(keys) if positions is None else iter([keys])
+        found = [self.probe(stream, part, positions).counts > 0 for part in parts]
+        return np.concatenate(found) if len(found) > 1 else found[0]
 
     def get(self, stream: str, key: KeyValues) -> pa.RecordBatch:
         """See store.MultimapStore.get."""

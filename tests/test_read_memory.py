@@ -10,7 +10,7 @@ from lsmstate.errors import MemoryLimitError
 from lsmstate.lsm_store import LsmStore
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import MIB, Options
-from lsmstate.store import StreamSchema
+from lsmstate.store import Mutation, StreamSchema
 
 KEY = pa.schema([("k", pa.int64())])
 STREAM = StreamSchema("s", KEY, pa.schema([("t", pa.string())]))
@@ -108,7 +108,10 @@ def test_a_probe_of_too_many_keys_is_refused_before_they_are_encoded(store, monk
     with monkeypatch.context() as patched, refused:
         patched.setattr("lsmstate.lsm_reader.encoded_keys", None)
         store.probe("s", many)
+    assert store.exists("s", many).sum() == 10
     assert store.probe("s", keys_of(range(50_000))).counts.sum() == 10
+    with store.snapshot() as snapshot:
+        assert np.flatnonzero(snapshot.exists("s", many)).tolist() == list(range(10))
 
 
 def test_keys_encoded_for_a_probe_count(store):
@@ -118,3 +121,41 @@ def test_keys_encoded_for_a_probe_count(store):
     assert probed_bytes() - before >= 50_000 * (10 + 21 + 24)
     del probe
     assert probed_bytes() == before
+
+
+def test_a_delete_of_many_keys_is_made_in_parts(store, tmp_path):
+    numbers = range(0, 400_000, 50)
+    for start in range(0, len(numbers), 2000):
+        part = numbers[start : start + 2000]
+        store.append("s", texts(part, 100), keys_of(part))
+    store.retract("s", texts([100], 100), keys_of([100]))
+    store.retract("s", texts([5], 100), keys_of([5]))  # waits for its row
+    budget = process_memory().budget
+    budget.reset_peak()
+    store.delete("s", keys_of(range(399_000)))
+    assert budget.peak_bytes <= CAP
+    left = [key for piece in store.iterate("s") for key in piece.keys.column(0).to_pylist()]
+    assert left == list(range(399_000, 400_000, 50))
+    store.append("s", texts([5], 100), keys_of([5]))
+    assert store.contains("s", [5])  # the retraction was forgotten
+
+
+def test_a_delete_that_finds_no_memory_changes_nothing(store):
+    numbers = list(range(0, 300_000, 100))
+    store.append("s", texts(numbers, 20), keys_of(numbers))
+    budget = process_memory().budget
+    process_memory().cache.clear()
+    store.flush()
+    taken = budget.limit - budget.total_bytes - 200 * 1024
+    budget.hold("frames", taken)
+    try:
+        for keys in (keys_of(range(300_000)), keys_of(range(30_000))):
+            with pytest.raises(MemoryLimitError, match="no room for one more write"):
+                store.delete("s", keys)
+        with pytest.raises(MemoryLimitError, match="no room for one more write"):
+            store.write([Mutation("delete", "s", keys_of(range(30_000)))])
+    finally:
+        budget.hold("frames", -taken)
+    assert store.exists("s", keys_of(numbers)).all()
+    store.delete("s", keys_of(range(300_000)))
+    assert not store.exists("s", keys_of(numbers)).any()
