@@ -58,6 +58,8 @@ class LsmStore(StoreWrites):
     """One store in one directory. For one thread at a time; other threads may have other stores."""
 
     _reader: LsmReader
+    #: Other threads may ask for its memory as soon as it counts in, before it has any.
+    _has_memtables = False
 
     def __init__(
         self, directory: str, streams: Sequence[StreamSchema], options: Options, owner: Owner
@@ -92,6 +94,7 @@ class LsmStore(StoreWrites):
             single_commit=owner.single_commit,
         )
         self._memtables = self._writes.memtables
+        self._has_memtables = True
 
     @classmethod
     def open_attempt(
@@ -129,17 +132,19 @@ class LsmStore(StoreWrites):
             raise
         store._start_at(owner.pointer)
         try:
-            if owner.pointer is None:
-                store.commit()  # pins the streams: no log is ever read with other ones
-            else:
-                owner.renew_manifest()
-            for write in owner.replay():
-                store._apply(write)
-            store._check_replayed()
-            if options.syncs_commits:
-                # As with the manifest: what the log of a killed process holds may not be on the
-                # disk, so it is written anew before more is promised.
-                store.commit()
+            # Or another thread's store that finds no memory would flush what is being replayed.
+            with store._guard.lock:
+                if owner.pointer is None:
+                    store.commit()  # pins the streams: no log is ever read with other ones
+                else:
+                    owner.renew_manifest()
+                for write in owner.replay():
+                    store._apply(write)
+                store._check_replayed()
+                if options.syncs_commits:
+                    # As with the manifest: what the log of a killed process holds may not be on the
+                    # disk, so it is written anew before more is promised.
+                    store.commit()
         except BaseException:
             store.close()
             raise
@@ -183,7 +188,7 @@ class LsmStore(StoreWrites):
     @property
     def memtable_bytes(self) -> int:
         """Bytes of slabs the memtables hold."""
-        return self._memtables.nbytes
+        return self._memtables.nbytes if self._has_memtables else 0
 
     # Writing ------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from contextlib import suppress
+from threading import Thread
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,7 @@ from lsmstate.lsm_store import LsmStore
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import KIB, MIB, Options
 from lsmstate.store import StreamSchema
+from lsmstate.write_path import WritePath
 
 STREAM = StreamSchema("s", pa.schema([("k", pa.int64())]), pa.schema([("t", pa.binary())]))
 CAP = 6 * MIB
@@ -123,3 +125,37 @@ def test_a_log_is_replayed_where_others_leave_no_memory(tmp_path):
     finally:
         budget.hold("probe", -taken)
     store._guard.close()
+
+
+def test_what_is_being_replayed_is_not_flushed_for_another_store(tmp_path, monkeypatch):
+    """Another thread's store that finds no memory asks for it; half of a write would be lost."""
+    for key in range(3):
+        with opened(tmp_path, background=False) as store:
+            store.append("s", *batch((key, b"row")))
+    insert = WritePath.insert
+    flushed = []
+
+    def insert_while_others_ask(path, *write):
+        insert(path, *write)
+        memory = process_memory()
+        asking = Thread(target=lambda: flushed.append(memory.relieve(None)))
+        asking.start()
+        asking.join()
+
+    monkeypatch.setattr(WritePath, "insert", insert_while_others_ask)
+    with opened(tmp_path, background=False) as store:
+        assert flushed == [False] * 3
+        assert sum(content(store).values()) == 3
+
+
+def test_a_store_that_is_being_opened_can_be_asked_for_memory(tmp_path, monkeypatch):
+    asked = []
+
+    class AskedMeanwhile(WritePath):
+        def __init__(self, *arguments, **options):
+            asked.append((process_memory().bytes_beside(None), process_memory().relieve(None)))
+            super().__init__(*arguments, **options)
+
+    monkeypatch.setattr("lsmstate.lsm_store.WritePath", AskedMeanwhile)
+    opened(tmp_path).close()
+    assert asked == [(0, False)]
