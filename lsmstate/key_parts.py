@@ -1,11 +1,13 @@
 """How many keys are worked on at a time: a large batch of them is cut into parts, or refused."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
 from cython_ext.key_codec import KeyBatch
+from lsmstate.errors import MemoryLimitError
 from lsmstate.memory_budget import process_memory
+from lsmstate.store import Mutation
 
 #: Fewer are not looked at beforehand, as that takes longer than asking for one of them.
 MANY_KEYS = 4096
@@ -35,3 +37,17 @@ def is_cut(keys: pa.RecordBatch | KeyBatch) -> bool:
     if isinstance(keys, KeyBatch) or keys.num_rows < MANY_KEYS:
         return False
     return probe_bytes(keys) > process_memory().budget.limit // 4
+
+
+def check_keys(mutations: Sequence[Mutation]) -> None:
+    """MemoryLimitError if the keys of writes that are made as one would take more than half of the
+    memory cap while they are encoded. Those that are encoded already are the caller's."""
+    batches = [m.keys for m in mutations if isinstance(m.keys, pa.RecordBatch)]
+    count = sum(batch.num_rows for batch in batches)
+    size = sum(map(probe_bytes, batches)) if count >= MANY_KEYS else 0
+    limit = process_memory().budget.limit // 2
+    if size > limit:
+        raise MemoryLimitError(
+            f"{count} keys in one write take about {size} bytes, more than half of "
+            f"the memory cap ({limit} bytes): split it, or raise memory_bytes"
+        )

@@ -22,7 +22,7 @@ from lsmstate.checkpoints import Checkpoint, Checkpoints
 from lsmstate.collection import LocalFiles
 from lsmstate.durable_bucket import CommitReader, DurableBucket, DurableOwner
 from lsmstate.errors import CorruptionError, FormatVersionError
-from lsmstate.key_parts import is_cut, key_parts
+from lsmstate.key_parts import check_keys, is_cut, key_parts
 from lsmstate.lsm_reader import LsmReader, TierHolds, Tiers
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import Options
@@ -228,6 +228,7 @@ class LsmStore(StoreWrites):
         """See store.MultimapStore.write."""
         self._guard.check_writable()
         check_mutations(self._streams, mutations, self._options)
+        check_keys(mutations)
         return self._make(self._planner.mutations(mutations, self._sequence + 1, self._tiers()))
 
     def _make(self, writes: Sequence[Write]) -> int:

@@ -238,7 +238,8 @@ class MultimapStore(StateStore, StoreReader, Protocol):
         """Make several writes, of any streams, one after the other but as one: all or none of
         them is refused, and after a crash all or none of them is there. Returns the number of
         rows stored and retracted. MemoryLimitError if they take more than an eighth of the memory
-        cap."""
+        cap, or their keys, some 100 bytes each and their own while they are encoded, more than
+        half of it."""
         ...
 
     def delete_range(

@@ -159,3 +159,15 @@ def test_a_delete_that_finds_no_memory_changes_nothing(store):
     assert store.exists("s", keys_of(numbers)).all()
     store.delete("s", keys_of(range(300_000)))
     assert not store.exists("s", keys_of(numbers)).any()
+
+
+def test_keys_of_one_write_are_refused_before_they_are_encoded(store, monkeypatch):
+    store.append("s", texts(range(10)), keys_of(range(10)))
+    halves = [Mutation("delete", "s", keys_of(range(60_000))) for _ in range(2)]
+    with monkeypatch.context() as patched:
+        patched.setattr("lsmstate.write_plan.encoded_keys", None)
+        with pytest.raises(MemoryLimitError, match="120000 keys in one write"):
+            store.write(halves)
+    assert store.exists("s", keys_of(range(10))).all()
+    store.write(halves[:1])
+    assert not store.exists("s", keys_of(range(10))).any()
