@@ -56,7 +56,12 @@ class Keeper(Protocol):
     """The store's last commit."""
 
     def new_name(self, kind: str) -> str:
-        """A name never given before, for a file of kind "CHECKPOINT"."""
+        """A name never given before, for a file of kind "CHECKPOINT". StoreLockedError as
+        ``check_owned``."""
+        ...
+
+    def check_owned(self) -> None:
+        """StoreLockedError if another process has become the directory's owner."""
         ...
 
 
@@ -109,7 +114,8 @@ class Checkpoints:
             )
 
     def create(self, name: str, pointer: str) -> Checkpoint:
-        """Name the store's last commit. OSError: there is no such checkpoint then."""
+        """Name the store's last commit. OSError, StoreLockedError: there is no such checkpoint
+        then."""
         self.check_free(name)
         files = needed_files(table_cache(process_memory()), self._directory, pointer)
         path = os.path.join(self._directory, self._owner.new_name("CHECKPOINT"))
@@ -141,6 +147,7 @@ class Checkpoints:
     def _delete(self, checkpoint: Checkpoint) -> None:
         tables = table_cache(process_memory())
         assert self._owner.pointer is not None
+        self._owner.check_owned()
         live = {file.name for file in needed_files(tables, self._directory, self._owner.pointer)}
         with _nobody_reads(checkpoint):
             remove(checkpoint.path)

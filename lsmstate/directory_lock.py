@@ -2,6 +2,11 @@
 
 A POSIX record lock: it dies with its process, unlike ``flock``, which a forked child keeps alive.
 Such locks do not exclude two owners within one process, so this module keeps its own list too.
+
+It also goes, without a word, when *any* descriptor of LOCK is closed in the owner's process, as
+after a copy of the directory. So whoever owns one asks, before it relies on the lock, whether it is
+still held (``check_held``), and before it acknowledges anything whether nobody else was the owner
+meanwhile (``check_untaken``): LOCK holds a text that no other opening writes.
 """
 
 import fcntl
@@ -15,9 +20,18 @@ from lsmstate.errors import StoreLockedError
 
 _NAME = "LOCK"
 
+#: Longer than what is in LOCK: a process id and what tells one opening from the others.
+_TEXT_BYTES = 64
+
 #: Whose they are: real paths of directories, each with the process that took it (a forked child
 #: inherits the table). Claimed by ``setdefault``, of which one thread alone sees its own object.
 _owned: dict[tuple[str, int], object] = {}
+
+
+_REOPEN = (
+    "What had been acknowledged before is kept, this write is not acknowledged: close the store "
+    "here, and open it again once nobody else has it open"
+)
 
 
 def check_unowned(directory: str) -> None:
@@ -30,7 +44,7 @@ def check_unowned(directory: str) -> None:
         except FileNotFoundError:
             return
         try:
-            holder = os.pread(file, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            holder = _holder(file)
             fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return
         except (BlockingIOError, PermissionError):
@@ -46,6 +60,9 @@ class DirectoryLock:
     One that nobody released and nobody holds any more is given up with a ResourceWarning."""
 
     def __init__(self, directory: str) -> None:
+        self._directory = directory
+        # Process ids alone do not tell openings apart: containers have ids of their own.
+        self._text = f"{os.getpid()} {os.urandom(8).hex()}\n".encode("ascii")
         claim = (os.path.realpath(directory), os.getpid())
         own = object()  # the table must not keep the lock itself alive
         if _owned.setdefault(claim, own) is not own:
@@ -54,7 +71,7 @@ class DirectoryLock:
                 f"{directory} is already open in this process ({os.getpid()}); close it first"
             )
         try:
-            file = self._locked_file(directory)
+            file = self._file = self._locked_file(directory)
         except BaseException:
             del _owned[claim]
             raise
@@ -66,18 +83,48 @@ class DirectoryLock:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError) as error:
-            holder = os.pread(file, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            holder = _holder(file)
             os.close(file)
             raise StoreLockedError(
                 f"{directory} is open in another process ({holder}); close it there first"
             ) from error
         try:
             os.ftruncate(file, 0)
-            os.pwrite(file, f"{os.getpid()}\n".encode("ascii"), 0)
+            os.pwrite(file, self._text, 0)
         except OSError:  # the disk is full; the lock goes with the descriptor
             os.close(file)
             raise
         return file
+
+    def check_held(self) -> None:
+        """Take the lock again if it was dropped. StoreLockedError if another process has, or had,
+        the directory since. Cost: three system calls, 3 us."""
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:
+            raise self._lost() from error
+        self.check_untaken()
+        if not os.fstat(self._file).st_nlink:
+            raise StoreLockedError(
+                f"{self._directory}: the file {_NAME}, by which this process owns it, was removed, "
+                f"so that others may have opened it; {_REOPEN}"
+            )
+
+    def check_untaken(self) -> None:
+        """StoreLockedError if another process has become the owner since this one has. An owner
+        says so before it reads anything, so what was written before this call it has read, or
+        will. Cost: one system call, 1 us."""
+        if os.pread(self._file, _TEXT_BYTES, 0) != self._text:
+            raise self._lost()
+
+    def _lost(self) -> StoreLockedError:
+        is_named = os.pread(self._file, _TEXT_BYTES, 0) != self._text
+        holder = _holder(self._file) if is_named else "unknown"
+        return StoreLockedError(
+            f"{self._directory} was opened by another process ({holder}) while it was open in this "
+            f"one ({os.getpid()}): this process had closed a descriptor of the file {_NAME}, as a "
+            f"copy of the directory does, and the system drops its lock on it then. {_REOPEN}"
+        )
 
     def release(self) -> None:
         """Give the directory up. A second call, or one in a forked child, does nothing."""
@@ -85,6 +132,12 @@ class DirectoryLock:
         if held is not None:
             _, _, (claim, file), _ = held
             _give_up(claim, file)
+
+
+def _holder(file: int) -> str:
+    """The process id that LOCK names."""
+    text = os.pread(file, _TEXT_BYTES, 0).decode("ascii", "replace")
+    return text.partition(" ")[0].strip() or "unknown"
 
 
 def _give_up(claim: tuple[str, int], file: int) -> None:

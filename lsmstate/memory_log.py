@@ -137,7 +137,8 @@ class LogWriter:
         """Remove the unfinished file. Does nothing after ``finish``."""
         if not self._file.closed:
             self._file.close()
-            os.unlink(self._file.name)
+            with suppress(FileNotFoundError):  # another owner has collected it
+                os.unlink(self._file.name)
 
     def _write_batch(self, batch: pa.RecordBatch) -> dict[str, Any]:
         sink = pa.BufferOutputStream()

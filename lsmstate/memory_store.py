@@ -227,6 +227,8 @@ class MemoryStore(StoreWrites):
             return self._pointer
         parent = self._pointer
         with self._guard.whole_or_nothing():
+            if self._lock is not None:
+                self._lock.check_held()
             self._pointer = self._sealed(self._log or self._new_log())
         self._log = None
         if not is_own:

@@ -173,6 +173,7 @@ class ProcessOwner:
         return numbered(kind, next(self._numbers))
 
     def new_name(self, kind: str) -> str:
+        self.check_owned()  # another owner may give the same names
         if kind == "CHECKPOINT":
             return self._next(kind)
         name = self._next("run")
@@ -181,6 +182,10 @@ class ProcessOwner:
 
     def forget(self, name: str) -> None:
         self._begun.discard(name)
+
+    def check_owned(self) -> None:
+        """StoreLockedError if another process has become the owner."""
+        self._lock.check_held()
 
     def _newest_pointer(self, last_number: int) -> str | None:
         """What the newest whole MANIFEST says, None for a new store. Torn ones are deleted: the
@@ -220,12 +225,14 @@ class ProcessOwner:
             self._last_logged = max(self._last_logged, last)
 
     def log(self, writes: Sequence[Write]) -> None:
+        self._lock.check_held()
         if self._log is None:
             path = os.path.join(self._directory, self._next("changelog"))
             self._log = Changelog(path, self._options.syncs_writes)
             if self._options.syncs_writes:
                 sync_directory(self._directory)
         self._log.append(writes)
+        self._lock.check_untaken()
         self._last_logged = writes[-1].sequence
 
     def _rotate(self) -> None:
@@ -251,6 +258,7 @@ class ProcessOwner:
         self._removal.finish()
 
     def _write_manifest(self, pointer: str) -> str:
+        self.check_owned()
         name = self._next("MANIFEST")
         file = AppendFile(os.path.join(self._directory, name))
         file.append(seal_text(pointer.encode()))

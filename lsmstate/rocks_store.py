@@ -375,8 +375,12 @@ class RocksStore(StoreWrites):
         self._put_entry(batch, name, Entry(entry.rows + len(rows), size, chunks, len(pending)))
 
     def _write(self, batch: rocksdict.WriteBatch) -> None:
+        if self._lock is not None:
+            self._lock.check_held()
         self._guard.writes += 1
         self._database.write(batch, self._write_options)
+        if self._lock is not None:
+            self._lock.check_untaken()
         self._note_memory()
 
     def _check_streams(self) -> None:
