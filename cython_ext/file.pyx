@@ -1,7 +1,7 @@
 """The only open, pread, append and sync of table files, with hooks that tests inject faults by.
 
 ``set_fault_hook(hook)``: before each operation ``hook(operation, path, offset, size)`` is called
-(operations: create, open, read, append, write back, sync, link, remove). It may raise (the operation fails so) or return
+(operations: create, open, read, append, write back, sync, link, rename, remove). It may raise (the operation fails so) or return
 an int: an append then writes only that many bytes and fails with EIO, as a torn write does.
 The price where no hook is set is one test of a C pointer.
 """
@@ -278,6 +278,13 @@ def link(str source not None, str target not None) -> None:
     if _hooked:
         _ask("link", target, 0, 0)
     os.link(source, target)
+
+
+def rename(str source not None, str target not None) -> None:
+    """Give a file its final name, which no other has. The hook is told the final one."""
+    if _hooked:
+        _ask("rename", target, 0, 0)
+    os.rename(source, target)
 
 
 def remove(str path not None) -> None:

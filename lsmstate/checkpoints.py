@@ -5,9 +5,11 @@ pointer and the names of the files it needs. The runs are the store's own, so th
 costs what a commit costs, whatever the state's size, and keeps from deletion only what merges
 have replaced since.
 
-Order of steps: a checkpoint's commit is sealed before the checkpoint is written, and a deleted
-one's name is gone, durably, before the first of its files goes. Whatever is interrupted leaves
-the checkpoint whole, or absent with files that the next commit collects.
+Order of steps: a checkpoint's commit is sealed before the checkpoint is written; its file gets its
+name when it is whole and, unless the store forces nothing, on the disk; a deleted one's name is
+gone, durably, before the first of its files goes. Whatever is interrupted leaves the checkpoint
+whole, or absent with files that the next opening or commit collects. So a file under that name
+that is not whole was damaged later, and nothing of it is deleted.
 """
 
 import fcntl
@@ -17,13 +19,13 @@ import re
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from cython_ext.file import AppendFile, ReadFile, remove, sync_directory
+from cython_ext.file import AppendFile, ReadFile, remove, rename, sync_directory
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
-from lsmstate.file_names import parse_numbered
+from lsmstate.file_names import is_unfinished, parse_numbered, unfinished
 from lsmstate.manifest import parse_pointer
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import Options
@@ -70,18 +72,18 @@ class Checkpoints:
     delete one while another, which needs the store's memory, commits and collects."""
 
     def __init__(self, directory: str, options: Options, owner: Keeper) -> None:
-        """Reads them all. What a crash left of one that was being written is deleted."""
+        """Reads them all. What a crash left of one that was being written is deleted.
+        CorruptionError."""
         self._directory = directory
         self._syncs = options.syncs_commits
         self._owner = owner
         self._lock = threading.RLock()
         self._known: dict[str, Checkpoint] = {}
-        for path in _paths(directory):
-            checkpoint = _read(path)
-            if checkpoint is None:
-                remove(path)
-            else:
-                self._known[checkpoint.name] = checkpoint
+        for path in checkpoint_paths(directory):
+            checkpoint = read_checkpoint(path)
+            self._known[checkpoint.name] = checkpoint
+        for name in filter(is_unfinished, os.listdir(directory)):
+            remove(os.path.join(directory, name))
 
     def __iter__(self) -> Iterator[Checkpoint]:
         with self._lock:
@@ -127,16 +129,19 @@ class Checkpoints:
         except BaseException:
             remove(path)
             del self._known[name]
+            remove(unfinished(path))
             raise
         return checkpoint
 
     def _write(self, checkpoint: Checkpoint) -> None:
-        file = AppendFile(checkpoint.path)
+        file = AppendFile(unfinished(checkpoint.path))
         file.append(seal_text(_packed(checkpoint)))
         if self._syncs:
             file.sync()
-            sync_directory(self._directory)
         file.close()
+        rename(unfinished(checkpoint.path), checkpoint.path)
+        if self._syncs:
+            sync_directory(self._directory)
 
     def delete(self, name: str) -> None:
         """Forget a checkpoint and delete the files that only it needed. InvalidArgumentError if
@@ -206,13 +211,9 @@ def _nobody_reads(checkpoint: Checkpoint) -> Iterator[None]:
 def list_checkpoints(directory: str) -> list[Checkpoint]:
     """Those of a store's directory, oldest first, whether or not it is open. Changes nothing."""
     found = []
-    for path in _paths(directory):
-        try:
-            checkpoint = _read(path)
-        except FileNotFoundError:
-            continue  # deleted since the directory was listed
-        if checkpoint is not None:
-            found.append(checkpoint)
+    for path in checkpoint_paths(directory):
+        with suppress(FileNotFoundError):  # deleted since the directory was listed
+            found.append(read_checkpoint(path))
     return found
 
 
@@ -239,7 +240,8 @@ def _chosen(known: list[Checkpoint], name: str, directory: str) -> Checkpoint:
     )
 
 
-def _paths(directory: str) -> list[str]:
+def checkpoint_paths(directory: str) -> list[str]:
+    """The files of all checkpoints, oldest first."""
     numbers = {}
     for name in os.listdir(directory):
         parsed = parse_numbered(name)
@@ -259,8 +261,8 @@ def _packed(checkpoint: Checkpoint) -> bytes:
     ).encode()
 
 
-def _read(path: str) -> Checkpoint | None:
-    """None if it was torn. CorruptionError, FormatVersionError."""
+def read_checkpoint(path: str) -> Checkpoint:
+    """What one of these files says. CorruptionError, FormatVersionError."""
     file = ReadFile(path)
     try:
         data = file.read(0, min(file.size, _MOST_BYTES))
@@ -268,7 +270,10 @@ def _read(path: str) -> Checkpoint | None:
         file.close()
     text = unseal_text(data, path, _REMEDY)
     if text is None:
-        return None
+        end = len(data.rstrip(b"\0"))
+        raise CorruptionError(
+            f"of {len(data)} bytes those from here on are lost; {_REMEDY}", path, end
+        )
     try:
         found = json.loads(text)
         if found["format"] != CHECKPOINT_VERSION:

@@ -1,4 +1,5 @@
-"""The names of a store's files. A name is given once and never again; nothing is renamed.
+"""The names of a store's files. A name is given once and never again; no name is taken from a file
+but that of a checkpoint which is being written.
 
 An attempt's file says which micro-batch and which attempt wrote it, so that what may be deleted
 can be told from names alone: ``commit-0000000007-<attempt>-0002.sst``. A standalone store has one
@@ -14,6 +15,8 @@ from lsmstate.errors import InvalidArgumentError
 
 _ATTEMPT_FILE = re.compile(r"(run|commit)-(\d{10})-([A-Za-z0-9_.-]+)-(\d{4,})\.sst")
 _NUMBERED = re.compile(r"(run|MANIFEST|CHECKPOINT|changelog)-(\d{10,})(?:\.sst)?")
+
+_UNFINISHED = ".unfinished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,17 @@ def parse_numbered(name: str) -> tuple[str, int] | None:
     """(kind, number), or None if the name is not of that form."""
     found = _NUMBERED.fullmatch(name)
     return (found[1], int(found[2])) if found else None
+
+
+def unfinished(name: str) -> str:
+    """What a numbered file is called until it is whole."""
+    return name + _UNFINISHED
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether the name is one that ``unfinished`` gives."""
+    stem = name.removesuffix(_UNFINISHED)
+    return stem != name and parse_numbered(stem) is not None
 
 
 def holds_standalone_store(directory: str) -> bool:

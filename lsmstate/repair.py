@@ -6,7 +6,7 @@ rows are written anew, and of a changelog the whole records. The report says wha
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -15,9 +15,10 @@ from cython_ext.salvage import ListedEntries
 from cython_ext.sst_check import verify
 from cython_ext.sst_reader import Sst
 from lsmstate.changelog import MAGIC, changelog_files
+from lsmstate.checkpoints import checkpoint_paths, read_checkpoint
 from lsmstate.collection import LocalFiles
 from lsmstate.directory_lock import check_unowned
-from lsmstate.errors import CorruptionError, InvalidArgumentError
+from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
 from lsmstate.file_names import numbered, parse_attempt_file, parse_numbered
 from lsmstate.manifest import Pointer, pack_edit
 from lsmstate.memory_budget import process_memory
@@ -114,7 +115,7 @@ class _Repair:
         self._cache = process_memory().cache
         self._files = TableWriter(target, options, process_memory().budget, owner)
         self._losses = [Loss(name, "nothing of it can be read", None) for name in state.unreadable]
-        self._problems = list(state.problems)
+        self._problems = [*state.problems, *_checkpoints_left(state.directory)]
         self._copied = self._rebuilt = 0
 
     def run(self) -> RepairReport:
@@ -276,6 +277,19 @@ class _Repair:
             log.sync()
         finally:
             log.close()
+
+
+def _checkpoints_left(directory: str) -> Iterator[str]:
+    """What becomes of the checkpoints: the repaired store has none."""
+    for path in checkpoint_paths(directory):
+        try:
+            name = read_checkpoint(path).name
+            yield (
+                f"checkpoint {name!r} is not taken over: lsmstate restore makes a directory of it, "
+                "as far as its own files are whole"
+            )
+        except (CorruptionError, FormatVersionError) as error:
+            yield f"a checkpoint is not taken over, of which nobody can say the name: {error}"
 
 
 def _batch_of(commit: str) -> int:

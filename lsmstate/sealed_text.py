@@ -1,6 +1,8 @@
 """Small text files that count only when they are whole: text, newline, XXH3 of it, newline.
 
-Written once from front to back, so what a crash leaves of one lacks its last newline.
+Written once from front to back, so what a crash leaves of one lacks its last newline, or has zeros
+instead of its end (no text has a zero in it): some file systems know a file's length before they
+have its bytes.
 """
 
 from cython_ext.codec import checksum
@@ -17,8 +19,9 @@ def seal_text(text: bytes) -> bytes:
 
 
 def unseal_text(data: bytes, path: str, remedy: str) -> bytes | None:
-    """The text, or None if the file was torn: it ends too early. CorruptionError, which ends with
-    the remedy, if it is complete and its checksum is wrong."""
+    """The text, or None if the file was torn: it ends too early, or in zeros. CorruptionError,
+    which ends with the remedy, if it is complete and its checksum is wrong."""
+    data = data.rstrip(b"\0")
     text, _, rest = data.partition(b"\n")
     if rest == _seal(text):
         return text

@@ -38,7 +38,7 @@ class Faults:
         tear: float | None = None,
         more: int = 0,
         code: int = errno.ENOSPC,
-        operations: tuple[str, ...] = ("create", "append", "sync", "remove"),
+        operations: tuple[str, ...] = ("create", "append", "sync", "rename", "remove"),
     ) -> None:
         self.seen: list[tuple[str, str]] = []
         self.failed = 0

@@ -13,7 +13,8 @@ class Disk:
     Operation number ``cut_at`` and all after it fail: the power is off. Sync number
     ``fail_sync`` (from 0) fails, and what it should have forced never reaches the disk, as on
     Linux, where the next sync of the same file says that all is well. Strict as POSIX: a name, and
-    the end of a name, last once their directory is synced; bytes once their file is.
+    the end of a name, last once their directory is synced, and of a renamed file one of both names
+    does; bytes last once their file is synced.
 
     The store's threads call it too. An operation is let through before it is done, so while the
     directory is read one of each thread may still come to its end, and no other begins.
@@ -30,6 +31,10 @@ class Disk:
         self._lost: set[str] = set()
         self._new_names: set[str] = set()
         self._old_names: set[str] = set()
+        #: What a renamed file was called, until its directory is synced.
+        self._former: dict[str, str] = {}
+        #: By the new name: which names the files had, by inode, when one was about to be renamed.
+        self._renaming: dict[str, dict[int, str]] = {}
 
     def __call__(self, operation: str, path: str, offset: int, size: int) -> None:
         with self._lock:
@@ -42,6 +47,7 @@ class Disk:
         if self.seen >= self._cut_at:
             raise OSError(errno.EIO, "the power is off", path)
         self.seen += 1
+        self._settle_names()
         name = os.path.basename(path)
         if operation in ("create", "link"):
             self._new_names.add(name)
@@ -50,12 +56,26 @@ class Disk:
                 self._old_names.remove(name)
                 (self._removed / name).unlink()
             self._forced[name] = 0
+        elif operation == "rename":
+            self._renaming[name] = {
+                each.stat().st_ino: each.name for each in self._directory.iterdir()
+            }
         elif operation in ("append", "write back"):
             return
         elif operation == "remove":
             self._remove(path, name)
         else:
             self._sync(path, name)
+
+    def _settle_names(self) -> None:
+        """Follow files to the names that they have got since."""
+        for name in [each for each in self._renaming if self._is_there(each)]:
+            former = self._renaming.pop(name)[(self._directory / name).stat().st_ino]
+            self._former[name] = former
+            self._new_names.add(name)
+            self._forced[name] = self._forced.pop(former, 0)
+            if former in self._lost:
+                self._lost.add(name)
 
     def _sync(self, path: str, name: str) -> None:
         self.syncs += 1
@@ -64,6 +84,7 @@ class Disk:
             raise OSError(errno.EIO, "the disk did not take it (injected)", path)
         if os.path.isdir(path):
             self._new_names.clear()
+            self._former.clear()
             for old in [each for each in self._old_names if not self._is_there(each)]:
                 (self._removed / old).unlink()
                 self._old_names.remove(old)
@@ -84,6 +105,7 @@ class Disk:
         """Go on with a copy of the directory, which is made here: what is done in the old one from
         now on is no longer followed."""
         with self._lock:
+            self._settle_names()
             directory.mkdir()
             for path in self._directory.iterdir():
                 (directory / path.name).write_bytes(self._bytes_of(path))
@@ -93,17 +115,21 @@ class Disk:
         """Fill ``target`` with what one power cut would have left now."""
         target.mkdir()
         with self._lock:
+            self._settle_names()
             places = [(path, False) for path in sorted(self._directory.iterdir())]
             places += [(self._removed / name, True) for name in sorted(self._old_names)]
             for path, is_removed in places:
+                name: str | None = path.name
                 if (is_removed or path.name in self._new_names) and chance.random() < 0.5:
+                    name = self._former.get(path.name)
+                if name is None or (name != path.name and chance.random() < 0.5):
                     continue
                 data = self._bytes_of(path)
                 forced = self._forced.get(path.name, len(data))
                 kept = forced
                 if path.name not in self._lost:
                     kept = chance.choice([forced, len(data), chance.randint(forced, len(data))])
-                (target / path.name).write_bytes(data[:kept])
+                (target / name).write_bytes(data[:kept])
 
     def _bytes_of(self, path: Path) -> bytes:
         """A file of the directory, which may have been removed since its name was read."""
