@@ -1,28 +1,27 @@
 """The write-ahead log of a standalone store: a framed, checksummed record for each write.
 
 A record is the length of its payload, the lower half of that length's XXH3, and the XXH3 of the
-payload (16 bytes), then the payload: kind, stream, sequence number, and the write as
-cython_ext.changelog_record packs it. Writes that are made as one are one record. A record is
-acknowledged when it has been appended (and synced, if the store's options say so). On replay, an
-incomplete record at the very end is the write that a crash interrupted, which nobody was told of;
-damage anywhere else is CorruptionError.
+payload (16 bytes), then the payload: kind, stream, sequence number, the write as
+cython_ext.changelog_record packs it, and a last byte. Writes that are made as one are one record.
+A record is acknowledged when it has been appended (and synced, if the store's options say so). On
+replay, what a crash may have left at the very end (changelog_records.py says what that is) is of
+writes that nobody relies on; damage is CorruptionError.
 """
 
+import logging
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cython_ext.changelog_record import unpack_write, write_pieces
-from cython_ext.codec import checksum, checksum_of
 from cython_ext.file import AppendFile, ReadFile
 from cython_ext.key_codec import KeyBatch
 from cython_ext.row_codec import RowBatch
+from lsmstate.changelog_records import HEAD, MAGIC, Records, framed
 from lsmstate.errors import CorruptionError, FormatVersionError
 
-FRAME = struct.Struct("<IIQ")
-HEAD = struct.Struct("<BHQ")
-MAGIC = b"LSMCLOG\x01"
+_log = logging.getLogger(__name__)
 
 #: Kinds of writes, as they stand in the log.
 APPEND = 1
@@ -35,6 +34,11 @@ RETRACT = 5
 #: Kind of a record that holds several writes, each as its length and the payload it would have.
 _GROUP = 128
 _LENGTH = struct.Struct("<Q")
+
+_REMEDY = (
+    "save the other writes by lsmstate repair, which makes a new directory, or restore the store "
+    "from a checkpoint"
+)
 
 _KINDS = (APPEND, DELETE, PUT, DELETE_RANGE, RETRACT)
 _WITH_ROWS = (APPEND, PUT, RETRACT)
@@ -69,9 +73,7 @@ class Changelog:
         """Log writes before they are applied: all of them or, torn, none. OSError: they are not
         acknowledged, and the log must not be appended to again (its end may be torn)."""
         payload = _pieces(writes[0]) if len(writes) == 1 else _grouped(writes)
-        length = sum(map(len, payload))
-        frame = FRAME.pack(length, length_check(length), checksum_of(payload))
-        self._file.append(frame, *payload)
+        self._file.append(*framed(payload))
         if self._sync:
             self._file.sync()
 
@@ -79,42 +81,40 @@ class Changelog:
         self._file.close()
 
 
-def replay(path: str) -> Iterator[Write]:
-    """The writes of one log, in order. Memory: one record at a time."""
+def warn_of_torn_end(path: str, size: int) -> None:
+    """Tell the log of this process that the last bytes of a changelog are left out."""
+    _log.warning(
+        "%s: the last %d bytes are of a write that a crash interrupted; it counts as never made",
+        path,
+        size,
+    )
+
+
+def replay(
+    path: str, on_torn_end: Callable[[str, int], None] = warn_of_torn_end
+) -> Iterator[Write]:
+    """The writes of one log, in order. ``on_torn_end`` is told how many bytes at the end are left
+    out, if any are. Memory: one record at a time."""
     file = ReadFile(path)
     try:
-        offset = len(MAGIC)
-        if file.size < offset:
-            return
-        if file.read(0, offset) != MAGIC:
-            raise CorruptionError("not a changelog of this format", path, 0)
-        while file.size - offset >= FRAME.size:
-            length, check, expected = FRAME.unpack(file.read(offset, FRAME.size))
-            # A wrong length must not look like a torn end: all that follows would be forgotten.
-            if check != length_check(length):
-                raise _damaged(path, offset)
-            end = offset + FRAME.size + length
-            if end > file.size:
-                return
-            payload = file.read(offset + FRAME.size, length)
-            if checksum(payload) != expected or length < HEAD.size:
-                if end == file.size:
-                    return  # the torn end of the last write: its length came first to the disk
-                raise _damaged(path, offset)
+        records = Records(file.read, file.size)
+        offset = len(MAGIC) if records.has_magic else 0
+        if not records.has_magic and not records.is_unbegun:
+            raise CorruptionError(f"not a changelog of this format; {_REMEDY}", path, 0)
+        while records.has_magic and (found := records.whole(offset)) is not None:
+            payload, end = found
             yield from _unpack(payload, path, offset)
             offset = end
+        if records.has_magic and not records.is_torn(offset):
+            raise _damaged(path, offset)
+        if offset < file.size:
+            on_torn_end(path, file.size - offset)
     finally:
         file.close()
 
 
-def length_check(length: int) -> int:
-    return checksum(length.to_bytes(4, "little")) & 0xFFFFFFFF
-
-
 def _damaged(path: str, offset: int) -> CorruptionError:
-    return CorruptionError(
-        "a changelog record is damaged; restore the store from a checkpoint", path, offset
-    )
+    return CorruptionError(f"a changelog record is damaged; {_REMEDY}", path, offset)
 
 
 def _pieces(write: Write) -> list[bytes | memoryview]:

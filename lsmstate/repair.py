@@ -14,7 +14,8 @@ from cython_ext.file import AppendFile, ReadFile
 from cython_ext.salvage import ListedEntries
 from cython_ext.sst_check import verify
 from cython_ext.sst_reader import Sst
-from lsmstate.changelog import MAGIC, changelog_files
+from lsmstate.changelog import changelog_files
+from lsmstate.changelog_records import MAGIC
 from lsmstate.checkpoints import checkpoint_paths, read_checkpoint
 from lsmstate.collection import LocalFiles
 from lsmstate.directory_lock import check_unowned

@@ -1,15 +1,16 @@
 """The whole records of a changelog that may be damaged.
 
 A record's length has a check of its own, so that behind a damaged payload the next record is found
-at once; behind a damaged length it is looked for byte by byte.
+at once; behind a damaged length it is looked for byte by byte. Which ends are torn and which are
+damaged is judged as on replay.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cython_ext.codec import checksum
 from cython_ext.file import ReadFile
-from lsmstate.changelog import FRAME, HEAD, MAGIC, length_check, single_payloads
+from lsmstate.changelog import single_payloads
+from lsmstate.changelog_records import FRAME, HEAD, MAGIC, Records, framed
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +24,7 @@ class Record:
 
     def framed_as(self, sequence: int) -> bytes:
         """A record of this write alone, under another sequence number."""
-        payload = HEAD.pack(self.kind, self.stream, sequence) + self.write
-        length = len(payload)
-        return FRAME.pack(length, length_check(length), checksum(payload)) + payload
+        return b"".join(framed([HEAD.pack(self.kind, self.stream, sequence), self.write]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +77,24 @@ def salvage_changelog(path: str) -> SalvagedChangelog:
         data = file.read(0, file.size)
     finally:
         file.close()
+    log = Records(lambda offset, size: data[offset : offset + size], len(data))
     records: list[Record] = []
     gaps: list[tuple[int, int]] = []
+    if log.is_unbegun:
+        return SalvagedChangelog((), (), len(data))
     offset = len(MAGIC)
-    if data[:offset] != MAGIC[: len(data)]:
+    if not log.has_magic:
         gaps.append((0, min(offset, len(data))))
     while offset < len(data):
-        payload = _payload_at(data, offset)
-        if payload is not None:
+        if (found := log.whole(offset)) is not None:
+            payload, end = found
             records += [_record(part) for part in single_payloads(payload, path, offset)]
-            offset += FRAME.size + len(payload)
+            offset = end
             continue
-        if _is_torn_end(data, offset):
+        if log.is_torn(offset):
             return SalvagedChangelog(tuple(records), tuple(gaps), len(data) - offset)
         start = offset
-        offset = _next_record(data, offset)
+        offset = _next_record(log, offset)
         gaps.append((start, offset - start))
     return SalvagedChangelog(tuple(records), tuple(gaps), 0)
 
@@ -102,36 +104,12 @@ def _record(payload: bytes) -> Record:
     return Record(kind, stream, sequence, payload[HEAD.size :])
 
 
-def _payload_at(data: bytes, offset: int) -> bytes | None:
-    """The payload of the record that begins here; None if there is no whole one."""
-    end = _end_of_record(data, offset)
-    if end is None or end > len(data):
-        return None
-    _, _, expected = FRAME.unpack_from(data, offset)
-    payload = data[offset + FRAME.size : end]
-    return payload if checksum(payload) == expected and len(payload) >= HEAD.size else None
-
-
-def _end_of_record(data: bytes, offset: int) -> int | None:
-    """Where a record ends as its length says; None if that is damaged."""
-    if len(data) - offset < FRAME.size:
-        return None
-    length, check, _ = FRAME.unpack_from(data, offset)
-    return offset + FRAME.size + length if check == length_check(length) else None
-
-
-def _is_torn_end(data: bytes, offset: int) -> bool:
-    """As replay judges it: the frame or the payload of the last record is incomplete."""
-    end = _end_of_record(data, offset)
-    return len(data) - offset < FRAME.size or (end is not None and end >= len(data))
-
-
-def _next_record(data: bytes, offset: int) -> int:
+def _next_record(log: Records, offset: int) -> int:
     """Where the next whole record begins; the end of the data if there is none."""
-    end = _end_of_record(data, offset)
-    if end is not None and (end >= len(data) or _payload_at(data, end) is not None):
-        return min(end, len(data))
-    for place in range(offset + 1, len(data) - FRAME.size):
-        if _payload_at(data, place) is not None:
+    end = log.end(offset)
+    if end is not None and (end >= log.size or log.whole(end) is not None):
+        return min(end, log.size)
+    for place in range(offset + 1, log.size - FRAME.size):
+        if log.whole(place) is not None:
             return place
-    return len(data)
+    return log.size

@@ -3,7 +3,7 @@ standalone store also what its checkpoints keep.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cython_ext import sst_check
@@ -134,10 +134,10 @@ class _Verification:
         expected: int | None
         expected, place = self.watch.state.found.edit.replay_from
         for name in changelog_files(directory):
-            writes, missing = 0, ""
+            counts, missing = {"writes": 0}, ""
             try:
-                for write in replay(os.path.join(directory, name)):
-                    writes += 1
+                for write in replay(os.path.join(directory, name), _torn_into(counts)):
+                    counts["writes"] += 1
                     if expected is not None and write.sequence > expected:
                         missing = missing or _gap(expected, write.sequence - 1)
                     if expected is None or write.sequence >= expected:
@@ -148,7 +148,7 @@ class _Verification:
                 finding = Finding(name, damage=damage_of(error).what)
                 expected = None  # what else it held nobody knows
             else:
-                finding = Finding(name, {"writes": writes})
+                finding = Finding(name, counts)
             if missing and finding.damage is None:
                 self.watch.miss(f"before {name}")
                 finding = Finding(name, damage=missing)
@@ -158,6 +158,15 @@ class _Verification:
             yield from self._tell(
                 "changelog", Finding("changelog", damage=_gap(expected, expected))
             )
+
+
+def _torn_into(counts: dict[str, int]) -> Callable[[str, int], None]:
+    """For ``replay``, which says how many bytes at a log's end a crash has torn."""
+
+    def note(_: str, size: int) -> None:
+        counts["torn_bytes"] = size
+
+    return note
 
 
 def _gap(first: int, last: int) -> str:

@@ -6,6 +6,9 @@ from pathlib import Path
 from random import Random
 from threading import Lock
 
+#: What a disk writes as a whole, or not at all.
+SECTOR_BYTES = 512
+
 
 class Disk:
     """A fault hook (see cython_ext.file) that follows one directory from its beginning.
@@ -14,7 +17,7 @@ class Disk:
     ``fail_sync`` (from 0) fails, and what it should have forced never reaches the disk, as on
     Linux, where the next sync of the same file says that all is well. Strict as POSIX: a name, and
     the end of a name, last once their directory is synced, and of a renamed file one of both names
-    does; bytes last once their file is synced.
+    does; bytes last once their file is synced. Of others a part may be there, or zeros instead.
 
     The store's threads call it too. An operation is let through before it is done, so while the
     directory is read one of each thread may still come to its end, and no other begins.
@@ -126,10 +129,9 @@ class Disk:
                     continue
                 data = self._bytes_of(path)
                 forced = self._forced.get(path.name, len(data))
-                kept = forced
-                if path.name not in self._lost:
-                    kept = chance.choice([forced, len(data), chance.randint(forced, len(data))])
-                (target / name).write_bytes(data[:kept])
+                if path.name in self._lost:
+                    data = data[:forced]
+                (target / name).write_bytes(_left_of(data, forced, chance))
 
     def _bytes_of(self, path: Path) -> bytes:
         """A file of the directory, which may have been removed since its name was read."""
@@ -137,3 +139,13 @@ class Disk:
             return path.read_bytes()
         except FileNotFoundError:
             return (self._removed / path.name).read_bytes()
+
+
+def _left_of(data: bytes, forced: int, chance: Random) -> bytes:
+    """The forced bytes and a part of the others: what is before some place, and nothing behind it
+    or, where the file's length was on the disk before its bytes were, zeros."""
+    kept = chance.choice([forced, len(data), chance.randint(forced, len(data))])
+    if chance.random() < 0.6:
+        return data[:kept]
+    kept = max(forced, kept - kept % SECTOR_BYTES)
+    return data[:kept] + bytes(chance.choice([len(data), chance.randint(kept, len(data))]) - kept)
