@@ -10,6 +10,7 @@ import json
 import os
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from lsmstate.durable_dir import PIECE_BYTES, DurableDir
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
@@ -21,6 +22,7 @@ from lsmstate.store_checks import nearest
 CATALOG_VERSION = 1
 
 _CATALOG = re.compile(r"EXPORT-(\d{10})-([A-Za-z0-9_.-]{1,128})")
+_INCOMPLETE = "it was interrupted, or its catalog was cut short or zeroed"
 _REMEDY = "restore another export by its name; delete this file and export the state again"
 #: Longer catalogs are not read: 20 bytes a MiB of state make this some terabytes.
 _MOST_BYTES = 256 << 20
@@ -73,20 +75,59 @@ def check_export_name(name: str) -> None:
         )
 
 
-def chosen(catalogs: list[Catalog], name: str | None, where: str, known: list[str]) -> Catalog:
-    """The export of that name, or the newest. InvalidArgumentError, with the nearest of the
-    ``known`` names, if there is none."""
-    if not known:
+def chosen(catalogs: list[Catalog], name: str | None, where: str, sizes: dict[str, int]) -> Catalog:
+    """The export of that name, or the newest. InvalidArgumentError, with the nearest name, if
+    there is none. CorruptionError if none is named and one that is not complete is newer: an older
+    state must not be taken for it."""
+    begun = _begun(sizes)
+    if not begun:
         raise InvalidArgumentError(
             f"{where} holds no export and no checkpoint; name the directory that an export was "
             "written to, or that of a store with checkpoints"
         )
-    for catalog in reversed(catalogs):
-        if name in (None, catalog.name):
-            return catalog
+    found = [catalog for catalog in catalogs if name in (None, catalog.name)]
+    complete = {catalog.file_name for catalog in found}
+    last = found[-1].number if found else 0
+    newer = [each for each in begun if each.number >= last and each.file_name not in complete]
+    if name is None and newer:
+        known = ", ".join(catalog.name for catalog in found) or "none"
+        raise CorruptionError(
+            f"the newest export is not complete ({_INCOMPLETE}); restore another by its name "
+            f"(complete: {known}), or export the state again",
+            os.path.join(where, newer[-1].file_name),
+            sizes[newer[-1].file_name],
+        )
+    if found:
+        return found[-1]
+    for each in begun:
+        if each.name == name:
+            raise InvalidArgumentError(
+                f"{where} holds no complete export {name!r}: {each.file_name} is not whole "
+                f"({_INCOMPLETE}); delete it, and restore another or export the state again"
+            )
+    others = sorted(each.name for each in begun)
     raise InvalidArgumentError(
-        f"{where} holds no complete export {name!r}{nearest(name or '', known)}"
+        f"{where} holds no complete export {name!r}{nearest(name or '', others)}"
     )
+
+
+class _Begun(NamedTuple):
+    """An export by the name of its catalog, whatever is in that."""
+
+    number: int
+    name: str
+    file_name: str
+
+
+def _begun(sizes: dict[str, int]) -> list[_Begun]:
+    """All exports that were begun in a directory with these files, oldest first."""
+    found = filter(None, map(_CATALOG.fullmatch, sizes))
+    return sorted(_Begun(int(each[1]), each[2], each[0]) for each in found)
+
+
+def next_number(sizes: dict[str, int]) -> int:
+    """Of the next export there: the highest is the newest, whether or not it came to its end."""
+    return 1 + max((each.number for each in _begun(sizes)), default=0)
 
 
 def write_catalog(place: DurableDir, catalog: Catalog) -> None:
@@ -95,24 +136,19 @@ def write_catalog(place: DurableDir, catalog: Catalog) -> None:
     place.force()
 
 
-def catalog_names(sizes: dict[str, int]) -> list[str]:
-    """The names of all exports that were begun in a directory with these files."""
-    return sorted(found[2] for found in map(_CATALOG.fullmatch, sizes) if found is not None)
-
-
 def read_catalogs(
     place: DurableDir, sizes: dict[str, int], name: str | None = None
 ) -> list[Catalog]:
     """The complete exports (of that name) in a directory with these files, oldest first. Torn
     catalogs are of exports that never ended. CorruptionError, FormatVersionError."""
     read = []
-    for file_name, size in sizes.items():
-        found = _CATALOG.fullmatch(file_name)
-        if found is not None and name in (None, found[2]):
-            catalog = _read(place, file_name, found[2], int(found[1]), size)
+    for each in _begun(sizes):
+        if name in (None, each.name):
+            size = sizes[each.file_name]
+            catalog = _read(place, each.file_name, each.name, each.number, size)
             if catalog is not None:
                 read.append(catalog)
-    return sorted(read, key=lambda catalog: catalog.number)
+    return read
 
 
 def _packed(catalog: Catalog) -> bytes:

@@ -24,6 +24,7 @@ from lsmstate.export_catalog import (
     ExportedFile,
     check_export_name,
     chosen,
+    next_number,
     read_catalogs,
     stored_name,
     write_catalog,
@@ -84,7 +85,7 @@ def export(
         check_export_name(name)
         sizes = place.sizes()
         catalogs = read_catalogs(place, sizes)
-        number = 1 + max((catalog.number for catalog in catalogs), default=0)
+        number = next_number(sizes)
         same = [catalog for catalog in catalogs if catalog.name == name]
         if same and same[0].pointer != found:
             raise InvalidArgumentError(
@@ -114,7 +115,7 @@ def delete_export(destination: Place, name: str, *, filesystem: FileSystem | Non
     place = durable_dir(destination, filesystem)
     sizes = place.sizes()
     catalogs = read_catalogs(place, sizes)
-    gone = chosen(catalogs, name, place.where, [catalog.name for catalog in catalogs])
+    gone = chosen(catalogs, name, place.where, sizes)
     place.remove(gone.file_name)
     place.force()
     needed = {each.stored for catalog in catalogs if catalog is not gone for each in catalog.files}

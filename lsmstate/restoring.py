@@ -23,7 +23,7 @@ from lsmstate.durable_dir import (
     write_file,
 )
 from lsmstate.errors import CorruptionError, InvalidArgumentError
-from lsmstate.export_catalog import Catalog, ExportedFile, catalog_names, chosen, read_catalogs
+from lsmstate.export_catalog import Catalog, ExportedFile, chosen, read_catalogs
 from lsmstate.exporting import Place, checkpoint_catalog
 from lsmstate.file_names import holds_standalone_store, numbered, parse_numbered
 from lsmstate.memory_budget import process_memory
@@ -60,7 +60,8 @@ def restore(
     Hard links are made where source and target are local and on one device.
 
     InvalidArgumentError if ``directory`` exists and is not empty; CorruptionError, with file and
-    offset, where length, checksum or format are not what the catalog says, or a file is missing;
+    offset, where length, checksum or format are not what the catalog says, or a file is missing, or
+    the newest export, where none is named, is not complete;
     FormatVersionError; OSError. After an error nothing is there, or all of it, if it was the last
     step that failed: making the new name durable. Cost: everything is read once.
     """
@@ -76,7 +77,7 @@ def restore(
     else:
         sizes = place.sizes()
         catalogs = read_catalogs(place, sizes, name)
-        catalog = chosen(catalogs, name, place.where, catalog_names(sizes))
+        catalog = chosen(catalogs, name, place.where, sizes)
         release = _nothing
     building = f"{directory}.restoring-{os.urandom(6).hex()}"
     try:

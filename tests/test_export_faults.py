@@ -88,6 +88,33 @@ def test_a_damaged_catalog_costs_that_export_only(tmp_path):
     assert rows_of(tmp_path / "new") == list(range(120))
 
 
+def test_an_older_export_is_not_taken_for_the_newest_in_silence(tmp_path):
+    backup = tmp_path / "backup"
+    for number, name in enumerate(("one", "two")):
+        filled(tmp_path / "store", BATCHES[number : number + 1])
+        lsmstate.export(str(tmp_path / "store"), backup, name=name)
+    path = catalogs(backup)[-1]
+    data = path.read_bytes()
+    for wrong in (b"", data[:40], bytes(len(data)), data[:90] + bytes(len(data) - 90)):
+        path.write_bytes(wrong)
+        with pytest.raises(
+            CorruptionError, match=rf"{path.name} at offset {len(wrong)}: .*complete: one\)"
+        ):
+            lsmstate.restore(backup, str(tmp_path / "new"))
+        with pytest.raises(
+            InvalidArgumentError, match=f"'two': {path.name} is not whole"
+        ) as caught:
+            lsmstate.restore(backup, str(tmp_path / "new"), name="two")
+        assert "did you mean" not in str(caught.value)
+        assert [each.name for each in lsmstate.list_exports(backup)] == ["one"]
+    lsmstate.restore(backup, str(tmp_path / "old"), name="one")
+    assert rows_of(tmp_path / "old") == list(range(120))
+    # The next export is newer than the one that is not whole, whose name it may have.
+    lsmstate.export(str(tmp_path / "store"), backup, name="two")
+    lsmstate.restore(backup, str(tmp_path / "new"))
+    assert rows_of(tmp_path / "new") == list(range(240))
+
+
 def test_a_damaged_source_is_not_exported(tmp_path):
     with opened(tmp_path / "store") as store:
         store.append("customers", *BATCHES[0])
