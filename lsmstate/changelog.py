@@ -20,6 +20,7 @@ from cython_ext.key_codec import KeyBatch
 from cython_ext.row_codec import RowBatch
 from lsmstate.changelog_records import HEAD, MAGIC, Records, framed
 from lsmstate.errors import CorruptionError, FormatVersionError
+from lsmstate.file_names import parse_numbered
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +55,8 @@ class Write:
     sequence: int
     keys: KeyBatch
     rows: RowBatch | None
+    place: tuple[str, int] | None = None
+    """Which log it was read from, and where in it its record begins."""
 
 
 class Changelog:
@@ -167,9 +170,14 @@ def _unpack_write(payload: bytes, path: str, offset: int) -> Write:
         keys, rows = unpack_write(memoryview(payload)[HEAD.size :], kind in _WITH_ROWS)
     except CorruptionError as error:
         raise CorruptionError(str(error), path, offset) from error
-    return Write(kind, stream, sequence, keys, rows)
+    return Write(kind, stream, sequence, keys, rows, (path, offset))
 
 
 def changelog_files(directory: str) -> list[str]:
     """Names of the changelogs in a directory, oldest first."""
-    return sorted(name for name in os.listdir(directory) if name.startswith("changelog-"))
+    found = [(parse_numbered(name), name) for name in os.listdir(directory)]
+    return [name for parsed, name in sorted(filter(_is_log, found))]
+
+
+def _is_log(named: tuple[tuple[str, int] | None, str]) -> bool:
+    return named[0] is not None and named[0][0] == "changelog"

@@ -32,7 +32,7 @@ from lsmstate.export_catalog import (
 from lsmstate.file_names import holds_standalone_store, parse_attempt_file
 from lsmstate.inspection import find_standalone
 from lsmstate.lsm_store import LsmStore
-from lsmstate.manifest import Pointer, parse_pointer
+from lsmstate.manifest import Pointer, asked_pointer, parse_pointer
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import Options
 from lsmstate.recovery import needed_files
@@ -166,7 +166,7 @@ def _state(directory: str, checkpoint: str | None, pointer: str | None) -> Itera
                 "a pointer names a commit of attempts; of a standalone store a checkpoint or the "
                 "newest state is exported"
             )
-        yield pointer
+        yield str(asked_pointer(pointer))
     elif checkpoint is not None:
         pin = CheckpointPin(directory, checkpoint)
         try:

@@ -62,7 +62,8 @@ def parse_attempt_file(name: str) -> AttemptFile | None:
     found = _ATTEMPT_FILE.fullmatch(name)
     if found is None:
         return None
-    return AttemptFile(found[1], int(found[2]), found[3], int(found[4]))
+    parsed = AttemptFile(found[1], int(found[2]), found[3], int(found[4]))
+    return parsed if parsed.name == name else None
 
 
 def check_attempt_id(attempt_id: str) -> str:
@@ -81,9 +82,11 @@ def numbered(kind: str, number: int) -> str:
 
 
 def parse_numbered(name: str) -> tuple[str, int] | None:
-    """(kind, number), or None if the name is not of that form."""
+    """(kind, number), or None if the name is not the one that ``numbered`` gives."""
     found = _NUMBERED.fullmatch(name)
-    return (found[1], int(found[2])) if found else None
+    if found is None or numbered(found[1], int(found[2])) != name:
+        return None
+    return found[1], int(found[2])
 
 
 def unfinished(name: str) -> str:

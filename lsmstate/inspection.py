@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from cython_ext.file import ReadFile
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
 from lsmstate.file_names import numbered, parse_attempt_file, parse_numbered
-from lsmstate.manifest import Pointer, parse_pointer
+from lsmstate.manifest import Pointer, asked_pointer, parse_pointer
 from lsmstate.memory_budget import process_memory
 from lsmstate.owners import FIRST_MANIFEST, newest_pointer
 from lsmstate.recovery import Recovered, read_commit
@@ -104,7 +104,7 @@ def find_states(directory: str, pointer: str | None = None) -> list[State]:
 def each_state(directory: str, pointer: str | None = None) -> Iterator[State | Unreadable]:
     """The same one by one; of several, one that cannot be read does not hide the others."""
     if pointer is not None:
-        parse_pointer(pointer)  # what is none says nothing of the state
+        asked_pointer(pointer)
     places = [directory]
     if not _holds_files(directory) and pointer is None:
         places = sorted(

@@ -24,9 +24,11 @@ from lsmstate.durable_bucket import CommitReader, DurableBucket, DurableOwner
 from lsmstate.errors import CorruptionError, FormatVersionError
 from lsmstate.key_parts import check_keys, is_cut, key_parts
 from lsmstate.lsm_reader import LsmReader, TierHolds, Tiers
+from lsmstate.manifest import asked_pointer, parse_pointer
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import Options
 from lsmstate.owners import AttemptOwner, CheckpointReader, Owner, ProcessOwner
+from lsmstate.row_check import check_write
 from lsmstate.row_parts import (
     check_largest_row,
     check_mutations,
@@ -52,6 +54,8 @@ from lsmstate.write_path import WritePath
 from lsmstate.write_plan import WritePlanner, encoded_bytes
 
 _log = logging.getLogger(__name__)
+
+_MISSING = "restore the store from a checkpoint, or save the other writes by lsmstate repair"
 
 
 class LsmStore(StoreWrites):
@@ -109,6 +113,8 @@ class LsmStore(StoreWrites):
     ) -> Self:
         """See backends.open_attempt. Cost: one or two small reads, whatever the state's size."""
         owner: AttemptOwner
+        if pointer is not None:
+            asked_pointer(pointer)
         if isinstance(directory, DurableBucket):
             owner = DurableOwner(directory, batch_id, attempt_id)
             directory = directory.directory
@@ -139,6 +145,7 @@ class LsmStore(StoreWrites):
                 else:
                     owner.renew_manifest()
                 for write in owner.replay():
+                    check_write(write, list(store._streams.values()))
                     store._apply(write)
                 store._check_replayed()
                 if options.syncs_commits:
@@ -153,6 +160,7 @@ class LsmStore(StoreWrites):
     @classmethod
     def open_commit(cls, directory: str | DurableBucket, pointer: str, *, options: Options) -> Self:
         """See backends.open_commit. Cost: as open_attempt."""
+        asked_pointer(pointer)
         owner = CommitReader(directory, pointer)
         store = cls(owner.directory, list(owner.streams.values()), options, owner)
         store._start_at(pointer)
@@ -285,23 +293,27 @@ class LsmStore(StoreWrites):
         if write.sequence < sequence:
             return
         if write.sequence > sequence:
-            self._check_replayed(write.sequence)
+            self._check_replayed(write)
         self._sequence = write.sequence
         largest = largest_entry(write.keys, write.rows)
         held = encoded_bytes(write.keys, write.rows)
         with self._writes.reserving(largest, held, is_promised=True):
             self._writes.insert(write, place if write.sequence == sequence else 0)
 
-    def _check_replayed(self, following: int | None = None) -> None:
+    def _check_replayed(self, following: Write | None = None) -> None:
         """CorruptionError if writes are missing before this one, or a half one at the end."""
         expected, place = self._writes.replay_from
-        if following is not None or place:
+        if following is not None and following.place is not None:
             raise CorruptionError(
-                f"write {expected} is missing from the changelogs (next: {following}); restore the "
-                "store from a checkpoint",
-                self._directory,
-                0,
+                f"write {expected} is in no changelog, and the record here is write "
+                f"{following.sequence}; {_MISSING}",
+                *following.place,
             )
+        if place:
+            assert self._runs.pointer is not None
+            commit = os.path.join(self._directory, parse_pointer(self._runs.pointer).name)
+            what = f"this commit holds a part of write {expected}, which is in no changelog"
+            raise CorruptionError(f"{what}; {_MISSING}", commit, 0)
 
     def _seal_memtable(self) -> tuple[Memtable, ...]:
         """Let no more writes into what the memtables hold now; these, oldest first, for a

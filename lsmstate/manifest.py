@@ -16,7 +16,7 @@ import msgpack
 
 from cython_ext.codec import checksum
 from cython_ext.key_ranges import KeyRanges
-from lsmstate.errors import CorruptionError, FormatVersionError
+from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
 from lsmstate.version import FileMeta, PartialMerge, Run, Version
 
 #: Format 2 knows deleted ranges and retractions; edits without any are written as format 1.
@@ -50,6 +50,16 @@ def parse_pointer(text: str) -> Pointer:
     if found is None:
         raise CorruptionError(f"{text[:300]!r} is not a commit pointer")
     return Pointer(found[1], int(found[2]), int(found[3], 16))
+
+
+def asked_pointer(text: str) -> Pointer:
+    """The same of a pointer that a caller gave: InvalidArgumentError."""
+    try:
+        return parse_pointer(text)
+    except CorruptionError as error:
+        raise InvalidArgumentError(
+            f"{error}; give one that commit returned, <file>:<bytes>:<checksum>"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +154,8 @@ def names_in(data: bytes, path: str) -> tuple[set[str], str | None, str | None]:
 
 
 def _pointer_text(value: Any) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise TypeError(f"a pointer {value!r}")
+    if value is not None and not (isinstance(value, str) and _POINTER.fullmatch(value)):
+        raise ValueError(f"a pointer {value!r}")
     return value
 
 
@@ -230,7 +240,8 @@ def described(values: Sequence[Any]) -> FileMeta:
     """A file by its fields, as they were read. TypeError, ValueError if they are none."""
     file = FileMeta._make(values)
     numbers: list[Any] = [file[place] for place in _NUMBERS]
-    if tuple(map(type, file)) != _KINDS or min(numbers) < 0:
+    is_right = tuple(map(type, file)) == _KINDS and min(numbers) >= 0
+    if not is_right or max(numbers) >= 1 << 64 or file.size >= 1 << 63:
         raise ValueError(f"a file of which is said {file!r}")
     return file
 

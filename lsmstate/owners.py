@@ -26,6 +26,8 @@ from lsmstate.table_cache import table_cache
 #: A new store's first commit: run 1 and MANIFEST 2.
 FIRST_MANIFEST = 2
 
+_REMEDY = "restore the store from a checkpoint, or save what is there by lsmstate repair"
+
 _UNREAD = sys.maxsize
 
 
@@ -155,11 +157,15 @@ class ProcessOwner:
         #: What the last commit made needless.
         self._removal = Removal((), remove)
         try:
-            numbers = [found[1] for found in map(parse_numbered, os.listdir(directory)) if found]
-            last_number = max(numbers, default=0)
+            numbers = [
+                (found[1], name)
+                for name in os.listdir(directory)
+                if (found := parse_numbered(name)) is not None
+            ]
+            last_number, newest = max(numbers, default=(0, ""))
             self.pointer: str | None = None
             self._checkpoints = Checkpoints(directory, options, self)
-            self.pointer = self._newest_pointer(last_number)
+            self.pointer = self._newest_pointer(last_number, newest)
             self._numbers = itertools.count(1 + (last_number if self.pointer else 0))
         except BaseException:
             self._lock.release()
@@ -187,25 +193,24 @@ class ProcessOwner:
         """StoreLockedError if another process has become the owner."""
         self._lock.check_held()
 
-    def _newest_pointer(self, last_number: int) -> str | None:
+    def _newest_pointer(self, last_number: int, newest: str) -> str | None:
         """What the newest whole MANIFEST says, None for a new store. Torn ones are deleted: the
         one before still counts."""
         pointer, torn = newest_pointer(self._directory)
         if pointer is None:
-            self._begin_anew(last_number)
+            self._begin_anew(last_number, newest, torn)
         for path in torn:
             remove(path)
         return pointer
 
-    def _begin_anew(self, last_number: int) -> None:
+    def _begin_anew(self, last_number: int, newest: str, torn: Sequence[str]) -> None:
         """Delete what is left of a first commit that never came about: it is made when a store is
         first opened, before any changelog. CorruptionError if there was more."""
         if last_number > FIRST_MANIFEST:
-            raise CorruptionError(
-                "no whole MANIFEST is left; restore the store from a checkpoint",
-                os.path.join(self._directory, numbered("MANIFEST", last_number)),
-                0,
-            )
+            # The newest MANIFEST if there is one, which is torn then, else what is newest.
+            path = torn[0] if torn else os.path.join(self._directory, newest)
+            size = os.path.getsize(path) if torn else 0
+            raise CorruptionError(f"no whole MANIFEST is left; {_REMEDY}", path, size)
         self._collect(set())
         self._removal.finish()  # their numbers are given anew
 
@@ -276,7 +281,8 @@ class ProcessOwner:
             return
         name = self._write_manifest(self.pointer)
         for other in os.listdir(self._directory):
-            if other != name and other.startswith("MANIFEST-"):
+            found = parse_numbered(other)
+            if other != name and found is not None and found[0] == "MANIFEST":
                 remove(os.path.join(self._directory, other))
 
     def _collect(self, needed: set[str]) -> None:
@@ -328,5 +334,10 @@ def _read_manifest(path: str) -> str | None:
         data = file.read(0, min(file.size, 4096))
     finally:
         file.close()
-    text = unseal_text(data, path, "restore the store from a checkpoint")
-    return None if text is None else text.decode()
+    text = unseal_text(data, path, _REMEDY)
+    if text is None:
+        return None
+    try:
+        return str(parse_pointer(text.decode("ascii")))
+    except (CorruptionError, UnicodeDecodeError) as error:
+        raise CorruptionError(f"it names no commit ({error}); {_REMEDY}", path, 0) from error

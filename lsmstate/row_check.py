@@ -13,12 +13,15 @@ from cython_ext.key_decode import KeyDecoder
 from cython_ext.scanner import Scanner
 from cython_ext.sst_reader import Sst
 from cython_ext.sst_source import SstSource
+from lsmstate.changelog import Write
 from lsmstate.errors import CorruptionError
 from lsmstate.key_range import KeyRange
 from lsmstate.store import StreamSchema
 from lsmstate.stream_codecs import codecs_of
 
 _PIECE_BYTES = 1 << 18
+
+_WRITE = "a logged write is none of the store's streams"
 
 
 def check_rows(table: Sst, streams: Sequence[StreamSchema], budget: Budget) -> None:
@@ -34,6 +37,23 @@ def check_rows(table: Sst, streams: Sequence[StreamSchema], budget: Budget) -> N
             _decode(table, number, stream, budget, 1, with_keys=False)
             _decode(table, number, stream, budget, 1, with_keys=True)
             raise  # the bytes changed in between
+
+
+def check_write(write: Write, streams: Sequence[StreamSchema]) -> None:
+    """Decode the rows of a logged write. CorruptionError names its record. Text that the writer
+    gave is not looked at, as when it was stored."""
+    assert write.place is not None
+    # Behind the streams come the hidden ones, in the same order.
+    if write.stream >= 2 * len(streams):
+        raise CorruptionError(f"{_WRITE}: stream number {write.stream}", *write.place)
+    if write.rows is not None:
+        stream = streams[write.stream % len(streams)]
+        try:
+            codecs_of(stream).rows.decode(write.rows.to_pylist())
+        except CorruptionError as error:
+            raise CorruptionError(
+                f"{_WRITE}: stream {stream.name!r}: {error}", *write.place
+            ) from error
 
 
 def find_damaged_row(

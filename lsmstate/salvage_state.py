@@ -13,7 +13,14 @@ from dataclasses import dataclass, replace
 from cython_ext.sst_reader import Sst
 from lsmstate.errors import CorruptionError, InvalidArgumentError, LsmStateError
 from lsmstate.file_names import parse_attempt_file, parse_numbered
-from lsmstate.manifest import Edit, Pointer, parse_pointer, schema_digest, unpack_edit
+from lsmstate.manifest import (
+    Edit,
+    Pointer,
+    asked_pointer,
+    parse_pointer,
+    schema_digest,
+    unpack_edit,
+)
 from lsmstate.memory_budget import process_memory
 from lsmstate.owners import newest_pointer
 from lsmstate.salvage import SalvagedTable
@@ -46,7 +53,7 @@ def find_damaged_state(directory: str, pointer: str | None = None) -> DamagedSta
         named = _named_by_manifest(directory, problems)
         commits = _numbered_runs(names)
     else:
-        named = parse_pointer(pointer).name if pointer is not None else None
+        named = asked_pointer(pointer).name if pointer is not None else None
     if not commits:
         raise InvalidArgumentError(
             f"{directory} holds no store's files; name a standalone store's directory or a bucket's"
