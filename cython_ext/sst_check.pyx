@@ -19,6 +19,9 @@ from cython_ext.entries cimport RowRef
 from cython_ext.index_block cimport IndexBlock, index_entry, parse_index_block
 from cython_ext.sst_reader cimport INDEX_PAYLOAD, USE_ONCE, Sst
 from cython_ext.sst_source cimport SstSource
+from cython_ext.sst_writer cimport FOOTER_BYTES, HEADER_BYTES
+
+from cython_ext.errors import CorruptionError
 
 
 def layout(Sst sst not None) -> dict[str, int]:
@@ -38,7 +41,7 @@ def layout(Sst sst not None) -> dict[str, int]:
 
 
 def verify(Sst sst not None) -> dict[str, int]:
-    """Read and check every block, and whether they fit together; counts of keys and rows.
+    """Read and check the header and every block, and whether they fit; counts of keys and rows.
     CorruptionError. Cost: the whole file is read, its key blocks twice."""
     # Opened anew: who shares this table goes on reading it through the cache.
     cdef Sst own
@@ -50,10 +53,24 @@ def verify(Sst sst not None) -> dict[str, int]:
         sst._renew(sst.file.size)  # a copy, which was evicted
         own = Sst(sst.file.path, sst.cache, sst.file.size, sst._renew)
     own._verifying = True
+    _check_header(own)
     _check_partitions(own)
     own.section("properties")
     own.section("edit")
     return _check_entries(own)
+
+
+cdef int _check_header(Sst sst) except -1:
+    """The first bytes, which nothing else reads, against the footer."""
+    cdef bytes footer = sst.file.read(sst.file.size - FOOTER_BYTES, FOOTER_BYTES)
+    cdef bytes magic = footer[72:], version = footer[36:40]
+    if sst.file.read(0, HEADER_BYTES) != magic + version + bytes(4):
+        raise CorruptionError(
+            "the header is damaged, on which no row depends; lsmstate repair writes the file anew",
+            sst.file.path,
+            0,
+        )
+    return 0
 
 
 cdef const uint8_t* _partition(Sst sst, uint32_t number) except NULL:

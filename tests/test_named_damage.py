@@ -13,7 +13,7 @@ import lsmstate
 from lsmstate.changelog_records import HEAD, Records, framed
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.file_names import parse_attempt_file, parse_numbered
-from lsmstate.inspection import find_states
+from lsmstate.inspection import find_states, verify
 from lsmstate.lsm_store import LsmStore
 from lsmstate.manifest import pack_edit, parse_pointer, unpack_edit
 from lsmstate.options import MIB, Options
@@ -207,3 +207,23 @@ def test_logs_are_replayed_by_number(tmp_path):
     assert first.name > "changelog-10000000000" or first.name < "changelog-1"
     first.rename(tmp_path / "changelog-9999999999")
     assert all_ids(tmp_path, options=UNSYNCED) == [1, 2]
+
+
+def test_a_damaged_header_is_found_by_verify_and_made_anew_by_repair(tmp_path):
+    """No read looks at it, so a store goes on with it."""
+    with opened(tmp_path / "store") as store:
+        store.append("customers", customers(1, 2), keys_of(1, 2))
+        pointer = parse_pointer(store.commit())
+    path = tmp_path / "store" / pointer.name
+    data = path.read_bytes()
+    (state,) = find_states(str(tmp_path / "store"))
+    assert isinstance(dict(verify(state))[path.name], dict)
+    for place in range(16):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        found = dict(verify(state))[path.name]
+        assert f"{path.name} at offset 0: the header is damaged" in found
+    report = repair(str(tmp_path / "store"), str(tmp_path / "new"))
+    assert (report.losses, report.rebuilt_files, report.rows) == ((), 1, 2)
+    (state,) = find_states(str(tmp_path / "new"))
+    assert all(isinstance(found, dict) for _, found in verify(state))
+    assert all_ids(tmp_path / "store") == [1, 2]
