@@ -13,6 +13,7 @@ import pytest
 from faults import Faults, faults, steps_done
 from power_cut import Disk
 from sample_streams import STREAMS, customers, keys_of
+from sampling import some_or_every
 from test_changelog import in_child
 from test_crash import BATCHES, found
 from test_crash import OPTIONS as SMALL
@@ -320,10 +321,11 @@ def check_after(directory, done):
 
 
 @pytest.mark.parametrize("tear", [None, 0.5, 1.0])
-def test_an_error_at_any_operation(memory_path, tear):
+@some_or_every
+def test_an_error_at_any_operation(memory_path, tear, every):
     count = Faults()
     assert run(memory_path / "count", count, "never") == len(SCRIPT)
-    for number in range(0, len(count.seen), 5):
+    for number in range(0, len(count.seen), 1 if every else 5):
         hook = Faults(number, tear=tear)
         done = run(memory_path / f"{number}", hook, "never")
         assert hook.failed == 1
@@ -331,10 +333,11 @@ def test_an_error_at_any_operation(memory_path, tear):
         shutil.rmtree(memory_path / f"{number}")
 
 
-def test_killed_at_any_operation(memory_path):
+@some_or_every
+def test_killed_at_any_operation(memory_path, every):
     count = Faults()
     run(memory_path / "count", count, "never")
-    for number in range(1, len(count.seen), 11):
+    for number in range(1, len(count.seen), 1 if every else 11):
         directory = memory_path / f"{number}"
         report = memory_path / f"{number}.done"
 
@@ -357,11 +360,12 @@ def test_killed_at_any_operation(memory_path):
         shutil.rmtree(directory)
 
 
-def test_the_power_goes_at_any_operation(memory_path):
+@some_or_every
+def test_the_power_goes_at_any_operation(memory_path, every):
     count = Disk(memory_path / "count")
     assert run(memory_path / "count", count, "always") == len(SCRIPT)
     chance = Random(11)
-    for cut in range(1, count.seen, 5):
+    for cut in range(1, count.seen, 1 if every else 5):
         disk = Disk(memory_path / f"{cut}", cut_at=cut)
         done = run(memory_path / f"{cut}", disk, "always")
         disk.after_the_cut(memory_path / f"{cut}.left", chance)

@@ -1,16 +1,18 @@
-"""Every k-th file operation of a scripted workload fails or tears: nothing acknowledged is lost."""
+"""File operations of a scripted workload fail or tear, one by one: nothing acknowledged is lost."""
 
 import dataclasses
 import errno
 import itertools
 import os
 import resource
+import shutil
 import signal
 
 import pytest
 from faults import Faults, faults
 from model import ModelStore
 from sample_streams import STREAMS, customers, ids, keys_of, scanned
+from sampling import some_or_every
 
 from lsmstate.errors import StoreClosedError
 from lsmstate.lsm_store import LsmStore
@@ -185,12 +187,15 @@ def test_the_script_itself(tmp_path):
     ids=["fails", "torn", "written but failed", "disk full from then on"],
 )
 @pytest.mark.parametrize("background", [False, True], ids=["", "background"])
-def test_a_standalone_store_keeps_what_it_acknowledged(tmp_path, tear, more, crash, background):
-    step = (7 if tear is None else 17) * (1 + background)
+@some_or_every
+def test_a_standalone_store_keeps_what_it_acknowledged(
+    memory_path, tear, more, crash, background, every
+):
+    step = 1 if every else (7 if tear is None else 17) * (1 + background)
     # How many operations there are varies with a worker: a merge may be done or given up. So each
     # failure is one operation later than the last, until there is none that late.
     for number in itertools.count(0, step):
-        directory = tmp_path / str(number)
+        directory = memory_path / str(number)
         hook = Faults(number, tear=tear, more=more)
         done, failed = standalone(directory, hook, crash, background)
         for _ in range(2):
@@ -203,6 +208,7 @@ def test_a_standalone_store_keeps_what_it_acknowledged(tmp_path, tear, more, cra
             store.append("customers", customers(10_000), keys_of(999))
             store.commit()
             assert found(store) == [*state, 10_000]
+        shutil.rmtree(directory)
         if not failed:
             assert done == len(SCRIPT)
             assert number > 90
@@ -231,7 +237,8 @@ def chain(directory, pointer, number, hook):
 
 
 @pytest.mark.parametrize("tear", [None, 0.5, 1.0])
-def test_attempts_that_fail_leave_the_last_pointer_and_no_file(tmp_path, tear):
+@some_or_every
+def test_attempts_that_fail_leave_the_last_pointer_and_no_file(tmp_path, tear, every):
     pointer = None
     good = []
     for number in range(4):
@@ -243,7 +250,8 @@ def test_attempts_that_fail_leave_the_last_pointer_and_no_file(tmp_path, tear):
     count = Faults()
     chain(tmp_path, pointer, 4, count)
     assert len(count.seen) >= 10, count.seen
-    for failing in range(0, len(count.seen), 2 if tear is None else 5):
+    step = 1 if every else 2 if tear is None else 5
+    for failing in range(0, len(count.seen), step):
         before = set(os.listdir(tmp_path))
         hook = Faults(failing, tear=tear)
         with pytest.raises(OSError, match=r"fault|torn") as caught:

@@ -7,6 +7,7 @@ import pytest
 from faults import Faults, faults, steps_done
 from power_cut import Disk
 from sample_streams import customers, keys_of
+from sampling import some_or_every
 from test_crash import OPTIONS, SCRIPT, STATES, do, found, opened
 
 from lsmstate.errors import InvalidArgumentError
@@ -30,12 +31,15 @@ def allowed(done, sync):
 
 
 @pytest.mark.parametrize("sync", ["always", "commit"])
-def test_a_power_cut_at_any_operation(memory_path, sync):
+@some_or_every
+def test_a_power_cut_at_any_operation(memory_path, sync, every):
     count = Disk(memory_path / "count")
     assert work(memory_path / "count", count, sync) == len(SCRIPT)
     chance = Random(7)
     shorter = 0
-    for cut in range(1, count.seen, 2):
+    # Several times each, as what is left is a matter of chance.
+    cuts = [*range(count.seen)] * 4 if every else range(1, count.seen, 2)
+    for cut in cuts:
         disk = Disk(memory_path / f"{cut}", cut_at=cut)
         done = work(memory_path / f"{cut}", disk, sync)
         left = memory_path / f"{cut}.left"
