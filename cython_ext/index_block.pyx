@@ -1,11 +1,46 @@
-"""Index blocks, read in place: the index of a partition, and the top index.
+"""Index blocks, read in place: the index of a partition, and the top index; and which keys they
+hold.
 
-As in block.pyx nothing here trusts a length.
+As in block.pyx nothing that reads trusts a length.
 """
 
 from libc.stdint cimport uint8_t, uint32_t
 
-from cython_ext.coding cimport compare, load_u32
+from cython_ext.coding cimport Buffer, compare, load_u32, put_bytes, put_u32, shared_prefix
+
+cdef enum:
+    # An index block is read, and held, as a whole. One of few long keys is larger: else the top
+    # index would have nearly all of them.
+    ENOUGH_BYTES = 64 << 10
+    ENOUGH_ENTRIES = 16
+
+
+cdef int put_separator(
+    Buffer* target, const Buffer* last, const uint8_t* following, size_t following_size
+) except -1 nogil:
+    cdef size_t size
+    target.size = 0
+    if following != NULL:
+        size = shared_prefix(last.data, last.size, following, following_size) + 1
+        if size < last.size and size < following_size:
+            return put_bytes(target, following, size)
+    return put_bytes(target, last.data, last.size)
+
+
+cdef bint is_large_index(const Buffer* entries, const Buffer* offsets) noexcept nogil:
+    return entries.size >= ENOUGH_BYTES and offsets.size >= ENOUGH_ENTRIES * 4
+
+
+cdef int put_index_key(Buffer* entries, Buffer* offsets, const Buffer* key) except -1 nogil:
+    put_u32(offsets, <uint32_t> entries.size)
+    put_u32(entries, <uint32_t> key.size)
+    return put_bytes(entries, key.data, key.size)
+
+
+cdef int put_index_block(Buffer* raw, const Buffer* entries, const Buffer* offsets) except -1 nogil:
+    put_bytes(raw, entries.data, entries.size)
+    put_bytes(raw, offsets.data, offsets.size)
+    return put_u32(raw, <uint32_t> (offsets.size // 4))
 
 
 cdef int parse_index_block(

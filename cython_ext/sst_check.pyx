@@ -14,14 +14,23 @@ from cython_ext.block cimport (
 from cython_ext.block_cache cimport CachedBlock
 from cython_ext.bloom cimport may_contain
 from cython_ext.codec cimport xxh3
-from cython_ext.coding cimport Buffer, compare, load_u32, load_u64, mix_stream, release
-from cython_ext.entries cimport RowRef
+from cython_ext.coding cimport Buffer, compare, load_u32, load_u64, mix_stream, put_bytes, release
+from cython_ext.entries cimport FLAG_CONTINUES, RowRef
 from cython_ext.index_block cimport IndexBlock, index_entry, parse_index_block
 from cython_ext.sst_reader cimport INDEX_PAYLOAD, USE_ONCE, Sst
 from cython_ext.sst_source cimport SstSource
 from cython_ext.sst_writer cimport FOOTER_BYTES, HEADER_BYTES
 
 from cython_ext.errors import CorruptionError
+
+cdef enum:
+    SEPARATORS_VERSION = 3  # before it the index has whole last keys
+
+
+cdef struct Before:    # the key block before
+    Buffer bound       # what the index has for it, which parts it from the next one
+    bint is_exact      # its last key is that
+    bint continues     # with that key in the next one
 
 
 def layout(Sst sst not None) -> dict[str, int]:
@@ -91,26 +100,35 @@ cdef int _check_partitions(Sst sst) except -1:
     cdef size_t size
     cdef CachedBlock* filter = NULL
     cdef CachedBlock* block = NULL
-    for number in range(sst.top.count):
-        payload = _partition(sst, number)
-        index_entry(&sst.top, number, &key, &size, &payload)
-        try:
+    cdef Before before
+    memset(&before, 0, sizeof(Before))
+    before.is_exact = True  # of none
+    try:
+        for number in range(sst.top.count):
+            payload = _partition(sst, number)
+            index_entry(&sst.top, number, &key, &size, &payload)
             if load_u32(payload + 20):
                 filter = sst.load(
                     load_u64(payload + 12), load_u32(payload + 20), BLOCK_FILTER, USE_ONCE
                 )
             block = sst.load(load_u64(payload), load_u32(payload + 8), BLOCK_INDEX, USE_ONCE)
             with nogil:
-                _check_partition(sst, block, filter, key, size)
-        finally:
+                _check_partition(sst, block, filter, key, size, &before)
             sst.cache.unpin(filter)
             sst.cache.unpin(block)
             filter = block = NULL
+        if not before.is_exact or before.continues:
+            sst.damaged(sst._sections[0], BLOCK_TOP)
+    finally:
+        release(&before.bound)
+        sst.cache.unpin(filter)
+        sst.cache.unpin(block)
     return 0
 
 
 cdef int _check_partition(
-    Sst sst, CachedBlock* block, CachedBlock* filter, const uint8_t* last, size_t last_size
+    Sst sst, CachedBlock* block, CachedBlock* filter, const uint8_t* last, size_t last_size,
+    Before* before,
 ) except -1 nogil:
     cdef IndexBlock index
     cdef const uint8_t* key = NULL
@@ -123,20 +141,22 @@ cdef int _check_partition(
         if index_entry(&index, i, &key, &size, &payload):
             sst.damaged(block.offset, BLOCK_INDEX)
         if not _check_key_block(
-            sst, filter, load_u64(payload), load_u32(payload + 8), key, size
+            sst, filter, load_u64(payload), load_u32(payload + 8), key, size, before
         ):
             sst.damaged(block.offset, BLOCK_INDEX)
+        before.bound.size = 0
+        put_bytes(&before.bound, key, size)
     if compare(key, size, last, last_size) != 0:
         sst.damaged(sst._sections[0], BLOCK_TOP)
     return 0
 
 
 cdef bint _check_key_block(
-    Sst sst, CachedBlock* filter, uint64_t offset, uint32_t size, const uint8_t* last,
-    size_t last_size,
+    Sst sst, CachedBlock* filter, uint64_t offset, uint32_t size, const uint8_t* bound,
+    size_t bound_size, Before* before,
 ) except -1 nogil:
     """Its restarts and entries, whether the filter knows its keys, and whether its row blocks lie
-    before it; whether it ends with the key that the index says."""
+    before it; whether its keys lie where the index says. ``before`` becomes it, but the bound."""
     cdef CachedBlock* block = sst.load(offset, size, BLOCK_KEYS, USE_ONCE)
     cdef KeyBlock keys
     cdef KeyEntry entry
@@ -160,6 +180,8 @@ cdef bint _check_key_block(
             place = next_entry(&keys, place, &key, &entry)
             if place == NULL:
                 sst.damaged(offset, BLOCK_KEYS)
+            if entries == 0 and not _may_follow(&key, before):
+                return False
             entries += 1
             if filter != NULL and not may_contain(filter.data, filter.size, _hash_of(&key)):
                 sst.damaged(filter.offset, BLOCK_FILTER)
@@ -170,10 +192,23 @@ cdef bint _check_key_block(
             or keys.row_base + rows_end != offset
         ):
             sst.damaged(offset, BLOCK_KEYS)
-        return compare(key.data, key.size, last, last_size) == 0
+        before.is_exact = compare(key.data, key.size, bound, bound_size) == 0
+        before.continues = (entry.flags & FLAG_CONTINUES) != 0
+        if sst.version < SEPARATORS_VERSION or before.continues:
+            return before.is_exact
+        return compare(key.data, key.size, bound, bound_size) <= 0
     finally:
         release(&key)
         sst.cache.unpin(block)
+
+
+cdef bint _may_follow(const Buffer* key, const Before* before) noexcept nogil:
+    """Whether the next key block may begin with this key."""
+    cdef int order
+    if before.bound.size == 0:
+        return True
+    order = compare(key.data, key.size, before.bound.data, before.bound.size)
+    return order == 0 if before.continues else order > 0
 
 
 cdef uint64_t _hash_of(const Buffer* key) noexcept nogil:

@@ -22,6 +22,7 @@ cdef class Sst:
     cdef Budget budget
     cdef readonly uint64_t uid
     cdef readonly uint64_t base_sequence
+    cdef readonly uint32_t version      # of the format
     cdef readonly uint64_t checksum     # of the footer: it stands for the whole file
     cdef Buffer top_raw
     cdef IndexBlock top

@@ -76,6 +76,7 @@ cdef class Sst:
             self._section_sizes[i] = load_u32(data + 24 + 4 * i)
         self.uid = load_u64(data + 40)
         self.base_sequence = load_u64(data + 48)
+        self.version = load_u32(data + 36)
         self.checksum = load_u64(data + 64)
         block = self.load(self._sections[0], self._section_sizes[0], BLOCK_TOP, USE_ONCE)
         try:

@@ -269,8 +269,12 @@ cdef class SstSource(EntrySource):
             self.sst.damaged(self.key_block.offset, BLOCK_KEYS)
         self.place = restart_place(&self.keys, restart)
         while True:
-            if self.place == NULL or self.place >= self.keys.entries_end:
+            if self.place == NULL:
                 self.sst.damaged(self.key_block.offset, BLOCK_KEYS)
+            # All keys of the block may be less: what the index has for it may be greater than
+            # they are, but for the file's last block.
+            if self.place >= self.keys.entries_end and self._next_key_block() == 0:
+                self.sst.damaged(<uint64_t> self.sst.file.size, BLOCK_KEYS)
             self._decode(&self.key_buffer)
             if compare(self.key_buffer.data, self.key_buffer.size, key, size) >= 0:
                 break

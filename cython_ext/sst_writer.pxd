@@ -6,7 +6,7 @@ from cython_ext.entries cimport EntrySource, RowRef
 from cython_ext.file cimport AppendFile
 
 cdef enum:
-    FORMAT_VERSION = 2
+    FORMAT_VERSION = 3
     HEADER_BYTES = 16
     FOOTER_BYTES = 80
 
@@ -43,22 +43,23 @@ cdef class SstWriter:
     cdef bint entry_continued
     # the index partition under construction, and the top index
     cdef Buffer index, index_offsets, hashes, top, top_offsets
+    cdef Buffer index_key  # of the key block closed last
     # facts
     cdef Buffer first_key
     cdef uint64_t keys, rows, raw_bytes, min_sequence, max_sequence, tombstones
     cdef bint finished
     cdef int begin_key(self, const uint8_t* key, size_t size, uint8_t flags) except -1 nogil
+    cdef bint _shares(self, const uint8_t* key, size_t size) noexcept nogil
     cdef int add_row(self, const RowRef* row) except -1 nogil
     cdef int end_key(self) except -1 nogil
     cdef int _put_entry(self, uint8_t flags) except -1 nogil
     cdef int _close_row_block(self) except -1 nogil
-    cdef int _close_key_block(self) except -1 nogil
+    cdef int _close_key_block(
+        self, const uint8_t* following, size_t following_size
+    ) except -1 nogil
     cdef int _close_partition(self) except -1 nogil
     cdef int _write(self, int kind, int codec, uint64_t* offset, uint32_t* size) except -1 nogil
     cdef int _write_keys(self, uint64_t* offset, uint32_t* size) except -1 nogil
     cdef uint64_t _place(self) noexcept nogil
     cdef int _write_out(self, size_t kept) except -1 nogil
-    cdef int _put_index(
-        self, Buffer* target, Buffer* offsets, const uint8_t* key, size_t size
-    ) except -1 nogil
     cdef void _account(self) noexcept nogil

@@ -1,9 +1,10 @@
 """Sorted entries -> an immutable file: row blocks, key blocks, index, filters, footer.
 
 Rows go to row blocks, and a key's place among them to a key block, which is written after the row
-blocks it speaks of: asking whether a key exists reads no row. Every so many keys make a partition
-with an index block and a filter of its own; the top index, one entry a partition, is all that an
-open table keeps in memory.
+blocks it speaks of: asking whether a key exists reads no row. Every so many keys, or bytes of
+index, make a partition with an index block and a filter of its own; the top index, one entry a
+partition, is all that an open table keeps in memory. Both have separators instead of keys, as
+short as can be: keys may have any size.
 """
 
 cimport cython
@@ -25,6 +26,9 @@ from cython_ext.coding cimport (
 )
 from cython_ext.entries cimport FLAG_CONTINUES, FLAG_RESET, EntrySource, RowRef
 from cython_ext.file cimport AppendFile
+from cython_ext.index_block cimport (
+    is_large_index, put_index_block, put_index_key, put_separator,
+)
 
 cdef enum:
     KEYS_PER_PARTITION = 8192
@@ -94,6 +98,7 @@ cdef class SstWriter:
         release(&self.last_key)
         release(&self.entry_key)
         release(&self.index)
+        release(&self.index_key)
         release(&self.index_offsets)
         release(&self.hashes)
         release(&self.top)
@@ -161,8 +166,13 @@ cdef class SstWriter:
         assert self.keys == 0 or compare(
             self.entry_key.data, self.entry_key.size, key, size
         ) < 0, "keys must ascend"
-        if self.entries.size + size + 64 > self.block_bytes and self.entry_count:
-            self._close_key_block()
+        if (
+            self.entries.size + size + 64 > self.block_bytes and self.entry_count
+            and not self._shares(key, size)
+        ):
+            self._close_key_block(key, size)
+            if is_large_index(&self.index, &self.index_offsets):
+                self._close_partition()
         self.entry_key.size = 0
         reserve(&self.entry_key, size + SUFFIX_ROOM)
         copy_key(self.entry_key.data, key, size)
@@ -176,6 +186,15 @@ cdef class SstWriter:
         self.keys += 1
         return 0
 
+    cdef bint _shares(self, const uint8_t* key, size_t size) noexcept nogil:
+        """Whether a long key goes into a block that is full: little of it is new. So most keys that
+        begin alike share one whole key, in the block and in the index."""
+        cdef size_t shared
+        if size <= self.block_bytes // 8 or self.since_restart == 0:
+            return False
+        shared = shared_prefix(self.last_key.data, self.last_key.size, key, size)
+        return shared > 0 and size - shared <= self.block_bytes // 8
+
     cdef int add_row(self, const RowRef* row) except -1 nogil:
         cdef uint64_t sequence = 0
         if self.row_count and (
@@ -187,15 +206,16 @@ cdef class SstWriter:
             )
         ):
             self._close_row_block()
-            if self.block_ends.size >= ROW_BLOCKS_PER_KEY_BLOCK * 8:
-                # The table of row blocks is full: the key goes on in the next key block.
+            if self.block_ends.size >= 8 * max(ROW_BLOCKS_PER_KEY_BLOCK, self.entry_key.size):
+                # The table of row blocks is full: the key goes on in the next key block. A long
+                # one does so later, as the index has it once for each of them.
                 if self.entry_rows:
                     self._put_entry(self.entry_flags | FLAG_CONTINUES)
                     self.entry_flags &= ~(<uint8_t> FLAG_RESET)
                     self.entry_continued = True
                     self.entry_rows = 0
                     self.entry_bytes = 0
-                self._close_key_block()
+                self._close_key_block(NULL, 0)
         if self.entry_rows == 0:
             self.entry_block = <uint32_t> (self.block_ends.size // 8)
             self.entry_row = self.row_count
@@ -307,8 +327,11 @@ cdef class SstWriter:
         self._account()
         return 0
 
-    cdef int _close_key_block(self) except -1 nogil:
-        """Rows before keys: the entries may speak only of row blocks that are in the file."""
+    cdef int _close_key_block(
+        self, const uint8_t* following, size_t following_size
+    ) except -1 nogil:
+        """Rows before keys: the entries may speak only of row blocks that are in the file.
+        ``following``: the next block's first key; NULL: not known, or the last one here."""
         cdef uint64_t offset
         cdef uint32_t size
         self._close_row_block()
@@ -322,9 +345,8 @@ cdef class SstWriter:
             put_u32(&self.raw, self.entry_count)
             put_u32(&self.raw, 0)
             self._write_keys(&offset, &size)
-            self._put_index(
-                &self.index, &self.index_offsets, self.last_key.data, self.last_key.size
-            )
+            put_separator(&self.index_key, &self.last_key, following, following_size)
+            put_index_key(&self.index, &self.index_offsets, &self.index_key)
             put_u64(&self.index, offset)
             put_u32(&self.index, size)
         self.entries.size = 0
@@ -336,24 +358,14 @@ cdef class SstWriter:
         self.row_base = self._place()
         return 0
 
-    cdef int _put_index(
-        self, Buffer* target, Buffer* offsets, const uint8_t* key, size_t size
-    ) except -1 nogil:
-        put_u32(offsets, <uint32_t> target.size)
-        put_u32(target, <uint32_t> size)
-        put_bytes(target, key, size)
-        return 0
-
     cdef int _close_partition(self) except -1 nogil:
         """Index and filter of the keys since the last partition."""
         cdef uint64_t index_offset, filter_offset = 0
         cdef uint32_t index_size, filter_size = 0
-        self._close_key_block()
+        self._close_key_block(NULL, 0)
         if self.index_offsets.size == 0:
             return 0
-        put_bytes(&self.raw, self.index.data, self.index.size)
-        put_bytes(&self.raw, self.index_offsets.data, self.index_offsets.size)
-        put_u32(&self.raw, <uint32_t> (self.index_offsets.size // 4))
+        put_index_block(&self.raw, &self.index, &self.index_offsets)
         self._write(BLOCK_INDEX, self.codec, &index_offset, &index_size)
         if self.filter_bits:
             build_filter(
@@ -361,7 +373,7 @@ cdef class SstWriter:
                 self.filter_bits,
             )
             self._write(BLOCK_FILTER, CODEC_NONE, &filter_offset, &filter_size)
-        self._put_index(&self.top, &self.top_offsets, self.last_key.data, self.last_key.size)
+        put_index_key(&self.top, &self.top_offsets, &self.index_key)
         put_u64(&self.top, index_offset)
         put_u32(&self.top, index_size)
         put_u64(&self.top, filter_offset)
@@ -439,9 +451,7 @@ cdef class SstWriter:
             raise ValueError(f"{self.file.path} is sealed already")
         with nogil:
             self._close_partition()
-            put_bytes(&self.raw, self.top.data, self.top.size)
-            put_bytes(&self.raw, self.top_offsets.data, self.top_offsets.size)
-            put_u32(&self.raw, <uint32_t> (self.top_offsets.size // 4))
+            put_index_block(&self.raw, &self.top, &self.top_offsets)
             self._write(BLOCK_TOP, self.codec, &top_offset, &top_size)
         put_bytes(&self.raw, <const uint8_t*> properties, len(properties))
         self._write(BLOCK_PROPERTIES, CODEC_LZ4, &properties_offset, &properties_size)
@@ -473,6 +483,11 @@ cdef class SstWriter:
     def size(self) -> int:
         """Bytes of the file so far, also of those that are still to be written out."""
         return self._place()
+
+    @property
+    def top_bytes(self) -> int:
+        """Bytes of the top index so far, which an open table holds."""
+        return <int64_t> self.top.size
 
     @property
     def path(self) -> str:

@@ -23,6 +23,9 @@ _FILE_FULL = 2
 _STREAM_ENDS = 3
 
 _EVERYTHING = 1 << 62
+#: A file ends, too, when its top index takes such a share of the cap: who reads or merges it holds
+#: that. Only long keys that begin alike for long come to it.
+_TOPS_IN_CAP = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,10 @@ class TableWriter:
                 while state == _PAUSED:
                     said += SLICE_BYTES
                     yield SLICE_BYTES
-                    state = consume(source, SLICE_BYTES, limit, bottom)
+                    if table.writer.top_bytes >= self.options.memory_bytes // _TOPS_IN_CAP:
+                        state = _FILE_FULL
+                    else:
+                        state = consume(source, SLICE_BYTES, limit, bottom)
                 if table.described().keys == 0:
                     self.remove([table.name])
                     break
