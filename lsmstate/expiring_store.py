@@ -32,10 +32,11 @@ from lsmstate.expiring_lane import (
     with_slots,
 )
 from lsmstate.key_range import key_range
+from lsmstate.key_sizes import check_largest_key
 from lsmstate.lsm_store import LsmStore
 from lsmstate.merged_entries import merged_entries
 from lsmstate.options import Options
-from lsmstate.row_parts import check_row_sizes, parts_of
+from lsmstate.row_parts import check_row_sizes, part_bytes, parts_of
 from lsmstate.stats import StoreStats
 from lsmstate.store import (
     Entries,
@@ -217,6 +218,11 @@ class ExpiringStore(LaneReads, StoreWrites):
             return self._inner.append(stream, rows, keys)
         check_rows(lane.schema, rows, keys)
         check_row_sizes(rows, self._options)
+        if isinstance(self._inner, LsmStore) and rows.nbytes > part_bytes(self._options):
+            # A key of a later part would be refused when earlier ones are stored.
+            for _, part_keys in parts_of(rows, keys, self._options):
+                encoded = encoded_keys(lane.schema, lane.codec, part_keys)
+                check_largest_key(encoded, encoded.nbytes, self._options)
         return sum(
             self.write([Mutation("append", stream, part_keys, part)])
             for part, part_keys in parts_of(rows, keys, self._options)

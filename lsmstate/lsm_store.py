@@ -23,6 +23,7 @@ from lsmstate.collection import LocalFiles
 from lsmstate.durable_bucket import CommitReader, DurableBucket, DurableOwner
 from lsmstate.errors import CorruptionError, FormatVersionError
 from lsmstate.key_parts import check_keys, is_cut, key_parts
+from lsmstate.key_sizes import check_largest_key
 from lsmstate.lsm_reader import LsmReader, TierHolds, Tiers
 from lsmstate.manifest import asked_pointer, parse_pointer
 from lsmstate.memory_budget import process_memory
@@ -224,7 +225,9 @@ class LsmStore(StoreWrites):
         # All or nothing: what a later part is refused for is found before the first is stored.
         for part in self._planner.encoded(stream, rows, keys, self._options):
             check_largest_row(largest_row(part[1]), self._options)
-            largest = max(largest, largest_entry(*part))
+            entry = largest_entry(*part)
+            check_largest_key(part[0], entry, self._options)
+            largest = max(largest, entry)
             held = max(held, encoded_bytes(*part))
         with self._guard.lock, self._writes.reserving(largest, held):
             return sum(
@@ -248,10 +251,12 @@ class LsmStore(StoreWrites):
                 check_largest_row(largest_row(write.rows), self._options)
         held = sum(encoded_bytes(write.keys, write.rows) for write in writes)
         appended = sum(w.keys.n_valid for w in writes if w.rows is not None)
-        largest = max(largest_entry(write.keys, write.rows) for write in writes)
+        sizes = [largest_entry(write.keys, write.rows) for write in writes]
+        for write, size in zip(writes, sizes, strict=True):
+            check_largest_key(write.keys, size, self._options)
         with (
             self._guard.lock,
-            self._writes.reserving(largest, held),
+            self._writes.reserving(max(sizes), held),
             self._guard.whole_or_nothing(),
         ):
             self._writes.catch_up()

@@ -38,7 +38,8 @@ class Options:
 
     memory_bytes: int = 64 * MIB
     """The cap over everything the stores of this process hold: memtables, cache, filters,
-    indexes, buffers of flush, merge and probe. Reaching it flushes or evicts; never exceeded."""
+    indexes, buffers of flush, merge and probe. Reaching it flushes or evicts; never exceeded. A row
+    may take a quarter of it, a key 1/1024."""
 
     memtable_bytes: int | None = None
     """A memtable is flushed when it has grown to this. Default: a quarter of the cap."""

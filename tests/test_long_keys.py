@@ -1,4 +1,5 @@
-"""Keys of kilobytes: their index stays small, what parts two blocks is no key."""
+"""Keys of kilobytes: their index stays small, what parts two blocks is no key, too large ones are
+refused."""
 
 import bisect
 import os
@@ -18,14 +19,16 @@ from test_sst import probed
 from cython_ext.backward_iter import BackwardSstSource
 from cython_ext.sst_check import layout, verify
 from cython_ext.sst_source import SstSource
-from lsmstate import Options, StreamSchema, open_store
-from lsmstate.errors import CorruptionError
+from lsmstate import Expiry, Mutation, Options, StreamSchema, open_store
+from lsmstate.errors import CorruptionError, MemoryLimitError
 from lsmstate.options import KIB, MIB
 
 KEY = pa.schema([("k", pa.binary())])
 ROWS = pa.schema([("v", pa.int64())])
 STREAM = StreamSchema("s", KEY, ROWS)
 SHAPES = ("random", "alike", "pairs", "halves")
+#: Of the memory cap, for the largest key.
+SHARE = 1024
 
 GROWTH_CHILD = """
 import random, sys
@@ -230,3 +233,71 @@ def test_a_file_ends_where_its_top_index_is_large(tmp_path):
         tables = [opened(str(path), cache) for path in tmp_path.glob("*.sst")]
         assert len(tables) > 3
         assert max(table.index_bytes for table in tables) <= cap // 64 + 32 * KIB
+
+
+def largest_fitting(cap):
+    """Bytes of a binary key that is just small enough: encoded there are 2 for the stream and 2
+    that end it."""
+    return cap // SHARE - 4
+
+
+def write_largest(store, kind, key):
+    """One write of the kind, with a key of so many bytes after a short one."""
+    rows, keys = rows_and_keys([b"short", key])
+    if kind == "append in parts":
+        rows, keys = rows_and_keys([*[b"short"] * 200_000, key])
+        store.append("s", rows, keys)
+    elif kind in ("append", "put", "retract"):
+        getattr(store, kind)("s", rows, keys)
+    elif kind == "delete":
+        store.delete("s", keys)
+    elif kind == "low":
+        store.delete_range("s", low=(key,))
+    elif kind == "high":
+        store.delete_range("s", high=(key,))
+    else:
+        first = Mutation("delete", "s", keys.slice(0, 1))
+        store.write([first, Mutation("append", "s", keys, rows)])
+
+
+KINDS = ("append", "append in parts", "put", "delete", "low", "high", "several")
+
+
+@pytest.mark.parametrize(
+    ("kind", "expiry"),
+    [(kind, expiry) for kind in KINDS for expiry in (None, Expiry("v", 1000))]
+    + [("retract", None)],
+)
+def test_a_key_larger_than_its_share_is_refused_and_nothing_changes(tmp_path, kind, expiry):
+    cap = 6 * MIB
+    stream = StreamSchema("s", KEY, ROWS, expiry)
+    with open_store(str(tmp_path), [stream], options=Options(memory_bytes=cap)) as store:
+        store.append("s", *rows_and_keys([b"short", b"z"]))
+        before, logged = store.stats().counters, sorted(tmp_path.rglob("changelog-*"))
+        sizes = [path.stat().st_size for path in logged]
+        with pytest.raises(MemoryLimitError) as caught:
+            write_largest(store, kind, b"k" * (largest_fitting(cap) + 1))
+        size = cap // SHARE + 1
+        assert f"a key of {size} bytes" in str(caught.value)
+        assert f"1/{SHARE} of the memory cap ({cap // SHARE} bytes)" in str(caught.value)
+        assert f"raise memory_bytes to {SHARE * size}" in str(caught.value)
+        assert [path.stat().st_size for path in logged] == sizes
+        assert store.stats().counters == before
+        _, keys = rows_and_keys([b"short", b"z", b"k" * 2 * MIB])
+        assert store.probe("s", keys).counts.tolist() == [1, 1, 0]
+        write_largest(store, kind, b"k" * largest_fitting(cap))
+        store.commit()
+        assert store.stats().peak_memory_bytes <= cap
+
+
+def test_keys_written_under_a_larger_cap_are_read_under_a_smaller_one(tmp_path):
+    """What is stored, or in the changelog, counts no more as a write."""
+    rows, keys = rows_and_keys([b"a" * 30_000, b"b" * 30_000])
+    with open_store(str(tmp_path), [STREAM], options=Options(memory_bytes=64 * MIB)) as store:
+        store.append("s", rows, keys)
+        store.commit()
+        store.append("s", rows, keys)
+    with open_store(str(tmp_path), [STREAM], options=Options(memory_bytes=8 * MIB)) as store:
+        assert store.probe("s", keys).counts.tolist() == [2, 2]
+        store.compact()
+        assert store.probe("s", keys).counts.tolist() == [2, 2]
