@@ -73,7 +73,7 @@ cdef class TypeTree:
                 if not castable(column.type, wanted):
                     raise mismatch(self.schema, found)
                 if pt.is_dictionary(column.type):
-                    column = column.dictionary.take(column.indices)  # no cast reaches its lists
+                    column = decoded(column, wanted)
                 column = column.cast(wanted)
             columns.append(column)
         if not columns:
@@ -84,6 +84,14 @@ cdef class TypeTree:
 cdef const ArrowArray* borrowed(object capsule) except NULL:
     """The array inside a capsule; it lives as long as the capsule."""
     return <const ArrowArray*> PyCapsule_GetPointer(capsule, "arrow_array")
+
+
+cdef object decoded(object column, object wanted):
+    """A dictionary's values, one per index: no cast reaches lists of it."""
+    try:
+        return column.dictionary.take(column.indices)
+    except pa.ArrowNotImplementedError:  # of views
+        return column.dictionary.cast(wanted).take(column.indices)
 
 
 cdef object mismatch(object wanted, object found):

@@ -1,6 +1,11 @@
-"""How many bytes each row of an Arrow batch takes: what bounds the pieces of probes and joins."""
+"""How many bytes each row of an Arrow batch takes: what bounds the pieces of probes and joins.
+
+Dictionaries and views count as what they decode to. A slice has all buffers of its parent there,
+and many rows may share one large value: their bytes in Arrow say nothing of a row.
+"""
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -16,15 +21,17 @@ def row_sizes(batch: pa.RecordBatch) -> Sizes:
     """Bytes of Arrow data per row: values, offsets, one byte per column and row for nulls.
 
     Exact for flat types and lists of them, at least the right order for all others. Cost: a few
-    vector operations per column of variable width.
+    vector operations per column of variable width; of a large dictionary, the values in use are
+    copied.
     """
-    return RowSizes(batch.schema)(batch)
+    return sizes_of(batch.schema)(batch)
 
 
 class RowSizes:
     """``row_sizes`` of batches with one schema, whose types are looked at once."""
 
     def __init__(self, schema: pa.Schema) -> None:
+        self._is_plain = not any(map(_shares_values, schema.types))
         widths = [_fixed_width(kind) for kind in schema.types]
         self._fixed = sum(width for width in widths if width is not None)
         self._varying = [column for column, width in enumerate(widths) if width is None]
@@ -35,6 +42,18 @@ class RowSizes:
         for column in self._varying:
             total += _sizes(batch.column(column))
         return total
+
+    def total(self, batch: pa.RecordBatch) -> int:
+        """Bytes of all rows. Cost: of plain types, no look at any row."""
+        if self._is_plain:
+            return int(batch.nbytes)
+        return int(self(batch).sum())
+
+
+@lru_cache(maxsize=256)
+def sizes_of(schema: pa.Schema) -> RowSizes:
+    """Those of a schema, kept by the process."""
+    return RowSizes(schema)
 
 
 def pieces_of(sizes: Sizes, max_bytes: int) -> Iterator[slice]:
@@ -53,12 +72,26 @@ def least_row_bytes(schema: pa.Schema) -> int:
     return sum(int(_sizes(pa.nulls(1, field.type))[0]) for field in schema)
 
 
+def _shares_values(kind: pa.DataType) -> bool:
+    """Whether arrays of the type hold, to any depth, values that several rows may refer to."""
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    if pa.types.is_dictionary(kind) or _is_view(kind):
+        return True
+    return any(_shares_values(kind.field(k).type) for k in range(kind.num_fields))
+
+
 def _fixed_width(kind: pa.DataType) -> int | None:
     """Bytes of any value; None if they vary."""
     if pa.types.is_null(kind):
         return 0
+    if isinstance(kind, pa.BaseExtensionType):
+        return _fixed_width(kind.storage_type)
     if pa.types.is_dictionary(kind):
-        kind = kind.index_type
+        return _fixed_width(kind.value_type)
+    if pa.types.is_fixed_size_list(kind):
+        item = _fixed_width(kind.value_type)
+        return None if item is None else 1 + kind.list_size * item
     if (
         pa.types.is_primitive(kind)
         or pa.types.is_decimal(kind)
@@ -69,6 +102,8 @@ def _fixed_width(kind: pa.DataType) -> int | None:
 
 
 def _sizes(column: pa.Array) -> Sizes:
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
     kind = column.type
     count = len(column)
     width = _fixed_width(kind)
@@ -77,17 +112,51 @@ def _sizes(column: pa.Array) -> Sizes:
     if _is_text(kind):
         lengths = pc.coalesce(pc.binary_length(column), _ZERO).to_numpy(zero_copy_only=False)
         return np.asarray(lengths, dtype=np.int64) + 9
+    if _is_view(kind):
+        return _view_sizes(column)
+    if pa.types.is_dictionary(kind):
+        return _dictionary_sizes(column)
     if pa.types.is_struct(kind):
         children = [_sizes(column.field(k)) for k in range(kind.num_fields)]
         return sum(children, np.ones(count, dtype=np.int64))
+    if pa.types.is_fixed_size_list(kind):
+        items = _sizes(column.values.slice(column.offset * kind.list_size, count * kind.list_size))
+        return np.asarray(items.reshape(count, kind.list_size).sum(axis=1) + 1, dtype=np.int64)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
         return _list_sizes(column)
-    # Views, unions, run ends: the average serves.
+    # Unions, run ends, list views: the average serves.
     return np.full(count, 1 + column.nbytes // max(1, count), dtype=np.int64)
 
 
 def _is_text(kind: pa.DataType) -> bool:
     return kind in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
+
+
+def _view_sizes(column: pa.Array) -> Sizes:
+    """Each view is 16 bytes that begin with the length; no kernel of Arrow's reads it."""
+    lengths = np.zeros(len(column), dtype=np.int64)
+    if len(column):
+        views = np.frombuffer(column.buffers()[1], dtype=np.int32, offset=16 * column.offset)
+        lengths += views[: 4 * len(column) : 4]
+    if column.null_count:
+        lengths[column.is_null().to_numpy(zero_copy_only=False)] = 0  # Arrow leaves them undefined
+    return lengths + 9
+
+
+def _dictionary_sizes(column: pa.Array) -> Sizes:
+    sizes = np.full(len(column), _sizes(pa.nulls(1, column.type.value_type))[0], dtype=np.int64)
+    places = column.indices.drop_null().to_numpy()
+    values = column.dictionary
+    # A slice, mostly: what it does not use is not looked at. Views cannot be taken from.
+    if len(values) > len(places) and not _shares_values(values.type):
+        used, places = np.unique(places, return_inverse=True)
+        values = values.take(pa.array(used))
+    sizes[column.indices.is_valid().to_numpy(zero_copy_only=False)] = _sizes(values)[places]
+    return sizes
 
 
 def _list_sizes(column: pa.Array) -> Sizes:

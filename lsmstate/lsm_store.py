@@ -72,7 +72,8 @@ class LsmStore(StoreWrites):
         self._streams = streams_by_name(streams)
         key_codecs = {s.name: codecs_of(s).key for s in streams}
         row_codecs = {s.name: codecs_of(s).rows for s in streams}
-        self._planner = WritePlanner(self._streams, key_codecs, row_codecs)
+        row_sizes = {s.name: codecs_of(s).row_sizes for s in streams}
+        self._planner = WritePlanner(self._streams, key_codecs, row_codecs, row_sizes)
         self._directory = directory
         self._options = options
         self._owner = owner
@@ -215,7 +216,8 @@ class LsmStore(StoreWrites):
         schema = stream_of(self._streams, stream)
         self._guard.check_writable()
         check_rows(schema, rows, keys)
-        if rows.nbytes <= part_bytes(self._options):  # so no row of it is too large
+        size = self._planner.row_sizes[stream].total(rows)
+        if size <= part_bytes(self._options):  # so no row of it is too large
             if not rows.num_rows:
                 return 0
             part = self._planner.encoded_part(stream, rows, keys)

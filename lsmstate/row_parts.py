@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from cython_ext.budget import Budget
 from cython_ext.key_codec import KeyBatch
-from lsmstate.arrow_sizes import pieces_of, row_sizes
+from lsmstate.arrow_sizes import pieces_of, row_sizes, sizes_of
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
 from lsmstate.key_range import key_range
 from lsmstate.options import KIB, Options
@@ -19,10 +19,8 @@ _KINDS = ("append", "put", "delete", "retract", "delete_range")
 
 def check_row_sizes(rows: pa.RecordBatch, options: Options) -> None:
     """Refuse a row over a quarter of the cap before anything of its batch is stored."""
-    limit = options.memory_bytes // 4
-    if rows.nbytes > limit and rows.num_rows:
-        for position in np.flatnonzero(row_sizes(rows) > limit):
-            check_largest_row(rows.slice(int(position), 1).nbytes, options)
+    if sizes_of(rows.schema).total(rows) > options.memory_bytes // 4:
+        check_largest_row(int(row_sizes(rows).max(initial=0)), options)
 
 
 def check_largest_row(size: int, options: Options) -> None:
@@ -63,7 +61,7 @@ def parts_of(
     """The batch in parts of a bounded number of bytes, or one row; whole if it is small, as it
     should."""
     most = part_bytes(options)
-    if rows.nbytes <= most:
+    if sizes_of(rows.schema).total(rows) <= most:
         if rows.num_rows:
             yield rows, keys
         return
@@ -100,9 +98,12 @@ def check_mutations(
             check_rows(stream, rows, keys)
             check_row_sizes(rows, options)
     batches = [mutation.rows for mutation in mutations if mutation.rows is not None]
-    size = sum(rows.nbytes for rows in batches)
+    sizes = [sizes_of(rows.schema).total(rows) for rows in batches]
+    size = sum(sizes)
     # One row cannot be split, and was found to be no larger than any may be.
-    alone = max((rows.nbytes for rows in batches if rows.num_rows == 1), default=0)
+    alone = max(
+        (size for size, rows in zip(sizes, batches, strict=True) if rows.num_rows == 1), default=0
+    )
     if size - alone > options.memory_bytes // 8:
         raise MemoryLimitError(
             f"{size} bytes of rows in one write; a put, or several writes made as one, may take an "

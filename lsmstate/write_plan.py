@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from cython_ext.key_codec import KeyBatch, KeyCodec
 from cython_ext.row_codec import RowBatch, RowCodec
+from lsmstate.arrow_sizes import RowSizes
 from lsmstate.changelog import DELETE, DELETE_RANGE, RETRACT, Write
 from lsmstate.key_range import key_range
 from lsmstate.lsm_reader import Tiers, hidden_number
@@ -24,6 +25,7 @@ class WritePlanner:
     streams: Mapping[str, StreamSchema]
     key_codecs: Mapping[str, KeyCodec]
     row_codecs: Mapping[str, RowCodec]
+    row_sizes: Mapping[str, RowSizes]
 
     def stored(
         self, kind: int, stream: str, sequence: int, keys: KeyBatch, rows: RowBatch

@@ -21,7 +21,7 @@ from lsmstate.errors import (
     MemoryLimitError,
     StoreClosedError,
 )
-from lsmstate.store import KeyBounds, Mutation
+from lsmstate.store import KeyBounds, Mutation, StreamSchema
 
 
 class WriteTests(BackendTests):
@@ -39,6 +39,34 @@ class WriteTests(BackendTests):
         store.append("customers", customers(4), keys_of(1))
         probe = store.probe("customers", keys_of(1))
         assert ids(fetched(probe, [0])[0]) == [4]
+
+    @pytest.mark.parametrize("kind", [pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
+    def test_slices_count_as_their_rows(self, tmp_path, kind):
+        """Views and dictionaries share buffers: any slice has those of the whole."""
+        texts = pa.array([f"{number:0100d}" for number in range(100_000)])
+        whole = texts.dictionary_encode() if pa.types.is_dictionary(kind) else texts.cast(kind)
+        schema = pa.schema({"text": kind})
+        rows = pa.RecordBatch.from_arrays([whole], schema=schema).slice(500, 3)
+        assert rows.nbytes > self.memory_bytes
+        with self.attempt(tmp_path, streams=(StreamSchema("texts", KEY, schema),)) as store:
+            assert store.append("texts", rows, keys_of(1, 2, 3)) == 3
+            assert store.put("texts", rows, keys_of(1, 1, 2)) == 3
+            assert store.append("texts", rows.slice(1, 1), keys_of(4)) == 1
+            assert store.put("texts", rows.slice(2, 1), keys_of(4)) == 1
+            assert store.retract("texts", rows.slice(0, 2), keys_of(1, 3)) == 2
+            assert scanned(store, "texts")[0] == {"text": texts[501].as_py()}
+            assert store.probe("texts", keys_of(1, 2, 3, 4)).counts.tolist() == [1, 1, 1, 1]
+
+    def test_rows_of_one_large_value_count_each(self, tmp_path):
+        schema = pa.schema({"text": pa.dictionary(pa.int8(), pa.string())})
+        values = pa.array(["x" * (1 << 19)])
+        column = pa.DictionaryArray.from_arrays(pa.array([0] * 4, pa.int8()), values)
+        rows = pa.RecordBatch.from_arrays([column], schema=schema)
+        assert rows.nbytes < self.memory_bytes // 8
+        with self.attempt(tmp_path, streams=(StreamSchema("texts", KEY, schema),)) as store:
+            with pytest.raises(MemoryLimitError, match="bytes of rows in one write"):
+                store.put("texts", rows, keys_of(1, 2, 3, 4))
+            assert store.append("texts", rows, keys_of(1, 2, 3, 4)) == 4
 
     def test_several_writes_are_made_as_one(self, store):
         store.append("customers", customers(1, 2), keys_of(1, 2))

@@ -6,11 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lsmstate.arrow_sizes import least_row_bytes, pieces_of, row_sizes
+from cython_ext.row_codec import RowCodec
+from lsmstate.arrow_sizes import least_row_bytes, pieces_of, row_sizes, sizes_of
 
 
-def sizes_of(values, kind):
-    return row_sizes(pa.RecordBatch.from_arrays([pa.array(values, kind)], ["c"])).tolist()
+def measured(values, kind):
+    if pa.types.is_dictionary(kind):
+        column = pa.array(values, kind.value_type).dictionary_encode().cast(kind)
+    else:
+        column = pa.array(values, kind)
+    return row_sizes(pa.RecordBatch.from_arrays([column], ["c"])).tolist()
 
 
 @pytest.mark.parametrize(
@@ -25,11 +30,21 @@ def sizes_of(values, kind):
         (pa.struct([("a", pa.int32()), ("b", pa.string())]), [{"a": 1, "b": "xy"}], [17]),
         (pa.map_(pa.string(), pa.int8()), [[("k", 1)], []], [22, 9]),
         (pa.null(), [None], [0]),
-        (pa.dictionary(pa.int8(), pa.string()), ["long text"], [2]),
+        (pa.list_(pa.int8(), 3), [[1, 2, 3], None], [7, 7]),
+        (pa.list_(pa.string(), 2), [["abc", None], None], [22, 19]),
+        (
+            pa.dictionary(pa.int8(), pa.string()),
+            ["long text", None, "", "long text"],
+            [18, 9, 9, 18],
+        ),
+        (pa.dictionary(pa.int8(), pa.int64()), [1, None, 1], [9, 9, 9]),
+        (pa.string_view(), ["abc", None, "more than twelve bytes"], [12, 9, 31]),
+        (pa.list_(pa.binary_view()), [[b"abc", b"x" * 20], None], [50, 9]),
+        (pa.json_(), ["{}", None], [11, 9]),
     ],
 )
 def test_sizes(kind, values, expected):
-    assert sizes_of(values, kind) == expected
+    assert measured(values, kind) == expected
 
 
 def test_sizes_of_a_slice_are_those_of_its_rows():
@@ -43,6 +58,41 @@ def test_sizes_of_a_slice_are_those_of_its_rows():
         for count in range(5 - first + 1):
             sliced = batch.slice(first, count)
             assert row_sizes(sliced).tolist() == whole[first : first + count]
+
+
+TEXT = [f"{number:0100d}" for number in range(1000)]
+LARGE = {
+    "views": pa.array(TEXT, pa.string_view()),
+    "dictionary": pa.array(TEXT).dictionary_encode(),
+    "structs": pa.StructArray.from_arrays([pa.array(TEXT, pa.binary_view())], ["x"]),
+    "dictionary of views": pa.DictionaryArray.from_arrays(
+        pa.array(range(1000)), pa.array(TEXT, pa.string_view())
+    ),
+    "dictionary of lists": pa.DictionaryArray.from_arrays(
+        pa.array(range(1000)), pa.array([[text] for text in TEXT])
+    ),
+    "lists of dictionaries": pa.ListArray.from_arrays(
+        pa.array(range(1001), pa.int32()), pa.array(TEXT).dictionary_encode()
+    ),
+    "fixed-size lists": pa.FixedSizeListArray.from_arrays(pa.array(TEXT, pa.string_view()), 1),
+}
+
+
+@pytest.mark.parametrize("kind", LARGE)
+def test_slices_take_what_their_rows_decode_to(kind):
+    """A slice of them has the buffers of the whole."""
+    batch = pa.RecordBatch.from_arrays([LARGE[kind]], ["c"]).slice(500, 3)
+    codec = RowCodec(batch.schema)
+    plain = codec.decode(codec.encode(batch).to_pylist())
+    assert row_sizes(batch).tolist() == row_sizes(plain).tolist()
+    assert plain.nbytes <= sizes_of(batch.schema).total(batch) < 1000 < batch.nbytes
+
+
+def test_rows_of_one_large_value_take_it_each():
+    rows = pa.DictionaryArray.from_arrays(pa.array([0] * 400), pa.array(["x" * 10_000]))
+    batch = pa.RecordBatch.from_arrays([rows], ["c"])
+    assert batch.nbytes < 20_000
+    assert sizes_of(batch.schema).total(batch) == 400 * 10_009
 
 
 def test_no_row_is_smaller_than_the_least():

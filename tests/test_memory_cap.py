@@ -16,6 +16,7 @@ from lsmstate.errors import InvalidArgumentError, LsmStateError, MemoryLimitErro
 from lsmstate.lsm_store import LsmStore
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import KIB, MIB, Options
+from lsmstate.store import StreamSchema
 
 RESIDENT_CHILD = """
 import sys
@@ -249,10 +250,22 @@ def test_a_row_over_a_quarter_of_the_cap_is_refused_and_its_batch_with_it(tmp_pa
         assert store.stats().peak_memory_bytes <= 5 * MIB
 
 
+def test_many_rows_of_one_large_value_are_written_in_parts(tmp_path):
+    """Such a dictionary is small in Arrow."""
+    stream = StreamSchema("s", KEY, pa.schema({"v": pa.dictionary(pa.int8(), pa.string())}))
+    values = pa.array(["x" * 500_000])
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 40, pa.int8()), values)
+    rows = pa.RecordBatch.from_arrays([column], schema=stream.rows)
+    with LsmStore.open_attempt(
+        str(tmp_path), (stream,), batch_id=0, attempt_id="a", options=Options(memory_bytes=8 * MIB)
+    ) as store:
+        assert store.append("s", rows, keys_of(*range(40))) == 40
+        assert store.stats().peak_memory_bytes <= 8 * MIB
+        assert store.probe("s", keys_of(*range(40))).counts.tolist() == [1] * 40
+
+
 def test_a_batch_refused_in_a_later_part_is_refused_in_whole(tmp_path):
     """Rows that are small in Arrow and large when encoded: booleans are bits in lists."""
-    from lsmstate.store import StreamSchema
-
     bits = StreamSchema("bits", KEY, pa.schema([("b", pa.list_(pa.bool_()))]))
     required = StreamSchema(
         "required", KEY, pa.schema([pa.field("n", pa.string(), nullable=False)])
