@@ -1,11 +1,12 @@
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
 
 cdef class KeyBatch:
-    """n encoded keys in one buffer.
+    """n encoded keys in one buffer. Nothing of it changes once it bears a stream's number, so
+    threads may share it.
 
     Key i is ``data[offsets[i]:offsets[i + 1]]``; its first two bytes are the stream's number
-    (big-endian, rewritten by set_stream), the rest compares by memcmp as the typed key does.
+    (big-endian, 0 until of_stream sets it), the rest compares by memcmp as the typed key does.
     A key that holds a null has ``valid[i] == 0`` and only the two stream bytes.
     ``hashes[i]`` is XXH3 of the key without its stream bytes (0 if it holds a null).
     ``order[0:n_valid]`` are the positions of the valid keys, ascending by key, ties by position.
@@ -18,7 +19,11 @@ cdef class KeyBatch:
     cdef uint64_t* hashes
     cdef uint32_t* order
     cdef readonly tuple types      # of the key columns; None: keys that came as bytes
-    cdef int set_stream(self, uint32_t stream) except -1 nogil
+    cdef int32_t stream            # whose number the keys bear; -1: nobody's yet
+    cdef bint is_copy              # all but the data is the owner's
+    cdef KeyBatch owner
+    cpdef KeyBatch of_stream(self, uint32_t stream)
+    cdef void _put_stream(self, uint32_t stream) noexcept nogil
     cdef int take_rows(self, Py_ssize_t n) except -1 nogil
     cdef int take_data(self) except -1 nogil
     cdef int finish(self) except -1 nogil

@@ -94,8 +94,13 @@ cdef class KeyCodec:
 cdef class KeyBatch:
     """Encoded keys, sorted and hashed; see key_codec.pxd for the fields."""
 
+    def __cinit__(self):
+        self.stream = -1
+
     def __dealloc__(self):
         free(self.data)
+        if self.is_copy:
+            return
         free(self.offsets)
         free(self.valid)
         free(self.hashes)
@@ -192,20 +197,39 @@ cdef class KeyBatch:
         found.types = self.types
         return found
 
-    def set_stream_number(self, uint32_t stream):
-        """Say which stream the keys are of, for stores that put the number in front."""
-        self.set_stream(stream)
+    cpdef KeyBatch of_stream(self, uint32_t stream):
+        """The keys with a stream's number in front, as a store has them: this batch, if it bears
+        that or none yet. Else a copy, since another thread may be reading what this one bears.
+        Cost: of a copy, one pass over the keys, which count twice until it goes."""
+        cdef KeyBatch copy
+        if self.stream == <int64_t> stream:
+            return self
+        if stream > 0xFFFF:
+            raise InvalidArgumentError(f"stream number {stream}; a store has at most 65536")
+        if self.stream < 0:
+            self.stream = <int32_t> stream
+            self._put_stream(stream)
+            return self
+        copy = KeyBatch.__new__(KeyBatch)
+        copy.is_copy = True
+        copy.owner = self.owner if self.is_copy else self
+        copy.n, copy.n_valid, copy.types = self.n, self.n_valid, self.types
+        copy.offsets, copy.valid = self.offsets, self.valid
+        copy.hashes, copy.order = self.hashes, self.order
+        copy.data = <uint8_t*> malloc(self.offsets[self.n] + 8)
+        if copy.data == NULL:
+            raise MemoryError(f"cannot allocate {self.offsets[self.n]} bytes of keys")
+        with nogil:
+            memcpy(copy.data, self.data, self.offsets[self.n])
+            copy._put_stream(stream)
+        copy.stream = <int32_t> stream
+        return copy
 
-    cdef int set_stream(self, uint32_t stream) except -1 nogil:
-        """Write the stream's number in front of every key."""
+    cdef void _put_stream(self, uint32_t stream) noexcept nogil:
         cdef uint16_t number = __builtin_bswap16(<uint16_t> stream)
         cdef Py_ssize_t i
-        if stream > 0xFFFF:
-            with gil:
-                raise InvalidArgumentError(f"stream number {stream}; a store has at most 65536")
         for i in range(self.n):
             memcpy(self.data + self.offsets[i], &number, STREAM_BYTES)
-        return 0
 
     cdef int take_rows(self, Py_ssize_t n) except -1 nogil:
         """Room for n keys, all of them null and empty."""
@@ -236,7 +260,8 @@ cdef class KeyBatch:
         if self.data == NULL:
             with gil:
                 raise MemoryError(f"cannot allocate {total} bytes of keys")
-        return self.set_stream(0)
+        self._put_stream(0)
+        return 0
 
     cdef int finish(self) except -1 nogil:
         """Hash and sort the valid keys."""

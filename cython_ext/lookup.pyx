@@ -29,7 +29,7 @@ cdef enum:
 @cython.final
 @cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class Lookup:
-    """Hits of a batch of keys in one stream. `keys` holds the stream's number already."""
+    """Hits of a batch of keys in one stream. `keys` bears the stream's number."""
 
     def __init__(
         self, KeyBatch keys not None, uint32_t stream, positions, RowCodec codec not None,
@@ -38,14 +38,13 @@ cdef class Lookup:
         cdef const int64_t[::1] wanted
         cdef uint8_t* mask = NULL
         cdef Py_ssize_t i
-        self.keys = keys
+        self.keys = keys = keys.of_stream(stream)
         self.codec = codec
         self.budget = budget
         self.tables = []
         self.memtables = []
         self.n = keys.n
         self._charge((self.n + 1) * HEAD_BYTES)
-        keys.set_stream(stream)
         self.run_room = run_room
         self.runs = <RunHits*> calloc(run_room + 1, sizeof(RunHits))
         self.selected = <uint32_t*> malloc((keys.n_valid + 1) * sizeof(uint32_t))

@@ -47,8 +47,8 @@ _WITH_ROWS = (APPEND, PUT, RETRACT)
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One acknowledged write. The keys of a deleted range are its bounds: from the first on and
-    below the second, which is null if there is no bound."""
+    """One acknowledged write; its keys bear the stream's number. Those of a deleted range are its
+    bounds: from the first on and below the second, which is null if there is no bound."""
 
     kind: int
     stream: int
@@ -122,7 +122,6 @@ def _damaged(path: str, offset: int) -> CorruptionError:
 
 def _pieces(write: Write) -> list[bytes | memoryview]:
     """A write's payload; views of what the write holds."""
-    write.keys.set_stream_number(write.stream)
     head = HEAD.pack(write.kind, write.stream, write.sequence)
     return [head, *write_pieces(write.keys, write.rows)]
 
@@ -131,7 +130,6 @@ def _grouped(writes: Sequence[Write]) -> list[bytes | memoryview]:
     """Several writes' payloads as one."""
     group: list[bytes | memoryview] = [HEAD.pack(_GROUP, 0, writes[0].sequence)]
     for write in writes:
-        # The next write may give the same keys another stream, so these are copied.
         payload = b"".join(_pieces(write))
         group += [_LENGTH.pack(len(payload)), payload]
     return group
@@ -170,7 +168,7 @@ def _unpack_write(payload: bytes, path: str, offset: int) -> Write:
         keys, rows = unpack_write(memoryview(payload)[HEAD.size :], kind in _WITH_ROWS)
     except CorruptionError as error:
         raise CorruptionError(str(error), path, offset) from error
-    return Write(kind, stream, sequence, keys, rows, (path, offset))
+    return Write(kind, stream, sequence, keys.of_stream(stream), rows, (path, offset))
 
 
 def changelog_files(directory: str) -> list[str]:

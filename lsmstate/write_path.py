@@ -130,7 +130,6 @@ class WritePath:
     def insert(self, write: Write, start: int = 0) -> None:
         """Drive one write into the active memtable, flushing whenever it is full. Places count
         the keys of its steps, one step after the other."""
-        write.keys.set_stream_number(write.stream)  # other writes may share the keys
         steps = STEPS[write.kind]
         place, count = start, places_of(write)
         granted_at = -1

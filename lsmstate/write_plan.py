@@ -34,7 +34,7 @@ class WritePlanner:
         number = list(self.streams).index(stream)
         if kind == RETRACT:
             number = hidden_number(number, self.streams)
-        return Write(kind, number, sequence, keys, rows)
+        return Write(kind, number, sequence, keys.of_stream(number), rows)
 
     def encoded(
         self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch, options: Options
@@ -75,9 +75,12 @@ class WritePlanner:
         if tiers.may_hold(hidden) or any(write.stream == hidden for write in before):
             # Where rows are deleted, their retractions go too, if there ever were any.
             forgetting = DELETE_RANGE if kind == "delete_range" else DELETE
-            writes.append(Write(forgetting, hidden, sequence, encoded, None))
+            writes.append(Write(forgetting, hidden, sequence, encoded.of_stream(hidden), None))
         at = sequence + len(writes)
-        return [*writes, Write(KINDS[kind], number, at, encoded, encoded_rows)]
+        return [
+            *writes,
+            Write(KINDS[kind], number, at, encoded.of_stream(number), encoded_rows),
+        ]
 
 
 def encoded_bytes(keys: KeyBatch, rows: RowBatch | None) -> int:

@@ -90,9 +90,7 @@ def steps_done(hook: Hook, opened: Callable[[], Any], do: Any, script: Sequence[
 
 
 def key_batch(*keys: bytes | None, stream: int = 0) -> KeyBatch:
-    batch = KeyBatch.from_bytes(list(keys))
-    batch.set_stream_number(stream)
-    return batch
+    return KeyBatch.from_bytes(list(keys)).of_stream(stream)
 
 
 def row_batch(*rows: bytes) -> RowBatch:

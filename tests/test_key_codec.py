@@ -128,6 +128,27 @@ def test_positions_to_take_must_ascend_within_the_batch(places: list[int]) -> No
         KeyBatch.from_bytes([b"a", b"b", b"c"]).take(np.array(places, np.int64))
 
 
+def test_keys_that_bear_a_stream_s_number_keep_it() -> None:
+    """Another thread may be walking them; the number of a new batch is the first one's."""
+    keys = KeyBatch.from_bytes([b"b", None, b"a" * 100])
+    assert keys.of_stream(1) is keys
+    assert keys.of_stream(1) is keys
+    other = keys.of_stream(2)
+    third = other.of_stream(3)
+    assert len({id(batch) for batch in (keys, other, third)}) == 3
+    assert keys.of_stream(1) is keys
+    expected = keys.to_pylist(), keys.order.tolist(), keys.hashes.tolist(), keys.nbytes
+    del keys, other
+    assert (
+        third.to_pylist(),
+        third.order.tolist(),
+        third.hashes.tolist(),
+        third.nbytes,
+    ) == expected
+    with pytest.raises(InvalidArgumentError, match="65536"):
+        third.of_stream(1 << 16)
+
+
 @pytest.mark.parametrize("n", [10, 47, 48, 1000, 5000])
 @pytest.mark.parametrize("high", [3, 2**62])
 def test_large_batches_sort_stably(n: int, high: int) -> None:

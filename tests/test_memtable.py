@@ -4,10 +4,11 @@ import random
 
 import hypothesis.strategies as st
 import pytest
-from faults import encoded, filled, key_batch, memory, row_batch, stored
+from faults import CODEC, encoded, filled, key_batch, memory, row_batch, stored
 from hypothesis import given, settings
 
 from cython_ext.backward_iter import BackwardMemtableSource
+from cython_ext.lookup import Lookup
 from cython_ext.memtable import Memtable
 
 RELAXED = settings(max_examples=60, deadline=None, derandomize=True)
@@ -75,6 +76,20 @@ def test_many_batches_of_sorted_and_scattered_keys():
     table.check()
     assert table.source().entries() == stored(model)
     assert (table.first_sequence, table.last_sequence) == (1, 59)
+
+
+def test_two_streams_are_looked_up_with_one_batch_of_keys():
+    """Each step may come when another thread has begun to look the keys up elsewhere."""
+    budget, _ = memory()
+    table = Memtable(budget, 32 << 20)
+    table.append(key_batch(b"a", b"b"), row_batch(b"1", b"2"), 1, 0)
+    keys = key_batch(b"a", b"b")
+    first = Lookup(keys, 0, None, CODEC, budget, 0)
+    second = Lookup(keys, 1, None, CODEC, budget, 0)
+    for lookup in (first, second):
+        lookup.search_memtable(table)
+    assert first.count()[0].tolist() == [1, 1]
+    assert second.count()[0].tolist() == [0, 0]
 
 
 def test_keys_that_do_not_begin_as_those_of_the_first_batch():

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from sample_streams import STREAMS, customers, ids, keys_of, scanned
 
+from cython_ext.key_codec import KeyCodec
 from lsmstate.errors import MemoryLimitError
 from lsmstate.lsm_store import LsmStore
 from lsmstate.memory_budget import process_memory
@@ -194,6 +195,25 @@ def test_reading_a_snapshot_in_another_thread_while_the_store_is_written_to(tmp_
             thread.join()
         assert errors == []
         assert len(scanned(store, "customers")) == 40_000
+
+
+def test_threads_share_a_batch_of_encoded_keys(tmp_path):
+    """Each asks another stream for it, which stands in front of the keys while they are walked."""
+    keys = KeyCodec(STREAMS[0].key).encode(keys_of(*range(20_000)))
+    found = {"customers": [], "returns": []}
+    with opened(tmp_path, memory_bytes=16 * MIB) as store:
+        store.append("customers", customers(*range(20_000)), keys)
+        with store.snapshot() as snapshot:
+
+            def ask(reader, stream):
+                for _ in range(50):
+                    found[stream].append(int(reader.probe(stream, keys).counts.sum()))
+
+            other = threading.Thread(target=ask, args=(snapshot, "returns"))
+            other.start()
+            ask(store, "customers")
+            other.join()
+    assert found == {"customers": [20_000] * 50, "returns": [0] * 50}
 
 
 def test_a_snapshot_of_a_stream_in_deep_runs_sees_no_later_delete(tmp_path):
