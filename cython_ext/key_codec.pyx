@@ -141,6 +141,12 @@ cdef class KeyBatch:
         return self.offsets[self.n] + self.n * (8 + 1 + 8 + 4) + 8
 
     @property
+    def sizes(self):
+        """Bytes of each key, the stream's number left out."""
+        ends = copied(self.offsets, self.n + 1, np.int64)
+        return np.diff(ends) - STREAM_BYTES
+
+    @property
     def valid(self):
         return copied(self.valid, self.n, np.bool_)
 

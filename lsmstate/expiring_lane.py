@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from cython_ext.key_codec import KeyCodec
 from cython_ext.row_codec import RowCodec
+from lsmstate.entry_sizes import EntrySizes
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.expiry import RING_SLOTS, EventTimes, Expiry, TimeRing
 from lsmstate.store import Mutation, StreamSchema
@@ -112,6 +113,7 @@ class Lane:
         self.schema = stream
         self.codec = KeyCodec(stream.key)
         self.row_codec = RowCodec(stream.rows)
+        self.sizes = EntrySizes(stream.rows, stream.key)
         self.names = slot_names(stream.name)
         self.keep = expiry.keep
         self.times = EventTimes(stream.name, expiry, stream.rows)

@@ -225,7 +225,7 @@ class ExpiringStore(LaneReads, StoreWrites):
                 check_largest_key(encoded, encoded.nbytes, self._options)
         return sum(
             self.write([Mutation("append", stream, part_keys, part)])
-            for part, part_keys in parts_of(rows, keys, self._options)
+            for part, part_keys in parts_of(rows, keys, self._options, lane.sizes)
         )
 
     def retract(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
@@ -365,8 +365,8 @@ class ExpiringStore(LaneReads, StoreWrites):
                 skipped = min(to_skip, rows.num_rows)
                 to_skip -= skipped
                 # A piece may end with a huge row, which is a write of its own.
-                left = parts_of(rows.slice(skipped), keys.slice(skipped), self._options)
-                for part, part_keys in left:
+                left = rows.slice(skipped), keys.slice(skipped)
+                for part, part_keys in parts_of(*left, self._options, lane.sizes):
                     self._move(lane, part_keys, part)
         self._inner.delete_range(source)
         self._save(lane, replace(lane.state, moving=None, moved_rows=0))

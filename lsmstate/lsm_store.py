@@ -72,8 +72,8 @@ class LsmStore(StoreWrites):
         self._streams = streams_by_name(streams)
         key_codecs = {s.name: codecs_of(s).key for s in streams}
         row_codecs = {s.name: codecs_of(s).rows for s in streams}
-        row_sizes = {s.name: codecs_of(s).row_sizes for s in streams}
-        self._planner = WritePlanner(self._streams, key_codecs, row_codecs, row_sizes)
+        sizes = {s.name: codecs_of(s).sizes for s in streams}
+        self._planner = WritePlanner(self._streams, key_codecs, row_codecs, sizes)
         self._directory = directory
         self._options = options
         self._owner = owner
@@ -216,7 +216,7 @@ class LsmStore(StoreWrites):
         schema = stream_of(self._streams, stream)
         self._guard.check_writable()
         check_rows(schema, rows, keys)
-        size = self._planner.row_sizes[stream].total(rows)
+        size = self._planner.sizes[stream].total(rows, keys)
         if size <= part_bytes(self._options):  # so no row of it is too large
             if not rows.num_rows:
                 return 0
@@ -284,7 +284,9 @@ class LsmStore(StoreWrites):
         # As of an append: what is refused of a later part is found before the first is made.
         for part in key_parts(keys):
             for write in self._deletion(stream, part):
-                largest = max(largest, largest_entry(write.keys, None))
+                entry = largest_entry(write.keys, None)
+                check_largest_key(write.keys, entry, self._options)
+                largest = max(largest, entry)
                 held = max(held, 2 * write.keys.nbytes)  # of two writes, if some were retracted
         with self._guard.lock, self._writes.reserving(largest, held):
             for part in key_parts(keys):

@@ -8,6 +8,7 @@ import pyarrow as pa
 from cython_ext.budget import Budget
 from cython_ext.key_codec import KeyBatch
 from lsmstate.arrow_sizes import pieces_of, row_sizes, sizes_of
+from lsmstate.entry_sizes import EntrySizes
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
 from lsmstate.key_range import key_range
 from lsmstate.options import KIB, Options
@@ -51,26 +52,43 @@ def no_room(budget: Budget, size: int, kept: str, elsewhere: int) -> MemoryLimit
 
 
 def part_bytes(options: Options) -> int:
-    """Bytes of rows that are encoded at a time."""
+    """Bytes of keys and rows that are encoded at a time."""
     return max(256 * KIB, options.memory_bytes // 16)
 
 
 def parts_of(
-    rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch, options: Options
+    rows: pa.RecordBatch,
+    keys: pa.RecordBatch | KeyBatch,
+    options: Options,
+    sizes: EntrySizes,
 ) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | KeyBatch]]:
-    """The batch in parts of a bounded number of bytes, or one row; whole if it is small, as it
-    should."""
+    """The batch in parts that take a bounded number of bytes inside, or one row; whole if it is
+    small, as it should."""
     most = part_bytes(options)
-    if sizes_of(rows.schema).total(rows) <= most:
+    if sizes.total(rows, keys) <= most:
         if rows.num_rows:
             yield rows, keys
         return
-    for piece in pieces_of(row_sizes(rows), most):
-        part = rows.slice(piece.start, piece.stop - piece.start)
-        if isinstance(keys, KeyBatch):
-            yield part, keys.take(np.arange(piece.start, piece.stop))
-        else:
-            yield part, keys.slice(piece.start, part.num_rows)
+    for piece in pieces_of(sizes(rows, keys), most):
+        yield rows.slice(piece.start, piece.stop - piece.start), _keys_at(keys, piece)
+
+
+def key_parts_of(
+    keys: pa.RecordBatch | KeyBatch, options: Options, sizes: EntrySizes
+) -> Iterator[pa.RecordBatch | KeyBatch]:
+    """Keys without rows as ``parts_of`` cuts them."""
+    most = part_bytes(options)
+    if sizes.total(None, keys) <= most:
+        yield keys
+        return
+    for piece in pieces_of(sizes(None, keys), most):
+        yield _keys_at(keys, piece)
+
+
+def _keys_at(keys: pa.RecordBatch | KeyBatch, piece: slice) -> pa.RecordBatch | KeyBatch:
+    if isinstance(keys, KeyBatch):
+        return keys.take(np.arange(piece.start, piece.stop))
+    return keys.slice(piece.start, piece.stop - piece.start)
 
 
 def check_mutations(

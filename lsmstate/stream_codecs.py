@@ -9,7 +9,7 @@ from functools import cached_property
 
 from cython_ext.key_codec import KeyCodec
 from cython_ext.row_codec import RowCodec
-from lsmstate.arrow_sizes import RowSizes
+from lsmstate.entry_sizes import EntrySizes
 from lsmstate.store import StreamSchema
 
 #: Columns of the streams whose codecs are kept: with names and schemas some 0.8 KB each, so 4 MB a
@@ -24,7 +24,7 @@ class StreamCodecs:
         self._stream = stream
         self.key = KeyCodec(stream.key)
         self.rows = RowCodec(stream.rows)
-        self.row_sizes = RowSizes(stream.rows)
+        self.sizes = EntrySizes(stream.rows, stream.key)
         self.columns = len(stream.key) + len(stream.rows)
 
     @cached_property

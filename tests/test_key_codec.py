@@ -149,6 +149,12 @@ def test_keys_that_bear_a_stream_s_number_keep_it() -> None:
         third.of_stream(1 << 16)
 
 
+def test_sizes_of_keys() -> None:
+    keys = KeyBatch.from_bytes([b"bc", None, b"", b"a" * 100])
+    assert keys.sizes.tolist() == [2, 0, 0, 100]
+    assert KeyBatch.from_bytes([]).sizes.tolist() == []
+
+
 @pytest.mark.parametrize("n", [10, 47, 48, 1000, 5000])
 @pytest.mark.parametrize("high", [3, 2**62])
 def test_large_batches_sort_stably(n: int, high: int) -> None:

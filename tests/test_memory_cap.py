@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from sample_streams import CUSTOMERS, KEY, STREAMS, customers, fetched, keys_of, scanned
 
+from cython_ext.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError, LsmStateError, MemoryLimitError
 from lsmstate.lsm_store import LsmStore
 from lsmstate.memory_budget import process_memory
@@ -248,6 +249,31 @@ def test_a_row_over_a_quarter_of_the_cap_is_refused_and_its_batch_with_it(tmp_pa
         store.append("customers", *batch([2], [1], 1200 * KIB))  # just below
         assert len(scanned(store, "customers")) == 2
         assert store.stats().peak_memory_bytes <= 5 * MIB
+
+
+@pytest.mark.parametrize("encoded", [False, True])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pa.RecordBatch.from_arrays([pa.array(np.zeros(400_000, np.int8))], ["v"]),
+        pa.RecordBatch.from_struct_array(pa.array([{}] * 400_000, pa.struct([]))),
+    ],
+    ids=["a byte each", "no column"],
+)
+def test_narrow_rows_are_written_in_parts_by_what_they_take_inside(tmp_path, rows, encoded):
+    """Some bytes in Arrow, and several times as many with key, places and hash."""
+    stream = StreamSchema("s", pa.schema({"k": pa.int64()}), rows.schema)
+    keys = pa.RecordBatch.from_arrays([pa.array(np.arange(400_000))], schema=stream.key)
+    if encoded:
+        keys = KeyCodec(stream.key).encode(keys)
+    options = Options(memory_bytes=8 * MIB)
+    settings = {"batch_id": 0, "attempt_id": "a", "options": options}
+    with LsmStore.open_attempt(str(tmp_path), (stream,), **settings) as store:
+        assert store.append("s", rows, keys) == 400_000
+        store.delete("s", keys)
+        assert store.retract("s", rows, keys) == 400_000
+        assert store.stats().peak_memory_bytes <= 8 * MIB
+        assert sum(piece.num_rows for piece in store.scan("s")) == 0
 
 
 def test_many_rows_of_one_large_value_are_written_in_parts(tmp_path):
