@@ -12,6 +12,7 @@ from lsmstate.store_checks import nearest
 if TYPE_CHECKING:
     from lsmstate.checkpoints import Checkpoint, Checkpoints
     from lsmstate.durable_bucket import DurableBucket
+    from lsmstate.store_writes import Backend
 
 #: ``lsm``: ours, spills to disk under a memory cap. ``rocksdb``: the same on RocksDB.
 #: ``memory``: hash tables, no spilling.
@@ -54,8 +55,8 @@ def open_attempt(
     if not isinstance(directory, str):
         check_place(backend, directory.where)
 
-    def opened(streams: Sequence[StreamSchema]) -> MultimapStore:
-        store: MultimapStore = backend_class.open_attempt(
+    def opened(streams: Sequence[StreamSchema]) -> "Backend":
+        store: Backend = backend_class.open_attempt(
             directory,
             streams,
             pointer=pointer,
@@ -121,8 +122,8 @@ def open_store(
     backend_class = store_class(backend)
     check_kept_backend(directory, backend)
 
-    def opened(streams: Sequence[StreamSchema]) -> MultimapStore:
-        store: MultimapStore = backend_class.open(directory, streams, options=options)
+    def opened(streams: Sequence[StreamSchema]) -> "Backend":
+        store: Backend = backend_class.open(directory, streams, options=options)
         return store
 
     return _with_expiry(streams, options, opened)
@@ -144,7 +145,7 @@ def open_checkpoint(
     from lsmstate.expiring_lane import LANES
     from lsmstate.lsm_store import LsmStore
 
-    def opened(asked: Sequence[StreamSchema]) -> MultimapStore:
+    def opened(asked: Sequence[StreamSchema]) -> "Backend":
         return LsmStore.open_checkpoint(directory, name, asked, options=options)
 
     if streams is not None:
@@ -168,7 +169,7 @@ def check_backend(backend: str) -> None:
 def _with_expiry(
     streams: Sequence[StreamSchema],
     options: Options,
-    opened: Callable[[Sequence[StreamSchema]], MultimapStore],
+    opened: Callable[[Sequence[StreamSchema]], "Backend"],
     *,
     is_reader: bool = False,
 ) -> MultimapStore:

@@ -25,7 +25,7 @@ class EntrySizes:
         row_bytes = 0 if rows is None else self._rows.total(rows)
         if isinstance(keys, KeyBatch):
             return row_bytes + keys.nbytes + _ROW_PLACE_BYTES * len(keys)
-        return row_bytes + self._keys.total(keys) + ENTRY_BYTES * keys.num_rows
+        return row_bytes + self._keys.total(keys) + ENTRY_BYTES * len(keys)
 
     def __call__(self, rows: pa.RecordBatch | None, keys: pa.RecordBatch | KeyBatch) -> Sizes:
         """Bytes of each entry."""

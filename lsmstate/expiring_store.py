@@ -7,7 +7,6 @@ unread. What is due in a bucket that is not wholly so is filtered when it is rea
 is kept in the store as well, in one write with the rows it speaks of.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime
@@ -31,18 +30,17 @@ from lsmstate.expiring_lane import (
     LaneState,
     with_slots,
 )
+from lsmstate.held_rows import held_rows
 from lsmstate.key_range import key_range
-from lsmstate.key_sizes import check_largest_key
 from lsmstate.lsm_store import LsmStore
 from lsmstate.merged_entries import merged_entries
 from lsmstate.options import Options
-from lsmstate.row_parts import check_row_sizes, part_bytes, parts_of
+from lsmstate.row_parts import check_row_sizes, key_parts_of, part_bytes, parts_of
 from lsmstate.stats import StoreStats
 from lsmstate.store import (
     Entries,
     KeyBounds,
     KeyValues,
-    MultimapStore,
     Mutation,
     Positions,
     Probe,
@@ -51,12 +49,9 @@ from lsmstate.store import (
 )
 from lsmstate.store_checks import check_rows, encoded_keys, refuse_advance, stream_of
 from lsmstate.store_reads import StoreReads
-from lsmstate.store_writes import StoreWrites
+from lsmstate.store_writes import Backend, StoreWrites
 
 _MOVED_BYTES = 256 << 10
-
-#: A key, null or encoded, and an encoded row.
-_Row = tuple[bytes | None, bytes]
 
 
 class LaneReads(StoreReads):
@@ -177,7 +172,7 @@ class ExpiringStore(LaneReads, StoreWrites):
         self,
         streams: Sequence[StreamSchema],
         options: Options,
-        open_inner: Callable[[Sequence[StreamSchema]], MultimapStore],
+        open_inner: Callable[[Sequence[StreamSchema]], Backend],
         *,
         is_reader: bool = False,
     ) -> None:
@@ -216,29 +211,60 @@ class ExpiringStore(LaneReads, StoreWrites):
         lane = self._lane(stream)
         if lane is None:
             return self._inner.append(stream, rows, keys)
-        check_rows(lane.schema, rows, keys)
-        check_row_sizes(rows, self._options)
-        if isinstance(self._inner, LsmStore) and rows.nbytes > part_bytes(self._options):
-            # A key of a later part would be refused when earlier ones are stored.
-            for _, part_keys in parts_of(rows, keys, self._options):
-                encoded = encoded_keys(lane.schema, lane.codec, part_keys)
-                check_largest_key(encoded, encoded.nbytes, self._options)
-        return sum(
-            self.write([Mutation("append", stream, part_keys, part)])
-            for part, part_keys in parts_of(rows, keys, self._options, lane.sizes)
-        )
+        return self._store("append", lane, rows, keys)
 
     def retract(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
         """See store.MultimapStore.retract. With expiry: one of a row that is due does nothing, one
         that waits for its row waits until the row would be due. One of a row out of the time
         ring, more than its life ahead of the watermark, cannot wait: InvalidArgumentError."""
-        if self._lane(stream) is None:
+        lane = self._lane(stream)
+        if lane is None:
             return self._inner.retract(stream, rows, keys)
-        return self.write([Mutation("retract", stream, keys, rows)])
+        return self._store("retract", lane, rows, keys)
+
+    def _store(
+        self,
+        kind: Literal["append", "retract"],
+        lane: Lane,
+        rows: pa.RecordBatch,
+        keys: pa.RecordBatch | KeyBatch,
+    ) -> int:
+        check_rows(lane.schema, rows, keys)
+        check_row_sizes(rows, self._options)
+        if lane.sizes.total(rows, keys) <= part_bytes(self._options):
+            return self.write([Mutation(kind, lane.schema.name, keys, rows)])
+
+        def parts() -> Iterator[Mutation]:
+            for part, part_keys in parts_of(rows, keys, self._options, lane.sizes):
+                yield Mutation(kind, lane.schema.name, part_keys, part)
+
+        with self._inner.admitting(self._tried(lane, parts())):
+            return sum(self.write([part]) for part in parts())
+
+    def _tried(self, lane: Lane, parts: Iterator[Mutation]) -> Iterator[Sequence[Mutation]]:
+        """What each of the parts, one after the other, comes to in the slots; none is made."""
+        begun = reached = lane.state
+        before: list[Mutation] = []
+        for part in parts:
+            lane.state = reached
+            try:
+                planned = self._planned(part, before)
+                reached = lane.state
+            finally:
+                lane.state = begun
+            yield planned
+            if part.kind == "retract":  # what one has taken the next will not find
+                before += planned
 
     def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
-        """See store.StateStore.delete."""
-        self.write([Mutation("delete", stream, keys)])
+        """See store.StateStore.delete. With expiry: each key's rows in all slots at once."""
+        lane = self._lane(stream)
+        if lane is None:
+            self._inner.delete(stream, keys)
+            return
+        most = part_bytes(self._options) // len(lane.readable())
+        for part in key_parts_of(keys, most, lane.sizes):
+            self.write([Mutation("delete", stream, part)])
 
     def write(self, mutations: Sequence[Mutation]) -> int:
         """See store.MultimapStore.write."""
@@ -272,6 +298,7 @@ class ExpiringStore(LaneReads, StoreWrites):
             return [mutation._replace(stream=name) for name, _ in lane.readable()]
         if rows is not None:
             check_rows(lane.schema, rows, keys)
+            rows = lane.row_codec.plain(rows)  # no views, from which Arrow takes no rows
         encoded = encoded_keys(lane.schema, lane.codec, keys)
         planned: list[Mutation] = []
         if kind in ("put", "delete"):
@@ -299,7 +326,7 @@ class ExpiringStore(LaneReads, StoreWrites):
         for slot in np.unique(before[looked_for]):
             asked = np.flatnonzero(looked_for & (before == slot))
             some = rows.take(pa.array(asked))
-            held = _held(self._inner, lane, lane.names[slot], keys.take(asked), some, earlier)
+            held = held_rows(self._inner, lane, lane.names[slot], keys.take(asked), some, earlier)
             places[asked[held]] = slot
             if not (held | kept[asked]).all():
                 row = some.slice(int(np.flatnonzero(~(held | kept[asked]))[0]), 1).to_pylist()[0]
@@ -440,53 +467,3 @@ def _in_slots(
             part = rows.take(pa.array(positions))
             planned.append(Mutation(kind, lane.names[slot], keys.take(positions), part))
     return planned
-
-
-def _held(
-    store: StoreReader,
-    lane: Lane,
-    slot: str,
-    keys: KeyBatch,
-    rows: pa.RecordBatch,
-    earlier: Sequence[Mutation],
-) -> npt.NDArray[np.bool_]:
-    """Which of the rows a slot holds after ``earlier`` changes, of equal ones as many as it does;
-    no matter with null keys, which are never stored. Cost: what it holds of the keys is read, a
-    piece at a time."""
-    asked = list(zip(keys.to_pylist(), lane.row_codec.encode(rows).to_pylist(), strict=True))
-    distinct, _ = keys.distinct()
-    names = distinct.to_pylist()
-    stored: Counter[_Row] = Counter(dict.fromkeys(asked, 0))
-    probe = store.probe(slot, distinct)
-    for found in probe.fetch(np.flatnonzero(probe.counts), _MOVED_BYTES):
-        encoded = lane.row_codec.encode(found.rows).to_pylist()
-        here = zip((names[place] for place in found.positions.tolist()), encoded, strict=True)
-        stored.update(row for row in here if row in stored)
-    for mutation in earlier:
-        if mutation.stream == slot:
-            _replay(mutation, lane, stored)
-    held = np.zeros(len(asked), dtype=np.bool_)
-    for place, row in enumerate(asked):
-        held[place] = row[0] is None or stored[row] > 0
-        stored[row] -= 1
-    return held
-
-
-def _replay(mutation: Mutation, lane: Lane, stored: Counter[_Row]) -> None:
-    """What a change of a slot makes of the numbers of some rows in it."""
-    kind, _, keys, rows = mutation
-    if isinstance(keys, KeyBounds):
-        low, high = key_range(lane.schema, *keys)
-        for row in stored:
-            if row[0] is not None and low <= row[0] and (high is None or row[0] < high):
-                stored[row] = 0
-        return
-    names = encoded_keys(lane.schema, lane.codec, keys).to_pylist()
-    if rows is None:
-        gone = set(names)
-        stored.update({row: -count for row, count in stored.items() if row[0] in gone})
-        return
-    step = 1 if kind == "append" else -1
-    for row in zip(names, lane.row_codec.encode(rows).to_pylist(), strict=True):
-        if row in stored:
-            stored[row] += step

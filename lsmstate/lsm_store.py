@@ -8,7 +8,8 @@ How commits are found again, and whether writes are logged, is the owner's (owne
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date, datetime
 from typing import Self
 
@@ -243,6 +244,23 @@ class LsmStore(StoreWrites):
         check_mutations(self._streams, mutations, self._options)
         check_keys(mutations)
         return self._make(self._planner.mutations(mutations, self._sequence + 1, self._tiers()))
+
+    @contextmanager
+    def admitting(self, parts: Iterable[Sequence[Mutation]]) -> Iterator[None]:
+        """See store_writes.Backend."""
+        self._guard.check_writable()
+        largest = held = 0
+        for mutations in parts:
+            writes = self._planner.mutations(mutations, self._sequence + 1, self._tiers())
+            for write in writes:
+                if write.rows is not None:
+                    check_largest_row(largest_row(write.rows), self._options)
+                entry = largest_entry(write.keys, write.rows)
+                check_largest_key(write.keys, entry, self._options)
+                largest = max(largest, entry)
+            held = max(held, sum(encoded_bytes(write.keys, write.rows) for write in writes))
+        with self._guard.lock, self._writes.reserving(largest, held):
+            yield
 
     def _make(self, writes: Sequence[Write]) -> int:
         """Log new writes as one, then apply them; the number of rows stored."""

@@ -8,7 +8,8 @@ import logging
 import os
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date, datetime
 from types import MappingProxyType
@@ -162,6 +163,14 @@ class MemoryStore(StoreWrites):
         check_mutations(self._streams, mutations, self._options)
         return self._make([self._change(mutation) for mutation in mutations])
 
+    @contextmanager
+    def admitting(self, parts: Iterable[Sequence[Mutation]]) -> Iterator[None]:
+        """See store_writes.Backend."""
+        self._guard.check_writable()
+        changes = (self._change(mutation) for mutations in parts for mutation in mutations)
+        self._reserve(_cost(changes))
+        yield
+
     def _change(self, mutation: Mutation) -> Change:
         """What a mutation does, its rows grouped by key."""
         kind, stream, keys, rows = mutation
@@ -174,9 +183,7 @@ class MemoryStore(StoreWrites):
         if rows is None:
             counts = np.zeros(len(distinct), dtype=np.int64)
             return Change(kind, stream, distinct.to_pylist(), counts, None)
-        if rows.num_columns:  # rows without columns would be none
-            rows = pa.RecordBatch.from_arrays(rows.columns, schema=schema.rows)
-            rows = _cast(rows, self._tables[stream].schema)
+        rows = self._tables[stream].plain(rows)
         # A copy: the caller's batch may be a slice that pins far more memory.
         grouped = rows.take(pa.array(encoded.order))
         return Change(kind, stream, distinct.to_pylist(), np.diff(starts), grouped)
@@ -185,8 +192,7 @@ class MemoryStore(StoreWrites):
         """Write and apply changes; the number of rows stored. A crash takes all of them along:
         the file becomes the store's at its commit."""
         changes = [change for change in changes if change.keys]
-        costs = (MemoryTable.cost(_present(c.keys), c.rows) for c in changes if c.rows is not None)
-        self._reserve(sum(costs))
+        self._reserve(_cost(changes))
         with self._guard.whole_or_nothing():
             for change in changes:
                 self._write(change)
@@ -377,6 +383,10 @@ class MemoryStore(StoreWrites):
                 f"does, or raise the cap{self._snapshots.named(self._copied_bytes)}"
             )
         self._peak_bytes = max(self._peak_bytes, self.held_bytes + more)
+
+
+def _cost(changes: Iterable[Change]) -> int:
+    return sum(MemoryTable.cost(_present(c.keys), c.rows) for c in changes if c.rows is not None)
 
 
 def _cast(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -46,6 +46,13 @@ class MemoryTable:
         self.row_bytes = 0
         self.index_bytes = 0
 
+    def plain(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows as the table takes them. InvalidArgumentError as for our own store."""
+        rows = self._codec.plain(rows)
+        if not rows.num_columns:  # made of its columns it would have no rows
+            return rows
+        return pa.RecordBatch.from_arrays(rows.columns, schema=self.schema)
+
     @staticmethod
     def cost(keys: Sequence[bytes], rows: pa.RecordBatch) -> int:
         """Upper bound of the bytes that ``append`` of these will add."""

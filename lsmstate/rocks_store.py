@@ -17,7 +17,8 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date, datetime
 from types import MappingProxyType
 from typing import Any
@@ -172,6 +173,18 @@ class RocksStore(StoreWrites):
         self._guard.check_writable()
         check_mutations(self._streams, mutations, self._options)
         return self._make(mutations)
+
+    @contextmanager
+    def admitting(self, parts: Iterable[Sequence[Mutation]]) -> Iterator[None]:
+        """See store_writes.Backend."""
+        self._guard.check_writable()
+        for mutations in parts:
+            for _, stream, keys, rows in mutations:
+                if not isinstance(keys, KeyBounds):
+                    self._reader.encoded(stream, keys)
+                if rows is not None:
+                    self._reader.row_bytes(stream, rows)
+        yield
 
     def _make(self, mutations: Sequence[Mutation]) -> int:
         batch = PendingWrite()

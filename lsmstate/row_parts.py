@@ -74,10 +74,9 @@ def parts_of(
 
 
 def key_parts_of(
-    keys: pa.RecordBatch | KeyBatch, options: Options, sizes: EntrySizes
+    keys: pa.RecordBatch | KeyBatch, most: int, sizes: EntrySizes
 ) -> Iterator[pa.RecordBatch | KeyBatch]:
-    """Keys without rows as ``parts_of`` cuts them."""
-    most = part_bytes(options)
+    """Keys without rows in parts that take at most so many bytes inside, or one key."""
     if sizes.total(None, keys) <= most:
         yield keys
         return

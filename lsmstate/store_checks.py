@@ -210,8 +210,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def check_rows(stream: StreamSchema, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> None:
-    """InvalidArgumentError unless the rows have the stream's columns and there is a key each."""
-    if not same_columns(rows.schema, stream.rows):
+    """InvalidArgumentError unless the rows have the stream's columns, or the plain ones that a
+    store gives instead of dictionaries and views, and there is a key each."""
+    if not same_columns(rows.schema, stream.rows) and not same_columns(
+        rows.schema, codecs_of(stream).rows.schema
+    ):
         raise InvalidArgumentError(
             f"rows of stream {stream.name!r}: {_difference(stream.rows, rows.schema)}"
         )

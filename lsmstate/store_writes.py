@@ -1,13 +1,24 @@
 """Writing, as far as it is alike for every backend."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 import pyarrow as pa
 
 from cython_ext.key_codec import KeyBatch
-from lsmstate.store import KeyBounds, KeyValues, Mutation
+from lsmstate.store import KeyBounds, KeyValues, MultimapStore, Mutation
 from lsmstate.store_reads import StoreReads
+
+
+class Backend(MultimapStore, Protocol):
+    """A store of one of the backends: what a store over it needs beside the contract."""
+
+    def admitting(self, parts: Iterable[Sequence[Mutation]]) -> AbstractContextManager[None]:
+        """Around a ``write`` of each of the parts, one after the other: raises what one of them
+        would be refused for before the first is made. Cost: keys and rows are encoded."""
+        ...
 
 
 class StoreWrites(StoreReads):

@@ -12,7 +12,7 @@ from lsmstate.entry_sizes import EntrySizes
 from lsmstate.key_range import key_range
 from lsmstate.lsm_reader import Tiers, hidden_number
 from lsmstate.options import Options
-from lsmstate.row_parts import key_parts_of, parts_of
+from lsmstate.row_parts import parts_of
 from lsmstate.store import KeyBounds, Mutation, StreamSchema
 from lsmstate.store_checks import encoded_keys
 from lsmstate.write_steps import KINDS
@@ -42,13 +42,6 @@ class WritePlanner:
         """A batch in parts of bounded size."""
         for part, part_keys in parts_of(rows, keys, options, self.sizes[stream]):
             yield self.encoded_part(stream, part, part_keys)
-
-    def encoded_keys(
-        self, stream: str, keys: pa.RecordBatch | KeyBatch, options: Options
-    ) -> Iterator[KeyBatch]:
-        """Keys without rows in parts of bounded size."""
-        for part in key_parts_of(keys, options, self.sizes[stream]):
-            yield encoded_keys(self.streams[stream], self.key_codecs[stream], part)
 
     def encoded_part(
         self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch

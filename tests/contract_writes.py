@@ -57,6 +57,31 @@ class WriteTests(BackendTests):
             assert scanned(store, "texts")[0] == {"text": texts[501].as_py()}
             assert store.probe("texts", keys_of(1, 2, 3, 4)).counts.tolist() == [1, 1, 1, 1]
 
+    def test_a_null_in_a_column_that_takes_none_is_refused(self, tmp_path):
+        schema = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+        rows = pa.record_batch([pa.array([1, None])], names=["n"])
+        with self.attempt(tmp_path, streams=(StreamSchema("numbers", KEY, schema),)) as store:
+            for write in (store.append, store.put, store.retract):
+                with pytest.raises(InvalidArgumentError, match="'n' is not nullable but"):
+                    write("numbers", rows, keys_of(1, 2))
+            assert store.append("numbers", rows.slice(0, 1), keys_of(1)) == 1
+            assert scanned(store, "numbers") == [{"n": 1}]
+
+    def test_rows_are_taken_as_the_store_gives_them(self, tmp_path):
+        """Where a stream has dictionaries and views, that is as plain types."""
+        schema = pa.schema({"d": pa.dictionary(pa.int8(), pa.string_view()), "v": pa.string_view()})
+        texts = pa.array(["a", "b"], pa.string_view())
+        dictionary = pa.DictionaryArray.from_arrays(pa.array([1, 0], pa.int8()), texts)
+        rows = pa.record_batch([dictionary, texts], schema=schema)
+        with self.attempt(tmp_path, streams=(StreamSchema("texts", KEY, schema),)) as store:
+            store.append("texts", rows, keys_of(1, 2))
+            found = store.get_many("texts", keys_of(1, 2)).rows
+            assert found.schema.types == [pa.string(), pa.string()]
+            assert found.to_pylist() == rows.to_pylist()
+            assert store.put("texts", found, keys_of(1, 2)) == 2
+            assert store.retract("texts", found.slice(1), keys_of(2)) == 1
+            assert scanned(store, "texts") == [{"d": "b", "v": "a"}]
+
     def test_rows_of_one_large_value_count_each(self, tmp_path):
         schema = pa.schema({"text": pa.dictionary(pa.int8(), pa.string())})
         values = pa.array(["x" * (1 << 19)])
