@@ -101,7 +101,7 @@ class MemoryProbe:
     def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
         """See store.Probe.fetch."""
         with self._access():
-            pieces = self._pieces(np.asarray(positions, dtype=np.int64), max_bytes)
+            pieces = self._pieces(checked_positions(self.counts, positions), max_bytes)
         return read_stepwise(self._access, pieces)
 
     def _pieces(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from lsmstate.rocks_chunks import chunks_of, unpack_entry
 from lsmstate.store import Matches, Positions
-from lsmstate.store_checks import Access
+from lsmstate.store_checks import Access, checked_positions
 
 if TYPE_CHECKING:
     from lsmstate.rocks_reader import RocksReader
@@ -42,7 +42,7 @@ class RocksProbe:
     def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
         with self._access():
             pass  # an old probe is refused at once
-        wanted = np.asarray(positions, dtype=np.int64).tolist()
+        wanted = checked_positions(self.counts, positions).tolist()
         chunks = (
             chunk
             for position in wanted

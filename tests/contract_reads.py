@@ -397,6 +397,8 @@ class ReadTests(BackendTests):
         for positions in ([1, 0], [0, 0], [2], [-1]):
             with pytest.raises(InvalidArgumentError, match="positions"):
                 store.probe("customers", keys_of(1, 2), np.array(positions))
+            with pytest.raises(InvalidArgumentError, match="positions"):
+                store.probe("customers", keys_of(1, 2)).fetch(np.array(positions), 100)
 
     def test_an_unknown_stream_is_refused_with_the_nearest_name(self, store):
         for call in (
