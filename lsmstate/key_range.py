@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from cython_ext.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.key_values import key_batch, key_values
 from lsmstate.store import KeyValues, StreamSchema
-from lsmstate.store_checks import key_batch
 
 
 class KeyRange(NamedTuple):
@@ -49,14 +49,10 @@ def after(prefix: bytes) -> bytes | None:
 
 
 def _encoded(stream: StreamSchema, name: str, values: KeyValues) -> bytes:
-    if isinstance(values, str | bytes | int | float) or len(values) > len(stream.key):
-        raise InvalidArgumentError(
-            f"{name}={values!r}: give a tuple with values of the first of the key columns "
-            f"{', '.join(stream.key.names)}"
-        )
-    if len(values) == 0:
+    given = key_values(stream, name, values)
+    if not given:
         return b""
-    batch = key_batch(stream, values)
+    batch = key_batch(stream, given)
     (key,) = KeyCodec(batch.schema).encode(batch).to_pylist()
     if key is None:
         raise InvalidArgumentError(

@@ -12,8 +12,9 @@ import pyarrow as pa
 
 from cython_ext.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.key_values import one_key
 from lsmstate.store import MultimapStore
-from lsmstate.store_checks import one_key, stream_of
+from lsmstate.store_checks import stream_of
 
 Row = dict[str, Any]
 

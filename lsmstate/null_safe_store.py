@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from cython_ext.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.key_values import key_batch, key_values
 from lsmstate.stats import StoreStats
 from lsmstate.store import (
     Entries,
@@ -26,12 +27,11 @@ from lsmstate.store import (
     StoreReader,
     StreamSchema,
 )
-from lsmstate.store_checks import check_key_types, key_batch, stream_of
+from lsmstate.store_checks import check_key_types, stream_of
 from lsmstate.store_reads import StoreReads
 from lsmstate.store_writes import StoreWrites
 
 _FIELD = "value"
-_SCALARS = (str, bytes, int, float)
 
 
 def null_safe_schema(key: pa.Schema) -> pa.Schema:
@@ -123,9 +123,10 @@ class NullSafeReads(StoreReads):
 
     def _bound(self, stream: str, values: KeyValues | None) -> KeyValues | None:
         schema = stream_of(self._streams, stream)
-        if values is None or isinstance(values, _SCALARS) or len(values) > len(schema.key):
-            return values  # the store below says what is wrong with it
-        return [{_FIELD: column[0].as_py()} for column in key_batch(schema, values).columns]
+        if values is None:
+            return None
+        given = key_values(schema, "bound", values)
+        return [{_FIELD: column[0].as_py()} for column in key_batch(schema, given).columns]
 
 
 class NullSafeStore(NullSafeReads, StoreWrites):

@@ -20,8 +20,9 @@ from lsmstate.stats import StoreStats
 
 Positions = npt.NDArray[np.int64]
 
-#: A key as Python values, one per key column; of a bound, the first columns are enough.
-KeyValues = Sequence[Any]
+#: A key as Python values, one per key column; of a bound, the first columns are enough. The value
+#: of a single key column may stand by itself. Scalars of numpy and Arrow are values too.
+KeyValues = Any
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from cython_ext.key_codec import KeyBatch, KeyCodec
 from lsmstate.documents import check_document_rows, is_schema_free
 from lsmstate.errors import CorruptionError, InvalidArgumentError, StoreClosedError
-from lsmstate.store import KeyValues, Positions, StreamSchema
+from lsmstate.store import Positions, StreamSchema
 from lsmstate.stream_codecs import codecs_of
 
 #: Around each step of a read: keeps the writers out, and raises if the read may not go on.
@@ -252,46 +252,6 @@ def check_key_types(stream: StreamSchema, keys: pa.RecordBatch) -> None:
 
 def _listed(types: Iterable[pa.DataType]) -> str:
     return f"({', '.join(map(str, types))})"
-
-
-def one_key(stream: StreamSchema, key: KeyValues) -> pa.RecordBatch:
-    """A key of Python values as a batch. InvalidArgumentError unless it has all key columns."""
-    if isinstance(key, str | bytes) or len(key) != len(stream.key):
-        raise InvalidArgumentError(
-            f"key {key!r} of stream {stream.name!r}: give one value for each of the columns "
-            f"{stream.key.names}"
-        )
-    return key_batch(stream, key)
-
-
-def key_batch(stream: StreamSchema, values: KeyValues) -> pa.RecordBatch:
-    """The values of the first key columns as a batch of one row. InvalidArgumentError if Arrow
-    does not take a value for its column's type, or would round it: that would be another key."""
-    columns = list(stream.key)[: len(values)]
-    named = f"key {tuple(values)!r} of stream {stream.name!r}"
-    arrays = []
-    for field, value in zip(columns, values, strict=True):
-        try:
-            array = pa.array([value], type=field.type)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise InvalidArgumentError(
-                f"{named}: {value!r} is not of the type {field.type} of column {field.name!r} "
-                f"({error})"
-            ) from error
-        if _is_rounded(array, value):
-            raise InvalidArgumentError(
-                f"{named}: {value!r} would become {array[0].as_py()!r} in column {field.name!r} "
-                f"of type {field.type}"
-            )
-        arrays.append(array)
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(columns))
-
-
-def _is_rounded(array: pa.Array, value: object) -> bool:
-    """Whether Arrow took a value for another one: 1.5 for the integer 1. Floats are what they
-    are rounded to; integers may stand for times."""
-    inexact = pa.types.is_floating(array.type) or pa.types.is_nested(array.type)
-    return not inexact and not isinstance(value, int) and bool(array[0].as_py() != value)
 
 
 def checked_positions(keys: Sized, positions: Positions | None) -> Positions:

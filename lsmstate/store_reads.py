@@ -12,8 +12,9 @@ from cython_ext.key_codec import KeyBatch
 from cython_ext.row_codec import RowCodec
 from lsmstate.key_parts import key_parts
 from lsmstate.key_range import KeyRange, key_range
+from lsmstate.key_values import one_key
 from lsmstate.store import Entries, KeyValues, Matches, Positions, Probe, StreamSchema
-from lsmstate.store_checks import Access, StoreGuard, one_key, stream_of
+from lsmstate.store_checks import Access, StoreGuard, stream_of
 
 #: Rows are fetched in pieces of this, so what counts against the cap is a piece, not all of them.
 _PIECE_BYTES = 1 << 20

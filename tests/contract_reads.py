@@ -359,6 +359,11 @@ class ReadTests(BackendTests):
             ({"prefix": (1, None)}, "null"),
             ({"prefix": (1, "b", 3)}, "k0, k1"),
             ({"low": 5}, "tuple"),
+            ({"low": np.int64(5)}, "tuple"),
+            ({"low": {1}}, "tuple"),
+            ({"high": {1: 2}}, "tuple"),
+            ({"low": (pa.scalar("a"),)}, "k0"),
+            ({"low": (pa.scalar(1.5),)}, "would become 1 in column 'k0'"),
             ({"low": "ab"}, "tuple"),
             ({"prefix": (1,), "high": (2,)}, "both bounds"),
         ],
@@ -372,7 +377,43 @@ class ReadTests(BackendTests):
         for key in [(1.5, "a"), ("1", "a"), (2**63, "a"), (1, 5)]:
             with pytest.raises(InvalidArgumentError, match="column 'k"):
                 store.get("customers", key)
+        for key in [1, None, {1, "a"}, {"k0": 1, "k1": "a"}, (1,), (1, "a", 2), "1a", np.int64(1)]:
+            with pytest.raises(InvalidArgumentError, match="k0"):
+                store.get("customers", key)
         assert store.get("customers", (1, "a")).num_rows == 1
+
+    def test_values_of_a_single_key_column_stand_by_themselves(self, tmp_path):
+        """Also as scalars of numpy and Arrow, whose times are exact."""
+        kinds = {
+            "int": (pa.int64(), [1, np.int8(1), np.array(1), pa.scalar(1, pa.int8()), 1.0]),
+            "text": (pa.string(), ["ab", pa.scalar("ab"), np.str_("ab")]),
+            "tag": (pa.dictionary(pa.int8(), pa.string()), ["ab", pa.scalar("ab")]),
+            "time": (
+                pa.timestamp("ns"),
+                [pa.scalar(5, pa.timestamp("ns")), np.datetime64(5, "ns")],
+            ),
+            "list": (pa.list_(pa.int64()), [pa.scalar([1, 2])]),
+        }
+        schemas = [
+            StreamSchema(n, pa.schema({"k": t}), CUSTOMERS.rows) for n, (t, _) in kinds.items()
+        ]
+        with self.attempt(tmp_path, streams=tuple(schemas)) as store:
+            for stream, (kind, values) in kinds.items():
+                stored = [pa.scalar(5, kind)] if stream == "time" else [[1, 2]]
+                column = pa.array(stored if stream in ("time", "list") else values[:1], kind)
+                store.append(stream, customers(1), pa.record_batch([column], names=["k"]))
+                for value in values:
+                    for given in (value, (value,), [value]):
+                        assert store.get(stream, given).num_rows == 1
+                        assert store.contains(stream, given)
+                        for bounds in ({"low": given}, {"prefix": given}):
+                            (found,) = store.iterate(stream, **bounds)
+                            assert found.rows.num_rows == 1
+                        assert list(store.iterate(stream, high=given)) == []
+                with pytest.raises(InvalidArgumentError, match="k"):
+                    store.get(stream, {1})
+            store.delete_range("int", low=np.int64(1))
+            assert not store.contains("int", 1)
 
     def test_iterating_is_valid_until_the_next_write(self, store):
         store.append("customers", customers(1, 2), keys_of(1, 2))

@@ -1,0 +1,86 @@
+"""Keys that are given as Python values, one at a time: of ``get``, and of bounds."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.store import KeyValues, StreamSchema
+
+
+def key_values(stream: StreamSchema, name: str, given: KeyValues) -> tuple[Any, ...]:
+    """The values of key columns; that of a single key column may stand by itself.
+    InvalidArgumentError if they are no sequence, or more than there are columns."""
+    if isinstance(given, np.ndarray):
+        given = list(given) if given.ndim else given[()]
+    if isinstance(given, Sequence | pa.Array) and not isinstance(given, str | bytes | pa.Scalar):
+        if len(given) <= len(stream.key):
+            return tuple(given)
+    elif len(stream.key) == 1 and not isinstance(given, set | frozenset):
+        return (given,)
+    raise InvalidArgumentError(
+        f"{name}={given!r} of stream {stream.name!r}: give a tuple with values of the first of the "
+        f"key columns {', '.join(stream.key.names)}"
+    )
+
+
+def one_key(stream: StreamSchema, key: KeyValues) -> pa.RecordBatch:
+    """A key of Python values as a batch. InvalidArgumentError unless it has all key columns."""
+    values = key_values(stream, "key", key)
+    if len(values) != len(stream.key):
+        raise InvalidArgumentError(
+            f"key {key!r} of stream {stream.name!r}: give one value for each of the columns "
+            f"{stream.key.names}"
+        )
+    return key_batch(stream, values)
+
+
+def key_batch(stream: StreamSchema, values: Sequence[Any]) -> pa.RecordBatch:
+    """The values of the first key columns as a batch of one row. InvalidArgumentError if Arrow
+    does not take a value for its column's type, or would round it: that would be another key."""
+    columns = list(stream.key)[: len(values)]
+    named = f"key {tuple(values)!r} of stream {stream.name!r}"
+    arrays = []
+    for field, given in zip(columns, values, strict=True):
+        try:
+            value = _plain(given, field.type)
+            array = (
+                pa.array([value], value.type).cast(field.type)
+                if isinstance(value, pa.Scalar)
+                else pa.array([value], field.type)
+            )
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise InvalidArgumentError(
+                f"{named}: {given!r} is not of the type {field.type} of column {field.name!r} "
+                f"({error})"
+            ) from error
+        if not isinstance(value, pa.Scalar) and _is_rounded(array, value):
+            raise InvalidArgumentError(
+                f"{named}: {given!r} would become {array[0].as_py()!r} in column {field.name!r} "
+                f"of type {field.type}"
+            )
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(columns))
+
+
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    """A scalar of numpy or Arrow as Python's; one of Arrow's where it is a time as the column's
+    are, since Python's have no nanoseconds."""
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        value = pa.scalar(value)
+    elif isinstance(value, np.generic):
+        return value.item()
+    if not isinstance(value, pa.Scalar):
+        return value
+    if pa.types.is_temporal(kind) and value.type.id == kind.id:
+        return value
+    return value.as_py()
+
+
+def _is_rounded(array: pa.Array, value: object) -> bool:
+    """Whether Arrow took a value for another one: 1.5 for the integer 1. Floats are what they
+    are rounded to; integers may stand for times."""
+    inexact = pa.types.is_floating(array.type) or pa.types.is_nested(array.type)
+    return not inexact and not isinstance(value, int) and bool(array[0].as_py() != value)
