@@ -67,13 +67,32 @@ class StoreMapping(MutableMapping[Any, Any]):
             raise KeyError(key)
         self._store.delete(self._schema.name, one)
 
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The rows of a key, or the default: also for what can be no key of the stream."""
+        return default if self._one_key(key) is None else super().get(key, default)
+
     def __contains__(self, key: object) -> bool:
-        return self._store.contains(self._schema.name, self._values(key))
+        """Whether a key has rows; what can be no key of the stream has none."""
+        one = self._one_key(key)
+        return one is not None and bool(self._store.exists(self._schema.name, one)[0])
+
+    def _one_key(self, key: Any) -> pa.RecordBatch | None:
+        try:
+            return one_key(self._schema, self._values(key))
+        except InvalidArgumentError:
+            return None
 
     def __iter__(self) -> Iterator[Any]:
         """Keys in ascending order, each once. Cost: the rows are read too; memory: one piece."""
+        return self._keys(reverse=False)
+
+    def __reversed__(self) -> Iterator[Any]:
+        """Keys in descending order, each once. Cost: as of iterating forward."""
+        return self._keys(reverse=True)
+
+    def _keys(self, *, reverse: bool) -> Iterator[Any]:
         last: bytes | None = None
-        for piece in self._store.iterate(self._schema.name):
+        for piece in self._store.iterate(self._schema.name, reverse=reverse):
             columns = [column.to_pylist() for column in piece.keys.columns]
             # Encoded they are told apart: a NaN is one key, and not equal to itself.
             names = KeyCodec(piece.keys.schema).encode(piece.keys).to_pylist()

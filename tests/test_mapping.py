@@ -67,6 +67,25 @@ def test_unique_gives_the_row_itself_and_keys_may_be_tuples(store):
         names[2, "a"]
 
 
+def test_what_can_be_no_key_is_absent(store):
+    """As in any mapping; getting it without a default says what is wrong with it."""
+    names = StoreMapping(store, "customers", unique=True)
+    names[1, "a"] = {"id": 1}
+    for key in (1, "ab", (1,), ("x", "a"), (1.5, "a"), (2**70, "a"), None, {}, [], (1, "a", 2)):
+        assert key not in names
+        assert names.get(key) is None
+        assert names.get(key, "default") == "default"
+    with pytest.raises(InvalidArgumentError, match="would become 1"):
+        names[1.5, "a"]
+    assert names.get((1, "a"))["id"] == 1
+
+
+def test_keys_backward(store):
+    words = StoreMapping(store, "words")
+    words.update({"b": [{"count": 1}, {"count": 2}], "a": [{"count": 3}], "c": [{"count": 4}]})
+    assert list(reversed(words)) == ["c", "b", "a"]
+
+
 def test_what_does_not_fit_is_refused(store):
     names = StoreMapping(store, "customers", unique=True)
     for key in (1, "ab", (1,), ("x", "a"), (None, "a")):
