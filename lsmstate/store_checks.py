@@ -23,6 +23,10 @@ Access = Callable[[], AbstractContextManager[None]]
 FindDamage = Callable[[], CorruptionError | None]
 T = TypeVar("T")
 
+#: Each has a second number, of the stream that holds its retractions; numbers have two bytes, and
+#: one more stands behind the last.
+MOST_STREAMS = (1 << 15) - 1
+
 _COMMITTED = (
     "is an attempt's, was committed and takes no more writes; open a new attempt at the pointer "
     "that commit returned"
@@ -173,6 +177,11 @@ def streams_by_name(streams: Sequence[StreamSchema]) -> dict[str, StreamSchema]:
     """The streams of a store by name. InvalidArgumentError if there are none or two of a name."""
     if not streams:
         raise InvalidArgumentError("a store needs at least one stream")
+    if len(streams) > MOST_STREAMS:
+        raise InvalidArgumentError(
+            f"{len(streams)} streams; a store takes at most {MOST_STREAMS}, where one with an "
+            "expiry counts for each of its time buckets: use several stores"
+        )
     found: dict[str, StreamSchema] = {}
     for stream in streams:
         if not stream.name or stream.name in found:

@@ -285,6 +285,13 @@ class LifetimeTests(BackendTests):
         with pytest.raises(InvalidArgumentError, match="returns"):
             self.attempt(tmp_path, pointer, 2, streams=(RETURNS, CUSTOMERS))
 
+    def test_more_streams_than_there_are_numbers_are_refused(self, tmp_path):
+        streams = [StreamSchema(f"s{number}", KEY, KEY) for number in range(1 << 15)]
+        with pytest.raises(
+            InvalidArgumentError, match="32768 streams; a store takes at most 32767"
+        ):
+            self.attempt(tmp_path, streams=streams)
+
     def test_a_pointer_that_is_none_is_an_error(self, tmp_path):
         with pytest.raises((LsmStateError, OSError)):
             self.attempt(tmp_path, "nonsense")
