@@ -8,19 +8,20 @@ need no rule of their own: a snapshot has the runs of its moment, and merges nev
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from weakref import WeakSet
 
 from lsmstate.stats import StoreStats
 from lsmstate.store import StreamSchema
-from lsmstate.store_checks import FindDamage, StoreGuard
+from lsmstate.store_checks import Access, FindDamage, StoreGuard
 from lsmstate.store_reads import Reader, StoreReads
 
 
 class Snapshot(StoreReads):
     """Reads as its store did, also in another thread than the store's; one thread at a time.
 
-    Ends when it or its store is closed. One that nobody closed and nobody holds any more is closed
-    with a ResourceWarning."""
+    Ends when it or its store is closed. One that nobody closed and nobody holds any more, nor a
+    probe or iterator of it, is closed with a ResourceWarning."""
 
     def __init__(
         self,
@@ -44,6 +45,9 @@ class Snapshot(StoreReads):
     def streams(self) -> Mapping[str, StreamSchema]:
         """See store.StateStore.streams."""
         return self._streams
+
+    def _access(self) -> Access:
+        return SnapshotReads(self, self._guard.until_next_write())
 
     def stats(self) -> StoreStats:
         """Counters of what it reads; memory is that of the process."""
@@ -69,6 +73,17 @@ class Snapshot(StoreReads):
                 stacklevel=1,
             )
             self.close()
+
+
+class SnapshotReads:
+    """The access of one read: it keeps the snapshot, which nobody else may hold."""
+
+    def __init__(self, snapshot: Snapshot, access: Access) -> None:
+        self._snapshot = snapshot
+        self._guarded = access
+
+    def __call__(self) -> AbstractContextManager[None]:
+        return self._guarded()
 
 
 class Snapshots:

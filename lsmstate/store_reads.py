@@ -51,6 +51,10 @@ class StoreReads(ABC):
     _guard: StoreGuard
     _reader: Reader
 
+    def _access(self) -> Access:
+        """How a read that begins now gets at what it reads, at each step."""
+        return self._guard.until_next_write()
+
     @property
     @abstractmethod
     def streams(self) -> Mapping[str, StreamSchema]:
@@ -66,13 +70,13 @@ class StoreReads(ABC):
         """See store.StateStore.probe."""
         with self._guard.reading():
             stream_of(self.streams, stream)
-            return self._reader.probe(self._guard.until_next_write(), stream, keys, positions)
+            return self._reader.probe(self._access(), stream, keys, positions)
 
     def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
         """See store.StateStore.scan."""
         with self._guard.reading():
             stream_of(self.streams, stream)
-            return self._reader.scan(self._guard.until_next_write(), stream, max_bytes)
+            return self._reader.scan(self._access(), stream, max_bytes)
 
     def iterate(
         self,
@@ -87,8 +91,7 @@ class StoreReads(ABC):
         """See store.MultimapStore.iterate."""
         with self._guard.reading():
             wanted = key_range(stream_of(self.streams, stream), low, high, prefix)
-            access = self._guard.until_next_write()
-            return self._reader.iterate(access, stream, wanted, max_bytes, reverse=reverse)
+            return self._reader.iterate(self._access(), stream, wanted, max_bytes, reverse=reverse)
 
     def exists(
         self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None

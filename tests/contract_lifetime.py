@@ -122,6 +122,23 @@ class LifetimeTests(BackendTests):
         assert ids(scanned(store, "customers")) == [1, 2]
         store.close()
 
+    def test_a_read_keeps_a_snapshot_that_nobody_holds(self, store):
+        store.append("customers", customers(1, 2), keys_of(1, 2))
+        entries = store.snapshot().iterate("customers", max_bytes=1)
+        pieces = store.snapshot().scan("customers", max_bytes=1)
+        probe = store.snapshot().probe("customers", keys_of(1, 2))
+        store.append("customers", customers(3), keys_of(1))
+        with pytest.warns(ResourceWarning, match="never closed"):
+            assert [ids(rows.to_pylist()) for _, rows in entries] == [[1], [2]]
+        with pytest.warns(ResourceWarning, match="never closed"):
+            assert [ids(rows.to_pylist()) for rows in pieces] == [[1], [2]]
+        assert sorted(ids(row for rows in fetched(probe, [0, 1]).values() for row in rows)) == [
+            1,
+            2,
+        ]
+        with pytest.warns(ResourceWarning, match="never closed"):
+            del entries, pieces, probe
+
     def test_a_snapshot_that_nobody_closed_is_closed_with_a_warning(self, store):
         store.append("customers", customers(1), keys_of(1))
         snapshot = store.snapshot()
