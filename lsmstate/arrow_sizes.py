@@ -35,6 +35,8 @@ class RowSizes:
         widths = [_fixed_width(kind) for kind in schema.types]
         self._fixed = sum(width for width in widths if width is not None)
         self._varying = [column for column, width in enumerate(widths) if width is None]
+        #: Bytes of any row, if all take as many.
+        self.width = None if self._varying else self._fixed
 
     def __call__(self, batch: pa.RecordBatch) -> Sizes:
         """Bytes of each row."""

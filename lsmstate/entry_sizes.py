@@ -25,7 +25,9 @@ class EntrySizes:
         row_bytes = 0 if rows is None else self._rows.total(rows)
         if isinstance(keys, KeyBatch):
             return row_bytes + keys.nbytes + _ROW_PLACE_BYTES * len(keys)
-        return row_bytes + self._keys.total(keys) + ENTRY_BYTES * len(keys)
+        width = self._keys.width
+        key_bytes = self._keys.total(keys) if width is None else width * len(keys)
+        return row_bytes + key_bytes + ENTRY_BYTES * len(keys)
 
     def __call__(self, rows: pa.RecordBatch | None, keys: pa.RecordBatch | KeyBatch) -> Sizes:
         """Bytes of each entry."""
