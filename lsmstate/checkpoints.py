@@ -219,12 +219,12 @@ def list_checkpoints(directory: str) -> list[Checkpoint]:
 
 def read_each_checkpoint(
     directory: str,
-) -> Iterator[tuple[str, Checkpoint | CorruptionError | FormatVersionError | None]]:
-    """Each one's path and what it says, oldest first: also of those that are damaged (the error)
-    or that a crash interrupted (None). Changes nothing."""
-    for path in _paths(directory):
+) -> Iterator[tuple[str, Checkpoint | CorruptionError | FormatVersionError]]:
+    """Each one's path and what it says, oldest first: of one that is damaged the error. Changes
+    nothing."""
+    for path in checkpoint_paths(directory):
         try:
-            yield path, _read(path)
+            yield path, read_checkpoint(path)
         except FileNotFoundError:
             continue  # deleted since the directory was listed
         except (CorruptionError, FormatVersionError) as error:

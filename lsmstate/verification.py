@@ -112,8 +112,6 @@ class _Verification:
             name = os.path.basename(path)
             if isinstance(said, READ_ERRORS):
                 yield from self._tell(name, Finding(name, damage=damage_of(said).what))
-            elif said is None:
-                yield from self._tell(name, Finding(name))
             else:
                 yield from self._checkpoint(name, said)
 
