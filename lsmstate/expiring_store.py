@@ -263,8 +263,17 @@ class ExpiringStore(LaneReads, StoreWrites):
             self._inner.delete(stream, keys)
             return
         most = part_bytes(self._options) // len(lane.readable())
-        for part in key_parts_of(keys, most, lane.sizes):
-            self.write([Mutation("delete", stream, part)])
+        if lane.sizes.total(None, keys) <= most:
+            self.write([Mutation("delete", stream, keys)])
+            return
+
+        def parts() -> Iterator[Mutation]:
+            for part in key_parts_of(keys, most, lane.sizes):
+                yield Mutation("delete", stream, part)
+
+        with self._inner.admitting(self._tried(lane, parts())):
+            for part in parts():
+                self.write([part])
 
     def write(self, mutations: Sequence[Mutation]) -> int:
         """See store.MultimapStore.write."""

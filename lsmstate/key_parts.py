@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from cython_ext.key_codec import KeyBatch
@@ -15,26 +16,29 @@ MANY_KEYS = 4096
 _HEAD_BYTES = 100
 
 
-def probe_bytes(keys: pa.RecordBatch) -> int:
+def probe_bytes(keys: pa.RecordBatch | KeyBatch) -> int:
     """What a probe of so many keys takes, roughly."""
-    return int(keys.nbytes + _HEAD_BYTES * keys.num_rows)
+    return int(keys.nbytes + _HEAD_BYTES * len(keys))
 
 
 def key_parts(keys: pa.RecordBatch | KeyBatch) -> Iterator[pa.RecordBatch | KeyBatch]:
     """The keys in parts that take an eighth of the cap each, roughly; whole if they take no more
-    than a quarter, or if they are encoded already: then their memory is the caller's."""
-    if isinstance(keys, KeyBatch) or not is_cut(keys):
+    than a quarter."""
+    if not is_cut(keys):
         yield keys
         return
     parts = -(-probe_bytes(keys) // (process_memory().budget.limit // 8))
-    count = max(MANY_KEYS, -(-keys.num_rows // parts))
-    for start in range(0, keys.num_rows, count):
-        yield keys.slice(start, count)
+    count = max(MANY_KEYS, -(-len(keys) // parts))
+    for start in range(0, len(keys), count):
+        if isinstance(keys, KeyBatch):
+            yield keys.take(np.arange(start, min(start + count, len(keys))))
+        else:
+            yield keys.slice(start, count)
 
 
 def is_cut(keys: pa.RecordBatch | KeyBatch) -> bool:
     """Whether ``key_parts`` cuts them."""
-    if isinstance(keys, KeyBatch) or keys.num_rows < MANY_KEYS:
+    if len(keys) < MANY_KEYS:
         return False
     return probe_bytes(keys) > process_memory().budget.limit // 4
 

@@ -15,7 +15,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from cython_ext.changelog_record import largest_entry, largest_row
+from cython_ext.changelog_record import largest_entry
 from cython_ext.key_codec import KeyBatch
 from cython_ext.memtable import Memtable
 from lsmstate.changelog import APPEND, RETRACT, Write
@@ -24,15 +24,14 @@ from lsmstate.collection import LocalFiles
 from lsmstate.durable_bucket import CommitReader, DurableBucket, DurableOwner
 from lsmstate.errors import CorruptionError, FormatVersionError
 from lsmstate.key_parts import check_keys, is_cut, key_parts
-from lsmstate.key_sizes import check_largest_key
 from lsmstate.lsm_reader import LsmReader, TierHolds, Tiers
 from lsmstate.manifest import asked_pointer, parse_pointer
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import Options
 from lsmstate.owners import AttemptOwner, CheckpointReader, Owner, ProcessOwner
+from lsmstate.recovery import check_replayed
 from lsmstate.row_check import check_write
 from lsmstate.row_parts import (
-    check_largest_row,
     check_mutations,
     check_row_sizes,
     part_bytes,
@@ -43,7 +42,6 @@ from lsmstate.stats import CacheStats, PauseRecorder, StoreStats, WriteStats
 from lsmstate.store import Mutation, StreamSchema
 from lsmstate.store_checks import (
     StoreGuard,
-    check_key_types,
     check_rows,
     check_same_streams,
     refuse_advance,
@@ -53,11 +51,9 @@ from lsmstate.store_checks import (
 from lsmstate.store_writes import StoreWrites
 from lsmstate.stream_codecs import codecs_of
 from lsmstate.write_path import WritePath
-from lsmstate.write_plan import WritePlanner, encoded_bytes
+from lsmstate.write_plan import WritePlanner, checked_entry, encoded_bytes
 
 _log = logging.getLogger(__name__)
-
-_MISSING = "restore the store from a checkpoint, or save the other writes by lsmstate repair"
 
 
 class LsmStore(StoreWrites):
@@ -227,10 +223,7 @@ class LsmStore(StoreWrites):
         largest = held = 0
         # All or nothing: what a later part is refused for is found before the first is stored.
         for part in self._planner.encoded(stream, rows, keys, self._options):
-            check_largest_row(largest_row(part[1]), self._options)
-            entry = largest_entry(*part)
-            check_largest_key(part[0], entry, self._options)
-            largest = max(largest, entry)
+            largest = max(largest, checked_entry(*part, self._options))
             held = max(held, encoded_bytes(*part))
         with self._guard.lock, self._writes.reserving(largest, held):
             return sum(
@@ -253,11 +246,7 @@ class LsmStore(StoreWrites):
         for mutations in parts:
             writes = self._planner.mutations(mutations, self._sequence + 1, self._tiers())
             for write in writes:
-                if write.rows is not None:
-                    check_largest_row(largest_row(write.rows), self._options)
-                entry = largest_entry(write.keys, write.rows)
-                check_largest_key(write.keys, entry, self._options)
-                largest = max(largest, entry)
+                largest = max(largest, checked_entry(write.keys, write.rows, self._options))
             held = max(held, sum(encoded_bytes(write.keys, write.rows) for write in writes))
         with self._guard.lock, self._writes.reserving(largest, held):
             yield
@@ -266,17 +255,12 @@ class LsmStore(StoreWrites):
         """Log new writes as one, then apply them; the number of rows stored."""
         if not writes:
             return 0
-        for write in writes:
-            if write.rows is not None:
-                check_largest_row(largest_row(write.rows), self._options)
+        largest = max(checked_entry(write.keys, write.rows, self._options) for write in writes)
         held = sum(encoded_bytes(write.keys, write.rows) for write in writes)
         appended = sum(w.keys.n_valid for w in writes if w.rows is not None)
-        sizes = [largest_entry(write.keys, write.rows) for write in writes]
-        for write, size in zip(writes, sizes, strict=True):
-            check_largest_key(write.keys, size, self._options)
         with (
             self._guard.lock,
-            self._writes.reserving(max(sizes), held),
+            self._writes.reserving(largest, held),
             self._guard.whole_or_nothing(),
         ):
             self._writes.catch_up()
@@ -293,20 +277,11 @@ class LsmStore(StoreWrites):
     def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
         """See store.StateStore.delete."""
         self._guard.check_writable()
-        schema = stream_of(self._streams, stream)
+        stream_of(self._streams, stream)
         if not is_cut(keys):
             self._make(self._deletion(stream, keys))
             return
-        check_key_types(schema, keys)
-        largest = held = 0
-        # As of an append: what is refused of a later part is found before the first is made.
-        for part in key_parts(keys):
-            for write in self._deletion(stream, part):
-                entry = largest_entry(write.keys, None)
-                check_largest_key(write.keys, entry, self._options)
-                largest = max(largest, entry)
-                held = max(held, 2 * write.keys.nbytes)  # of two writes, if some were retracted
-        with self._guard.lock, self._writes.reserving(largest, held):
+        with self.admitting([Mutation("delete", stream, part)] for part in key_parts(keys)):
             for part in key_parts(keys):
                 self._make(self._deletion(stream, part))
 
@@ -329,18 +304,9 @@ class LsmStore(StoreWrites):
 
     def _check_replayed(self, following: Write | None = None) -> None:
         """CorruptionError if writes are missing before this one, or a half one at the end."""
-        expected, place = self._writes.replay_from
-        if following is not None and following.place is not None:
-            raise CorruptionError(
-                f"write {expected} is in no changelog, and the record here is write "
-                f"{following.sequence}; {_MISSING}",
-                *following.place,
-            )
-        if place:
-            assert self._runs.pointer is not None
-            commit = os.path.join(self._directory, parse_pointer(self._runs.pointer).name)
-            what = f"this commit holds a part of write {expected}, which is in no changelog"
-            raise CorruptionError(f"{what}; {_MISSING}", commit, 0)
+        assert self._runs.pointer is not None
+        commit = os.path.join(self._directory, parse_pointer(self._runs.pointer).name)
+        check_replayed(commit, self._writes.replay_from, following)
 
     def _seal_memtable(self) -> tuple[Memtable, ...]:
         """Let no more writes into what the memtables hold now; these, oldest first, for a

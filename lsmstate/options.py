@@ -39,7 +39,7 @@ class Options:
     memory_bytes: int = 64 * MIB
     """The cap over everything the stores of this process hold: memtables, cache, filters,
     indexes, buffers of flush, merge and probe. Reaching it flushes or evicts; never exceeded. A row
-    may take a quarter of it, a key 1/1024."""
+    may take a quarter of it, a key 128 KiB, or 1/1024 of it if that is more (1/64 below 8 MiB)."""
 
     memtable_bytes: int | None = None
     """A memtable is flushed when it has grown to this. Default: a quarter of the cap."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from cython_ext.sst_reader import Sst
+from lsmstate.changelog import Write
 from lsmstate.errors import CorruptionError
 from lsmstate.manifest import (
     Edit,
@@ -19,6 +20,8 @@ from lsmstate.store import StreamSchema
 from lsmstate.store_checks import check_same_streams, pack_schemas, unpack_schemas
 from lsmstate.table_cache import TableCache
 from lsmstate.version import Run
+
+_MISSING = "restore the store from a checkpoint, or save the other writes by lsmstate repair"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,18 @@ def read_commit(tables: TableCache, directory: str, pointer_text: str) -> Recove
 def _edit_section(tables: TableCache, directory: str, pointer: Pointer) -> bytes:
     table = tables.open_commit(directory, pointer.name, pointer.size, pointer.checksum)
     return table.section("edit")
+
+
+def check_replayed(commit: str, replay_from: tuple[int, int], following: Write | None) -> None:
+    """CorruptionError if logged writes are missing: before the ``following`` one, or at the end,
+    after which the commit holds the half of one (``replay_from``)."""
+    expected, place = replay_from
+    if following is not None and following.place is not None:
+        what = f"write {expected} is in no changelog, and the record here is write"
+        raise CorruptionError(f"{what} {following.sequence}; {_MISSING}", *following.place)
+    if place:
+        what = f"this commit holds a part of write {expected}, which is in no changelog"
+        raise CorruptionError(f"{what}; {_MISSING}", commit, 0)
 
 
 def needed_files(tables: TableCache, directory: str, pointer_text: str) -> list[Pointer]:

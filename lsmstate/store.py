@@ -103,7 +103,7 @@ class StateStore(Protocol):
         """Store ``rows[i]`` under ``keys[i]``; rows whose key holds a null are left out, because
         a null never equals anything in an equi-join. Returns the number of rows stored.
         All or nothing when the arguments are refused (InvalidArgumentError, MemoryLimitError: on
-        our own store a row may take a quarter of the memory cap, a key, in any write, 1/1024)."""
+        our own store a row may take a quarter of the memory cap; for keys see Options)."""
         ...
 
     def probe(

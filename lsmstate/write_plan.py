@@ -5,14 +5,16 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from cython_ext.changelog_record import largest_entry, largest_row
 from cython_ext.key_codec import KeyBatch, KeyCodec
 from cython_ext.row_codec import RowBatch, RowCodec
 from lsmstate.changelog import DELETE, DELETE_RANGE, RETRACT, Write
 from lsmstate.entry_sizes import EntrySizes
 from lsmstate.key_range import key_range
+from lsmstate.key_sizes import check_largest_key
 from lsmstate.lsm_reader import Tiers, hidden_number
 from lsmstate.options import Options
-from lsmstate.row_parts import parts_of
+from lsmstate.row_parts import check_largest_row, parts_of
 from lsmstate.store import KeyBounds, Mutation, StreamSchema
 from lsmstate.store_checks import encoded_keys
 from lsmstate.write_steps import KINDS
@@ -86,3 +88,12 @@ class WritePlanner:
 def encoded_bytes(keys: KeyBatch, rows: RowBatch | None) -> int:
     """What a write's keys and rows take in memory."""
     return keys.nbytes + (rows.nbytes if rows is not None else 0)
+
+
+def checked_entry(keys: KeyBatch, rows: RowBatch | None, options: Options) -> int:
+    """Bytes of the largest entry. MemoryLimitError if a row or a key is larger than any may be."""
+    if rows is not None:
+        check_largest_row(largest_row(rows), options)
+    largest = largest_entry(keys, rows)
+    check_largest_key(keys, largest, options)
+    return largest

@@ -4,6 +4,7 @@ refused."""
 import bisect
 import os
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,14 +22,14 @@ from cython_ext.sst_check import layout, verify
 from cython_ext.sst_source import SstSource
 from lsmstate import Expiry, Mutation, Options, StreamSchema, open_store
 from lsmstate.errors import CorruptionError, MemoryLimitError
+from lsmstate.key_sizes import largest_key_bytes
 from lsmstate.options import KIB, MIB
 
 KEY = pa.schema([("k", pa.binary())])
 ROWS = pa.schema([("v", pa.int64())])
 STREAM = StreamSchema("s", KEY, ROWS)
 SHAPES = ("random", "alike", "pairs", "halves")
-#: Of the memory cap, for the largest key.
-SHARE = 1024
+
 
 GROWTH_CHILD = """
 import random, sys
@@ -238,7 +239,7 @@ def test_a_file_ends_where_its_top_index_is_large(tmp_path):
 def largest_fitting(cap):
     """Bytes of a binary key that is just small enough: encoded there are 2 for the stream and 2
     that end it."""
-    return cap // SHARE - 4
+    return largest_key_bytes(cap) - 4
 
 
 def write_largest(store, kind, key):
@@ -277,10 +278,11 @@ def test_a_key_larger_than_its_share_is_refused_and_nothing_changes(tmp_path, ki
         sizes = [path.stat().st_size for path in logged]
         with pytest.raises(MemoryLimitError) as caught:
             write_largest(store, kind, b"k" * (largest_fitting(cap) + 1))
-        size = cap // SHARE + 1
+        size = largest_key_bytes(cap) + 1
         assert f"a key of {size} bytes" in str(caught.value)
-        assert f"1/{SHARE} of the memory cap ({cap // SHARE} bytes)" in str(caught.value)
-        assert f"raise memory_bytes to {SHARE * size}" in str(caught.value)
+        assert f"under this memory cap ({size - 1} bytes)" in str(caught.value)
+        (needed,) = re.findall(r"raise memory_bytes to (\d+) or more", str(caught.value))
+        assert largest_key_bytes(int(needed)) >= size
         assert [path.stat().st_size for path in logged] == sizes
         assert store.stats().counters == before
         _, keys = rows_and_keys([b"short", b"z", b"k" * 2 * MIB])

@@ -13,12 +13,13 @@ import lsmstate
 from lsmstate.changelog_records import HEAD, Records, framed
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.file_names import parse_attempt_file, parse_numbered
-from lsmstate.inspection import find_states, verify
+from lsmstate.inspection import find_states
 from lsmstate.lsm_store import LsmStore
 from lsmstate.manifest import pack_edit, parse_pointer, unpack_edit
 from lsmstate.options import MIB, Options
 from lsmstate.repair import repair
 from lsmstate.sealed_text import seal_text
+from lsmstate.verification import verify
 
 
 def made(directory, *numbers):
@@ -43,9 +44,10 @@ def test_a_manifest_that_names_no_commit(tmp_path, text):
     made(tmp_path, 1)
     (manifest,) = manifests(tmp_path)
     manifest.write_bytes(seal_text(text))
-    for read in (opened, lambda path: find_states(str(path))):
-        with pytest.raises(CorruptionError, match=f"{manifest.name} at offset 0: it names no"):
-            read(tmp_path)
+    with pytest.raises(CorruptionError, match=f"{manifest.name} at offset 0: it names no"):
+        opened(tmp_path)
+    with pytest.raises(CorruptionError, match=f"{manifest.name} at offset 0: the MANIFEST is"):
+        find_states(str(tmp_path))
 
 
 def test_an_edit_whose_numbers_are_none(tmp_path):
@@ -217,13 +219,16 @@ def test_a_damaged_header_is_found_by_verify_and_made_anew_by_repair(tmp_path):
     path = tmp_path / "store" / pointer.name
     data = path.read_bytes()
     (state,) = find_states(str(tmp_path / "store"))
-    assert isinstance(dict(verify(state))[path.name], dict)
+    assert _damage(state) == {}
     for place in range(16):
         path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-        found = dict(verify(state))[path.name]
-        assert f"{path.name} at offset 0: the header is damaged" in found
+        assert f"{path.name} at offset 0: the header is damaged" in _damage(state)[path.name]
     report = repair(str(tmp_path / "store"), str(tmp_path / "new"))
     assert (report.losses, report.rebuilt_files, report.rows) == ((), 1, 2)
     (state,) = find_states(str(tmp_path / "new"))
-    assert all(isinstance(found, dict) for _, found in verify(state))
+    assert _damage(state) == {}
     assert all_ids(tmp_path / "store") == [1, 2]
+
+
+def _damage(state):
+    return {found.file: found.damage for found in verify(state) if found.damage}
