@@ -232,11 +232,17 @@ cdef void put_entry(
     cdef bint found
     cdef Page* leaf
     cdef uint32_t place
+    cdef uint64_t prefix
     if searches.leaf.count == PAGE_ITEMS:
         _split_leaf(tree, searches, count, entry, pages)
     leaf = searches.leaf
-    place = _find(leaf, True, searches.key, searches.size, &found)
-    _put_item(leaf, place, _prefix(searches.key, searches.size, leaf.skip), entry)
+    prefix = _prefix(searches.key, searches.size, leaf.skip)
+    place = leaf.count
+    if place and leaf.prefixes[place - 1] >= prefix:  # not where keys only ascend
+        place = _settle(
+            leaf, True, _count_less(leaf, prefix), prefix, searches.key, searches.size, &found
+        )
+    _put_item(leaf, place, prefix, entry)
     searches.entry = entry
 
 
