@@ -38,12 +38,15 @@ cdef class Lookup:
         cdef const int64_t[::1] wanted
         cdef uint8_t* mask = NULL
         cdef Py_ssize_t i
-        self.keys = keys = keys.of_stream(stream)
+        self.keys = keys.of_stream(stream)
         self.codec = codec
         self.budget = budget
         self.tables = []
         self.memtables = []
         self.n = keys.n
+        if self.keys is not keys:
+            keys = self.keys
+            self._charge(<int64_t> keys.offsets[keys.n])
         self._charge((self.n + 1) * HEAD_BYTES)
         self.run_room = run_room
         self.runs = <RunHits*> calloc(run_room + 1, sizeof(RunHits))

@@ -47,8 +47,9 @@ _WITH_ROWS = (APPEND, PUT, RETRACT)
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One acknowledged write; its keys bear the stream's number. Those of a deleted range are its
-    bounds: from the first on and below the second, which is null if there is no bound."""
+    """One acknowledged write. Its keys may be those of other writes too: they bear the stream's
+    number where they are logged and stored. Those of a deleted range are its bounds: from the first
+    on and below the second, which is null if there is no bound."""
 
     kind: int
     stream: int
@@ -123,7 +124,7 @@ def _damaged(path: str, offset: int) -> CorruptionError:
 def _pieces(write: Write) -> list[bytes | memoryview]:
     """A write's payload; views of what the write holds."""
     head = HEAD.pack(write.kind, write.stream, write.sequence)
-    return [head, *write_pieces(write.keys, write.rows)]
+    return [head, *write_pieces(write.keys.of_stream(write.stream), write.rows)]
 
 
 def _grouped(writes: Sequence[Write]) -> list[bytes | memoryview]:

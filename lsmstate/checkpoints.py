@@ -142,6 +142,7 @@ class Checkpoints:
         rename(unfinished(checkpoint.path), checkpoint.path)
         if self._syncs:
             sync_directory(self._directory)
+        self._owner.check_owned()  # one who had it before knows nothing of this file
 
     def delete(self, name: str) -> None:
         """Forget a checkpoint and delete the files that only it needed. InvalidArgumentError if
@@ -170,7 +171,7 @@ class CheckpointPin:
 
     def __init__(self, directory: str, name: str) -> None:
         """InvalidArgumentError if there is no such checkpoint."""
-        found = _chosen(list_checkpoints(directory), name, directory)
+        found = _readable(directory, name)
         file = os.open(found.path, os.O_RDONLY | os.O_CLOEXEC)
         self._close = weakref.finalize(self, os.close, file)
         self._close.atexit = False
@@ -229,6 +230,21 @@ def read_each_checkpoint(
             continue  # deleted since the directory was listed
         except (CorruptionError, FormatVersionError) as error:
             yield path, error
+
+
+def _readable(directory: str, name: str) -> Checkpoint:
+    """One of that name, whatever others are damaged. CorruptionError, FormatVersionError: it is not
+    among those that can be read, and may be one that cannot. InvalidArgumentError."""
+    known: list[Checkpoint] = []
+    lost: CorruptionError | FormatVersionError | None = None
+    for _, said in read_each_checkpoint(directory):
+        if isinstance(said, Checkpoint):
+            known.append(said)
+        else:
+            lost = said
+    if lost is not None and name not in [each.name for each in known]:
+        raise lost
+    return _chosen(known, name, directory)
 
 
 def _chosen(known: list[Checkpoint], name: str, directory: str) -> Checkpoint:

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from lsmstate.checkpoints import Checkpoint, list_checkpoints
+from lsmstate.checkpoints import Checkpoint, read_each_checkpoint
 from lsmstate.cli_console import plain_console, plain_table
+from lsmstate.cli_states import DAMAGED, damage_line
 from lsmstate.export_catalog import Catalog
 from lsmstate.exporting import delete_export, export, list_exports
 from lsmstate.inspection import find_standalone
@@ -36,9 +37,10 @@ def show_checkpoints(
     delete: Annotated[str | None, typer.Option(help="Delete that one first; likewise.")] = None,
     json: JsonList = False,
 ) -> None:
-    """List the named checkpoints of a standalone store, oldest first; make or delete one."""
+    """List the named checkpoints of a standalone store, oldest first; make or delete one. Status 1
+    if one cannot be read, which is named on the standard error."""
     place = str(directory)
-    known = list_checkpoints(place)
+    known = _read_ones(place)
     is_changed = create is not None or delete is not None
     # A store that cannot be read may have some all the same: one of them can be restored.
     state = None if known and not is_changed else find_standalone(place, _ONLY_THOSE)
@@ -49,9 +51,19 @@ def show_checkpoints(
                 store.checkpoint(create)
             if delete is not None:
                 store.checkpoints.delete(delete)
-        known = list_checkpoints(place)
+        known = _read_ones(place)
     found = [_described(place, checkpoint) for checkpoint in known]
     _print(found, ("name", "files", "bytes", "pointer"), json)
+    lost = [each for each in read_each_checkpoint(place) if not isinstance(each[1], Checkpoint)]
+    for path, error in lost:
+        typer.echo(damage_line(os.path.basename(path), str(error)), err=True)
+    if lost:
+        raise typer.Exit(DAMAGED)
+
+
+def _read_ones(directory: str) -> list[Checkpoint]:
+    """Those that can be read."""
+    return [said for _, said in read_each_checkpoint(directory) if isinstance(said, Checkpoint)]
 
 
 def _described(directory: str, checkpoint: Checkpoint) -> dict[str, Any]:

@@ -103,7 +103,11 @@ class DirectoryLock:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError) as error:
             raise self._lost() from error
-        self.check_untaken()
+        try:
+            self.check_untaken()
+        except StoreLockedError:
+            fcntl.lockf(self._file, fcntl.LOCK_UN)  # who comes next is not to be told of the other
+            raise
         if not os.fstat(self._file).st_nlink:
             raise StoreLockedError(
                 f"{self._directory}: the file {_NAME}, by which this process owns it, was removed, "

@@ -277,6 +277,8 @@ class ExpiringStore(LaneReads, StoreWrites):
 
     def write(self, mutations: Sequence[Mutation]) -> int:
         """See store.MultimapStore.write."""
+        for mutation in mutations:  # a move that is gone on with saves how far it is by itself
+            self._lane(mutation.stream)
         states = {name: lane.state for name, lane in self._lanes.items()}
         try:
             planned: list[Mutation] = []

@@ -51,7 +51,7 @@ from lsmstate.store_checks import (
 from lsmstate.store_writes import StoreWrites
 from lsmstate.stream_codecs import codecs_of
 from lsmstate.write_path import WritePath
-from lsmstate.write_plan import WritePlanner, checked_entry, encoded_bytes
+from lsmstate.write_plan import WritePlanner, checked_entry, encoded_bytes, held_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -231,12 +231,19 @@ class LsmStore(StoreWrites):
                 for part in self._planner.encoded(stream, rows, keys, self._options)
             )
 
+    def _plan(self, mutations: Sequence[Mutation]) -> list[Write]:
+        with (
+            self._guard.lock
+        ):  # another thread may flush, which moves rows from one tier to another
+            tiers = self._tiers()
+        return self._planner.mutations(mutations, self._sequence + 1, tiers)
+
     def write(self, mutations: Sequence[Mutation]) -> int:
         """See store.MultimapStore.write."""
         self._guard.check_writable()
         check_mutations(self._streams, mutations, self._options)
         check_keys(mutations)
-        return self._make(self._planner.mutations(mutations, self._sequence + 1, self._tiers()))
+        return self._make(self._plan(mutations))
 
     @contextmanager
     def admitting(self, parts: Iterable[Sequence[Mutation]]) -> Iterator[None]:
@@ -244,10 +251,10 @@ class LsmStore(StoreWrites):
         self._guard.check_writable()
         largest = held = 0
         for mutations in parts:
-            writes = self._planner.mutations(mutations, self._sequence + 1, self._tiers())
+            writes = self._plan(mutations)
             for write in writes:
                 largest = max(largest, checked_entry(write.keys, write.rows, self._options))
-            held = max(held, sum(encoded_bytes(write.keys, write.rows) for write in writes))
+            held = max(held, held_bytes(writes))
         with self._guard.lock, self._writes.reserving(largest, held):
             yield
 
@@ -256,7 +263,7 @@ class LsmStore(StoreWrites):
         if not writes:
             return 0
         largest = max(checked_entry(write.keys, write.rows, self._options) for write in writes)
-        held = sum(encoded_bytes(write.keys, write.rows) for write in writes)
+        held = held_bytes(writes)
         appended = sum(w.keys.n_valid for w in writes if w.rows is not None)
         with (
             self._guard.lock,
@@ -286,8 +293,7 @@ class LsmStore(StoreWrites):
                 self._make(self._deletion(stream, part))
 
     def _deletion(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> list[Write]:
-        mutations = [Mutation("delete", stream, keys)]
-        return self._planner.mutations(mutations, self._sequence + 1, self._tiers())
+        return self._plan([Mutation("delete", stream, keys)])
 
     def _apply(self, write: Write) -> None:
         """Redo a logged write, as far as it is not in the runs."""

@@ -236,6 +236,8 @@ class MemoryStore(StoreWrites):
             if self._lock is not None:
                 self._lock.check_held()
             self._pointer = self._sealed(self._log or self._new_log())
+            if self._lock is not None:
+                self._lock.check_untaken()
         self._log = None
         if not is_own:
             self._guard.seal()

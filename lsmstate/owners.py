@@ -271,6 +271,9 @@ class ProcessOwner:
             file.sync()
             sync_directory(self._directory)
         file.close()
+        # Nobody is told of the commit, and nothing is deleted for it, if another owner came before
+        # he could read this file; one who comes later will.
+        self._lock.check_untaken()
         return name
 
     def renew_manifest(self) -> None:

@@ -232,6 +232,8 @@ def check_rows(stream: StreamSchema, rows: pa.RecordBatch, keys: pa.RecordBatch 
         raise InvalidArgumentError(
             f"stream {stream.name!r}: {rows.num_rows} rows but {count} keys; give one key per row"
         )
+    if isinstance(keys, pa.RecordBatch) and keys.num_columns != len(stream.key):
+        check_key_types(stream, keys)  # all else is checked as they are encoded
     if is_schema_free(stream.rows):
         check_document_rows(rows)
 

@@ -36,7 +36,7 @@ class WritePlanner:
         number = list(self.streams).index(stream)
         if kind == RETRACT:
             number = hidden_number(number, self.streams)
-        return Write(kind, number, sequence, keys.of_stream(number), rows)
+        return Write(kind, number, sequence, keys, rows)
 
     def encoded(
         self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch, options: Options
@@ -77,17 +77,25 @@ class WritePlanner:
         if tiers.may_hold(hidden) or any(write.stream == hidden for write in before):
             # Where rows are deleted, their retractions go too, if there ever were any.
             forgetting = DELETE_RANGE if kind == "delete_range" else DELETE
-            writes.append(Write(forgetting, hidden, sequence, encoded.of_stream(hidden), None))
+            writes.append(Write(forgetting, hidden, sequence, encoded, None))
         at = sequence + len(writes)
         return [
             *writes,
-            Write(KINDS[kind], number, at, encoded.of_stream(number), encoded_rows),
+            Write(KINDS[kind], number, at, encoded, encoded_rows),
         ]
 
 
 def encoded_bytes(keys: KeyBatch, rows: RowBatch | None) -> int:
     """What a write's keys and rows take in memory."""
     return keys.nbytes + (rows.nbytes if rows is not None else 0)
+
+
+def held_bytes(writes: Sequence[Write]) -> int:
+    """What writes that are made as one take in memory: keys that several of them share once, and
+    a copy with a stream's number, which the log or the memtable has of one at a time."""
+    keys = {id(write.keys): write.keys.nbytes for write in writes}
+    rows = sum(write.rows.nbytes for write in writes if write.rows is not None)
+    return sum(keys.values()) + rows + (max(keys.values()) if len(writes) > 1 else 0)
 
 
 def checked_entry(keys: KeyBatch, rows: RowBatch | None, options: Options) -> int:

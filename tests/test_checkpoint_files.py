@@ -11,8 +11,11 @@ from faults import Faults, faults
 from sample_streams import customers, keys_of
 from test_checkpoints import OPTIONS, at, names, opened
 from test_crash import found
+from typer.testing import CliRunner
 
 from cython_ext.codec import checksum
+from lsmstate.backends import open_checkpoint
+from lsmstate.cli import app
 from lsmstate.errors import CorruptionError, FormatVersionError
 from lsmstate.repair import repair
 from lsmstate.sealed_text import seal_text, unseal_text
@@ -111,3 +114,21 @@ def test_repair_names_those_it_does_not_take_over(tmp_path):
     with opened(tmp_path / "new") as store:
         assert found(store) == [1]
     assert path.read_bytes() == bytes(100)
+
+
+def test_a_damaged_checkpoint_hides_no_other(tmp_path):
+    directory = tmp_path / "store"
+    with opened(directory) as store:
+        for name in ("one", "two"):
+            store.append("customers", customers(len(name)), keys_of(len(name)))
+            store.checkpoint(name)
+    first, _ = sorted(directory.glob("CHECKPOINT-*"))
+    first.write_bytes(first.read_bytes()[:40])
+    with open_checkpoint(str(directory), "two", options=OPTIONS) as read:
+        assert read.stats().counters["rows"] > 0
+    with pytest.raises(CorruptionError, match=first.name):
+        open_checkpoint(str(directory), "one", options=OPTIONS)
+    shown = CliRunner().invoke(app, ["checkpoints", str(directory), "--json"])
+    assert shown.exit_code == 1
+    assert [each["name"] for each in json.loads(shown.stdout)] == ["two"]
+    assert f"DAMAGED {first.name}" in shown.stderr

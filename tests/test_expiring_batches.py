@@ -10,7 +10,7 @@ from lsmstate import backends
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
 from lsmstate.expiry import Expiry
 from lsmstate.options import MIB, Options
-from lsmstate.store import StreamSchema
+from lsmstate.store import Mutation, StreamSchema
 
 ROWS = pa.schema(
     [
@@ -145,3 +145,46 @@ def test_views_and_dictionaries_expire(tmp_path, backend, kind):
         found = store.get_many("timed", keys)
         assert store.put("timed", found.rows, keys.take(pa.array(found.positions))) == 5
         assert [row for piece in store.iterate("timed") for row in piece.rows.to_pylist()] == left
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_keys_that_all_slots_share_count_once(tmp_path, background):
+    """A put deletes the keys in each slot: ten writes with the same keys."""
+    names = pa.array([f"{i:036d}" for i in range(20_000)])
+    keys = pa.record_batch([names], schema=pa.schema({"k": pa.string()}))
+    rows = pa.record_batch({"at": pa.array(np.arange(20_000) % 90)})
+    stream = StreamSchema("timed", keys.schema, rows.schema, expiry=Expiry("at", 100))
+    options = Options(memory_bytes=12 * MIB, background=background)
+    with backends.open_store(str(tmp_path), (stream,), options=options) as store:
+        store.append("timed", rows, keys)
+        assert store.put("timed", rows, keys) == 20_000
+        assert sum(piece.num_rows for piece in store.scan("timed")) == 20_000
+        store.write([Mutation("delete", "timed", keys)])
+        assert sum(piece.num_rows for piece in store.scan("timed")) == 0
+
+
+@pytest.mark.parametrize("fails_again", [False, True])
+def test_a_write_that_fails_in_an_unfinished_move_doubles_no_rows(tmp_path, fails_again):
+    calls, fail_at = [], [0]
+
+    def keep(rows):
+        calls.append(rows.num_rows)
+        if len(calls) >= fail_at[0] > 0:
+            raise RuntimeError("the rule")
+        return np.ones(rows.num_rows, bool)
+
+    stream = StreamSchema("timed", KEY, ROWS, expiry=Expiry("at", 100, keep=keep))
+    options = Options(memory_bytes=32 * MIB)
+    with backends.open_store(str(tmp_path), (stream,), options=options) as store:
+        store.append("timed", *batch(1500))
+        fail_at[0] = len(calls) + 3
+        with pytest.raises(RuntimeError, match="the rule"):
+            store.advance("timed", 1000)
+        other = Mutation("delete", "timed", keys_of(-1))
+        if fails_again:
+            fail_at[0] = len(calls) + 2
+            with pytest.raises(RuntimeError, match="the rule"):
+                store.write([other])
+        fail_at[0] = 0
+        store.write([other])
+        assert all_ids(store) == list(range(1500))

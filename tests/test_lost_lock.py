@@ -9,6 +9,7 @@ import pytest
 from sample_streams import STREAMS, customers, ids, keys_of, scanned
 from test_changelog import in_child
 
+from cython_ext.file import set_fault_hook
 from lsmstate.backends import open_store
 from lsmstate.changelog import Changelog
 from lsmstate.directory_lock import DirectoryLock
@@ -174,3 +175,26 @@ def test_asking_costs_microseconds(tmp_path):
     lock.release()
     print(f"{best * 1e6:.1f} us")
     assert best < 100e-6  # about 5; more only on a loaded machine
+
+
+def test_a_commit_in_the_middle_of_which_the_lock_is_lost_is_not_acknowledged(tmp_path):
+    """What it would then delete is the other owner's."""
+    store = opened(tmp_path)
+    append(store, *range(10))
+    store.commit()
+    append(store, *range(10, 20))
+
+    def lose(operation, path, offset, size):
+        if operation == "create" and os.path.basename(path).startswith("MANIFEST"):
+            set_fault_hook(None)
+            lose_lock(tmp_path)
+            another_process(tmp_path)
+
+    set_fault_hook(lose)
+    try:
+        with pytest.raises(StoreLockedError, match="opened by another process"):
+            store.commit()
+    finally:
+        set_fault_hook(None)
+    store.close()
+    assert all_ids(tmp_path) == [*range(20), *range(1000, 1020)]
