@@ -12,7 +12,7 @@ import logging
 import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cython_ext.changelog_record import unpack_write, write_pieces
 from cython_ext.file import AppendFile, ReadFile
@@ -60,6 +60,12 @@ class Write:
     """Which log it was read from, and where in it its record begins."""
 
 
+def numbered(write: Write) -> Write:
+    """The write with keys that bear its stream's number."""
+    keys = write.keys.of_stream(write.stream)
+    return write if keys is write.keys else replace(write, keys=keys)
+
+
 class Changelog:
     """One file, appended to by the store that owns the directory."""
 
@@ -76,8 +82,11 @@ class Changelog:
     def append(self, writes: Sequence[Write]) -> None:
         """Log writes before they are applied: all of them or, torn, none. OSError: they are not
         acknowledged, and the log must not be appended to again (its end may be torn)."""
-        payload = _pieces(writes[0]) if len(writes) == 1 else _grouped(writes)
-        self._file.append(*framed(payload))
+        if len(writes) == 1:
+            write = numbered(writes[0])  # as long as the pieces are views of it
+            self._file.append(*framed(_pieces(write)))
+        else:
+            self._file.append(*framed(_grouped(writes)))
         if self._sync:
             self._file.sync()
 
@@ -122,15 +131,15 @@ def _damaged(path: str, offset: int) -> CorruptionError:
 
 
 def _pieces(write: Write) -> list[bytes | memoryview]:
-    """A write's payload; views of what the write holds."""
+    """A numbered write's payload; views of what the write holds, and only as long as it does."""
     head = HEAD.pack(write.kind, write.stream, write.sequence)
-    return [head, *write_pieces(write.keys.of_stream(write.stream), write.rows)]
+    return [head, *write_pieces(write.keys, write.rows)]
 
 
 def _grouped(writes: Sequence[Write]) -> list[bytes | memoryview]:
     """Several writes' payloads as one."""
     group: list[bytes | memoryview] = [HEAD.pack(_GROUP, 0, writes[0].sequence)]
-    for write in writes:
+    for write in map(numbered, writes):
         payload = b"".join(_pieces(write))
         group += [_LENGTH.pack(len(payload)), payload]
     return group

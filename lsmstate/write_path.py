@@ -6,11 +6,10 @@ writes. What was written is installed here, by the store's own thread.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from cython_ext.changelog_record import largest_entry
 from lsmstate.background import worker
-from lsmstate.changelog import Write
+from lsmstate.changelog import Write, numbered
 from lsmstate.compactor import Flush
 from lsmstate.errors import MemoryLimitError
 from lsmstate.memory_budget import Flushable, ProcessMemory
@@ -131,9 +130,7 @@ class WritePath:
     def insert(self, write: Write, start: int = 0) -> None:
         """Drive one write into the active memtable, flushing whenever it is full. Places count
         the keys of its steps, one step after the other."""
-        keys = write.keys.of_stream(write.stream)
-        if keys is not write.keys:
-            write = replace(write, keys=keys)
+        write = numbered(write)
         steps = STEPS[write.kind]
         place, count = start, places_of(write)
         granted_at = -1
