@@ -33,6 +33,7 @@ cdef class Lookup:
     cdef int32_t* start           # per key position: the oldest tier that still counts
     cdef ProbeCounters probe_counters
     cdef int64_t charged
+    cdef int64_t copied           # of that: for a copy of the keys
     cdef int _charge(self, int64_t size) except -1
     cdef Entry** _add_memtable(self, Memtable memtable) except NULL
     # Whether a tier knows anything of the key, deletions included.

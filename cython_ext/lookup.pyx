@@ -47,6 +47,7 @@ cdef class Lookup:
         if self.keys is not keys:
             keys = self.keys
             self._charge(<int64_t> keys.offsets[keys.n])
+            self.copied = <int64_t> keys.offsets[keys.n]
         self._charge((self.n + 1) * HEAD_BYTES)
         self.run_room = run_room
         self.runs = <RunHits*> calloc(run_room + 1, sizeof(RunHits))
@@ -101,6 +102,14 @@ cdef class Lookup:
         """Say that the keys were encoded for this lookup: else they are the caller's, and his
         memory."""
         self._charge(self.keys.nbytes)
+
+    def end_search(self) -> None:
+        """All tiers were searched: keys that were copied to bear the stream's number go."""
+        if self.copied:
+            self.budget.release(PROBE, self.copied)
+            self.charged -= self.copied
+            self.copied = 0
+            self.keys = KeyBatch.from_bytes([])
 
     def key_range(self) -> tuple[bytes, bytes] | None:
         """The least and the greatest key asked for, as stored; None if there is none."""

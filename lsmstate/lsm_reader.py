@@ -186,6 +186,7 @@ class LsmReader:
             for table in tiers.memtables:
                 lookup.delete_ranges(table.deleted)
                 lookup.search_memtable(table)
+        lookup.end_search()
         return lookup
 
     def scan(self, access: Access, stream: str, max_bytes: int) -> Iterator[pa.RecordBatch]:
