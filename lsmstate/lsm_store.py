@@ -232,9 +232,7 @@ class LsmStore(StoreWrites):
             )
 
     def _plan(self, mutations: Sequence[Mutation]) -> list[Write]:
-        with (
-            self._guard.lock
-        ):  # another thread may flush, which moves rows from one tier to another
+        with self._guard.lock:  # another thread's flush moves rows from one tier to another
             tiers = self._tiers()
         return self._planner.mutations(mutations, self._sequence + 1, tiers)
 
