@@ -4,8 +4,9 @@ Lazy leveling (Dayan and Idreos, "Dostoevsky", SIGMOD 2018, section 4): up to ``
 level above one single bottom run. Writing costs as much as tiering above the bottom, and a
 probe of mostly-bottom data visits few runs. A level that is small beside the bottom may hold
 twice as many: few keys have rows in any of them, so they cost probes little, and what is written
-is merged less often. A state that memory does not hold pays a read for each run a probe visits, so
-there the level above the bottom goes down into it before it is full, once it is large beside it.
+is merged less often. A state that memory does not hold pays a read for each run that has rows of a
+key, so there all that lies above the bottom goes down into it at once, whatever its levels, as soon
+as it is large beside it.
 Leveled keeps one run a level, which costs more writes and spares probes; tiered up to ``fanout``
 runs on every level, the reverse.
 """
@@ -21,8 +22,8 @@ from lsmstate.version import Run
 BOTTOM_LEVEL = 63
 #: A level with fewer bytes than this part of the bottom run is small beside it.
 SMALL_PART = 1 / 4
-#: A level that holds this part of the bottom run is large beside it.
-LARGE_PART = 1 / 3
+#: What lies above the bottom run and holds this part of it is large beside it.
+LARGE_PART = 1 / 4
 #: What ``compact`` leaves unmerged: runs that hold less than this part of the bottom run together.
 UNMERGED_PART = 1 / 16
 
@@ -79,22 +80,31 @@ def _by_level(runs: Sequence[Run], options: Options, busy: int) -> Task | None:
     """Lazy and tiered: a level that is full becomes one run of the next. Lazy takes the bottom run
     along where what comes down is no longer small beside it."""
     is_lazy = options.merging == "lazy"
-    outgrows_memory = sum(run.size for run in runs) > options.memory_bytes
+    if is_lazy and busy == 0 and _is_due_early(runs, options):
+        return Task(0, len(runs), BOTTOM_LEVEL)
     for level in sorted({run.level for run in runs[busy:]}):
         members = [i for i, run in enumerate(runs) if i >= busy and run.level == level]
         start, end = members[0], members[-1] + 1
         arriving = sum(run.size for run in runs[start:end])
-        is_large = start == 1 and arriving >= LARGE_PART * runs[0].size
-        is_due_early = is_lazy and busy == 0 and is_large and outgrows_memory
         is_small = is_lazy and start > 0 and arriving < SMALL_PART * runs[0].size
         full = _most_small(options) if is_small else options.fanout
-        if len(members) < full and not is_due_early:
+        if len(members) < full:
             continue
         takes_bottom = start == 0 or (start == 1 and arriving * options.fanout >= runs[0].size)
-        if is_due_early or (is_lazy and busy == 0 and takes_bottom):
+        if is_lazy and busy == 0 and takes_bottom:
             return Task(0, end, BOTTOM_LEVEL)
         return Task(start, end, min(level + 1, runs[start - 1].level) if start else level + 1)
     return None
+
+
+def _is_due_early(runs: Sequence[Run], options: Options) -> bool:
+    """Whether memory does not hold the runs, and those above the bottom one are large beside it."""
+    above = sum(run.size for run in runs[1:])
+    return (
+        len(runs) > 1
+        and above >= LARGE_PART * runs[0].size
+        and above + runs[0].size > options.memory_bytes
+    )
 
 
 def _most_small(options: Options) -> int:

@@ -98,7 +98,7 @@ def test_a_store_that_grows_flush_by_flush(options, sizes):
 
 @pytest.mark.parametrize(
     ("fanout", "flushes", "most"),
-    [(4, 200, 6), (4, 1000, 7), (4, 3000, 8), (8, 200, 5.2), (2, 200, 9)],
+    [(4, 200, 6), (4, 1000, 7), (4, 3000, 8), (8, 200, 6.5), (2, 200, 9)],
 )
 def test_write_amplification(fanout, flushes, most, record_property):
     options = Options(fanout=fanout)
@@ -129,28 +129,30 @@ def test_policies_trade_writing_for_reading():
             runs += sum(1 - (1 - r.size / version.size) ** 5 for r in version.runs)
         written[merging], visited[merging] = total / version.size, runs / 350
     print({m: (round(written[m], 1), round(visited[m], 1)) for m in MERGING})
-    assert written["tiered"] < 5 < written["lazy"] < 6 < written["leveled"] < 8
-    assert visited["leveled"] < 1.55 < visited["lazy"] < 1.8 < visited["tiered"] < 2.5
+    assert written["tiered"] < 5 < written["lazy"] < 6.5 < written["leveled"] < 8
+    assert visited["lazy"] < visited["leveled"] < 1.55 < visited["tiered"] < 2.5
 
 
 def test_what_memory_does_not_hold_lies_mostly_in_the_bottom_run():
-    """As far as that is, each run above it would cost probes a read."""
+    """As far as that is, each run above it would cost probes a read; however many levels there
+    are above it, all of them count."""
     options = Options(memory_bytes=64 << 20)
-    version, most = Version(), 0.0
+    version, most, levels = Version(), 0.0, set()
     for _ in range(1000):
         place = len(version.runs)
         version = version.replaced(place, place, (meta(f"f{version.next_run}", 37 << 17),), 0)
         version, _ = settled(version, options)
-        if version.size > options.memory_bytes and len(version.runs) > 1:
-            level = [r.size for r in version.runs if r.level == version.runs[1].level]
-            most = max(most, sum(level) / version.runs[0].size)
-    assert 0.25 < most < 0.34
+        if version.size > options.memory_bytes:
+            most = max(most, sum(r.size for r in version.runs[1:]) / version.runs[0].size)
+            levels.add(len({r.level for r in version.runs}))
+    assert 0.2 < most < 0.25
+    assert max(levels) >= 3
 
 
 def test_small_commits_do_not_rewrite_a_large_bottom_run():
     """The bottom run was once merged together with any four runs, however small, of its level."""
     version, written = Version(), 0
-    for count, size in ((11, 80 * 10**6), (20, 10**6)):
+    for count, size in ((9, 80 * 10**6), (20, 10**6)):
         written = 0
         for _ in range(count):
             place = len(version.runs)
