@@ -57,7 +57,8 @@ def inspect_state(
 ) -> None:
     """Show runs, files, sizes, rows and key ranges of the newest committed state.
 
-    Exit status 1 if a file cannot be opened, or a newer commit cannot be read.
+    Exit status 1 if a state, a newer commit of one, a file, a checkpoint or a changelog cannot be
+    read.
     """
     show_states(str(directory), pointer, describe, _print_described, as_json=json)
 
@@ -156,8 +157,8 @@ def dump_rows(
     """Print rows of a stream as JSON, one a line; values JSON lacks are written as text.
 
     Of several states one after the other. Rows that only a changelog has are not shown; the
-    standard error says how many writes. Exit status 1 if a state, or the newest commit of one,
-    cannot be read: its rows are missing.
+    standard error says how many writes. Exit status 1 if a state, the newest commit of one, or a
+    changelog cannot be read: its rows are missing.
     """
     damaged: list[Damage] = []
     notes: list[str] = []

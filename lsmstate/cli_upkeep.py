@@ -36,7 +36,7 @@ def show_stats(
 ) -> None:
     """Show sizes by level, compression, and what else lies in the directory.
 
-    Exit status 1 if a state, or the newest commit of one, cannot be read.
+    Exit status 1 if a state, a newer commit of one, a checkpoint or a changelog cannot be read.
     """
     show_states(str(directory), None, summarize, _print_stats, as_json=json)
 

@@ -7,6 +7,7 @@ file and the block.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 
 from cython_ext.budget import Budget
 from cython_ext.key_decode import KeyDecoder
@@ -25,9 +26,11 @@ _WRITE = "a logged write is none of the store's streams"
 
 
 def check_rows(table: Sst, streams: Sequence[StreamSchema], budget: Budget) -> None:
-    """Decode every key and every row of a file; ``streams`` in the order of their numbers.
-    CorruptionError names the block. Cost: the file is read, some 256 KiB of rows at a time."""
-    for number, stream in enumerate(streams):
+    """Decode every key and every row of a file, retracted ones too; ``streams`` in the order of
+    their numbers. CorruptionError names the block. Cost: the file is read, some 256 KiB of rows at
+    a time."""
+    # Behind the streams come the hidden ones of what was retracted from each, in the same order.
+    for number, stream in enumerate(chain(streams, streams)):
         try:
             _decode(table, number, stream, budget, _PIECE_BYTES, with_keys=True)
         except CorruptionError as error:
@@ -43,7 +46,6 @@ def check_write(write: Write, streams: Sequence[StreamSchema]) -> None:
     """Decode the rows of a logged write. CorruptionError names its record. Text that the writer
     gave is not looked at, as when it was stored."""
     assert write.place is not None
-    # Behind the streams come the hidden ones, in the same order.
     if write.stream >= 2 * len(streams):
         raise CorruptionError(f"{_WRITE}: stream number {write.stream}", *write.place)
     if write.rows is not None:

@@ -24,9 +24,9 @@ def describe(state: State) -> dict[str, Any]:
     """Runs, files, sizes, key ranges, filters and streams of a state, or of the one that took its
     place meanwhile, as JSON values. Sizes in bytes; ``logged_writes`` are those of a standalone
     store that are in none of these figures, since only its changelogs have them; ``damaged`` are
-    files that cannot be read, and newer commits that were passed over; ``memory`` is what the
-    files cost while they are open: the top indexes stay, index and filter partitions come and go
-    through the block cache, so that theirs is the most."""
+    files, checkpoints and changelogs that cannot be read, and newer commits that were passed over;
+    ``memory`` is what the files cost while they are open: the top indexes stay, index and filter
+    partitions come and go through the block cache, so that theirs is the most."""
     return settled(state, _describe)
 
 
@@ -89,11 +89,19 @@ def _describe_file(watch: StateWatch, file: FileMeta) -> dict[str, Any]:
 
 
 def _beside(watch: StateWatch, damaged: Iterable[Damage] = ()) -> dict[str, Any]:
-    """What is wrong, which newer files were never finished, and which writes are in logs only."""
+    """What is wrong, checkpoints too; which newer files were never finished; and how many writes
+    are in logs only."""
     logged, damaged_logs = logged_writes(watch)
+    lost = [
+        damage_of(said)
+        for _, said in read_each_checkpoint(watch.state.directory)
+        if isinstance(said, READ_ERRORS)
+    ]
     return {
         "logged_writes": logged,
-        "damaged": [asdict(each) for each in (*watch.state.damaged, *damaged, *damaged_logs)],
+        "damaged": [
+            asdict(each) for each in (*watch.state.damaged, *damaged, *lost, *damaged_logs)
+        ],
         "unsealed": list(watch.state.unsealed),
     }
 
@@ -112,11 +120,10 @@ def _summarize(watch: StateWatch) -> dict[str, Any]:
     raw_bytes = sum(level["raw_bytes"] for level in levels)
     checkpoints = [said for _, said in read_each_checkpoint(state.directory)]
     kept = [each.files for each in checkpoints if isinstance(each, Checkpoint)]
-    lost = [damage_of(each) for each in checkpoints if isinstance(each, READ_ERRORS)]
     return {
         "directory": state.directory,
         "pointer": state.pointer,
-        **_beside(watch, lost),
+        **_beside(watch),
         "levels": levels,
         "rows": sum(run.rows for run in version.runs),
         "bytes": version.size,

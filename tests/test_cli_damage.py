@@ -129,6 +129,18 @@ def test_wrong_content_gives_json_or_one_sentence(
             return  # it may have written
 
 
+@pytest.mark.parametrize("command", ["inspect", "stats", "verify"])
+def test_a_damaged_checkpoint_beside_a_whole_state(monkeypatch, capsys, standalone, command):
+    with LsmStore.open(str(standalone), [STREAM], options=OPTIONS) as store:
+        store.checkpoint("kept")
+    assert run(monkeypatch, capsys, command, str(standalone), "--json")[0] == 0
+    (path,) = standalone.glob("CHECKPOINT-*")
+    path.write_bytes(path.read_bytes()[:-1])
+    status, values, _ = run(monkeypatch, capsys, command, str(standalone), "--json")
+    assert status == 1
+    assert path.name in json.dumps(values)
+
+
 def test_one_damaged_bucket_of_several(monkeypatch, capsys, tmp_path, bucket):
     damage(max(bucket.glob("commit-*.sst")), "row")
     status, values, _ = run(monkeypatch, capsys, "verify", str(tmp_path), "--json")

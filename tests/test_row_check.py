@@ -102,6 +102,24 @@ def test_a_key_that_does_not_decode_is_named(tmp_path):
         assert sum(piece.num_rows for piece in store.scan("before")) == COUNT
 
 
+def test_a_retracted_row_that_does_not_decode_is_found(tmp_path):
+    """It lies in a stream of its own, which no stream of the schema names."""
+    with opened(tmp_path) as store:
+        append(store, "before")
+        append(store, "s")
+        row = pa.record_batch([["key 00007"], [7], ["text 00007"]], schema=ROWS)
+        store.retract("s", row, row.select(["k"]))
+        store.flush()
+        (path,) = (tmp_path / file.name for file in store._runs.version.runs[-1].files)
+    process_memory().cache.clear()
+    offset = replace(path, "row", b"\x0atext 00007", b"\x7f")
+    with opened(tmp_path) as store:
+        expect(store.check, path, offset, r"stream 's': row 0, column 'text': .*damaged")
+    done = CliRunner().invoke(app, ["verify", str(tmp_path)])
+    assert done.exit_code == 1
+    assert f"DAMAGED {path.name}: " in done.output
+
+
 def test_the_command_finds_it(tmp_path, damaged):
     path, offset = damaged("row", b"\x0atext 00000", b"\x7f")
     done = CliRunner().invoke(app, ["verify", str(tmp_path)])
