@@ -34,8 +34,9 @@ from lsmstate.table_cache import table_cache
 from lsmstate.table_files import TableWriter
 from lsmstate.version import FileMeta, PartialMerge, Run, Version, hold_hidden
 
-#: An attempt reads so many bytes for merges, for each byte it writes: twice what lazy leveling
-#: needs in the long run, so that a large merge is done before the next is due.
+#: An attempt reads so many bytes for merges, for each byte it writes: more than lazy leveling needs
+#: in the long run (five, simulated, seven where expiry lets the bottom run go), so that a large
+#: merge is done before the next is due.
 MERGES_PER_WRITE = 8
 #: But so many at least: some 40 ms.
 LEAST_MERGE_BYTES = 4 * MIB

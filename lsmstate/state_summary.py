@@ -8,6 +8,7 @@ from typing import Any
 
 from cython_ext import sst_check
 from lsmstate.checkpoints import Checkpoint, read_each_checkpoint
+from lsmstate.errors import CorruptionError, FormatVersionError
 from lsmstate.expiring_lane import without_slots
 from lsmstate.inspection import READ_ERRORS, Damage, State, damage_of, missing_path
 from lsmstate.manifest import parse_pointer
@@ -16,6 +17,9 @@ from lsmstate.state_rows import logged_writes
 from lsmstate.state_watch import StateWatch, settled
 from lsmstate.table_cache import table_cache
 from lsmstate.version import FileMeta, Version
+
+#: What there is to know of one.
+CheckpointSaid = Checkpoint | CorruptionError | FormatVersionError
 
 _LEVEL_FIELDS = ("runs", "files", "bytes", "keys", "rows", "deletions", "raw_bytes")
 
@@ -58,7 +62,7 @@ def _describe(watch: StateWatch) -> dict[str, Any]:
             }
             for stream in without_slots(state.found.streams, {})
         ],
-        **_beside(watch, damaged),
+        **_beside(watch, _checkpoints(state), damaged),
         "rows": sum(run.rows for run in version.runs),
         "bytes": version.size,
         "next_sequence": version.next_sequence,
@@ -88,15 +92,15 @@ def _describe_file(watch: StateWatch, file: FileMeta) -> dict[str, Any]:
     return described
 
 
-def _beside(watch: StateWatch, damaged: Iterable[Damage] = ()) -> dict[str, Any]:
-    """What is wrong, checkpoints too; which newer files were never finished; and how many writes
-    are in logs only."""
+def _beside(
+    watch: StateWatch, checkpoints: Iterable[CheckpointSaid], damaged: Iterable[Damage] = ()
+) -> dict[str, Any]:
+    """What is wrong, checkpoints of the newest state too; which newer files were never finished;
+    and how many writes are in logs only."""
+    if not watch.state.is_newest:
+        checkpoints = ()
     logged, damaged_logs = logged_writes(watch)
-    lost = [
-        damage_of(said)
-        for _, said in read_each_checkpoint(watch.state.directory)
-        if isinstance(said, READ_ERRORS)
-    ]
+    lost = [damage_of(said) for said in checkpoints if isinstance(said, READ_ERRORS)]
     return {
         "logged_writes": logged,
         "damaged": [
@@ -104,6 +108,10 @@ def _beside(watch: StateWatch, damaged: Iterable[Damage] = ()) -> dict[str, Any]
         ],
         "unsealed": list(watch.state.unsealed),
     }
+
+
+def _checkpoints(state: State) -> list[CheckpointSaid]:
+    return [said for _, said in read_each_checkpoint(state.directory)]
 
 
 def summarize(state: State) -> dict[str, Any]:
@@ -118,12 +126,12 @@ def _summarize(watch: StateWatch) -> dict[str, Any]:
     version = state.found.edit.version
     levels = _levels(version)
     raw_bytes = sum(level["raw_bytes"] for level in levels)
-    checkpoints = [said for _, said in read_each_checkpoint(state.directory)]
+    checkpoints = _checkpoints(state)
     kept = [each.files for each in checkpoints if isinstance(each, Checkpoint)]
     return {
         "directory": state.directory,
         "pointer": state.pointer,
-        **_beside(watch),
+        **_beside(watch, checkpoints),
         "levels": levels,
         "rows": sum(run.rows for run in version.runs),
         "bytes": version.size,

@@ -13,6 +13,7 @@ from test_cli_upkeep import bucket as bucket
 from test_cli_upkeep import standalone as standalone
 
 import lsmstate.cli
+from lsmstate.inspection import find_states
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import MIB, Options
 from lsmstate.store import StreamSchema
@@ -139,6 +140,12 @@ def test_a_damaged_checkpoint_beside_a_whole_state(monkeypatch, capsys, standalo
     status, values, _ = run(monkeypatch, capsys, command, str(standalone), "--json")
     assert status == 1
     assert path.name in json.dumps(values)
+    # Who asks for a commit is not told of checkpoints.
+    pointer = find_states(str(standalone))[0].pointer
+    asked = ("inspect" if command == "stats" else command, str(standalone), "--json")
+    status, values, _ = run(monkeypatch, capsys, *asked, "--pointer", pointer)
+    assert status == 0
+    assert path.name not in json.dumps(values)
 
 
 def test_one_damaged_bucket_of_several(monkeypatch, capsys, tmp_path, bucket):
