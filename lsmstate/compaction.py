@@ -6,7 +6,8 @@ probe of mostly-bottom data visits few runs. A level that is small beside the bo
 twice as many: few keys have rows in any of them, so they cost probes little, and what is written
 is merged less often. A state that memory does not hold pays a read for each run that has rows of a
 key, so there all that lies above the bottom goes down into it at once, whatever its levels, as soon
-as it is large beside it.
+as it is large beside it. Attempts leave such a merge to one another, and until it is done the runs
+in it are merged with nothing else; so without a worker only the level next to the bottom goes down.
 Leveled keeps one run a level, which costs more writes and spares probes; tiered up to ``fanout``
 runs on every level, the reverse.
 """
@@ -24,6 +25,8 @@ BOTTOM_LEVEL = 63
 SMALL_PART = 1 / 4
 #: What lies above the bottom run and holds this part of it is large beside it.
 LARGE_PART = 1 / 4
+#: A level next to it that does is, where there is no worker.
+LARGE_LEVEL_PART = 1 / 3
 #: What ``compact`` leaves unmerged: runs that hold less than this part of the bottom run together.
 UNMERGED_PART = 1 / 16
 
@@ -80,7 +83,8 @@ def _by_level(runs: Sequence[Run], options: Options, busy: int) -> Task | None:
     """Lazy and tiered: a level that is full becomes one run of the next. Lazy takes the bottom run
     along where what comes down is no longer small beside it."""
     is_lazy = options.merging == "lazy"
-    if is_lazy and busy == 0 and _is_due_early(runs, options):
+    goes_down = is_lazy and busy == 0 and sum(run.size for run in runs) > options.memory_bytes
+    if goes_down and options.background and _are_large(runs[1:], LARGE_PART, runs):
         return Task(0, len(runs), BOTTOM_LEVEL)
     for level in sorted({run.level for run in runs[busy:]}):
         members = [i for i, run in enumerate(runs) if i >= busy and run.level == level]
@@ -88,23 +92,19 @@ def _by_level(runs: Sequence[Run], options: Options, busy: int) -> Task | None:
         arriving = sum(run.size for run in runs[start:end])
         is_small = is_lazy and start > 0 and arriving < SMALL_PART * runs[0].size
         full = _most_small(options) if is_small else options.fanout
-        if len(members) < full:
+        is_early = goes_down and start == 1 and _are_large(runs[1:end], LARGE_LEVEL_PART, runs)
+        if len(members) < full and not is_early:
             continue
         takes_bottom = start == 0 or (start == 1 and arriving * options.fanout >= runs[0].size)
-        if is_lazy and busy == 0 and takes_bottom:
+        if is_early or (is_lazy and busy == 0 and takes_bottom):
             return Task(0, end, BOTTOM_LEVEL)
         return Task(start, end, min(level + 1, runs[start - 1].level) if start else level + 1)
     return None
 
 
-def _is_due_early(runs: Sequence[Run], options: Options) -> bool:
-    """Whether memory does not hold the runs, and those above the bottom one are large beside it."""
-    above = sum(run.size for run in runs[1:])
-    return (
-        len(runs) > 1
-        and above >= LARGE_PART * runs[0].size
-        and above + runs[0].size > options.memory_bytes
-    )
+def _are_large(some: Sequence[Run], part: float, runs: Sequence[Run]) -> bool:
+    """Whether these hold that part of the bottom run."""
+    return len(some) > 0 and sum(run.size for run in some) >= part * runs[0].size
 
 
 def _most_small(options: Options) -> int:
