@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyarrow import types as pt
 
 from cython_ext.errors import InvalidArgumentError
+from cython_ext.nested import remade
 
 cdef int DEEPEST = 64  # levels of nesting; recursion in C stays far below the stack's end
 
@@ -72,9 +73,7 @@ cdef class TypeTree:
             if column.type != wanted:
                 if not castable(column.type, wanted):
                     raise mismatch(self.schema, found)
-                if pt.is_dictionary(column.type):
-                    column = decoded(column, wanted)
-                column = column.cast(wanted)
+                column = plain_column(column, wanted)
             columns.append(column)
         if not columns:
             return batch
@@ -86,12 +85,13 @@ cdef const ArrowArray* borrowed(object capsule) except NULL:
     return <const ArrowArray*> PyCapsule_GetPointer(capsule, "arrow_array")
 
 
-cdef object decoded(object column, object wanted):
-    """A dictionary's values, one per index: no cast reaches lists of it."""
-    try:
-        return column.dictionary.take(column.indices)
-    except pa.ArrowNotImplementedError:  # of views
-        return column.dictionary.cast(wanted).take(column.indices)
+def plain_column(column, wanted):
+    """The column as one of type ``wanted``, its plain type."""
+    if column.type == wanted:
+        return column
+    if pt.is_dictionary(column.type):
+        return plain_column(column.dictionary, wanted).take(column.indices)
+    return remade(column, wanted, plain_column) if pt.is_nested(wanted) else column.cast(wanted)
 
 
 cdef object mismatch(object wanted, object found):

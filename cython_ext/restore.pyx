@@ -1,7 +1,6 @@
 """Columns of plain types, as rows are stored, made what they were: dictionaries, views, extensions.
 
-Arrow casts what it can. It casts numbers to no dictionary, and nothing to what holds one; those are
-made of their parts.
+Arrow casts numbers to no dictionary; those are made of their parts.
 """
 
 import pyarrow as pa
@@ -9,35 +8,19 @@ import pyarrow.compute as pc
 from pyarrow import types as pt
 
 from cython_ext.errors import InvalidArgumentError
+from cython_ext.nested import remade
 from cython_ext.row_codec import RowCodec
 
 
 def restored(column, t):
-    """A column of ``plain_type(t)``, which begins where its buffers do, as one of type ``t``."""
+    """A column of ``plain_type(t)`` as one of type ``t``."""
     if column.type == t:
         return column
     if isinstance(t, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(t, restored(column, t.storage_type))
     if pt.is_dictionary(t):
         return in_dictionary(column, t)
-    if not holds_dictionary(t):
-        return column.cast(t)
-    missing = column.is_null()
-    if pt.is_struct(t):
-        children = [restored(column.field(i), field.type) for i, field in enumerate(t)]
-        return pa.StructArray.from_arrays(children, fields=list(t), mask=missing)
-    if pt.is_map(t):
-        keys, items = restored(column.keys, t.key_type), restored(column.items, t.item_type)
-        return pa.MapArray.from_arrays(column.offsets, keys, items, type=t, mask=missing)
-    values = restored(column.values, t.value_type)
-    if pt.is_fixed_size_list(t):
-        return pa.FixedSizeListArray.from_arrays(values, type=t, mask=missing)
-    lists = pa.LargeListArray if pt.is_large_list(t) else pa.ListArray
-    return lists.from_arrays(column.offsets, values, type=t, mask=missing)
-
-
-def holds_dictionary(t) -> bool:
-    return pt.is_dictionary(t) or any(holds_dictionary(t.field(i).type) for i in range(t.num_fields))
+    return remade(column, t, restored) if pt.is_nested(t) else column.cast(t)
 
 
 def in_dictionary(column, t):

@@ -88,6 +88,69 @@ def test_numbers_in_a_dictionary(kind, values):
     assert found.column(0).to_pylist() == [values[i] for i in (2, 1, 0, 1, 1, 0)]
 
 
+NULLS = pa.list_(pa.null())
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (
+            pa.struct([("x", NULLS), ("y", pa.binary_view())]),
+            [{"x": [None] * 3, "y": b"a"}, {"x": None, "y": b"b"}, None, {"x": [None], "y": None}],
+        ),
+        (
+            pa.map_(pa.string_view(), NULLS),
+            [[("a", [None] * 3)], None, [], [("b", None), ("c", [None, None])]],
+        ),
+        (
+            pa.list_(pa.struct([("x", NULLS), ("y", pa.string_view())])),
+            [[{"x": [None] * 3, "y": "a"}], None, [{"x": [None], "y": "b"}, None], []],
+        ),
+        (
+            pa.list_(pa.struct([("x", NULLS), ("y", pa.string_view())]), 1),
+            [[{"x": [None] * 3, "y": "a"}], None, [{"x": [None], "y": "b"}], [None]],
+        ),
+        (
+            pa.large_list(pa.list_(pa.dictionary(pa.int8(), pa.string()))),
+            [[["a", "b"]], None, [["c"], []], [None, ["d", "e", "f"]]],
+        ),
+        (
+            pa.dictionary(pa.int8(), pa.list_(pa.string_view())),
+            [["a", "b"], None, ["c"], ["a", "b"]],
+        ),
+    ],
+    ids=str,
+)
+def test_slices_of_nested_views_and_dictionaries(kind, values):
+    """Arrow's own cast of a list of nulls gives it too few of them."""
+    if pa.types.is_dictionary(kind):
+        lists = pa.array([["c"], ["a", "b"]], kind.value_type)
+        column = pa.DictionaryArray.from_arrays(pa.array([1, None, 0, 1], pa.int8()), lists)
+    else:
+        column = pa.array(values, kind)
+    whole = pa.record_batch([column], ["n"])
+    gatherer, _ = side_by_side(whole)
+    for start in range(len(values)):
+        for length in range(len(values) - start + 1):
+            batch = whole.slice(start, length)
+            found = gatherer.sources([batch]).gather([np.arange(length)])
+            found.validate(full=True)
+            assert found.column(0).type == kind
+            assert found.column(0).to_pylist() == values[start : start + length]
+            plain = RowCodec(whole.schema).plain(batch)
+            plain.validate(full=True)
+            assert plain.column(0).to_pylist() == values[start : start + length]
+
+
+def test_empty_lists_without_an_offset():
+    """Arrow's format lets an empty list leave out its only offset."""
+    kind = pa.list_(pa.string_view())
+    column = pa.Array.from_buffers(kind, 0, [None, None], children=[pa.nulls(0, pa.string_view())])
+    plain = RowCodec(pa.schema([("n", kind)])).plain(pa.record_batch([column], ["n"]))
+    plain.validate(full=True)
+    assert plain.column(0) == pa.nulls(0, pa.list_(pa.string()))
+
+
 def test_lists_in_a_dictionary():
     lists = pa.array([[7], [7, 8]], pa.list_(pa.int8()))
     column = pa.DictionaryArray.from_arrays(pa.array([1, None, 0], pa.uint8()), lists)
