@@ -50,6 +50,7 @@ def commit_ours(work: Workload, directory: str, memory_bytes: int) -> Figures:
     bucket = _Bucket(os.path.join(directory, LIVE), work, options)
     bucket.commit(work.batches())
     bucket.commit([], merge_due=True)  # also what the commit's own run made due
+    bucket.flushed_bytes = bucket.merged_bytes = 0
     walls, clock = [], CpuClock("commit")
     for batch in clock.each(_more(work)):
         start = time.perf_counter()
@@ -57,13 +58,14 @@ def commit_ours(work: Workload, directory: str, memory_bytes: int) -> Figures:
         walls.append(time.perf_counter() - start)
     bucket.commit([], merge_due=True)
     seconds = clock.seconds()
+    merged = {"commit_merged_x": bucket.merged_bytes / bucket.flushed_bytes}
     handed = _Bucket(os.path.join(directory, STATE), work, options)
     handed.commit(_earlier(work))
     for batch in _later(work):
         handed.commit([batch])
     with open(os.path.join(directory, POINTER), "w") as file:
         file.write(str(handed.pointer))
-    return _figures(seconds, walls)
+    return _figures(seconds, walls) | merged
 
 
 class _Bucket:
@@ -71,6 +73,8 @@ class _Bucket:
 
     def __init__(self, path: str, work: Workload, options: Options) -> None:
         self.pointer: str | None = None
+        #: Of files, by its commits so far.
+        self.flushed_bytes = self.merged_bytes = 0
         self._path, self._work, self._options = path, work, options
         self._number = 0
 
@@ -84,6 +88,9 @@ class _Bucket:
             if merge_due:
                 side.merge_due()
             self.pointer = side.commit()
+            writes = side.writes()
+        self.flushed_bytes += writes.flushed_bytes
+        self.merged_bytes += writes.merged_bytes
         self._number += 1
 
 

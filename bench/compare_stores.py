@@ -55,6 +55,7 @@ TABLE = {
         "commit_cpu_ms": "commit of 10,000 rows with its share of merging, ms of CPU",
         "commit_ms": "commit, median ms of wall time",
         "longest_commit_ms": "longest commit, ms of wall time",
+        "commit_merged_x": "written by merges for each byte of commits",
     },
     "handover": {
         "open_cpu_ms": "hand-over: open, ms of CPU",

@@ -20,6 +20,7 @@ from cython_ext.key_codec import KeyCodec
 from cython_ext.row_codec import RowCodec
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import Options
+from lsmstate.stats import WriteStats
 from lsmstate.store import StateStore
 
 #: Rows are decoded in pieces of about this size on every side.
@@ -123,6 +124,11 @@ class OurSide:
     def merge_due(self) -> None:
         """All merges that are due, also those that an attempt would leave to the next ones."""
         self._store.compact(due_only=True)
+
+    def writes(self) -> WriteStats:
+        """What was written so far."""
+        writes: WriteStats = self._store.stats().writes
+        return writes
 
     def settle(self) -> None:
         self._store.commit()

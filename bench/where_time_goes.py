@@ -42,7 +42,7 @@ PARTS = {
     "shuffling bytes": r"^codec \w*shuffle",
     "packing rows by their bits": r"^planes",
     "checksums (XXH3)": r"XXH",
-    "encoding keys and rows": r"^(codec|key_encode|row_encode|arrow_read|key_codec|row_codec) ",
+    "encoding keys and rows": r"^(codec|(key|row)_(encode|codec)|arrow_read|nested) ",
     "sorting a batch": r"^key_sort",
     "memtable": r"^(btree|memtable|memtable_ranges|arena) ",
     "changelog": r"^changelog_record",

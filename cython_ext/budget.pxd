@@ -15,7 +15,9 @@ cdef enum:
 
 cdef class Budget:
     cdef int64_t limit_bytes
+    cdef int64_t merge_reserve
     cdef int64_t total
+    cdef int64_t held     # of it, all but cached blocks, the spare slab, and MERGE
     cdef int64_t peak
     cdef int64_t used[7]
     cdef void* spare
@@ -23,12 +25,13 @@ cdef class Budget:
     cdef void* evictor_object
     cdef int64_t (*evictor)(void* object, int64_t size) noexcept nogil
     cdef int64_t _add(self, int64_t size) noexcept nogil
+    cdef int64_t _hold_within(self, int64_t size) noexcept nogil
     # 0: charged; -1: it does not fit, nothing was charged.
     cdef int try_charge(self, int component, int64_t size) noexcept nogil
     # Charge what is already there, or what was reserved and cannot be refused.
     cdef void charge(self, int component, int64_t size) noexcept nogil
     cdef void release(self, int component, int64_t size) noexcept nogil
-    # A mapping of SPARE_SLAB_BYTES that is charged to `component` from now on, or NULL.
+    # A mapping of SPARE_SLAB_BYTES that is charged to `component` (of memtables) from now on, or NULL.
     cdef void* take_spare(self, int component) noexcept nogil
     # Whether the mapping, charged to `component` so far, is kept instead of being unmapped.
     cdef bint keep_spare(self, int component, void* slab) noexcept nogil

@@ -5,6 +5,9 @@ policy (what to flush, when to wait) is lsmstate.memory_budget; here only counti
 given back at once and without the GIL: the block cache, and the spare slab. That one a memtable
 left, and the next one takes it over: the system would clear a new one first. Any thread may charge
 and release at any time.
+
+A part of the limit is reserved for what flushes and merges hold: they give memory back, and are not
+to wait for it. Nothing else that cannot be evicted is let into it.
 """
 
 cimport cython
@@ -20,6 +23,11 @@ from cython_ext.atomic cimport (
 COMPONENT_NAMES = ("memtable", "cache", "tables", "merge", "probe", "frames", "spare")
 
 
+cdef inline bint _is_held(int component) noexcept nogil:
+    """Whether nobody takes it back from who has it, and the reserve is not for it."""
+    return component != CACHE and component != SPARE and component != MERGE
+
+
 @cython.final
 cdef class Budget:
     """Bytes in use by component, against one limit."""
@@ -27,7 +35,9 @@ cdef class Budget:
     def __cinit__(self):
         cdef int component
         self.limit_bytes = 0
+        self.merge_reserve = 0
         self.total = 0
+        self.held = 0
         self.peak = 0
         self.spare = NULL
         self.evictor = NULL
@@ -54,9 +64,25 @@ cdef class Budget:
         if value < SPARE_LIMIT_BYTES:
             self._drop_spare()
 
+    @property
+    def reserve(self) -> int:
+        """Bytes of the limit that flushes and merges find free, but for what can be evicted."""
+        return atomic_get(&self.merge_reserve)
+
+    @reserve.setter
+    def reserve(self, int64_t value):
+        if value < 0:
+            raise InvalidArgumentError(f"memory reserve {value}: give a number of bytes from 0 on")
+        atomic_set(&self.merge_reserve, value)
+
     cdef int try_charge(self, int component, int64_t size) noexcept nogil:
-        cdef int64_t total = self._add(size)
+        cdef int64_t total
+        if _is_held(component) and self._hold_within(size) < 0:
+            return -1
+        total = self._add(size)
         if total < 0:
+            if _is_held(component):
+                atomic_add(&self.held, -size)
             return -1
         atomic_add(&self.used[component], size)
         atomic_max(&self.peak, total)
@@ -66,8 +92,15 @@ cdef class Budget:
         cdef int64_t total = self._add(size)
         if total < 0:
             total = atomic_add(&self.total, size)
+        if _is_held(component):
+            atomic_add(&self.held, size)
         atomic_add(&self.used[component], size)
         atomic_max(&self.peak, total)
+
+    cdef int64_t _hold_within(self, int64_t size) noexcept nogil:
+        """-1 if it would reach into the reserve."""
+        cdef int64_t limit = atomic_get(&self.limit_bytes) - atomic_get(&self.merge_reserve)
+        return atomic_add_within(&self.held, size, limit)
 
     cdef int64_t _add(self, int64_t size) noexcept nogil:
         """The new total, or -1 if it does not fit although the spare slab was given up and the
@@ -84,19 +117,27 @@ cdef class Budget:
         return total
 
     cdef void release(self, int component, int64_t size) noexcept nogil:
+        if _is_held(component):
+            atomic_add(&self.held, -size)
         atomic_add(&self.used[component], -size)
         atomic_add(&self.total, -size)
 
     cdef void* take_spare(self, int component) noexcept nogil:
-        cdef void* slab = atomic_exchange(&self.spare, NULL)
-        if slab != NULL:
-            atomic_add(&self.used[SPARE], -<int64_t> SPARE_SLAB_BYTES)
-            atomic_add(&self.used[component], SPARE_SLAB_BYTES)
+        cdef void* slab
+        if self._hold_within(SPARE_SLAB_BYTES) < 0:
+            return NULL
+        slab = atomic_exchange(&self.spare, NULL)
+        if slab == NULL:
+            atomic_add(&self.held, -<int64_t> SPARE_SLAB_BYTES)
+            return NULL
+        atomic_add(&self.used[SPARE], -<int64_t> SPARE_SLAB_BYTES)
+        atomic_add(&self.used[component], SPARE_SLAB_BYTES)
         return slab
 
     cdef bint keep_spare(self, int component, void* slab) noexcept nogil:
         if atomic_get(&self.limit_bytes) < SPARE_LIMIT_BYTES:
             return False
+        atomic_add(&self.held, -<int64_t> SPARE_SLAB_BYTES)
         atomic_add(&self.used[component], -<int64_t> SPARE_SLAB_BYTES)
         atomic_add(&self.used[SPARE], SPARE_SLAB_BYTES)
         slab = atomic_exchange(&self.spare, slab)

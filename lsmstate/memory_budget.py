@@ -2,8 +2,9 @@
 
 The cap is that of the process, not of a store: with several stores open it is the largest of
 their caps. What can be given back without anyone's help (cached blocks) is evicted inside the
-budget; memtables are flushed here, by the store that owns the largest. Threads share it: a short
-lock guards the list of stores, and no store is asked for anything while it is held.
+budget; memtables are flushed here, by the store that owns the largest. What flushes and merges need
+for that is reserved for as long as a store is open. Threads share the budget: a short lock guards
+the list of stores, and no store is asked for anything while it is held.
 """
 
 import os
@@ -90,8 +91,11 @@ class ProcessMemory:
             return [store for store in self._open() if store is not asking]
 
     def _set_limit(self) -> None:
-        """The largest cap of the open stores; that of the last one stays."""
-        limit = max(self._open().values(), default=0)
+        """The largest cap of the open stores; that of the last one stays. Of it, what flush and
+        merge of each of them take is reserved."""
+        caps = self._open().values()
+        limit = max(caps, default=0)
+        self.budget.reserve = STORE_MEMORY_BYTES * len(caps)
         if limit:
             self.budget.limit = limit
             if self.budget.total_bytes > limit:

@@ -51,6 +51,44 @@ def test_counters():
     assert budget.total_bytes == 100
 
 
+def test_the_reserve_is_for_flushes_and_merges_alone():
+    budget = Budget(1000)
+    budget.reserve = 300
+    for component in ("memtable", "tables", "probe", "frames"):
+        assert budget.try_hold(component, 700)
+        assert not budget.try_hold(component, 1)
+        assert budget.try_hold("merge", 300)
+        assert not budget.try_hold("merge", 1)
+        budget.hold("merge", -300)
+        assert budget.try_hold("cache", 300)  # it can be taken back
+        budget.hold("cache", -300)
+        budget.hold(component, -700)
+    budget.hold("frames", 900)  # of what is promised, whatever there is
+    assert budget.try_hold("merge", 100)
+    assert not budget.try_hold("frames", 1)
+    budget.hold("merge", -100)
+    budget.hold("frames", -900)
+    assert budget.total_bytes == 0
+    with pytest.raises(InvalidArgumentError, match="reserve -1"):
+        budget.reserve = -1
+    assert budget.reserve == 300
+
+
+def test_a_spare_slab_is_not_taken_over_into_the_reserve():
+    budget = Budget(64 << 20)
+    table = Memtable(budget, 16 << 20)
+    table.append(key_batch(b"a"), row_batch(b"b"), 1, 0)
+    table.clear()
+    assert budget.usage()["spare"] == SLAB
+    budget.reserve = budget.limit - SLAB // 2
+    table.append(key_batch(b"a"), row_batch(b"b"), 1, 0)
+    assert 0 < budget.usage()["memtable"] < SLAB
+    table.clear()
+    budget.reserve = 0
+    table.append(key_batch(b"a"), row_batch(b"b"), 1, 0)
+    assert (budget.usage()["memtable"], budget.usage()["spare"]) == (SLAB, 0)
+
+
 def test_an_arena_charges_its_slabs_and_gives_them_back():
     budget = Budget(1 << 20)
     table = Memtable(budget, 512 << 10)

@@ -56,8 +56,9 @@ def test_the_largest_cap_of_the_open_stores_counts():
     memory.enter(large, 32 * MIB)
     memory.enter(small, 8 * MIB)
     assert memory.budget.limit == 32 * MIB
+    assert memory.budget.reserve == 2 * MIB
     memory.leave(large)
-    assert memory.budget.limit == 8 * MIB
+    assert (memory.budget.limit, memory.budget.reserve) == (8 * MIB, MIB)
     memory.leave(small)
     assert memory.budget.limit == 8 * MIB
     with pytest.raises(MemoryLimitError, match="1 open stores need a memory cap of"):

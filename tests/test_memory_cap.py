@@ -315,6 +315,21 @@ def test_a_batch_refused_in_a_later_part_is_refused_in_whole(tmp_path):
         assert scanned(store, "required") == []
 
 
+def test_flushes_and_merges_find_room_where_all_else_is_taken(tmp_path):
+    budget = process_memory().budget
+    with opened(tmp_path, memory_bytes=8 * MIB, background=False, max_runs=4) as store:
+        numbers = list(range(2000))
+        for _ in range(5):
+            store.append("customers", *batch(numbers, numbers, 400))
+            taken = budget.limit - budget.reserve - budget.total_bytes + budget.usage()["cache"]
+            assert budget.try_hold("frames", taken)
+            assert not budget.try_hold("frames", 1)
+            store.flush()
+            budget.hold("frames", -taken)
+        assert store.stats().counters["merges"]
+        assert budget.peak_bytes <= budget.limit
+
+
 def test_no_room_for_a_row_is_an_error_and_ends(tmp_path):
     """The memtables of other stores are flushed first; what nobody can give back is an error."""
     stores = [opened(tmp_path, i, memory_bytes=8 * MIB) for i in range(4)]
@@ -322,7 +337,7 @@ def test_no_room_for_a_row_is_an_error_and_ends(tmp_path):
     for store in stores[1:]:
         store.append("customers", *batch(numbers, numbers, 400))
     budget = process_memory().budget
-    taken = budget.limit - budget.total_bytes - 300 * KIB
+    taken = budget.limit - budget.reserve - budget.total_bytes - 300 * KIB
     budget.hold("frames", taken)
     try:
         # Makes room by flushing the others.
@@ -365,7 +380,7 @@ def test_what_other_stores_read_is_named_where_there_is_no_room(tmp_path):
         one.append("customers", customers(*numbers), keys_of(*numbers))
         probe = one.probe("customers", keys_of(*numbers))
         budget = process_memory().budget
-        taken = budget.limit - budget.total_bytes - 100 * KIB
+        taken = budget.limit - budget.reserve - budget.total_bytes - 100 * KIB
         budget.hold("frames", taken)
         try:
             with pytest.raises(MemoryLimitError, match=r"memtables of other stores hold \d+ bytes"):
