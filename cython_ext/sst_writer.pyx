@@ -206,7 +206,9 @@ cdef class SstWriter:
             )
         ):
             self._close_row_block()
-            if self.block_ends.size >= 8 * max(<size_t> ROW_BLOCKS_PER_KEY_BLOCK, self.entry_key.size):
+            if self.block_ends.size >= 8 * max(
+                <size_t> ROW_BLOCKS_PER_KEY_BLOCK, self.entry_key.size
+            ):
                 # The table of row blocks is full: the key goes on in the next key block. A long
                 # one does so later, as the index has it once for each of them.
                 if self.entry_rows:
