@@ -221,7 +221,7 @@ def markdown(runs: Runs, sides: list[str]) -> Iterator[str]:
             values = {
                 side: [figures[figure] for figures in runs[measure, side]]
                 for side in sides
-                if (measure, side) in runs
+                if has_figure(runs, measure, side, figure)
             }
             if ours not in values:
                 continue
@@ -234,6 +234,10 @@ def markdown(runs: Runs, sides: list[str]) -> Iterator[str]:
             yield "| " + " | ".join([title, *cells]) + " |"
 
 
+def has_figure(runs: Runs, measure: str, side: str, figure: str) -> bool:
+    return (measure, side) in runs and all(figure in found for found in runs[measure, side])
+
+
 def by_size(found: dict[int, Runs], sides: list[str]) -> Iterator[str]:
     """Medians of each side at each size, and their mean: a line a side, and one of the ratios."""
     yield "| | | " + " | ".join(f"{rows:,}" for rows in found) + " | mean |"
@@ -242,7 +246,7 @@ def by_size(found: dict[int, Runs], sides: list[str]) -> Iterator[str]:
         for figure, title in titles.items():
             base: list[float] = []
             for side in sides:
-                if not all((measure, side) in runs for runs in found.values()):
+                if not all(has_figure(runs, measure, side, figure) for runs in found.values()):
                     continue
                 medians = [
                     statistics.median(figures[figure] for figures in runs[measure, side])

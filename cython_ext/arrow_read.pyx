@@ -90,7 +90,14 @@ def plain_column(column, wanted):
     if column.type == wanted:
         return column
     if pt.is_dictionary(column.type):
-        return plain_column(column.dictionary, wanted).take(column.indices)
+        values, places = column.dictionary, column.indices
+        try:
+            used = values.take(places) if len(places) < len(values) else None
+        except pa.ArrowNotImplementedError:  # of views
+            used = None
+        if used is not None:
+            return plain_column(used, wanted)
+        return plain_column(values, wanted).take(places)
     return remade(column, wanted, plain_column) if pt.is_nested(wanted) else column.cast(wanted)
 
 

@@ -4,7 +4,7 @@ cdef enum:
     MEMTABLE = 0   # slabs of memtables
     CACHE = 1      # blocks held by the block cache
     TABLES = 2     # pinned top indexes of open tables
-    MERGE = 3      # buffers of flush, merge and scan
+    MERGE = 3      # buffers of flush and merge
     PROBE = 4      # hits and staging of probes
     FRAMES = 5     # batches being encoded or built
     SPARE = 6      # a slab that was given back and is kept for the next memtable
@@ -17,7 +17,7 @@ cdef class Budget:
     cdef int64_t limit_bytes
     cdef int64_t merge_reserve
     cdef int64_t total
-    cdef int64_t held     # of it, all but cached blocks, the spare slab, and MERGE
+    cdef int64_t firm    # of it, all but cached blocks, the spare slab, and MERGE
     cdef int64_t peak
     cdef int64_t used[7]
     cdef void* spare
@@ -25,7 +25,9 @@ cdef class Budget:
     cdef void* evictor_object
     cdef int64_t (*evictor)(void* object, int64_t size) noexcept nogil
     cdef int64_t _add(self, int64_t size) noexcept nogil
-    cdef int64_t _hold_within(self, int64_t size) noexcept nogil
+    cdef int64_t _limit_of_firm(self) noexcept nogil
+    cdef int64_t _add_firm(self, int64_t size) noexcept nogil
+    cdef int64_t _merges_with(self, int64_t size) noexcept nogil
     # 0: charged; -1: it does not fit, nothing was charged.
     cdef int try_charge(self, int component, int64_t size) noexcept nogil
     # Charge what is already there, or what was reserved and cannot be refused.

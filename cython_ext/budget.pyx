@@ -6,8 +6,8 @@ given back at once and without the GIL: the block cache, and the spare slab. Tha
 left, and the next one takes it over: the system would clear a new one first. Any thread may charge
 and release at any time.
 
-A part of the limit is reserved for what flushes and merges hold: they give memory back, and are not
-to wait for it. Nothing else that cannot be evicted is let into it.
+A part of the limit is reserved for what flushes and merges hold: they give memory back, and do not
+ask for it. Of all else, nothing that asks is let into that part, unless it can be evicted.
 """
 
 cimport cython
@@ -23,8 +23,8 @@ from cython_ext.atomic cimport (
 COMPONENT_NAMES = ("memtable", "cache", "tables", "merge", "probe", "frames", "spare")
 
 
-cdef inline bint _is_held(int component) noexcept nogil:
-    """Whether nobody takes it back from who has it, and the reserve is not for it."""
+cdef inline bint _is_firm(int component) noexcept nogil:
+    """Whether it cannot be evicted, and the reserve is not for it."""
     return component != CACHE and component != SPARE and component != MERGE
 
 
@@ -37,7 +37,7 @@ cdef class Budget:
         self.limit_bytes = 0
         self.merge_reserve = 0
         self.total = 0
-        self.held = 0
+        self.firm = 0
         self.peak = 0
         self.spare = NULL
         self.evictor = NULL
@@ -66,7 +66,7 @@ cdef class Budget:
 
     @property
     def reserve(self) -> int:
-        """Bytes of the limit that flushes and merges find free, but for what can be evicted."""
+        """Bytes of the limit that nothing else gets by asking, but for what can be evicted."""
         return atomic_get(&self.merge_reserve)
 
     @reserve.setter
@@ -77,12 +77,15 @@ cdef class Budget:
 
     cdef int try_charge(self, int component, int64_t size) noexcept nogil:
         cdef int64_t total
-        if _is_held(component) and self._hold_within(size) < 0:
-            return -1
+        if _is_firm(component):
+            if self._add_firm(size) < 0:
+                return -1
+        elif component == MERGE and self._merges_with(size) > self._limit_of_firm():
+            return -1  # what a merge can do without
         total = self._add(size)
         if total < 0:
-            if _is_held(component):
-                atomic_add(&self.held, -size)
+            if _is_firm(component):
+                atomic_add(&self.firm, -size)
             return -1
         atomic_add(&self.used[component], size)
         atomic_max(&self.peak, total)
@@ -92,15 +95,21 @@ cdef class Budget:
         cdef int64_t total = self._add(size)
         if total < 0:
             total = atomic_add(&self.total, size)
-        if _is_held(component):
-            atomic_add(&self.held, size)
+        if _is_firm(component):
+            atomic_add(&self.firm, size)
         atomic_add(&self.used[component], size)
         atomic_max(&self.peak, total)
 
-    cdef int64_t _hold_within(self, int64_t size) noexcept nogil:
+    cdef int64_t _limit_of_firm(self) noexcept nogil:
+        return atomic_get(&self.limit_bytes) - atomic_get(&self.merge_reserve)
+
+    cdef int64_t _add_firm(self, int64_t size) noexcept nogil:
         """-1 if it would reach into the reserve."""
-        cdef int64_t limit = atomic_get(&self.limit_bytes) - atomic_get(&self.merge_reserve)
-        return atomic_add_within(&self.held, size, limit)
+        return atomic_add_within(&self.firm, size, self._limit_of_firm())
+
+    cdef int64_t _merges_with(self, int64_t size) noexcept nogil:
+        """All that cannot be evicted, with so much more of it."""
+        return atomic_get(&self.firm) + atomic_get(&self.used[MERGE]) + size
 
     cdef int64_t _add(self, int64_t size) noexcept nogil:
         """The new total, or -1 if it does not fit although the spare slab was given up and the
@@ -117,18 +126,18 @@ cdef class Budget:
         return total
 
     cdef void release(self, int component, int64_t size) noexcept nogil:
-        if _is_held(component):
-            atomic_add(&self.held, -size)
+        if _is_firm(component):
+            atomic_add(&self.firm, -size)
         atomic_add(&self.used[component], -size)
         atomic_add(&self.total, -size)
 
     cdef void* take_spare(self, int component) noexcept nogil:
         cdef void* slab
-        if self._hold_within(SPARE_SLAB_BYTES) < 0:
+        if self._add_firm(SPARE_SLAB_BYTES) < 0:
             return NULL
         slab = atomic_exchange(&self.spare, NULL)
         if slab == NULL:
-            atomic_add(&self.held, -<int64_t> SPARE_SLAB_BYTES)
+            atomic_add(&self.firm, -<int64_t> SPARE_SLAB_BYTES)
             return NULL
         atomic_add(&self.used[SPARE], -<int64_t> SPARE_SLAB_BYTES)
         atomic_add(&self.used[component], SPARE_SLAB_BYTES)
@@ -137,7 +146,7 @@ cdef class Budget:
     cdef bint keep_spare(self, int component, void* slab) noexcept nogil:
         if atomic_get(&self.limit_bytes) < SPARE_LIMIT_BYTES:
             return False
-        atomic_add(&self.held, -<int64_t> SPARE_SLAB_BYTES)
+        atomic_add(&self.firm, -<int64_t> SPARE_SLAB_BYTES)
         atomic_add(&self.used[component], -<int64_t> SPARE_SLAB_BYTES)
         atomic_add(&self.used[SPARE], SPARE_SLAB_BYTES)
         slab = atomic_exchange(&self.spare, slab)
@@ -177,6 +186,11 @@ cdef class Budget:
     @property
     def total_bytes(self) -> int:
         return atomic_get(&self.total)
+
+    @property
+    def firm_bytes(self) -> int:
+        """Of the total, what the reserve is not for and nobody can evict."""
+        return atomic_get(&self.firm)
 
     @property
     def peak_bytes(self) -> int:

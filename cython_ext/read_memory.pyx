@@ -2,9 +2,9 @@
 
 Half of the cap is theirs without asking: the largest row may take a quarter, and a read that is the
 only one is not to fail because of writers, whose memtables take three eighths at most. What reads
-take beyond that has to fit beside all that cannot be evicted. An eighth of the cap is left free, or
-a small memtable and the reserve of flushes and merges, so that a store on which too many iterators
-are open can still be written to.
+take beyond that has to fit beside all that cannot be evicted. An eighth of the cap is left to
+writers, or a small memtable and what flushes and merges hold or have reserved, so that a store on
+which too many iterators are open can still be written to.
 """
 
 from libc.stdint cimport int64_t
@@ -12,7 +12,7 @@ from libc.stdint cimport int64_t
 from cython_ext.errors import MemoryLimitError
 
 from cython_ext.atomic cimport atomic_get
-from cython_ext.budget cimport PROBE, Budget
+from cython_ext.budget cimport MERGE, PROBE, Budget
 
 cdef enum:
     LEAST_PIECE_BYTES = 256 * 1024
@@ -27,10 +27,12 @@ cdef int64_t piece_limit(Budget budget, int64_t asked) noexcept nogil:
 
 cdef bint _fits(Budget budget, int64_t size) noexcept nogil:
     cdef int64_t limit = atomic_get(&budget.limit_bytes)
+    cdef int64_t merging
     if atomic_get(&budget.used[PROBE]) + size <= max(limit // 2, <int64_t> LEAST_READ_BYTES):
         return True
-    limit -= max(limit // 8, atomic_get(&budget.merge_reserve) + LEAST_WRITE_BYTES)
-    return atomic_get(&budget.held) + size <= limit
+    merging = max(atomic_get(&budget.merge_reserve), atomic_get(&budget.used[MERGE]))
+    limit -= max(limit // 8, merging + LEAST_WRITE_BYTES)
+    return atomic_get(&budget.firm) + size <= limit
 
 
 cdef int take_memory(Budget budget, int64_t size) except -1:

@@ -170,8 +170,10 @@ class MultiwayJoin:
 
     def _shown(self, results: Results) -> Results:
         """With the types that are declared."""
+        if not self._views.any:
+            return results
         schema = self.output_schema
-        return results.through(lambda piece: piece.cast(schema)) if self._views.any else results
+        return results.through(lambda piece: self._views.declared(piece, schema))
 
     def advance(self, watermark: datetime) -> Results:
         """No row with a time up to the watermark will come any more: forget what no later one can
@@ -210,7 +212,9 @@ class MultiwayJoin:
     def late_rows(self) -> pa.RecordBatch | None:
         """With ``late="side"``, the late rows of the last batch, as they came."""
         late = self._timed.late_rows if self._timed else None
-        return late if late is None or not self._views.any else late.cast(self._came_in)
+        if late is None or not self._views.any:
+            return late
+        return self._views.declared(late, self._came_in)
 
     @property
     def _timed(self) -> EventTimeJoin | FinalJoin | None:

@@ -1,9 +1,11 @@
 """Columns of view types, which are plain inside a join: Arrow takes no rows out of a view."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
+from cython_ext.arrow_read import plain_column
+from cython_ext.restore import restored
 from cython_ext.row_codec import RowCodec
 from lsmstate.store_checks import same_columns
 
@@ -30,7 +32,20 @@ class Views:
         if declared is None or not same_columns(declared, batch.schema):
             return batch
         plain = self.streams[stream]
-        return batch if same_columns(plain, declared) else batch.cast(plain)
+        return batch if same_columns(plain, declared) else _converted(batch, plain, plain_column)
+
+    def declared(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        """A batch of the join's, with the types it was declared with."""
+        return _converted(batch, schema, restored)
+
+
+def _converted(
+    batch: pa.RecordBatch,
+    schema: pa.Schema,
+    convert: Callable[[pa.Array, pa.DataType], pa.Array],
+) -> pa.RecordBatch:
+    columns = [convert(c, field.type) for c, field in zip(batch.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _without_views(schema: pa.Schema) -> pa.Schema:

@@ -331,7 +331,7 @@ class LsmStore(StoreWrites):
         if not self._guard.lock.acquire(blocking=False):
             return False
         try:
-            if not self._guard.is_usable or self._guard.is_being_read:
+            if not self._guard.is_usable or self._guard.is_being_read or not self._memtables:
                 return False
             self.flush()
         finally:

@@ -17,6 +17,9 @@ from cython_ext.budget import Budget
 from lsmstate.errors import MemoryLimitError
 from lsmstate.options import MINIMUM_MEMORY_BYTES, STORE_MEMORY_BYTES
 
+#: Of the cap, what is reserved at most, if several stores are open: they seldom merge all at once.
+RESERVED_PART = 8
+
 
 class Flushable(Protocol):
     """A store that can give memory back by writing its memtables out."""
@@ -25,8 +28,8 @@ class Flushable(Protocol):
     def memtable_bytes(self) -> int: ...
 
     def try_flush(self) -> bool:
-        """Flush, unless another thread uses the store, it is being read, or it failed: whether it
-        was done."""
+        """Flush, unless another thread uses the store, it is being read, it failed, or has nothing
+        to flush: whether it was done."""
         ...
 
 
@@ -91,11 +94,14 @@ class ProcessMemory:
             return [store for store in self._open() if store is not asking]
 
     def _set_limit(self) -> None:
-        """The largest cap of the open stores; that of the last one stays. Of it, what flush and
-        merge of each of them take is reserved."""
+        """The largest cap of the open stores; that of the last one stays. Of it, what a flush and
+        a merge take is reserved, where there is room for them in each of several stores at once."""
         caps = self._open().values()
         limit = max(caps, default=0)
-        self.budget.reserve = STORE_MEMORY_BYTES * len(caps)
+        if limit > self.budget.limit:
+            self.budget.limit = limit  # before more of it is reserved
+        most = max(STORE_MEMORY_BYTES, self.budget.limit // RESERVED_PART)
+        self.budget.reserve = min(STORE_MEMORY_BYTES * len(caps), most)
         if limit:
             self.budget.limit = limit
             if self.budget.total_bytes > limit:

@@ -9,9 +9,8 @@ from lsmstate.errors import InvalidArgumentError
 KIB = 1024
 MIB = 1024 * KIB
 
-#: The least cap that works: 4 MiB for a process, and 1 MiB for each open store. That MiB is
-#: reserved for a flush and a merge of a dozen runs at once: they buffer a file each, and 32 KiB of
-#: each run.
+#: The least cap that works: 4 MiB for a process, and 1 MiB for each open store. That MiB is what a
+#: flush and a merge of a dozen runs hold at once: they buffer a file each, and 32 KiB of each run.
 MINIMUM_MEMORY_BYTES = 4 * MIB
 STORE_MEMORY_BYTES = 1 * MIB
 

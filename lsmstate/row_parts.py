@@ -47,8 +47,8 @@ def no_room(budget: Budget, size: int, kept: str, elsewhere: int) -> MemoryLimit
     )
     return MemoryLimitError(
         f"no room for one more write, {size} bytes: {budget.usage()} of the cap of {budget.limit} "
-        f"bytes are in use, and {budget.reserve} are reserved for merges; write less at a time, or "
-        f"raise memory_bytes{readers}{kept}{others}"
+        f"bytes are in use, and {budget.reserve} are reserved for flushes and merges; write less "
+        f"at a time, or raise memory_bytes{readers}{kept}{others}"
     )
 
 

@@ -56,19 +56,26 @@ def test_the_reserve_is_for_flushes_and_merges_alone():
     budget.reserve = 300
     for component in ("memtable", "tables", "probe", "frames"):
         assert budget.try_hold(component, 700)
+        assert budget.firm_bytes == 700
         assert not budget.try_hold(component, 1)
-        assert budget.try_hold("merge", 300)
-        assert not budget.try_hold("merge", 1)
+        assert not budget.try_hold("merge", 1)  # who can do without
+        budget.hold("merge", 300)
+        assert budget.total_bytes == budget.peak_bytes == 1000
         budget.hold("merge", -300)
         assert budget.try_hold("cache", 300)  # it can be taken back
+        assert not budget.try_hold("cache", 1)
         budget.hold("cache", -300)
         budget.hold(component, -700)
-    budget.hold("frames", 900)  # of what is promised, whatever there is
-    assert budget.try_hold("merge", 100)
+    budget.hold("merge", 500)
+    assert budget.try_hold("merge", 200)
+    assert not budget.try_hold("merge", 1)
+    assert budget.try_hold("frames", 300)
     assert not budget.try_hold("frames", 1)
-    budget.hold("merge", -100)
+    budget.hold("merge", -700)
+    budget.hold("frames", 600)  # what is promised, whatever there is
+    assert not budget.try_hold("frames", 1)
     budget.hold("frames", -900)
-    assert budget.total_bytes == 0
+    assert budget.total_bytes == budget.firm_bytes == 0
     with pytest.raises(InvalidArgumentError, match="reserve -1"):
         budget.reserve = -1
     assert budget.reserve == 300

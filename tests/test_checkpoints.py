@@ -138,6 +138,8 @@ def test_no_other_thread_commits_between_a_checkpoints_commit_and_its_name(tmp_p
         store.append("customers", customers(1), keys_of(1))
         store.checkpoint("a")
         assert flushed == [False]
+        assert not store.try_flush()  # there is nothing left
+        store.append("customers", customers(2), keys_of(1))
         assert store.try_flush()
     assert at(tmp_path, "a") == [1]
 

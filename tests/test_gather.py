@@ -1,5 +1,9 @@
 """Gathered rows are what pyarrow's take gives, whatever the types."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -140,6 +144,22 @@ def test_slices_of_nested_views_and_dictionaries(kind, values):
             plain = RowCodec(whole.schema).plain(batch)
             plain.validate(full=True)
             assert plain.column(0).to_pylist() == values[start : start + length]
+
+
+def test_of_a_dictionary_only_what_is_used_is_decoded():
+    code = """
+import numpy as np, pyarrow as pa
+from cython_ext.row_codec import RowCodec
+inner = pa.DictionaryArray.from_arrays(np.zeros(100_000, np.int32), ["x" * 1000])
+column = pa.DictionaryArray.from_arrays(pa.array([5, None, 99_999], pa.int32()), inner)
+batch = pa.record_batch([column], ["d"])
+plain = RowCodec(batch.schema).plain(batch)
+assert plain.column(0).to_pylist() == ["x" * 1000, None, "x" * 1000]
+print(pa.default_memory_pool().max_memory())
+"""
+    root = str(Path(__file__).parent.parent)
+    peak = subprocess.check_output([sys.executable, "-c", code], cwd=root, text=True)
+    assert 0 < int(peak) < 1 << 20
 
 
 def test_empty_lists_without_an_offset():

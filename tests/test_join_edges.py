@@ -282,6 +282,36 @@ def test_results_have_the_declared_types_also_of_views(operator):
     assert found - {"None"} == (set() if operator == "anti" else {"['x', None]"})
 
 
+NULLS = pa.list_(pa.null())
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.map_(pa.string_view(), NULLS), [[("a", [None] * 3)], [("b", [None]), ("c", [])], None]),
+        (
+            pa.struct([("x", NULLS), ("y", pa.binary_view())]),
+            [{"x": [None] * 3, "y": b"1"}, {"x": [None], "y": None}, None],
+        ),
+    ],
+    ids=str,
+)
+def test_columns_that_hold_lists_of_nulls_beside_views(kind, values):
+    """Arrow's own cast of them gives lists that pass their values."""
+    wide = pa.schema([("id", pa.int64()), ("v", kind)])
+    narrow = pa.schema([("id", pa.int64())])
+    whole = pa.record_batch([pa.array([1, 2, 3]), pa.array(values, kind)], schema=wide)
+    for batch in (whole, whole.slice(1)):
+        with MultiwayJoin({"a": wide, "b": narrow}, "a.id = b.id", memory="8m") as join:
+            assert list(join.process("b", pa.record_batch([pa.array([1, 2, 3])], ["id"]))) == []
+            pieces = list(join.process("a", batch))
+        found = pa.Table.from_batches(pieces)
+        found.validate(full=True)
+        assert found.schema.field("v").type == kind
+        rows = dict(zip(found["a_id"].to_pylist(), found["v"].to_pylist(), strict=True))
+        assert rows == dict(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+
+
 def test_late_rows_come_out_as_they_came():
     schema = pa.schema({"k": pa.string_view(), "at": pa.timestamp("us")})
     on = f"a.k = b.k AND b.at {NEAR}"

@@ -57,6 +57,12 @@ def test_the_largest_cap_of_the_open_stores_counts():
     memory.enter(small, 8 * MIB)
     assert memory.budget.limit == 32 * MIB
     assert memory.budget.reserve == 2 * MIB
+    others = [OpenStore() for _ in range(8)]
+    for other in others:
+        memory.enter(other, 8 * MIB)
+    assert memory.budget.reserve == 4 * MIB  # an eighth
+    for other in others:
+        memory.leave(other)
     memory.leave(large)
     assert (memory.budget.limit, memory.budget.reserve) == (8 * MIB, MIB)
     memory.leave(small)

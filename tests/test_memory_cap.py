@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +88,7 @@ def begin_empty():
         "probe": 0,
         "frames": 0,
     }
+    assert memory.budget.firm_bytes == usage["tables"]
 
 
 @pytest.mark.parametrize("cap", [5 * MIB, 16 * MIB])
@@ -328,6 +330,38 @@ def test_flushes_and_merges_find_room_where_all_else_is_taken(tmp_path):
             budget.hold("frames", -taken)
         assert store.stats().counters["merges"]
         assert budget.peak_bytes <= budget.limit
+
+
+@pytest.mark.parametrize(("stores", "cap"), [(1, 5), (4, 8), (8, 12), (8, 16)])
+def test_rows_of_a_quarter_of_the_cap_however_many_stores(tmp_path, stores, cap):
+    with ExitStack() as stack:
+        opened_stores = [
+            stack.enter_context(opened(tmp_path / str(n), memory_bytes=cap * MIB))
+            for n in range(stores)
+        ]
+        for store in opened_stores:
+            store.append("customers", *batch([1], [1], cap * MIB // 4 - 8 * KIB))
+        assert process_memory().budget.reserve <= max(MIB, cap * MIB // 8)
+        assert [len(scanned(store, "customers")) for store in opened_stores] == [1] * stores
+
+
+@pytest.mark.parametrize(("stores", "cap"), [(1, 5), (8, 12)])
+def test_writers_go_on_beside_reads_that_hold_half_of_the_cap(tmp_path, stores, cap):
+    budget = process_memory().budget
+    with ExitStack() as stack:
+        opened_stores = [
+            stack.enter_context(opened(tmp_path / str(n), memory_bytes=cap * MIB))
+            for n in range(stores)
+        ]
+        budget.hold("probe", cap * MIB // 2)
+        try:
+            for store in opened_stores:
+                for start in range(0, 3000, 1000):
+                    numbers = list(range(start, start + 1000))
+                    store.append("customers", *batch(numbers, numbers, 100))
+        finally:
+            budget.hold("probe", -cap * MIB // 2)
+        assert [len(scanned(store, "customers")) for store in opened_stores] == [3000] * stores
 
 
 def test_no_room_for_a_row_is_an_error_and_ends(tmp_path):
