@@ -11,6 +11,7 @@ from lsmstate.errors import CorruptionError
 from lsmstate.manifest import (
     Edit,
     Pointer,
+    base_in,
     names_in,
     parse_pointer,
     schema_digest,
@@ -64,16 +65,12 @@ def read_commit(tables: TableCache, directory: str, pointer_text: str) -> Recove
     pointer = parse_pointer(pointer_text)
     section = _edit_section(tables, directory, pointer)
     path = os.path.join(directory, pointer.name)
-    edit = unpack_edit(section, pointer, None, path)
-    if edit.base is None:
-        base, full = pointer, edit
-        base_runs = {run.number: run for run in edit.version.runs}
-    else:
-        base = parse_pointer(edit.base)
-        base_path = os.path.join(directory, base.name)
-        full = unpack_edit(_edit_section(tables, directory, base), base, None, base_path)
-        base_runs = {run.number: run for run in full.version.runs}
-        edit = unpack_edit(section, pointer, base_runs, path)
+    base_text = base_in(section, path)
+    base = pointer if base_text is None else parse_pointer(base_text)
+    base_section = section if base_text is None else _edit_section(tables, directory, base)
+    full = unpack_edit(base_section, base, {}, os.path.join(directory, base.name))
+    base_runs = {run.number: run for run in full.version.runs}
+    edit = full if base_text is None else unpack_edit(section, pointer, base_runs, path)
     if schema_digest(full.schemas) != edit.schema_digest:
         raise CorruptionError("the schemas do not have the digest the manifest names", path, 0)
     return Recovered(edit, base, base_runs, full.schemas)

@@ -17,6 +17,7 @@ from lsmstate.manifest import (
     Edit,
     Pointer,
     asked_pointer,
+    base_in,
     parse_pointer,
     schema_digest,
     unpack_edit,
@@ -119,14 +120,15 @@ def read_edit(directory: str, name: str) -> Edit:
     """A commit's edit, complete, even from a file whose other parts are damaged."""
     section, pointer = _edit_section(directory, name)
     path = os.path.join(directory, name)
-    edit = unpack_edit(section, pointer, None, path)
-    if edit.base is not None:
-        base_section, base_pointer = _edit_section(directory, parse_pointer(edit.base).name)
-        base = unpack_edit(base_section, base_pointer, None, path)
+    base_text = base_in(section, path)
+    if base_text is None:
+        edit = unpack_edit(section, pointer, {}, path)
+    else:
+        base_section, base_pointer = _edit_section(directory, parse_pointer(base_text).name)
+        base = unpack_edit(base_section, base_pointer, {}, path)
         runs = {run.number: run for run in base.version.runs}
-        digest = edit.schema_digest
         edit = replace(unpack_edit(section, pointer, runs, path), base=None, schemas=base.schemas)
-        if base.schema_digest != digest:
+        if base.schema_digest != edit.schema_digest:
             raise CorruptionError("the commit and its base have other streams", path, 0)
     if schema_digest(edit.schemas) != edit.schema_digest:
         raise CorruptionError("the schemas do not have the digest the manifest names", path, 0)
