@@ -1,7 +1,7 @@
 """Type trees: a schema as C structs, and batches brought to that schema's plain types.
 
-Plain means: no dictionaries, no views, no extension types. pyarrow casts them away before C
-looks at a batch; list views, unions and run-end-encoded columns are refused.
+Plain means: no dictionaries, no views, no extension types. They are made plain before C looks at a
+batch; unions and run-end-encoded columns are refused.
 """
 
 cimport cython
@@ -135,19 +135,12 @@ def plain_type(t):
         )
     if pt.is_struct(t):
         return pa.struct([field.with_type(plain_type(field.type)) for field in t])
-    if pt.is_list(t):
+    if pt.is_list(t) or pt.is_list_view(t):
         return pa.list_(t.value_field.with_type(plain_type(t.value_type)))
-    if pt.is_large_list(t):
+    if pt.is_large_list(t) or pt.is_large_list_view(t):
         return pa.large_list(t.value_field.with_type(plain_type(t.value_type)))
     if pt.is_fixed_size_list(t):
         return pa.list_(t.value_field.with_type(plain_type(t.value_type)), t.list_size)
-    if pt.is_list_view(t) or pt.is_large_list_view(t):
-        # pyarrow's cast takes the offsets as they are, which gives invalid lists.
-        kind = pa.list_ if pt.is_list_view(t) else pa.large_list
-        raise InvalidArgumentError(
-            f"{t} cannot be stored, and pyarrow casts it to no valid list; build the column as "
-            f"{kind(t.value_field)}, as by pa.array(column.to_pylist(), type)"
-        )
     if isinstance(t, pa.BaseExtensionType):
         raise InvalidArgumentError(f"{t} inside a nested type; cast it to {t.storage_type}")
     if pt.is_union(t) or pt.is_run_end_encoded(t):

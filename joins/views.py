@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 import pyarrow as pa
 
 from cython_ext.arrow_read import plain_column
+from cython_ext.nested import is_any_list_view
 from cython_ext.restore import restored
 from cython_ext.row_codec import RowCodec
 from lsmstate.store_checks import same_columns
@@ -62,5 +63,6 @@ def _has_view(kind: pa.DataType) -> bool:
     return (
         pa.types.is_string_view(kind)
         or pa.types.is_binary_view(kind)
+        or is_any_list_view(kind)
         or any(_has_view(kind.field(i).type) for i in range(kind.num_fields))
     )

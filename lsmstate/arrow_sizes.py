@@ -12,6 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cython_ext.nested import is_any_list_view
+
 Sizes = npt.NDArray[np.int64]
 
 _ZERO = pa.scalar(0, pa.int32())
@@ -78,7 +80,7 @@ def _shares_values(kind: pa.DataType) -> bool:
     """Whether arrays of the type hold, to any depth, values that several rows may refer to."""
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
-    if pa.types.is_dictionary(kind) or _is_view(kind):
+    if pa.types.is_dictionary(kind) or _is_view(kind) or is_any_list_view(kind):
         return True
     return any(_shares_values(kind.field(k).type) for k in range(kind.num_fields))
 
@@ -124,9 +126,11 @@ def _sizes(column: pa.Array) -> Sizes:
     if pa.types.is_fixed_size_list(kind):
         items = _sizes(column.values.slice(column.offset * kind.list_size, count * kind.list_size))
         return np.asarray(items.reshape(count, kind.list_size).sum(axis=1) + 1, dtype=np.int64)
+    if is_any_list_view(kind):
+        return _list_view_sizes(column)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
         return _list_sizes(column)
-    # Unions, run ends, list views: the average serves.
+    # Unions and run ends: the average serves.
     return np.full(count, 1 + column.nbytes // max(1, count), dtype=np.int64)
 
 
@@ -163,9 +167,24 @@ def _dictionary_sizes(column: pa.Array) -> Sizes:
 
 def _list_sizes(column: pa.Array) -> Sizes:
     if len(column) == 0:
-        return np.zeros(0, dtype=np.int64)
+        return np.zeros(0, dtype=np.int64)  # it may lack its only offset
     offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    first, last = offsets[0], offsets[-1]
-    items = _sizes(column.values.slice(first, last - first))
-    before = np.concatenate([[0], np.cumsum(items)])
-    return np.asarray(np.diff(before[offsets - first]) + 9, dtype=np.int64)
+    return _item_sizes(column.values, offsets[:-1], offsets[1:])
+
+
+def _list_view_sizes(column: pa.Array) -> Sizes:
+    starts = column.offsets.to_numpy().astype(np.int64)
+    lengths = column.sizes.to_numpy().astype(np.int64)
+    if column.null_count:
+        is_null = column.is_null().to_numpy(zero_copy_only=False)
+        starts[is_null] = lengths[is_null] = 0  # Arrow leaves them undefined
+    return _item_sizes(column.values, starts, starts + lengths)
+
+
+def _item_sizes(values: pa.Array, starts: Sizes, ends: Sizes) -> Sizes:
+    """Of lists, by the places where each begins and ends among the values."""
+    if len(starts) == 0:
+        return np.zeros(0, dtype=np.int64)
+    first, last = starts.min(), ends.max()
+    before = np.concatenate([[0], np.cumsum(_sizes(values.slice(first, last - first)))])
+    return np.asarray(before[ends - first] - before[starts - first] + 9, dtype=np.int64)

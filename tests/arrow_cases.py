@@ -53,6 +53,8 @@ def nested(inner: st.SearchStrategy[pa.DataType], maps: bool) -> st.SearchStrate
     choices = [
         inner.map(pa.list_),
         inner.map(pa.large_list),
+        inner.map(pa.list_view),
+        inner.map(pa.large_list_view),
         st.tuples(inner, st.integers(0, 3)).map(lambda t: pa.list_(*t)),
         st.lists(inner, max_size=3).map(
             lambda found: pa.struct([pa.field(f"f{i}", t) for i, t in enumerate(found)])
@@ -148,6 +150,8 @@ def nested_array(found: list[Any], t: pa.DataType, mask: pa.Array) -> pa.Array:
             return pa.array(found, t)
         return pa.FixedSizeListArray.from_arrays(child, type=t, mask=mask)
     items = [item for value in found for item in value or ()]
+    if pa.types.is_list_view(t) or pa.types.is_large_list_view(t):
+        return list_views(found, array(items, t.value_type), t)
     wide = pa.types.is_large_list(t)
     offsets = list_offsets(found, pa.int64() if wide else pa.int32())
     if pa.types.is_map(t):
@@ -156,6 +160,17 @@ def nested_array(found: list[Any], t: pa.DataType, mask: pa.Array) -> pa.Array:
         return pa.MapArray.from_arrays(offsets, keys, values)
     kind = pa.LargeListArray if wide else pa.ListArray
     return kind.from_arrays(offsets, array(items, t.value_type))
+
+
+def list_views(found: list[Any], items: pa.Array, t: pa.DataType) -> pa.Array:
+    """Views of the items, one after the other."""
+    large = pa.types.is_large_list_view(t)
+    views = pa.LargeListViewArray if large else pa.ListViewArray
+    sizes = [len(value or ()) for value in found]
+    starts = [sum(sizes[:place]) for place in range(len(sizes))]
+    offsets = [None if value is None else start for value, start in zip(found, starts, strict=True)]
+    width = pa.int64() if large else pa.int32()
+    return views.from_arrays(pa.array(offsets, width), pa.array(sizes, width), items)
 
 
 def list_offsets(found: list[Any], t: pa.DataType) -> pa.Array:

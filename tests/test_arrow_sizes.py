@@ -40,6 +40,9 @@ def measured(values, kind):
         (pa.dictionary(pa.int8(), pa.int64()), [1, None, 1], [9, 9, 9]),
         (pa.string_view(), ["abc", None, "more than twelve bytes"], [12, 9, 31]),
         (pa.list_(pa.binary_view()), [[b"abc", b"x" * 20], None], [50, 9]),
+        (pa.list_view(pa.string()), [["a", "bc"], None, []], [30, 9, 9]),
+        (pa.large_list_view(pa.int8()), [[1], [2, 3]], [11, 13]),
+        (pa.list_view(pa.int8()), [], []),
         (pa.json_(), ["{}", None], [11, 9]),
     ],
 )
@@ -73,6 +76,9 @@ LARGE = {
     ),
     "lists of dictionaries": pa.ListArray.from_arrays(
         pa.array(range(1001), pa.int32()), pa.array(TEXT).dictionary_encode()
+    ),
+    "list views": pa.ListViewArray.from_arrays(
+        pa.array([0] * 1000, pa.int32()), pa.array([1] * 1000, pa.int32()), TEXT
     ),
     "fixed-size lists": pa.FixedSizeListArray.from_arrays(pa.array(TEXT, pa.string_view()), 1),
 }

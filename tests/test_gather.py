@@ -212,22 +212,43 @@ def test_more_values_than_a_dictionary_counts():
         gatherer.sources([more]).gather([np.arange(129)])
 
 
-@pytest.mark.parametrize(
-    ("kind", "plain"),
-    [
-        (pa.list_view(NUMBERS), "list<item: dictionary"),
-        (pa.large_list_view(pa.int8()), "large_list<item: int8>"),
-        (pa.struct([("x", pa.list_view(pa.int8()))]), "list<item: int8>"),
-    ],
-    ids=str,
-)
-def test_list_views_are_refused_before_a_row_is_stored(kind, plain):
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("start", range(5))
+def test_list_views_in_any_order_that_share_values(large, start):
     """pyarrow casts them to lists whose offsets are wrong."""
-    for codec in (RowCodec, KeyCodec):
-        with pytest.raises(
-            InvalidArgumentError, match=f"column 'n': .* build the column as {plain}"
-        ):
-            codec(pa.schema([("n", kind)]))
+    views = pa.LargeListViewArray if large else pa.ListViewArray
+    width = pa.int64() if large else pa.int32()
+    texts = pa.array(["a", "b", "c", None, "e"], pa.string_view())
+    column = views.from_arrays(
+        pa.array([3, 0, None, 1, 0], width), pa.array([2, 3, 1, 0, 1], width), texts
+    )
+    values = [[None, "e"], ["a", "b", "c"], None, [], ["a"]]
+    nested = pa.StructArray.from_arrays([column], ["x"])
+    whole = pa.record_batch([column, nested], ["n", "s"])
+    gatherer, _ = side_by_side(whole)
+    batch = whole.slice(start)
+    found = gatherer.sources([batch]).gather([np.arange(5 - start)])
+    found.validate(full=True)
+    plain = RowCodec(whole.schema).plain(batch)
+    plain.validate(full=True)
+    assert found.schema.types == whole.schema.types
+    for made in (found, plain):
+        assert made.column(0).to_pylist() == values[start:]
+        assert made.column(1).to_pylist() == [{"x": value} for value in values[start:]]
+    lists = KeyCodec(plain.schema).encode(plain)
+    assert KeyCodec(whole.schema).encode(batch).to_pylist() == lists.to_pylist()
+
+
+def test_list_views_that_hold_more_values_than_lists_count():
+    """A view costs eight bytes, whatever it holds."""
+    count = 1 << 16
+    column = pa.ListViewArray.from_arrays(
+        pa.array(np.zeros(count, np.int32)),
+        pa.array(np.full(count, count, np.int32)),
+        pa.nulls(count),
+    )
+    with pytest.raises(InvalidArgumentError, match="hold 4294967296 values in all, list<item: nul"):
+        RowCodec(pa.schema([("n", column.type)])).plain(pa.record_batch([column], ["n"]))
 
 
 def test_what_a_null_hides_is_not_copied():
