@@ -7,12 +7,16 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.python_values import is_kept, is_list_like
 from lsmstate.store import KeyValues, StreamSchema
 
 
 def key_values(stream: StreamSchema, name: str, given: KeyValues) -> tuple[Any, ...]:
-    """The values of key columns; that of a single key column may stand by itself.
-    InvalidArgumentError if they are no sequence, or more than there are columns."""
+    """The values of key columns; that of a single key column may stand by itself, and does if it is
+    a list and the column one of lists. InvalidArgumentError if they are no sequence, or more than
+    there are columns."""
+    if len(stream.key) == 1 and _is_value(given, stream.key.types[0]):
+        return (given,)
     if isinstance(given, np.ndarray):
         given = list(given) if given.ndim else given[()]
     if isinstance(given, Sequence | pa.Array) and not isinstance(given, str | bytes | pa.Scalar):
@@ -24,6 +28,19 @@ def key_values(stream: StreamSchema, name: str, given: KeyValues) -> tuple[Any, 
         f"{name}={given!r} of stream {stream.name!r}: give a tuple with values of the first of the "
         f"key columns {', '.join(stream.key.names)}"
     )
+
+
+def _is_value(given: Any, kind: pa.DataType) -> bool:
+    """Whether a sequence is the value of a key's only column, not a tuple of its columns."""
+    if isinstance(given, pa.MonthDayNano):
+        return True
+    if not is_list_like(kind) or not isinstance(given, list | np.ndarray | pa.Array):
+        return False
+    # Around a list, where the column's lists hold none, it is one of columns.
+    is_around = len(given) == 1 and isinstance(
+        given[0], list | np.ndarray | pa.Array | pa.ListScalar
+    )
+    return not is_around or is_list_like(kind.field(0).type)
 
 
 def one_key(stream: StreamSchema, key: KeyValues) -> pa.RecordBatch:
@@ -56,7 +73,7 @@ def key_batch(stream: StreamSchema, values: Sequence[Any]) -> pa.RecordBatch:
                 f"{named}: {given!r} is not of the type {field.type} of column {field.name!r} "
                 f"({error})"
             ) from error
-        if not isinstance(value, pa.Scalar) and _is_rounded(array, value):
+        if not isinstance(value, pa.Scalar) and not is_kept(value, array[0].as_py(), field.type):
             raise InvalidArgumentError(
                 f"{named}: {given!r} would become {array[0].as_py()!r} in column {field.name!r} "
                 f"of type {field.type}"
@@ -77,10 +94,3 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_temporal(kind) and value.type.id == kind.id:
         return value
     return value.as_py()
-
-
-def _is_rounded(array: pa.Array, value: object) -> bool:
-    """Whether Arrow took a value for another one: 1.5 for the integer 1. Floats are what they
-    are rounded to; integers may stand for times."""
-    inexact = pa.types.is_floating(array.type) or pa.types.is_nested(array.type)
-    return not inexact and not isinstance(value, int) and bool(array[0].as_py() != value)

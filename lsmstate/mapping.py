@@ -13,6 +13,7 @@ import pyarrow as pa
 from cython_ext.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.key_values import one_key
+from lsmstate.python_values import is_kept
 from lsmstate.store import MultimapStore
 from lsmstate.store_checks import stream_of
 
@@ -144,8 +145,16 @@ class StoreMapping(MutableMapping[Any, Any]):
                     f"{self._schema.rows.names}"
                 )
         try:
-            return pa.RecordBatch.from_pylist(rows, schema=self._schema.rows)
+            made = pa.RecordBatch.from_pylist(rows, schema=self._schema.rows)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise InvalidArgumentError(
                 f"rows of stream {self._schema.name!r} do not fit its columns: {error}"
             ) from error
+        for field, column in zip(made.schema, made.columns, strict=True):
+            for row, found in zip(rows, column.to_pylist(), strict=True):
+                if not is_kept(row.get(field.name), found, field.type):
+                    raise InvalidArgumentError(
+                        f"row {row!r} of stream {self._schema.name!r}: {row[field.name]!r} would "
+                        f"become {found!r} in column {field.name!r} of type {field.type}"
+                    )
+        return made

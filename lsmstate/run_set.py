@@ -398,6 +398,8 @@ class RunSet:
         flush.keep()
         if own.keys:
             version = version.with_file(own, sealed)
+            # An attempt's only commit is no flush; a standalone store's flushes are commits.
+            self.counters["flushes"] += not self._owner.single_commit
         pointer = Pointer(name, sealed.size, sealed.checksum)
         base = pointer if full or self._base is None else self._base
         live = {file.name for file in edit.files} | {name, base.name}

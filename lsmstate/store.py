@@ -21,7 +21,8 @@ from lsmstate.stats import StoreStats
 Positions = npt.NDArray[np.int64]
 
 #: A key as Python values, one per key column; of a bound, the first columns are enough. The value
-#: of a single key column may stand by itself. Scalars of numpy and Arrow are values too.
+#: of a single key column may stand by itself: a list too, if the column is one of lists, whereas a
+#: tuple always is of columns. Scalars of numpy and Arrow are values too.
 KeyValues = Any
 
 

@@ -1,0 +1,106 @@
+"""Keys and rows of Python values: none becomes another one on its way through Arrow."""
+
+import contextlib
+
+import pyarrow as pa
+import pytest
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.lsm_store import LsmStore
+from lsmstate.mapping import StoreMapping
+from lsmstate.options import Options
+from lsmstate.store import StreamSchema
+
+NAMED = pa.struct([("a", pa.int32()), ("b", pa.string())])
+
+
+@contextlib.contextmanager
+def stored(directory, kind, keys):
+    """A store with the rows 1, 2, ... of the keys."""
+    stream = StreamSchema("s", pa.schema([("k", kind)]), pa.schema([("v", pa.int64())]))
+    with LsmStore.open(str(directory), [stream], options=Options()) as store:
+        rows = pa.record_batch([pa.array(range(1, len(keys) + 1))], schema=stream.rows)
+        store.append("s", rows, pa.record_batch([pa.array(keys, kind)], schema=stream.key))
+        yield store
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        (pa.list_(pa.string()), [["a", "b"], ["ab"], [], ["a", None]]),
+        (pa.large_list(pa.int32()), [[1], [1, 2], []]),
+        (pa.list_(pa.int32(), 1), [[1], [2]]),
+        (pa.list_view(pa.int8()), [[1], [1, 2], []]),
+        (pa.month_day_nano_interval(), [pa.MonthDayNano([1, 2, 3]), pa.MonthDayNano([1, 2, 4])]),
+        (NAMED, [{"a": 1, "b": None}, {"a": 1, "b": "x"}]),
+    ],
+    ids=str,
+)
+def test_the_value_of_a_single_key_column_may_stand_by_itself(tmp_path, kind, keys):
+    with stored(tmp_path, kind, keys) as store:
+        for number, key in enumerate(keys, 1):
+            for given in (key, (key,)):
+                assert store.get("s", given).to_pylist() == [{"v": number}]
+        store.delete_range("s", prefix=keys[1])
+        left = [key for piece in store.iterate("s") for key in piece.keys["k"].to_pylist()]
+        assert sorted(map(str, left)) == sorted(str(key) for key in keys if key != keys[1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "wrong"),
+    [
+        (pa.list_(pa.string()), ["a", "b"], ["ab", ("ab",)]),
+        (pa.list_(pa.int32()), [1, 2], [([1.5, 2],), [1, 2.5], (b"\1\2",)]),
+        (NAMED, {"a": 1, "b": None}, [{"a": 1.5}, {"a": 1, "zz": 7}]),
+        (pa.list_(NAMED), [{"a": 1, "b": None}], [[{"a": 1.5}], [{"zz": 1}]]),
+    ],
+    ids=str,
+)
+def test_no_key_is_taken_for_another(tmp_path, kind, key, wrong):
+    with stored(tmp_path, kind, [key]) as store:
+        mapping = StoreMapping(store, "s")
+        for given in wrong:
+            with pytest.raises(InvalidArgumentError, match=r"would become|is not of the type"):
+                store.get("s", given)
+            with pytest.raises(InvalidArgumentError):
+                store.delete_range("s", prefix=given)
+            alone = given[0] if isinstance(given, tuple) else given
+            assert alone not in mapping
+        assert key in mapping
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "kept"),
+    [
+        (pa.int64(), 1.5, False),
+        (pa.int64(), 2.0, True),
+        (pa.list_(pa.int8()), [1, 2.9], False),
+        (pa.list_(pa.int8()), (1, 2), True),
+        (pa.map_(pa.string(), pa.int8()), [("a", 1.5)], False),
+        (pa.map_(pa.string(), pa.int8()), [("a", 1), ("b", None)], True),
+        (pa.float32(), 0.1, True),
+        (pa.timestamp("us", "UTC"), 5, True),
+        (pa.string(), None, True),
+    ],
+    ids=str,
+)
+def test_a_mapping_stores_rows_as_they_are_given_or_not_at_all(tmp_path, kind, given, kept):
+    stream = StreamSchema("s", pa.schema([("k", pa.int64())]), pa.schema([("v", kind)]))
+    with LsmStore.open(str(tmp_path), [stream], options=Options()) as store:
+        mapping = StoreMapping(store, "s")
+        if kept:
+            mapping[1] = [{"v": given}]
+            assert mapping[1] == [{"v": pa.scalar(given, kind).as_py()}]
+        else:
+            with pytest.raises(InvalidArgumentError, match="would become"):
+                mapping[1] = [{"v": given}]
+            assert 1 not in mapping
+
+
+def test_flushes_of_a_standalone_store_are_counted(tmp_path):
+    with stored(tmp_path, pa.int64(), [1, 2]) as store:
+        assert store.stats().writes.flushes == 0
+        store.flush()
+        assert store.stats().writes.flushes == 1
+        store.flush()
+        assert store.stats().writes.flushes == 1
