@@ -177,6 +177,19 @@ cdef class Budget:
         cache was asked for room."""
         return self.try_charge(COMPONENT_NAMES.index(component), size) == 0
 
+    def try_hold_last(self, str component not None, int64_t size) -> bool:
+        """As try_hold, also out of the reserve: where all else that could be given back was. A
+        flush may then pass the limit by what it holds."""
+        cdef int number = COMPONENT_NAMES.index(component)
+        cdef int64_t total = self._add(size)
+        if total < 0:
+            return False
+        if _is_firm(number):
+            atomic_add(&self.firm, size)
+        atomic_add(&self.used[number], size)
+        atomic_max(&self.peak, total)
+        return True
+
     def usage(self) -> dict[str, int]:
         """Bytes in use by component."""
         return {

@@ -117,6 +117,8 @@ class WritePath:
                 with self._guard.whole_or_nothing():
                     self.flush()
             elif not self._memory.relieve(self._store):
+                if budget.try_hold_last(component, size):
+                    return size
                 if not self._is_promised:
                     raise self._no_room(size)
                 budget.hold(component, size)

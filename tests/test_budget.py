@@ -71,7 +71,12 @@ def test_the_reserve_is_for_flushes_and_merges_alone():
     assert not budget.try_hold("merge", 1)
     assert budget.try_hold("frames", 300)
     assert not budget.try_hold("frames", 1)
-    budget.hold("merge", -700)
+    assert not budget.try_hold_last("frames", 1)
+    budget.hold("merge", -300)
+    assert budget.try_hold_last("frames", 300)  # nothing else was left
+    assert not budget.try_hold_last("frames", 1)
+    budget.hold("frames", -300)
+    budget.hold("merge", -400)
     budget.hold("frames", 600)  # what is promised, whatever there is
     assert not budget.try_hold("frames", 1)
     budget.hold("frames", -900)
