@@ -10,7 +10,7 @@ cdef struct CachedBlock:
     size_t size            # of the data
     size_t capacity        # bytes charged
     uint32_t pins
-    uint8_t transient      # not in the table: freed at the last unpin
+    uint8_t component      # of the budget; if not CACHE, it is not in the table, and freed when unpinned
     uint8_t used           # asked for since it was last up for eviction
     uint8_t transposed     # of a PassedBlock: see block.unseal_row_block
     CachedBlock* newer
@@ -52,8 +52,11 @@ cdef class BlockCache:
     cdef void prefetch(
         self, uint64_t file, uint64_t offset, size_t start, size_t size
     ) noexcept nogil
-    # A pinned block of `size` bytes to fill, not visible to others yet; NULL: no memory.
-    cdef CachedBlock* allocate(self, uint64_t file, uint64_t offset, size_t size) noexcept nogil
+    # A pinned block of `size` bytes to fill, not visible to others yet; NULL: no memory. `kept`: it
+    # is to be published, if the budget has room; one that is not is a merge's.
+    cdef CachedBlock* allocate(
+        self, uint64_t file, uint64_t offset, size_t size, bint kept
+    ) noexcept nogil
     cdef bint holds(self, uint64_t file, uint64_t offset) noexcept nogil
     # Whether a block that was just missed should be kept; a reader may pass over one that should not.
     cdef bint wants(self, uint64_t file, uint64_t offset, size_t size) noexcept nogil
@@ -62,7 +65,7 @@ cdef class BlockCache:
     cdef void unpin(self, CachedBlock* block) noexcept nogil
     cdef int64_t evict(self, int64_t size) noexcept nogil
     cdef void _drop(self, CachedBlock* block) noexcept nogil
-    cdef void _destroy(self, CachedBlock* block, int component) noexcept nogil
+    cdef void _destroy(self, CachedBlock* block) noexcept nogil
     cdef void _link(self, CachedBlock* block) noexcept nogil
     cdef void _unlink(self, CachedBlock* block) noexcept nogil
     cdef size_t _find(self, uint64_t file, uint64_t offset) noexcept nogil

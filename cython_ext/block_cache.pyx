@@ -26,7 +26,8 @@ A scan takes what is there, marks nothing and puts its own blocks where they are
 replaces its own last block, not what probes work with. Its hits and misses are not counted.
 
 A block for which the budget has no room is handed out all the same, as a transient one that
-is charged, and freed at its last unpin: a reader never fails for want of cache.
+is charged, and freed at its last unpin: a reader never fails for want of cache. So is every block
+of a merge, which is charged what it holds.
 """
 
 cimport cython
@@ -35,7 +36,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
 from cython_ext.atomic cimport atomic_get
-from cython_ext.budget cimport CACHE, PROBE, Budget
+from cython_ext.budget cimport CACHE, MERGE, PROBE, Budget
 from cython_ext.coding cimport release
 
 cdef extern from *:
@@ -105,7 +106,7 @@ cdef class BlockCache:
             block = self.newest
             while block != NULL:
                 older = block.older
-                self._destroy(block, CACHE)
+                self._destroy(block)
                 block = older
             pthread_mutex_destroy(<pthread_mutex_t*> self.mutex)
             if self.budget.evictor_object == <void*> self:
@@ -166,7 +167,9 @@ cdef class BlockCache:
                 start += LINE_BYTES
         pthread_mutex_unlock(<pthread_mutex_t*> self.mutex)
 
-    cdef CachedBlock* allocate(self, uint64_t file, uint64_t offset, size_t size) noexcept nogil:
+    cdef CachedBlock* allocate(
+        self, uint64_t file, uint64_t offset, size_t size, bint kept
+    ) noexcept nogil:
         cdef CachedBlock* block = <CachedBlock*> malloc(sizeof(CachedBlock) + size)
         if block == NULL:
             return NULL
@@ -176,13 +179,14 @@ cdef class BlockCache:
         block.size = size
         block.capacity = size + OVERHEAD
         block.pins = 1
-        block.transient = 0
+        block.component = CACHE
         block.used = 0
         block.newer = NULL
         block.older = NULL
-        if self.budget.try_charge(CACHE, <int64_t> block.capacity):
-            block.transient = 1
-            self.budget.charge(PROBE, <int64_t> block.capacity)
+        if not kept or self.budget.try_charge(CACHE, <int64_t> block.capacity):
+            # Reads have a share of their own, of which merges are to take nothing.
+            block.component = PROBE if kept else MERGE
+            self.budget.charge(block.component, <int64_t> block.capacity)
         return block
 
     cdef bint holds(self, uint64_t file, uint64_t offset) noexcept nogil:
@@ -210,7 +214,7 @@ cdef class BlockCache:
 
     cdef void publish(self, CachedBlock* block, bint cold) noexcept nogil:
         cdef Slot* slot
-        if block.transient:
+        if block.component != CACHE:
             return
         pthread_mutex_lock(<pthread_mutex_t*> self.mutex)
         if self.count * 2 >= self.slot_count and not self._grow():
@@ -232,8 +236,8 @@ cdef class BlockCache:
         cdef bint drop
         if block == NULL:
             return
-        if block.transient:
-            self._destroy(block, PROBE)
+        if block.component != CACHE:
+            self._destroy(block)
             return
         pthread_mutex_lock(<pthread_mutex_t*> self.mutex)
         block.pins -= 1
@@ -242,7 +246,7 @@ cdef class BlockCache:
             and self.newest != block
         pthread_mutex_unlock(<pthread_mutex_t*> self.mutex)
         if drop:
-            self._destroy(block, CACHE)
+            self._destroy(block)
 
     cdef int64_t evict(self, int64_t size) noexcept nogil:
         cdef int64_t freed = 0
@@ -288,10 +292,10 @@ cdef class BlockCache:
         """Out of table and list, and free its memory; under the mutex."""
         self._unlink(block)
         self._empty_slot(self._find(block.file, block.offset))
-        self._destroy(block, CACHE)
+        self._destroy(block)
 
-    cdef void _destroy(self, CachedBlock* block, int component) noexcept nogil:
-        self.budget.release(component, <int64_t> block.capacity)
+    cdef void _destroy(self, CachedBlock* block) noexcept nogil:
+        self.budget.release(block.component, <int64_t> block.capacity)
         free(block)
 
     cdef void _link(self, CachedBlock* block) noexcept nogil:

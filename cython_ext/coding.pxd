@@ -17,14 +17,15 @@ cdef struct Buffer:
 
 
 cdef inline int try_reserve(Buffer* buffer, size_t extra) noexcept nogil:
-    """Room for `extra` more bytes, or -1. Grows by half: appending costs are amortised."""
+    """Room for `extra` more bytes, or -1. Grows by half: appending costs are amortised; an empty
+    one by what is wanted, which may be one row of a quarter of the memory cap."""
     cdef size_t wanted = buffer.size + extra
     cdef size_t capacity
     cdef void* data
     if wanted <= buffer.capacity:
         return 0
     capacity = buffer.capacity + (buffer.capacity >> 1)
-    if capacity < wanted:
+    if capacity < wanted or buffer.size == 0:
         capacity = wanted
     data = realloc(buffer.data, capacity)
     if data == NULL:

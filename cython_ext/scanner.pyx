@@ -30,6 +30,8 @@ cdef class Scanner:
     cdef bytes bound              # where the range ends, or None
     cdef bint reverse
     cdef bint inside              # an entry has been begun
+    cdef bint waiting             # `row` is of the next piece
+    cdef RowRef row
     cdef bint ended
     cdef Py_ssize_t rows          # of the piece given last
     cdef Buffer staging
@@ -111,23 +113,24 @@ cdef class Scanner:
     cdef int _fill(
         self, int64_t max_bytes, const uint8_t* bound, size_t bound_size
     ) except -1 nogil:
-        cdef RowRef row
         self._begin_piece()
-        # A piece holds at least one row: an empty one would look like the end.
-        while not self.ended and (self.rows == 0 or self._size() < max_bytes):
+        while not self.ended:
             if not self.inside:
                 if self.source.next_key() == 0 or self._is_outside(bound, bound_size):
                     self.ended = True
                     break
                 self.inside = True
                 self._decode_key()
-            if self.source.next_row(&row):
-                put_bytes(&self.staging, row.data, row.size)
-                put_u64(&self.offsets, self.staging.size)
-                self._put_key()
-                self.rows += 1
-            else:
+            if not self.waiting and not self.source.next_row(&self.row):
                 self.inside = False
+                continue
+            self.waiting = self._is_full(max_bytes)
+            if self.waiting:
+                break
+            put_bytes(&self.staging, self.row.data, self.row.size)
+            put_u64(&self.offsets, self.staging.size)
+            self._put_key()
+            self.rows += 1
         return 0
 
     cdef int _begin_piece(self) except -1 nogil:
@@ -161,6 +164,9 @@ cdef class Scanner:
         order = compare(self.source.key, self.source.key_size, bound, bound_size)
         return order < 0 if self.reverse else order >= 0
 
-    cdef int64_t _size(self) noexcept nogil:
-        """Of what the piece holds; the offsets count, or empty rows would never fill it."""
-        return <int64_t> (self.staging.size + self.offsets.size + self.keys.size)
+    cdef bint _is_full(self, int64_t max_bytes) noexcept nogil:
+        """Whether the row does not fit into the piece, which holds at least one: an empty one would
+        look like the end. The offsets count, or empty rows would never fill it."""
+        return self.rows > 0 and <int64_t> (
+            self.staging.size + self.offsets.size + self.keys.size + self.row.size
+        ) > max_bytes

@@ -11,7 +11,7 @@ cdef enum:
     TOP_PAYLOAD = 24      # of the top index: index partition and filter
 
 cdef enum Use:        # what the block cache does with a block
-    USE_ONCE          # nothing: merges, checks
+    USE_ONCE          # nothing: merges, checks; its memory is theirs
     USE_SCAN          # keeps it, to be evicted first
     USE_PROBE         # keeps it, and counts
 
@@ -52,6 +52,7 @@ cdef class Sst:
     ) except NULL nogil
     cdef CachedBlock* _cached(self, uint64_t offset, Use use) noexcept nogil
     cdef CachedBlock* _unsealed(
-        self, const uint8_t* stored, uint64_t offset, uint32_t size, int kind, PassedBlock* passed
+        self, const uint8_t* stored, uint64_t offset, uint32_t size, int kind, Use use,
+        PassedBlock* passed,
     ) except NULL nogil
     cdef int damaged(self, uint64_t offset, int kind) except -1 nogil

@@ -165,7 +165,7 @@ cdef class Sst:
             if stored == NULL:
                 self.file.read_at(offset, own, size)
                 stored = own
-            block = self._unsealed(stored, offset, size, kind, passed)
+            block = self._unsealed(stored, offset, size, kind, use, passed)
         finally:
             if own != room:
                 free(own)
@@ -180,7 +180,8 @@ cdef class Sst:
         return self.cache.get(self.uid, offset, use == USE_PROBE)
 
     cdef CachedBlock* _unsealed(
-        self, const uint8_t* stored, uint64_t offset, uint32_t size, int kind, PassedBlock* passed
+        self, const uint8_t* stored, uint64_t offset, uint32_t size, int kind, Use use,
+        PassedBlock* passed,
     ) except NULL nogil:
         """A pinned block, or that of `passed` if the cache does not want it."""
         cdef long raw_size = check_block(stored, size, offset, kind)
@@ -199,7 +200,7 @@ cdef class Sst:
             if unseal_row_block(stored, size, block.data, raw_size, &block.transposed):
                 self.damaged(offset, kind)
             return block
-        block = self.cache.allocate(self.uid, offset, raw_size)
+        block = self.cache.allocate(self.uid, offset, raw_size, use != USE_ONCE)
         if block == NULL:
             with gil:
                 raise MemoryError(f"cannot allocate {raw_size} bytes")

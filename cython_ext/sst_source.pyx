@@ -71,7 +71,7 @@ cdef class SstSource(EntrySource):
             self.ahead.size = wanted
             self.ahead_offset = offset
         return self.sst._unsealed(
-            self.ahead.data + (offset - self.ahead_offset), offset, size, kind, NULL
+            self.ahead.data + (offset - self.ahead_offset), offset, size, kind, self.use, NULL
         )
 
     cdef void _forget(self) noexcept nogil:

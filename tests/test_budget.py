@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from faults import CODEC, filled, in_use, key_batch, memory, opened, row_batch, stored, write_sst
 
-from cython_ext.backward_iter import BackwardSstSource
+from cython_ext.backward_iter import BackwardMemtableSource, BackwardSstSource
 from cython_ext.block_cache import BlockCache
 from cython_ext.budget import Budget
 from cython_ext.lookup import Lookup
@@ -318,6 +318,41 @@ def test_a_scan_of_a_short_range_finds_its_blocks_again(table_of):
     SstSource(sst).entries(start)
     assert len(cache) == 0
     assert budget.usage()["cache"] == 0
+
+
+def test_blocks_of_a_merge_are_not_of_what_reads_may_take(table_of):
+    budget, _, sst, entries = table_of(limit=1)
+    merged = Scanner(SstSource(sst), b"", None, CODEC, Budget(1 << 20))
+    assert merged.next_piece(1).num_rows == 1
+    usage = budget.usage()
+    assert usage["merge"] > 1000
+    assert usage["cache"] == usage["probe"] == 0
+    rows = 1
+    while (piece := merged.next_piece(1 << 12)) is not None:
+        rows += piece.num_rows
+    assert rows == len(entries)
+    del merged
+    assert in_use(budget) == {"tables": usage["tables"]}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_piece_takes_no_more_than_it_may_or_its_only_row(reverse):
+    """Else a read would need far more of the cap than its largest row."""
+    sizes = [100, 900_000, 1_000_000, 1_100_000, 90_000, 90_000, 90_000, 200_000, 1_400_000, 10]
+    budget, _ = memory(8 << 20)
+    table = filled(budget, {b"%02d" % i: [bytes(size)] for i, size in enumerate(sizes)})
+    source = BackwardMemtableSource(table) if reverse else table.source()
+    reading = Budget(8 << 20)
+    scanner = Scanner(source, b"", b"\xff" * 8 if reverse else None, CODEC, reading, reverse)
+    found, before = [], 0
+    while (piece := scanner.next_piece(200_000)) is not None:
+        found.append([len(row["v"]) for row in piece.to_pylist()])
+        held = reading.usage()["probe"]
+        assert held <= max(before, 200_000 * 3 // 2, sum(found[-1])) + 1000
+        before = held
+    assert [size for piece in found for size in piece] == (sizes[::-1] if reverse else sizes)
+    assert all(len(piece) == 1 or sum(piece) <= 200_000 for piece in found)
+    assert max(len(piece) for piece in found) == 2
 
 
 def test_a_budget_without_any_room_still_reads(table_of):
