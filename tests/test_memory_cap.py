@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from cython_ext.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError, LsmStateError, MemoryLimitError
 from lsmstate.lsm_store import LsmStore
 from lsmstate.memory_budget import process_memory
-from lsmstate.options import KIB, MIB, Options
+from lsmstate.options import KIB, MIB, MINIMUM_MEMORY_BYTES, STORE_MEMORY_BYTES, Options
 from lsmstate.store import StreamSchema
 
 RESIDENT_CHILD = """
@@ -317,12 +318,15 @@ def test_a_batch_refused_in_a_later_part_is_refused_in_whole(tmp_path):
         assert scanned(store, "required") == []
 
 
-def test_flushes_and_merges_find_room_where_all_else_is_taken(tmp_path):
+@pytest.mark.parametrize("retracting", [False, True])
+def test_flushes_and_merges_find_room_where_all_else_is_taken(tmp_path, retracting):
     budget = process_memory().budget
     with opened(tmp_path, memory_bytes=8 * MIB, background=False, max_runs=4) as store:
         numbers = list(range(2000))
         for _ in range(5):
             store.append("customers", *batch(numbers, numbers, 400))
+            if retracting:
+                store.retract("customers", *batch(numbers[::2], numbers[::2], 400))
             taken = budget.limit - budget.reserve - budget.total_bytes + budget.usage()["cache"]
             assert budget.try_hold("frames", taken)
             assert not budget.try_hold("frames", 1)
@@ -330,6 +334,7 @@ def test_flushes_and_merges_find_room_where_all_else_is_taken(tmp_path):
             budget.hold("frames", -taken)
         assert store.stats().counters["merges"]
         assert budget.peak_bytes <= budget.limit
+        assert len(scanned(store, "customers")) == 5 * len(numbers[1::2] if retracting else numbers)
 
 
 @pytest.mark.parametrize(("stores", "cap"), [(1, 5), (4, 8), (8, 12), (8, 16)])
@@ -362,6 +367,41 @@ def test_writers_go_on_beside_reads_that_hold_half_of_the_cap(tmp_path, stores, 
         finally:
             budget.hold("probe", -cap * MIB // 2)
         assert [len(scanned(store, "customers")) for store in opened_stores] == [3000] * stores
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_writers_in_threads_of_their_own_share_the_least_cap(tmp_path, background):
+    """Each with a store of its own, whose memtables the others have flushed when they need room."""
+    stores, rounds = 4, 25
+    cap = MINIMUM_MEMORY_BYTES + stores * STORE_MEMORY_BYTES
+
+    def write(number: int, store: LsmStore) -> list[int]:
+        chance = random.Random(number)
+        kept: list[int] = []
+        for start in range(0, rounds * 1000, 1000):
+            numbers = list(range(start, start + 1000))
+            store.append("customers", *batch(numbers, numbers, chance.choice([10, 400])))
+            kept += numbers
+            gone = chance.choice(kept)
+            store.delete("customers", keys_of((gone, "k")))
+            kept.remove(gone)
+            asked = chance.sample(kept, 100)
+            probe = store.probe("customers", keys_of(*[(key, "k") for key in sorted(asked)]))
+            assert probe.counts.tolist() == [1] * 100
+        return kept
+
+    with ExitStack() as stack:
+        opened_stores = [
+            stack.enter_context(opened(tmp_path / str(n), memory_bytes=cap, background=background))
+            for n in range(stores)
+        ]
+        budget = process_memory().budget
+        assert budget.limit == cap
+        with ThreadPoolExecutor(stores) as pool:
+            kept = list(pool.map(write, range(stores), opened_stores))
+        assert budget.peak_bytes <= cap
+        for store, numbers in zip(opened_stores, kept, strict=True):
+            assert sorted(row["id"] for row in scanned(store, "customers")) == numbers
 
 
 def test_no_room_for_a_row_is_an_error_and_ends(tmp_path):
