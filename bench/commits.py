@@ -47,28 +47,32 @@ POINTER = "pointer"
 def commit_ours(work: Workload, directory: str, memory_bytes: int) -> Figures:
     """Each commit by an attempt of its own, opened at the pointer of the one before."""
     options = Options(memory_bytes=memory_bytes, sync="commit")
-    bucket = _Bucket(os.path.join(directory, LIVE), work, options)
+    bucket = Bucket(os.path.join(directory, LIVE), work, options)
     bucket.commit(work.batches())
     bucket.commit([], merge_due=True)  # also what the commit's own run made due
     bucket.flushed_bytes = bucket.merged_bytes = 0
-    walls, clock = [], CpuClock("commit")
-    for batch in clock.each(_more(work)):
-        start = time.perf_counter()
+    walls, alone, clock = [], [], CpuClock("commit")
+    for batch in clock.each(further_batches(work)):
+        start, cpu, merged = time.perf_counter(), time.process_time(), bucket.merged_bytes
         bucket.commit([batch])
         walls.append(time.perf_counter() - start)
+        if bucket.merged_bytes == merged:
+            alone.append(time.process_time() - cpu)
     bucket.commit([], merge_due=True)
     seconds = clock.seconds()
-    merged = {"commit_merged_x": bucket.merged_bytes / bucket.flushed_bytes}
-    handed = _Bucket(os.path.join(directory, STATE), work, options)
+    own = {"commit_merged_x": bucket.merged_bytes / bucket.flushed_bytes}
+    if alone:
+        own["commit_alone_ms"] = statistics.median(alone) * 1e3
+    handed = Bucket(os.path.join(directory, STATE), work, options)
     handed.commit(_earlier(work))
     for batch in _later(work):
         handed.commit([batch])
     with open(os.path.join(directory, POINTER), "w") as file:
         file.write(str(handed.pointer))
-    return _figures(seconds, walls) | merged
+    return _figures(seconds, walls) | own
 
 
-class _Bucket:
+class Bucket:
     """One bucket of ours and its newest commit."""
 
     def __init__(self, path: str, work: Workload, options: Options) -> None:
@@ -96,18 +100,18 @@ class _Bucket:
 
 def commit_rocks(work: Workload, directory: str, memory_bytes: int, setup: RocksSetup) -> Figures:
     """Each commit a checkpoint of one database, which stays open; merges are waited for."""
-    with _database(os.path.join(directory, LIVE), work, memory_bytes, setup) as database:
+    with open_database(os.path.join(directory, LIVE), work, memory_bytes, setup) as database:
         database.append(work.batches())
         database.side.settle()
         walls, clock = [], CpuClock("commit")
-        for batch in clock.each(_more(work)):
+        for batch in clock.each(further_batches(work)):
             start = time.perf_counter()
             database.append([batch])
             database.checkpoint()
             walls.append(time.perf_counter() - start)
         database.side.settle()
         seconds = clock.seconds()
-    with _database(os.path.join(directory, "handed"), work, memory_bytes, setup) as database:
+    with open_database(os.path.join(directory, "handed"), work, memory_bytes, setup) as database:
         database.append(_earlier(work))
         for batch in _later(work):
             database.append([batch])
@@ -116,7 +120,7 @@ def commit_rocks(work: Workload, directory: str, memory_bytes: int, setup: Rocks
     return _figures(seconds, walls)
 
 
-class _Database:
+class Database:
     """One database of theirs, and its checkpoints beside it."""
 
     def __init__(self, path: str, engine: RocksEngine, side: PeerSide) -> None:
@@ -137,13 +141,13 @@ class _Database:
 
 
 @contextmanager
-def _database(
+def open_database(
     path: str, work: Workload, memory_bytes: int, setup: RocksSetup
-) -> Iterator[_Database]:
+) -> Iterator[Database]:
     os.makedirs(path)
     engine = RocksEngine(path, setup, memory_bytes, work.key_bytes, log=False)
     with closing(PeerSide(work, 1, engine, LAYOUTS[setup.layout]())) as side:
-        yield _Database(path, engine, side)
+        yield Database(path, engine, side)
 
 
 def hand_over_ours(work: Workload, directory: str, memory_bytes: int) -> Figures:
@@ -185,7 +189,7 @@ def _count_earlier(work: Workload) -> int:
     return (work.rows - 1) // work.batch_rows * 2 // 3
 
 
-def _more(work: Workload) -> Iterator[Batch]:
+def further_batches(work: Workload) -> Iterator[Batch]:
     """Further batches with keys of the same range."""
     rng = np.random.default_rng(17)
     rows_in_all = commits_of(work) * work.batch_rows

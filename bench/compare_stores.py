@@ -56,6 +56,7 @@ TABLE = {
         "commit_ms": "commit, median ms of wall time",
         "longest_commit_ms": "longest commit, ms of wall time",
         "commit_merged_x": "written by merges for each byte of commits",
+        "commit_alone_ms": "commit that merges nothing, median ms of CPU",
     },
     "handover": {
         "open_cpu_ms": "hand-over: open, ms of CPU",
