@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from changing_cases import check_changes, random_batches
 from join_cases import FAMILIES, PAYLOADS, attempt, on_all_stores
-from oracle import joined_tree
+from oracle import database, joined_tree
 from test_umjoin import WatchedStore
 
 from joins.change_spec import ChangeSpec
@@ -73,7 +73,7 @@ def changing_joins(draw):
 
 
 def check(case, backend, piece_bytes):
-    with duckdb.connect(config={"threads": 1}) as db:
+    with database() as db:
         expected = partial(joined_tree, db)
         check_changes(case, ChangeJoin, expected, backend, piece_bytes)
 

@@ -7,7 +7,6 @@ from collections import Counter
 from contextlib import ExitStack
 from functools import partial
 
-import duckdb
 import hypothesis.strategies as st
 import numpy as np
 import pyarrow as pa
@@ -18,7 +17,7 @@ pytest.importorskip("pyspark")
 
 import test_rooted_change_join
 from changing_cases import apply, batch_of, table_of
-from oracle import joined_graph
+from oracle import database, joined_graph
 from test_event_time import arrivals, numbers_of, watermark_before
 from test_event_time import batch_of as timed_batch_of
 from test_final_join import LAST, by_duckdb, final_joins
@@ -141,7 +140,7 @@ def check_changes(join_over, expected, case, backend, piece_bytes):
 
 
 def check_rooted(case, backend, piece_bytes):
-    with duckdb.connect(config={"threads": 1}) as db:
+    with database() as db:
         expected = partial(test_rooted_change_join.by_duckdb, db)
         check_changes(RootedChangeJoin, expected, case, backend, piece_bytes)
 
@@ -188,7 +187,7 @@ def check_final(case, backend, piece_bytes):
             if watermark is not None:
                 found += numbers_of(advance(watermark), shown)
         found += numbers_of(advance(LAST), shown)
-    with duckdb.connect(config={"threads": 1}) as db:
+    with database() as db:
         assert found == by_duckdb(db, schemas, text, shown, rows), text
 
 
