@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from lsmstate.cli_console import plain_console, plain_table
-from lsmstate.cli_rows import print_rows
+from lsmstate.cli_rows import print_entries
 from lsmstate.cli_states import (
     DAMAGED,
     JsonStates,
@@ -19,7 +19,7 @@ from lsmstate.cli_states import (
     unsealed_line,
 )
 from lsmstate.inspection import Damage, State, Unreadable, each_state
-from lsmstate.state_rows import logged_writes, rows_of, with_open_files
+from lsmstate.state_rows import entries_of, logged_writes, with_open_files
 from lsmstate.state_summary import describe
 from lsmstate.state_watch import settled
 from lsmstate.verification import Finding, verify
@@ -154,11 +154,12 @@ def dump_rows(
     pointer: PointerOption = None,
     json: JsonRows = True,
 ) -> None:
-    """Print rows of a stream as JSON, one a line; values JSON lacks are written as text.
+    """Print rows of a stream as JSON, one a line, in key order; what JSON lacks is written as text.
 
-    Of several states one after the other. Rows that only a changelog has are not shown; the
-    standard error says how many writes. Exit status 1 if a state, the newest commit of one, or a
-    changelog cannot be read: its rows are missing.
+    Key columns come first, as `_key_` and their name, with more underscores where the rows have
+    such a name themselves. Of several states one after the other. Rows that only a changelog has
+    are not shown; the standard error says how many writes. Exit status 1 if a state, the newest
+    commit of one, or a changelog cannot be read: its rows are missing.
     """
     damaged: list[Damage] = []
     notes: list[str] = []
@@ -173,9 +174,9 @@ def dump_rows(
         if logged:
             notes.append(f"{state.directory}: {logged_line(logged)}")
         damaged += [*state.damaged, *damaged_logs]
-        for piece in rows_of(state, stream, limit):
-            print_rows([piece], as_json=json)
-            limit -= piece.num_rows
+        for piece in entries_of(state, stream, limit):
+            print_entries(piece, as_json=json)
+            limit -= piece.rows.num_rows
     for line in notes + [damage_line(each.file or str(directory), each.what) for each in damaged]:
         typer.echo(line, err=True)
     if damaged:

@@ -3,8 +3,6 @@
 import os
 from collections.abc import Iterator
 
-import pyarrow as pa
-
 from lsmstate.changelog import changelog_files, replay
 from lsmstate.expiring_reads import expiring_reads
 from lsmstate.inspection import READ_ERRORS, Damage, State, damage_of, missing_path
@@ -12,18 +10,19 @@ from lsmstate.lsm_store import LsmStore
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import Options
 from lsmstate.state_watch import StateWatch, settled
+from lsmstate.store import Entries
 from lsmstate.table_cache import MOST_OPEN, table_cache
 
 
-def rows_of(state: State, stream: str, limit: int) -> Iterator[pa.RecordBatch]:
-    """The first ``limit`` rows of a stream, grouped by key; of one with an expiry those that are
-    not due as of the commit."""
+def entries_of(state: State, stream: str, limit: int) -> Iterator[Entries]:
+    """The first ``limit`` rows of a stream with their keys, in key order; of one with an expiry
+    those that are not due as of the commit."""
     with open_state(state) as store:
-        for piece in expiring_reads(store).scan(stream):
+        for keys, rows in expiring_reads(store).iterate(stream):
             if limit <= 0:
                 return
-            yield piece.slice(0, limit)
-            limit -= piece.num_rows
+            yield Entries(keys.slice(0, limit), rows.slice(0, limit))
+            limit -= rows.num_rows
 
 
 def with_open_files(state: State) -> State:

@@ -90,7 +90,7 @@ def test_dump_prints_rows_and_leaves_the_directory_alone(buckets):
     before = sorted(buckets.rglob("*"))
     lines = run("dump", buckets, "people", "--limit", 12).output.splitlines()
     assert len(lines) == 12
-    assert json.loads(lines[3]) == {"k": 3, "text": "person 3"}
+    assert json.loads(lines[3]) == {"_key_k": 3, "k": 3, "text": "person 3"}
     assert sorted(buckets.rglob("*")) == before
     assert run("dump", buckets, "people", "--limit", 12, "--json").output.splitlines() == lines
     shown = run("dump", buckets, "people", "--limit", 12, "--table").output
@@ -116,7 +116,33 @@ def test_dump_shows_documents(tmp_path):
         store.append("logs", encode_documents([{"a": 1}, {"b": [None]}]), keys)
         store.commit()
     lines = run("dump", tmp_path, "logs").output.splitlines()
-    assert [json.loads(line) for line in lines] == [{"a": 1}, {"b": [None]}]
+    assert [json.loads(line) for line in lines] == [
+        {"_key_k": 1, "a": 1},
+        {"_key_k": 2, "b": [None]},
+    ]
+
+
+def test_dump_shows_keys_that_are_no_columns_of_the_rows(tmp_path):
+    """Under names that no row has, and of every type."""
+    key = pa.schema([("user", pa.int64()), ("share", pa.float64()), ("raw", pa.binary())])
+    stream = StreamSchema("clicks", key, pa.schema([("_key_user", pa.string())]))
+    with LsmStore.open(str(tmp_path), [stream], options=OPTIONS) as store:
+        keys = pa.RecordBatch.from_pylist(
+            [
+                {"user": 2, "share": float("nan"), "raw": b"x"},
+                {"user": 1, "share": 0.5, "raw": b""},
+            ],
+            schema=key,
+        )
+        store.append("clicks", pa.record_batch([pa.array(["/b", "/a"])], schema=stream.rows), keys)
+        store.commit()
+    lines = run("dump", tmp_path, "clicks").output.splitlines()
+    assert [list(json.loads(line).items()) for line in lines] == [
+        [("__key_user", 1), ("__key_share", 0.5), ("__key_raw", "b''"), ("_key_user", "/a")],
+        [("__key_user", 2), ("__key_share", "nan"), ("__key_raw", "b'x'"), ("_key_user", "/b")],
+    ]
+    shown = run("dump", tmp_path, "clicks", "--table", "--limit", 1).output.splitlines()
+    assert [cell.strip() for cell in shown[3].strip("│").split("│")] == ["1", "0.5", "b''", "/a"]
 
 
 def test_a_run_of_deleted_ranges_only_is_shown(standalone):

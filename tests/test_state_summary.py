@@ -13,7 +13,7 @@ from test_verification import live_files, opened, state_files
 
 from lsmstate import state_rows
 from lsmstate.inspection import find_states
-from lsmstate.state_rows import rows_of, with_open_files
+from lsmstate.state_rows import entries_of, with_open_files
 from lsmstate.state_summary import describe, summarize
 
 
@@ -136,7 +136,7 @@ def test_rows_are_read_of_the_state_that_took_its_place(replaced):
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert not any((directory / name).exists() for name in state_files(opened_state))
-    assert sum(piece.num_rows for piece in rows_of(opened_state, "people", 100_000)) == 9000
+    assert sum(len(each.rows) for each in entries_of(opened_state, "people", 100_000)) == 9000
 
 
 def test_a_changelog_that_a_commit_made_needless_meanwhile(standalone, monkeypatch):

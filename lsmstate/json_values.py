@@ -1,0 +1,16 @@
+"""Python values as those that JSON has: what it lacks is written as text."""
+
+import math
+from typing import Any
+
+
+def in_json(value: Any) -> Any:
+    """NaN and the infinities are text too: Python would write them as they are, which is no
+    JSON."""
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {str(name): in_json(each) for name, each in value.items()}
+    return [in_json(each) for each in value] if isinstance(value, list | tuple) else str(value)
