@@ -15,3 +15,10 @@ def plain_console(*, stderr: bool = False) -> Console:
 def plain_table(*columns: str) -> Table:
     """To be printed on a ``plain_console``. What does not fit a line goes on in the next one."""
     return Table(*(Column(column, overflow="fold") for column in columns))
+
+
+def narrow_table(*columns: str) -> Table:
+    """The same of many numbers: without blanks between them ten columns fit 80 characters."""
+    return Table(
+        *(Column(column, overflow="fold", justify="right") for column in columns), padding=0
+    )

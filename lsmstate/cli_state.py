@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.text import Text
 
-from lsmstate.cli_console import plain_console, plain_table
+from lsmstate.cli_console import narrow_table, plain_console
 from lsmstate.cli_rows import print_entries
 from lsmstate.cli_states import (
     DAMAGED,
@@ -44,11 +44,12 @@ _RUN_COLUMNS: Final = (
     "bytes",
     "keys",
     "rows",
-    "deletions",
+    "deleted\nkeys",
     "deleted\nranges",
-    "filter bits\na key",
-    "key range",
+    "filter\nbits\na key",
 )
+#: Of a key on the terminal; JSON has all of it.
+_MOST_KEY_CHARACTERS: Final = 60
 
 
 @app.command("inspect")
@@ -77,10 +78,15 @@ def _print_described(described: dict[str, Any]) -> None:
         f"{memory['index_partitions']:,} of index and {memory['filter_partitions']:,} of "
         "filters come and go through the block cache"
     )
-    table = plain_table(*_RUN_COLUMNS)
+    table = narrow_table(*_RUN_COLUMNS)
     for run in described["runs"]:
         table.add_row(*_run_cells(run))
     console.print(table)
+    for run in described["runs"]:
+        if run["files"]:
+            first = _key_text(run["files"][0], "first_key", "min_key")
+            last = _key_text(run["files"][-1], "last_key", "max_key")
+            console.print(f"keys of run {run['number']}: {first} to {last}", soft_wrap=True)
 
 
 def _run_cells(run: dict[str, Any]) -> list[str]:
@@ -97,8 +103,21 @@ def _run_cells(run: dict[str, Any]) -> list[str]:
         f"{sum(file['tombstones'] for file in files):,}",
         f"{run['deleted_ranges']:,}",
         f"{filter_bits / keys:.1f}" if keys else "-",
-        f"{files[0]['min_key'][:20]} - {files[-1]['max_key'][:20]}" if files else "-",
     ]
+
+
+def _key_text(file: dict[str, Any], decoded: str, stored: str) -> str:
+    """A key of a file as its stream and values; in hex if it does not decode."""
+    found = file[decoded]
+    if found is None:
+        return _cut(file[stored])
+    values = ", ".join(json_text.dumps(each, ensure_ascii=False) for each in found["key"].values())
+    retracted = " retracted" if found["retracted"] else ""
+    return f"{found['stream']}{retracted} ({_cut(values)})"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_KEY_CHARACTERS else text[:_MOST_KEY_CHARACTERS] + "..."
 
 
 @app.command("verify")

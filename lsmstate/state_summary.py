@@ -15,6 +15,7 @@ from lsmstate.manifest import parse_pointer
 from lsmstate.memory_budget import process_memory
 from lsmstate.state_rows import logged_writes
 from lsmstate.state_watch import StateWatch, settled
+from lsmstate.stored_keys import decoded_key
 from lsmstate.table_cache import table_cache
 from lsmstate.version import FileMeta, Version
 
@@ -76,7 +77,9 @@ def _describe(watch: StateWatch) -> dict[str, Any]:
 
 
 def _describe_file(watch: StateWatch, file: FileMeta) -> dict[str, Any]:
-    """``damage`` says why a file cannot be opened; then its index and filters are not known."""
+    """``damage`` says why a file cannot be opened; then its index and filters are not known.
+    ``min_key`` and ``max_key`` are stored bytes in hex, ``first_key`` and ``last_key`` what they
+    say, by the names under which a stream with an expiry is stored; None: they do not decode."""
     described = file._asdict()
     try:
         table = table_cache(process_memory()).open(watch.state.directory, file)
@@ -87,6 +90,9 @@ def _describe_file(watch: StateWatch, file: FileMeta) -> dict[str, Any]:
             watch.miss(file.name)
         described["damage"] = damage_of(error).what
     described["min_key"], described["max_key"] = file.min_key.hex(), file.max_key.hex()
+    streams = list(watch.state.found.streams.values())
+    described["first_key"] = decoded_key(streams, file.min_key)
+    described["last_key"] = decoded_key(streams, file.max_key)
     described["checksum"] = f"{file.checksum:016x}"
     described["uid"] = f"{file.uid:016x}"
     return described

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from lsmstate import Expiry, open_store
+from lsmstate import Expiry, cli_state, open_store
 from lsmstate.backends import open_attempt
 from lsmstate.cli import app
 from lsmstate.documents import SCHEMA_FREE, encode_documents
@@ -16,6 +16,7 @@ from lsmstate.inspection import find_states
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import Options
 from lsmstate.store import StreamSchema
+from lsmstate.stored_keys import decoded_key
 
 KEY = pa.schema([("k", pa.int64())])
 ROWS = pa.schema([("k", pa.int64()), ("text", pa.string())])
@@ -157,7 +158,56 @@ def test_a_run_of_deleted_ranges_only_is_shown(standalone):
     shown = run("inspect", standalone)
     assert shown.exit_code == 0, shown.exception
     cells = [line.strip("│").split("│") for line in shown.output.splitlines() if "│" in line]
-    assert " ".join(cell.strip() for cell in cells[-1]) == "2 0 0 0 0 0 0 1 - -"
+    assert " ".join(cell.strip() for cell in cells[-1]) == "2 0 0 0 0 0 0 1 -"
+    assert "keys of run 2" not in shown.output
+
+
+def test_key_ranges_are_shown_as_values(tmp_path):
+    day = StreamSchema("days", pa.schema([("at", pa.date32()), ("page", pa.string())]), ROWS)
+    with LsmStore.open(str(tmp_path), [day, STREAM], options=OPTIONS) as store:
+        store.append("people", *rows(500, start=-1))
+        dates = pa.array([0, 1], pa.int32()).cast(pa.date32())
+        pages = pa.array(["/" + "a" * 100, "/é"])
+        store.append("days", rows(2)[0], pa.record_batch([dates, pages], schema=day.key))
+        store.retract("people", *rows(1, start=7))
+        store.commit()
+    (file,) = json.loads(run("inspect", tmp_path, "--json").output)["runs"][0]["files"]
+    assert bytes.fromhex(file["min_key"])[:2] == b"\0\0"
+    assert file["first_key"] == {
+        "stream": "days",
+        "retracted": False,
+        "key": {"at": "1970-01-01", "page": "/" + "a" * 100},
+    }
+    assert file["last_key"] == {"stream": "people", "retracted": True, "key": {"k": 7}}
+    shown = run("inspect", tmp_path).output
+    cut = '"1970-01-01", "/' + "a" * 44
+    assert f"keys of run 1: days ({cut}...) to people retracted (7)\n" in shown
+
+
+def test_bytes_that_are_no_key_of_the_streams_do_not_decode():
+    """Nor does a date that Python has not."""
+    streams = [STREAM, StreamSchema("days", pa.schema([("at", pa.date32())]), ROWS)]
+    number = b"\x80" + bytes(6) + b"\x05"
+    assert decoded_key(streams, b"\0\0" + number)["key"] == {"k": 5}
+    broken = (b"\0\0", b"\0\0" + number[:-1], b"\0\4" + number, b"\0\1" + b"\xff" * 4)
+    for stored in (b"", b"\0", *broken):
+        assert decoded_key(streams, stored) is None
+
+
+def test_the_table_of_runs_fits_80_characters(standalone, monkeypatch):
+    """Also where numbers are large: a header of three lines, and one for each run."""
+    described = json.loads(run("inspect", standalone, "--json").output)
+    (file,) = described["runs"][0]["files"]
+    large = {"bytes": 2_345_678_901, "rows": 23_456_789, "deleted_ranges": 12, "level": 3}
+    file |= {"keys": 12_345_678, "tombstones": 123_456, "filter_bytes": 15_000_000}
+    described["runs"] = [described["runs"][0] | large | {"number": n} for n in (101, 102)]
+    monkeypatch.setattr(cli_state, "describe", lambda state: described)
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run("inspect", standalone).output.splitlines()
+    (first, *_), (last, *_) = ([i for i, s in enumerate(lines) if s[0] == c] for c in "┏└")
+    assert last - first == len(("┏", *"123", "┡", *"12"))
+    assert max(len(line) for line in lines[first : last + 1]) <= 80
+    assert "2,345,678,901│12,345,678│23,456,789│" in lines[last - 1]
 
 
 @pytest.mark.parametrize("kept", ["process", "attempt"])
