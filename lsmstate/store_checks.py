@@ -14,6 +14,7 @@ import pyarrow as pa
 from cython_ext.key_codec import KeyBatch, KeyCodec
 from lsmstate.documents import check_document_rows, is_schema_free
 from lsmstate.errors import CorruptionError, InvalidArgumentError, StoreClosedError
+from lsmstate.expiring_lane import without_slots
 from lsmstate.store import Positions, StreamSchema
 from lsmstate.stream_codecs import codecs_of
 
@@ -283,22 +284,45 @@ def checked_positions(keys: Sized, positions: Positions | None) -> Positions:
 def check_same_streams(
     where: str, kept: Mapping[str, StreamSchema], asked: Mapping[str, StreamSchema]
 ) -> None:
-    """InvalidArgumentError unless a state was written with these very streams, in this order."""
-    if list(kept) != list(asked):
-        raise InvalidArgumentError(
-            f"{where} holds the streams {', '.join(kept)}, asked for: {', '.join(asked)}; "
-            "open it with the streams it was made with"
-        )
-    for name, stream in asked.items():
+    """InvalidArgumentError unless a state was written with these very streams, in this order.
+    Those with an expiry, which are several streams each, are named as the user has them."""
+    written, wanted = (
+        {stream.name: stream for stream in without_slots(each, {})} for each in (kept, asked)
+    )
+    _check_same_names(where, written, wanted)
+    for name, stream in wanted.items():
+        _check_same_expiry(where, written[name], stream)
         for what, was, now in (
-            ("keys", kept[name].key, stream.key),
-            ("rows", kept[name].rows, stream.rows),
+            ("keys", written[name].key, stream.key),
+            ("rows", written[name].rows, stream.rows),
         ):
             if not same_columns(was, now):
                 raise InvalidArgumentError(
                     f"{where}, {what} of stream {name!r}: {_difference(was, now)}; open it with "
                     "the schema it was made with, or start a new state"
                 )
+    _check_same_names(where, kept, asked)  # where somebody gave names like those of slots
+
+
+def _check_same_names(where: str, kept: Iterable[str], asked: Iterable[str]) -> None:
+    if list(kept) != list(asked):
+        raise InvalidArgumentError(
+            f"{where} holds the streams {', '.join(kept)}, asked for: {', '.join(asked)}; "
+            "open it with the streams it was made with"
+        )
+
+
+def _check_same_expiry(where: str, kept: StreamSchema, asked: StreamSchema) -> None:
+    if (kept.expiry is None) == (asked.expiry is None):
+        return
+    if kept.expiry is None:
+        said = "was written without an expiry; open it without one, or start a new state"
+    else:
+        said = (
+            "was written with an expiry; open it with the one it was made with: "
+            f"StreamSchema({kept.name!r}, ..., expiry=Expiry(column, after))"
+        )
+    raise InvalidArgumentError(f"{where}: stream {kept.name!r} {said}")
 
 
 def pack_schemas(streams: Mapping[str, StreamSchema]) -> list[dict[str, str]]:

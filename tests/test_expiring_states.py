@@ -82,7 +82,10 @@ def test_checkpoints_of_a_store_with_expiry(tmp_path):
     with pytest.raises(InvalidArgumentError, match="an expiry; give the streams"):
         backends.open_checkpoint(str(tmp_path), "before", options=OPTIONS)
     plain = [dataclasses.replace(stream, expiry=None) for stream in schemas()]
-    for streams, said in ((plain, "holds the streams"), (schemas(after=7), "after 100")):
+    for streams, said in (
+        (plain, "'timed' was written with an expiry"),
+        (schemas(after=7), "after 100"),
+    ):
         with pytest.raises(InvalidArgumentError, match=said):
             backends.open_checkpoint(str(tmp_path), "before", streams=streams, options=OPTIONS)
     with backends.open_checkpoint(
@@ -126,6 +129,32 @@ def test_another_expiry_than_before_is_refused(tmp_path):
         opened(tmp_path, after=101)
     with opened(tmp_path) as store:
         assert all_ids(store) == [1]
+
+
+def test_a_stream_with_and_without_an_expiry_is_refused_by_its_own_name(tmp_path, backend):
+    plain = [dataclasses.replace(stream, expiry=None) for stream in schemas()]
+    text = dataclasses.replace(schemas()[1], key=pa.schema([("k", pa.string())]))
+    other = dataclasses.replace(schemas()[1], name="other")
+
+    def refused(directory, streams, said):
+        with pytest.raises(InvalidArgumentError, match=said) as error:
+            backends.open_store(str(directory), streams, backend=backend, options=OPTIONS)
+        assert "@" not in str(error.value)
+
+    with opened(tmp_path / "timed", backend) as store:
+        store.append("timed", *batch((1, 1, 1)))
+        store.commit()
+    refused(tmp_path / "timed", plain, "stream 'timed' was written with an expiry; .*Expiry\\(")
+    refused(tmp_path / "timed", [plain[0], text], "keys of stream 'timed': column 'k': expected")
+    refused(
+        tmp_path / "timed", [plain[0], other], "the streams plain, timed, asked for: plain, other;"
+    )
+    with backends.open_store(
+        str(tmp_path / "plain"), plain, backend=backend, options=OPTIONS
+    ) as store:
+        store.append("timed", *batch((1, 1, 1)))
+        store.commit()
+    refused(tmp_path / "plain", schemas(), "stream 'timed' was written without an expiry; open")
 
 
 def test_whole_files_go_unread(tmp_path):
