@@ -47,7 +47,7 @@ from lsmstate.store import (
     StoreReader,
     StreamSchema,
 )
-from lsmstate.store_checks import check_rows, encoded_keys, refuse_advance, stream_of
+from lsmstate.store_checks import check_is_keys, check_rows, encoded_keys, refuse_advance, stream_of
 from lsmstate.store_reads import StoreReads
 from lsmstate.store_writes import Backend, StoreWrites
 
@@ -262,6 +262,7 @@ class ExpiringStore(LaneReads, StoreWrites):
         if lane is None:
             self._inner.delete(stream, keys)
             return
+        check_is_keys(f"keys of stream {stream!r}", keys)
         most = part_bytes(self._options) // len(lane.readable())
         if lane.sizes.total(None, keys) <= most:
             self.write([Mutation("delete", stream, keys)])

@@ -9,6 +9,7 @@ from cython_ext.key_codec import KeyBatch
 from lsmstate.errors import MemoryLimitError
 from lsmstate.memory_budget import process_memory
 from lsmstate.store import Mutation
+from lsmstate.store_checks import check_is_keys
 
 #: Fewer are not looked at beforehand, as that takes longer than asking for one of them.
 MANY_KEYS = 4096
@@ -37,7 +38,8 @@ def key_parts(keys: pa.RecordBatch | KeyBatch) -> Iterator[pa.RecordBatch | KeyB
 
 
 def is_cut(keys: pa.RecordBatch | KeyBatch) -> bool:
-    """Whether ``key_parts`` cuts them."""
+    """Whether ``key_parts`` cuts them. InvalidArgumentError if they are no batch."""
+    check_is_keys("keys", keys)
     if len(keys) < MANY_KEYS:
         return False
     return probe_bytes(keys) > process_memory().budget.limit // 4

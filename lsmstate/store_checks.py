@@ -219,9 +219,30 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}? Known: {', '.join(names)}" if near else ""
 
 
+def check_is_batch(what: str, given: object) -> None:
+    """InvalidArgumentError, which says how one is made, unless it is a batch of Arrow's."""
+    if isinstance(given, pa.RecordBatch):
+        return
+    if isinstance(given, pa.Table):
+        remedy = "give the batches of table.combine_chunks().to_batches()"
+    else:
+        remedy = "make one by pyarrow.RecordBatch.from_pylist([{column: value}, ...], schema=...)"
+    raise InvalidArgumentError(
+        f"{what}: expected a pyarrow.RecordBatch, given a {type(given).__name__}; {remedy}"
+    )
+
+
+def check_is_keys(what: str, given: object) -> None:
+    """The same, or keys that are encoded."""
+    if not isinstance(given, KeyBatch):
+        check_is_batch(what, given)
+
+
 def check_rows(stream: StreamSchema, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> None:
     """InvalidArgumentError unless the rows have the stream's columns, or the plain ones that a
     store gives instead of dictionaries and views, and there is a key each."""
+    check_is_batch(f"rows of stream {stream.name!r}", rows)
+    check_is_keys(f"keys of stream {stream.name!r}", keys)
     if not same_columns(rows.schema, stream.rows) and not same_columns(
         rows.schema, codecs_of(stream).rows.schema
     ):
@@ -256,6 +277,7 @@ def encoded_keys(
 
 def check_key_types(stream: StreamSchema, keys: pa.RecordBatch) -> None:
     """InvalidArgumentError unless the keys have the types of the stream's key columns."""
+    check_is_batch(f"keys of stream {stream.name!r}", keys)
     if keys.schema.types != stream.key.types:
         raise InvalidArgumentError(
             f"keys of stream {stream.name!r}: {_difference(stream.key, keys.schema)}"

@@ -14,7 +14,7 @@ from lsmstate.key_parts import key_parts
 from lsmstate.key_range import KeyRange, key_range
 from lsmstate.key_values import one_key
 from lsmstate.store import Entries, KeyValues, Matches, Positions, Probe, StreamSchema
-from lsmstate.store_checks import Access, StoreGuard, stream_of
+from lsmstate.store_checks import Access, StoreGuard, check_is_keys, stream_of
 
 #: Rows are fetched in pieces of this, so what counts against the cap is a piece, not all of them.
 _PIECE_BYTES = 1 << 20
@@ -70,6 +70,7 @@ class StoreReads(ABC):
         """See store.StateStore.probe."""
         with self._guard.reading():
             stream_of(self.streams, stream)
+            check_is_keys(f"keys of stream {stream!r}", keys)
             return self._reader.probe(self._access(), stream, keys, positions)
 
     def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:

@@ -6,6 +6,7 @@ import pytest
 from contract_base import BackendTests
 from sample_streams import (
     KEY,
+    STREAMS,
     customers,
     fetched,
     ids,
@@ -21,6 +22,7 @@ from lsmstate.errors import (
     MemoryLimitError,
     StoreClosedError,
 )
+from lsmstate.expiry import Expiry
 from lsmstate.store import KeyBounds, Mutation, StreamSchema
 
 
@@ -291,6 +293,40 @@ class WriteTests(BackendTests):
                 store.delete_range("customers", low=bound)
         with pytest.raises(InvalidArgumentError, match="prefix"):
             store.delete_range("customers", low=(1,), prefix=(1,))
+
+    @pytest.mark.parametrize(
+        ("bad", "said"),
+        [
+            ({"k0": 1, "k1": "a"}, "given a dict; make one by pyarrow.RecordBatch.from_pylist"),
+            ([{"k0": 1, "k1": "a"}], "given a list; "),
+            (None, "given a NoneType; "),
+            (pa.Table.from_batches([keys_of(1)]), "given a Table; give the batches of table"),
+        ],
+    )
+    def test_what_is_no_batch_is_refused_by_its_type(self, tmp_path, bad, said):
+        """Of a stream with an expiry too."""
+        expiring = StreamSchema(
+            "timed", KEY, pa.schema({"at": pa.int64()}), expiry=Expiry("at", 10)
+        )
+        timed = pa.record_batch([pa.array([1])], schema=expiring.rows)
+        with self.attempt(tmp_path, streams=(*STREAMS, expiring)) as store:
+            for stream, rows in (("customers", customers(1)), ("timed", timed)):
+                for refused in (
+                    lambda stream=stream: store.probe(stream, bad),
+                    lambda stream=stream: store.probe(stream, bad, [0]),
+                    lambda stream=stream: store.exists(stream, bad),
+                    lambda stream=stream: store.get_many(stream, bad),
+                    lambda stream=stream: store.delete(stream, bad),
+                    lambda stream=stream, rows=rows: store.append(stream, rows, bad),
+                    lambda stream=stream, rows=rows: store.put(stream, rows, bad),
+                    lambda stream=stream, rows=rows: store.retract(stream, rows, bad),
+                    lambda stream=stream: store.append(stream, bad, keys_of(1)),
+                    lambda stream=stream: store.retract(stream, bad, keys_of(1)),
+                    lambda stream=stream: store.write([Mutation("delete", stream, bad)]),
+                ):
+                    with pytest.raises(InvalidArgumentError, match=said):
+                        refused()
+                assert scanned(store, stream) == []
 
     def test_other_columns_are_refused_and_nothing_is_stored(self, store):
         wrong = customers(1).rename_columns(["id", "label"])
