@@ -134,6 +134,8 @@ class Options:
             )
         if not 0 <= self.filter_bits_per_key <= 32:
             refuse("filter_bits_per_key", "must lie between 0 and 32")
+        if self.background is not None and not isinstance(self.background, bool):
+            refuse("background", "give True, False, or None for the default")
         if self.sync not in (None, "always", "commit", "never"):
             refuse("sync", "choose 'always', 'commit' or 'never'")
         for name in ("compression", "bottom_compression"):

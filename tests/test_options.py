@@ -20,6 +20,7 @@ REFUSED = {
     "file_bytes": [0, 64 * KIB - 1, 1024 * MIB + 1, "32m"],
     "retained_batches": [0, -1, 1.5],
     "sync": ["sometimes", "", 1],
+    "background": ["yes", "false", 0, 1, 1.0],
 }
 
 
