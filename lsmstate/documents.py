@@ -39,6 +39,11 @@ def encode_documents(documents: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
     packer = msgpack.Packer(strict_types=True)
     packed = []
     for position, document in enumerate(documents):
+        if not isinstance(document, Mapping):
+            raise InvalidArgumentError(
+                f"document {position} is {str(document)[:80]!r}, a {type(document).__name__}; give "
+                "a dict for each row, an empty one for none"
+            )
         try:
             packed.append(packer.pack(dict(document)))
         except (TypeError, ValueError, OverflowError) as error:

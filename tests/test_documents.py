@@ -50,6 +50,12 @@ def test_documents_come_back(documents, start):
     assert decode_documents(rows.slice(start, 2)) == documents[start : start + 2]
 
 
+@pytest.mark.parametrize("bad", [None, 5, "text", [("a", 1)], []])
+def test_what_is_no_map_is_named(bad):
+    with pytest.raises(InvalidArgumentError, match=r"^document 1 is .*; give a dict for each row"):
+        encode_documents([{}, bad])
+
+
 def readable(packed):
     """What msgpack itself says: one map with text keys everywhere, without extensions."""
     try:
