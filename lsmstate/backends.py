@@ -1,10 +1,12 @@
 """The two ways to own a store, for every backend."""
 
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.kept_backend import check_kept_backend
+from lsmstate.local_directory import check_is_there, directory_path
 from lsmstate.options import Options
 from lsmstate.store import MultimapStore, StreamSchema
 from lsmstate.store_checks import nearest
@@ -33,7 +35,7 @@ class StandaloneStore(MultimapStore, Protocol):
 
 
 def open_attempt(
-    directory: "str | DurableBucket",
+    directory: "str | os.PathLike[str] | DurableBucket",
     streams: Sequence[StreamSchema],
     *,
     backend: str = "lsm",
@@ -52,7 +54,9 @@ def open_attempt(
     committed).
     """
     backend_class = store_class(backend)
-    if not isinstance(directory, str):
+    if isinstance(directory, str | os.PathLike):
+        directory = directory_path(directory)
+    else:
         check_place(backend, directory.where)
 
     def opened(streams: Sequence[StreamSchema]) -> "Backend":
@@ -80,19 +84,21 @@ def check_place(backend: str, where: str) -> None:
 
 
 def open_commit(
-    directory: "str | DurableBucket", pointer: str, *, options: Options
+    directory: "str | os.PathLike[str] | DurableBucket", pointer: str, *, options: Options
 ) -> MultimapStore:
     """What an attempt of the backend ``lsm`` committed, to be read only, whoever works on from
     there. Its streams are those it was written with. It can be read as long as retention keeps
     the commit. CorruptionError if its files are not what the pointer says."""
     from lsmstate.lsm_store import LsmStore
 
+    if isinstance(directory, str | os.PathLike):
+        directory = directory_path(directory)
     return LsmStore.open_commit(directory, pointer, options=options)
 
 
 @overload
 def open_store(
-    directory: str,
+    directory: str | os.PathLike[str],
     streams: Sequence[StreamSchema],
     *,
     backend: Literal["lsm"] = "lsm",
@@ -102,12 +108,16 @@ def open_store(
 
 @overload
 def open_store(
-    directory: str, streams: Sequence[StreamSchema], *, backend: str, options: Options
+    directory: str | os.PathLike[str],
+    streams: Sequence[StreamSchema],
+    *,
+    backend: str,
+    options: Options,
 ) -> MultimapStore: ...
 
 
 def open_store(
-    directory: str,
+    directory: str | os.PathLike[str],
     streams: Sequence[StreamSchema],
     *,
     backend: str = "lsm",
@@ -117,20 +127,22 @@ def open_store(
 
     The pointers of its commits serve as names in messages only: the directory holds one state.
     That of the backend ``lsm`` has named checkpoints (``checkpoint``) beside the contract.
-    InvalidArgumentError if that state is of another backend, or has other streams.
+    InvalidArgumentError if that state is of another backend, or has other streams, or the directory
+    is a file.
     """
     backend_class = store_class(backend)
-    check_kept_backend(directory, backend)
+    place = directory_path(directory)
+    check_kept_backend(place, backend)
 
     def opened(streams: Sequence[StreamSchema]) -> "Backend":
-        store: Backend = backend_class.open(directory, streams, options=options)
+        store: Backend = backend_class.open(place, streams, options=options)
         return store
 
     return _with_expiry(streams, options, opened)
 
 
 def open_checkpoint(
-    directory: str,
+    directory: str | os.PathLike[str],
     name: str,
     *,
     streams: Sequence[StreamSchema] | None = None,
@@ -145,17 +157,20 @@ def open_checkpoint(
     from lsmstate.expiring_lane import LANES
     from lsmstate.lsm_store import LsmStore
 
+    place = directory_path(directory)
+    check_is_there(place)
+
     def opened(asked: Sequence[StreamSchema]) -> "Backend":
-        return LsmStore.open_checkpoint(directory, name, asked, options=options)
+        return LsmStore.open_checkpoint(place, name, asked, options=options)
 
     if streams is not None:
         return _with_expiry(streams, options, opened, is_reader=True)
-    store = LsmStore.open_checkpoint(directory, name, options=options)
+    store = LsmStore.open_checkpoint(place, name, options=options)
     if LANES.name not in store.streams:
         return store
     store.close()
     raise InvalidArgumentError(
-        f"checkpoint {name!r} of {directory} is of a store with an expiry; give the streams that "
+        f"checkpoint {name!r} of {place} is of a store with an expiry; give the streams that "
         "the store was made with"
     )
 

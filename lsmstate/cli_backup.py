@@ -13,6 +13,7 @@ from lsmstate.cli_states import DAMAGED, damage_line
 from lsmstate.export_catalog import Catalog
 from lsmstate.exporting import delete_export, export, list_exports
 from lsmstate.inspection import find_standalone
+from lsmstate.local_directory import check_is_there
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import Options
 from lsmstate.restoring import restore
@@ -40,6 +41,7 @@ def show_checkpoints(
     """List the named checkpoints of a standalone store, oldest first; make or delete one. Status 1
     if one cannot be read, which is named on the standard error."""
     place = str(directory)
+    check_is_there(place)
     known = _read_ones(place)
     is_changed = create is not None or delete is not None
     # A store that cannot be read may have some all the same: one of them can be restored.

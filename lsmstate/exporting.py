@@ -31,6 +31,7 @@ from lsmstate.export_catalog import (
 )
 from lsmstate.file_names import holds_standalone_store, parse_attempt_file
 from lsmstate.inspection import find_standalone
+from lsmstate.local_directory import check_is_there, directory_path
 from lsmstate.lsm_store import LsmStore
 from lsmstate.manifest import Pointer, asked_pointer, parse_pointer
 from lsmstate.memory_budget import process_memory
@@ -53,7 +54,7 @@ class Exported:
 
 
 def export(
-    directory: str,
+    directory: str | os.PathLike[str],
     destination: Place,
     *,
     filesystem: FileSystem | None = None,
@@ -74,6 +75,8 @@ def export(
     InvalidArgumentError (nothing was changed), StoreLockedError, CorruptionError (of the source),
     OSError (export again: what was sent is not sent again).
     """
+    directory = directory_path(directory)
+    check_is_there(directory)
     place = durable_dir(destination, filesystem)
     if isinstance(place, LocalDir) and os.path.realpath(place.where) == os.path.realpath(directory):
         raise InvalidArgumentError(f"{directory} cannot be exported into itself; choose another")

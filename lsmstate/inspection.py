@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from cython_ext.file import ReadFile
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
 from lsmstate.file_names import numbered, parse_attempt_file, parse_numbered
+from lsmstate.local_directory import check_is_there
 from lsmstate.manifest import Pointer, asked_pointer, parse_pointer
 from lsmstate.memory_budget import process_memory
 from lsmstate.owners import FIRST_MANIFEST, newest_pointer
@@ -92,7 +93,8 @@ def damage_of(error: ReadError, name: str = "") -> Damage:
 def find_states(directory: str, pointer: str | None = None) -> list[State]:
     """The newest committed state in a directory, or in each of its subdirectories if there are no
     files of a state in it; or the one that ``pointer`` names. InvalidArgumentError if there is
-    none; CorruptionError, FormatVersionError, OSError if one cannot be read."""
+    none, or no such directory; CorruptionError, FormatVersionError, OSError if one cannot be
+    read."""
     states: list[State] = []
     for found in each_state(directory, pointer):
         if isinstance(found, Unreadable):
@@ -105,6 +107,7 @@ def each_state(directory: str, pointer: str | None = None) -> Iterator[State | U
     """The same one by one; of several, one that cannot be read does not hide the others."""
     if pointer is not None:
         asked_pointer(pointer)
+    check_is_there(directory)
     places = [directory]
     if not _holds_files(directory) and pointer is None:
         places = sorted(
@@ -130,6 +133,7 @@ def each_state(directory: str, pointer: str | None = None) -> Iterator[State | U
 def find_standalone(directory: str, why: str) -> State:
     """The state of a standalone store. CorruptionError; InvalidArgumentError, which says ``why``
     it has to be one, if the directory has none."""
+    check_is_there(directory)
     state = find_state(directory)
     if state is None or parse_numbered(parse_pointer(state.pointer).name) is None:
         raise InvalidArgumentError(f"{directory} is not a standalone store's directory; {why}")

@@ -21,6 +21,7 @@ from lsmstate.collection import LocalFiles
 from lsmstate.directory_lock import check_unowned
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
 from lsmstate.file_names import numbered, parse_attempt_file, parse_numbered
+from lsmstate.local_directory import check_is_there
 from lsmstate.manifest import Pointer, pack_edit
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import MIB, Options
@@ -91,6 +92,7 @@ def repair(source: str, target: str, pointer: str | None = None) -> RepairReport
         raise InvalidArgumentError(
             f"{target} lies inside {source}, which repair leaves alone; name a directory elsewhere"
         )
+    check_is_there(source)
     check_unowned(source)
     state = find_damaged_state(source, pointer)
     os.makedirs(target, exist_ok=True)

@@ -47,7 +47,7 @@ class Restored:
 
 def restore(
     source: Place,
-    directory: str,
+    directory: str | os.PathLike[str],
     *,
     filesystem: FileSystem | None = None,
     name: str | None = None,

@@ -188,6 +188,20 @@ def test_the_program_itself_says_it_in_one_sentence(tmp_path):
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_is_no_directory_is_named_with_what_to_give(monkeypatch, capsys, tmp_path, command):
+    file = tmp_path / "file"
+    file.write_text("")
+    for place, said in (
+        (tmp_path / "none", f"{tmp_path / 'none'} is not there; name the directory of a "),
+        (file, "is a file, not a directory; name "),
+    ):
+        found = run(monkeypatch, capsys, *arguments_of(command, place, tmp_path / "new"))
+        assert refused(*found), found
+        assert said in found[2]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+
+
 def test_a_store_that_is_open_is_named(monkeypatch, capsys, tmp_path, standalone):
     with LsmStore.open(str(standalone), [STREAM], options=Options(memory_bytes=8 * MIB)):
         for command in ("compact", "repair"):

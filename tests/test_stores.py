@@ -9,8 +9,8 @@ from sample_streams import CUSTOMERS, KEY, STREAMS, customers, ids, keys_of, sca
 from store_contract import StateStoreTests
 from store_machine import store_machine
 
-from lsmstate import memory_store
-from lsmstate.backends import open_attempt, open_store
+from lsmstate import export, memory_store, restore
+from lsmstate.backends import open_attempt, open_checkpoint, open_commit, open_store
 from lsmstate.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -233,3 +233,40 @@ def test_the_cap_covers_all_memory_stores_of_the_process(tmp_path):
     assert stores[2].append("customers", rows, keys) == 10_000
     for store in stores:
         store.close()
+
+
+@pytest.mark.parametrize("backend", ["lsm", "rocksdb", "memory"])
+def test_a_directory_may_be_any_path_but_a_file(tmp_path, backend):
+    options = Options(memory_bytes=8 * MIB)
+    with open_store(tmp_path / "store", STREAMS, backend=backend, options=options) as store:
+        store.append("customers", customers(1), keys_of(1))
+        store.commit()
+    with open_store(str(tmp_path / "store"), STREAMS, backend=backend, options=options) as store:
+        assert store.probe("customers", keys_of(1)).counts.tolist() == [1]
+    attempt = {"backend": backend, "batch_id": 0, "attempt_id": "a", "options": options}
+    with open_attempt(tmp_path / "bucket", STREAMS, **attempt) as store:
+        pointer = store.commit()
+    open_attempt(tmp_path / "bucket", STREAMS, pointer=pointer, **attempt).close()
+    file = tmp_path / "file"
+    file.write_text("")
+    for bad, said in ((file, "is a file, not a dir"), (5, "give a path"), (b"x", "give a path")):
+        with pytest.raises(InvalidArgumentError, match=said):
+            open_store(bad, STREAMS, backend=backend, options=options)
+
+
+def test_states_are_read_and_copied_by_any_path(tmp_path):
+    options = Options(memory_bytes=8 * MIB)
+    with open_store(tmp_path / "store", STREAMS, options=options) as store:
+        store.append("customers", customers(1), keys_of(1))
+        store.checkpoint("c")
+    open_checkpoint(tmp_path / "store", "c", options=options).close()
+    with pytest.raises(InvalidArgumentError, match="is not there; name the directory"):
+        open_checkpoint(tmp_path / "none", "c", options=options)
+    export(tmp_path / "store", tmp_path / "exported")
+    restore(tmp_path / "exported", tmp_path / "restored")
+    open_checkpoint(tmp_path / "store", "c", options=options).close()
+    with open_attempt(
+        tmp_path / "bucket", STREAMS, batch_id=0, attempt_id="a", options=options
+    ) as store:
+        pointer = store.commit()
+    open_commit(tmp_path / "bucket", pointer, options=options).close()
