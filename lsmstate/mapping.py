@@ -6,7 +6,7 @@ row itself. Everything goes through the store, row by row: for batches use the s
 """
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -19,6 +19,8 @@ from lsmstate.store_checks import stream_of
 
 Row = dict[str, Any]
 
+_NO_DEFAULT: Final = object()
+
 
 class StoreMapping(MutableMapping[Any, Any]):
     """The live rows of one stream by key, in key order.
@@ -27,6 +29,10 @@ class StoreMapping(MutableMapping[Any, Any]):
     ends with InvalidArgumentError if the store is written to meanwhile. ``len`` reads all keys and
     rows; ``in`` reads no row. Rows under a key that holds a null are not stored, so such a key is
     refused here.
+
+    What can be no key of the stream, a text where its column has numbers say, is absent where
+    that is an answer: for ``in``, and for ``get`` and ``pop`` with a default. Else it is
+    InvalidArgumentError, not KeyError, as what is unhashable is TypeError for a dict.
     """
 
     def __init__(self, store: MultimapStore, stream: str, *, unique: bool = False) -> None:
@@ -35,7 +41,8 @@ class StoreMapping(MutableMapping[Any, Any]):
         self._unique = unique
 
     def __getitem__(self, key: Any) -> Any:
-        """The rows of a key, with ``unique`` its only row. KeyError if there is none."""
+        """The rows of a key, with ``unique`` its only row. KeyError if there is none,
+        InvalidArgumentError for what can be no key of the stream."""
         rows = self._store.get(self._schema.name, self._values(key)).to_pylist()
         if not rows:
             raise KeyError(key)
@@ -71,6 +78,13 @@ class StoreMapping(MutableMapping[Any, Any]):
     def get(self, key: Any, default: Any = None) -> Any:
         """The rows of a key, or the default: also for what can be no key of the stream."""
         return default if self._one_key(key) is None else super().get(key, default)
+
+    def pop(self, key: Any, default: Any = _NO_DEFAULT) -> Any:
+        """Remove a key and give its rows, or the default: also for what can be no key of the
+        stream. KeyError if it is absent and there is no default."""
+        if default is _NO_DEFAULT:
+            return super().pop(key)
+        return default if self._one_key(key) is None else super().pop(key, default)
 
     def __contains__(self, key: object) -> bool:
         """Whether a key has rows; what can be no key of the stream has none."""

@@ -68,16 +68,25 @@ def test_unique_gives_the_row_itself_and_keys_may_be_tuples(store):
 
 
 def test_what_can_be_no_key_is_absent(store):
-    """As in any mapping; getting it without a default says what is wrong with it."""
+    """As in any mapping; getting it without a default says what is wrong with it. A key that is
+    merely not there is KeyError."""
     names = StoreMapping(store, "customers", unique=True)
     names[1, "a"] = {"id": 1}
     for key in (1, "ab", (1,), ("x", "a"), (1.5, "a"), (2**70, "a"), None, {}, [], (1, "a", 2)):
         assert key not in names
         assert names.get(key) is None
         assert names.get(key, "default") == "default"
+        assert names.pop(key, None) is None
+        assert names.pop(key, default=5) == 5
+        for refused in (names.pop, names.__getitem__, names.__delitem__):
+            with pytest.raises(InvalidArgumentError, match="customers"):
+                refused(key)
     with pytest.raises(InvalidArgumentError, match="would become 1"):
         names[1.5, "a"]
     assert names.get((1, "a"))["id"] == 1
+    with pytest.raises(KeyError):
+        names.pop((1, "b"))
+    assert names.pop((1, "a"), None)["id"] == 1
 
 
 def test_keys_backward(store):
