@@ -81,7 +81,8 @@ class EventTimes:
         return ticks, known
 
     def watermark(self, value: datetime | date | int | pa.Scalar) -> int:
-        """A watermark in ticks, rounded down: no row is due too early."""
+        """A watermark in ticks, rounded down: no row is due too early. A whole number is in ticks
+        already."""
         if isinstance(value, pa.Scalar):
             value = value.as_py()
         if isinstance(value, bool) or value is None:
@@ -140,9 +141,9 @@ class EventTimes:
         if self._is_number:
             wanted = "an integer in the column's unit"
         elif tz is not None:
-            wanted = "a datetime with a time zone"
+            wanted = "a datetime with a time zone, or an integer in the column's unit"
         else:
-            wanted = "a date, or a datetime without a time zone"
+            wanted = "a date, a datetime without a time zone, or an integer in the column's unit"
         raise InvalidArgumentError(
             f"{self._where}: watermark {value!r} for a column of {self._type}; give {wanted}"
         )

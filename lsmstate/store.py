@@ -1,6 +1,7 @@
 """The contract of a state store: what every backend promises, and the tests hold it to.
 
-A store holds named *streams*. A stream is a multimap: typed join key -> rows in arrival order.
+A store holds named *streams*. A stream is a multimap: typed join key -> rows in arrival order. In
+one with an expiry the rows of a key come by time bucket (expiry.py), in arrival order within one.
 Work comes in Arrow batches and leaves in Arrow batches. Three backends keep the contract:
 ``lsm`` (ours), ``rocksdb`` (rocksdict) and ``memory`` (hash tables).
 """
@@ -29,7 +30,8 @@ KeyValues = Any
 @dataclass(frozen=True, slots=True)
 class StreamSchema:
     """The types of one stream: ``key`` columns it is looked up by, ``rows`` columns it stores.
-    With ``expiry``, rows are forgotten when they are due; see ExpiringStore.advance."""
+    With ``expiry``, rows are forgotten when they are due (``MultimapStore.advance``), and those of
+    a key come by time bucket first, then in arrival order."""
 
     name: str
     key: pa.Schema
@@ -40,7 +42,8 @@ class StreamSchema:
 class Matches(NamedTuple):
     """Some rows found by a probe: row i was stored under ``keys[positions[i]]``.
 
-    Rows of one key come in arrival order; positions ascend in the order they were asked for.
+    Rows of one key come in arrival order, in a stream with an expiry by time bucket and in arrival
+    order within one; positions ascend in the order they were asked for.
     """
 
     positions: Positions
@@ -123,7 +126,8 @@ class StateStore(Protocol):
         ...
 
     def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
-        """All live rows of a stream in pieces of about ``max_bytes``, grouped by key."""
+        """All live rows of a stream in pieces of about ``max_bytes``, grouped by key; with an
+        expiry, by time bucket and by key in it."""
         ...
 
     def commit(self) -> str:
@@ -157,7 +161,8 @@ class StoreReader(Protocol):
         ...
 
     def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
-        """All live rows of a stream in pieces of about ``max_bytes``, grouped by key."""
+        """All live rows of a stream in pieces of about ``max_bytes``, grouped by key; with an
+        expiry, by time bucket and by key in it."""
         ...
 
     def exists(
@@ -168,8 +173,9 @@ class StoreReader(Protocol):
         ...
 
     def get(self, stream: str, key: KeyValues) -> pa.RecordBatch:
-        """The rows of one key in arrival order; no rows if it is absent. Memory: all of them, which
-        are the caller's and not counted (``probe`` gives a huge key in pieces)."""
+        """The rows of one key in arrival order (with an expiry by time bucket first); no rows if it
+        is absent, as one with a null always is, None for a single column too. Memory: all of them,
+        which are the caller's and not counted (``probe`` gives a huge key in pieces)."""
         ...
 
     def get_many(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> Matches:
@@ -177,7 +183,7 @@ class StoreReader(Protocol):
         ...
 
     def contains(self, stream: str, key: KeyValues) -> bool:
-        """Whether there are live rows under a key."""
+        """Whether there are live rows under a key; never, as for ``get``, if it holds a null."""
         ...
 
     def iterate(
@@ -194,10 +200,11 @@ class StoreReader(Protocol):
         ``prefix``, in pieces of about ``max_bytes`` of encoded keys and rows (at least one row).
 
         Pieces come in key order, or in reverse key order; the rows of a key in arrival order
-        either way. A bound or prefix names values of the first key columns; one with fewer values
-        than columns stands before all keys that begin with it. Floats compare as in an equi-join:
-        NaN is greatest, -0.0 is 0.0, and keys come back so. Valid until the next write, as a
-        probe is. InvalidArgumentError for values that are null or do not fit their column.
+        either way (with an expiry by time bucket first). A bound or prefix names values of the
+        first key columns; one with fewer values than columns stands before all keys that begin with
+        it. Floats compare as in an equi-join: NaN is greatest, -0.0 is 0.0, and keys come back so.
+        Valid until the next write, as a probe is. InvalidArgumentError for values that are null or
+        do not fit their column.
         Cost: what lies outside the bounds is not read; memory: one piece."""
         ...
 
@@ -264,7 +271,9 @@ class MultimapStore(StateStore, StoreReader, Protocol):
         """Say how far the event time of a stream with expiry has come: what is due by it is
         hidden at once from all reads, and gone from disk when the files it lies in hold nothing
         else, or with their next merge. A lower watermark than before changes nothing.
-        InvalidArgumentError if the stream has no expiry, or for another type than its event time.
+        It is a date or a datetime where the event time is one, with a time zone if that has one, or
+        a whole number in the unit that its column counts in, which for ``timestamp[us]`` is
+        microseconds since 1970. InvalidArgumentError for others, or if the stream has no expiry.
 
         Cost: a range deletion for each time bucket that is wholly due now; a ``keep`` rule reads
         its rows; rows that came far out of order are moved to where they belong."""

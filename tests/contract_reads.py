@@ -227,6 +227,7 @@ class ReadTests(BackendTests):
         assert store.contains("customers", (1, "s1"))
         assert not store.contains("customers", (1, "s2"))
         assert not store.contains("customers", (None, "s2"))
+        assert store.get("customers", (None, "s2")).num_rows == 0
         assert ids(store.get("customers", (1, "s1")).to_pylist()) == [1, 3]
         absent = store.get("customers", (9, "s0"))
         assert absent.num_rows == 0

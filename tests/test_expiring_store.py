@@ -283,3 +283,14 @@ def test_as_the_model_has_it(tmp_path_factory, name, operations, with_rule):
             assert counts == [sum(key == k for key, _ in alive.values()) for k in range(5)]
     finally:
         store.close()
+
+
+def test_rows_of_a_key_come_by_time_bucket_then_in_arrival_order(tmp_path, backend):
+    """A bucket is a quarter of a row's life."""
+    with opened(tmp_path, backend) as store:
+        store.append("timed", *batch((1, 1, 90), (1, 2, 30), (1, 3, 80), (1, 4, 26), (1, 5, 49)))
+        expected = [2, 4, 5, 1, 3]
+        assert store.get("timed", (1,)).column("id").to_pylist() == expected
+        for reverse in (False, True):
+            pieces = list(store.iterate("timed", reverse=reverse))
+            assert [i for each in pieces for i in each.rows.column("id").to_pylist()] == expected

@@ -49,6 +49,14 @@ def test_dates_and_integers() -> None:
     assert times_of(pa.int16(), 3).watermark(9) == 9
 
 
+def test_a_whole_number_as_a_watermark_is_in_the_unit_of_the_column() -> None:
+    """As the joins have it."""
+    for kind in (pa.timestamp("us"), pa.timestamp("ns", "UTC"), pa.date32()):
+        assert times_of(kind, timedelta(days=1)).watermark(5) == 5
+    with pytest.raises(InvalidArgumentError, match="or an integer in the column's unit"):
+        times_of(pa.timestamp("us")).watermark(5.5)  # type: ignore[arg-type]
+
+
 def test_a_watermark_is_rounded_down() -> None:
     times = times_of(pa.timestamp("s"))
     assert times.watermark(datetime(1970, 1, 1, 0, 0, 1, 999_999)) == 1
