@@ -108,6 +108,9 @@ cdef class Arena:
 
     cdef int64_t _charge(self, int64_t least, int64_t wanted) noexcept nogil:
         cdef int64_t smaller = max(least, min(wanted, SMALL_SLAB_BYTES))
+        if self.slab_bytes < least <= self.granted_bytes:
+            self.granted_bytes -= least  # what is granted is for what takes a mapping of its own
+            return least
         if self.budget.try_charge(self.component, wanted) == 0:
             return wanted
         # Where the budget has no room for a slab, a small one serves, or what is needed.

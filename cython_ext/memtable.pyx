@@ -86,7 +86,8 @@ cdef class Memtable:
         self.arena.slab_bytes = min(SLAB_BYTES, max(value // 4, 4096))
 
     def grant(self, int64_t size) -> None:
-        """Hand over bytes that the caller has charged: they serve where the budget has no room."""
+        """Hand over bytes that the caller has charged: they serve for what is larger than a slab,
+        and where the budget has no room."""
         self.arena.granted_bytes += size
 
     def take_back(self) -> int:

@@ -22,7 +22,7 @@ from cython_ext.budget cimport PROBE
 from cython_ext.coding cimport Buffer, put_bytes, put_u64, release, reserve
 from cython_ext.lookup cimport Lookup, RunHits
 from cython_ext.memtable cimport Chunk, RowHead
-from cython_ext.read_memory cimport piece_limit, take_memory
+from cython_ext.read_memory cimport kept_bytes, piece_limit, take_memory
 from cython_ext.sst_probe cimport Hit
 from cython_ext.sst_reader cimport USE_PROBE, Sst
 
@@ -132,6 +132,9 @@ cdef class Cursor:
         batch = self.lookup.codec.decode_c(
             self.staging.data, <const uint64_t*> self.offsets.data, n
         )
+        if self.staging.capacity > kept_bytes(self.lookup.budget):  # for one huge row
+            release(&self.staging)
+            self._pay()
         positions = np.empty(n, dtype=np.int64)
         cdef int64_t[::1] target = positions
         for i in range(n):

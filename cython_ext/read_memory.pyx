@@ -25,6 +25,10 @@ cdef int64_t piece_limit(Budget budget, int64_t asked) noexcept nogil:
     return min(asked, max(most, <int64_t> LEAST_PIECE_BYTES))
 
 
+cdef size_t kept_bytes(Budget budget) noexcept nogil:
+    return <size_t> (2 * piece_limit(budget, <int64_t> 1 << 62))
+
+
 cdef bint _fits(Budget budget, int64_t size) noexcept nogil:
     cdef int64_t limit = atomic_get(&budget.limit_bytes)
     cdef int64_t merging

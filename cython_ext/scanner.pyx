@@ -9,7 +9,7 @@ from cython_ext.budget cimport PROBE, Budget
 from cython_ext.coding cimport Buffer, compare, put_bytes, put_u64, release
 from cython_ext.entries cimport EntrySource, RowRef
 from cython_ext.key_decode cimport KeyDecoder
-from cython_ext.read_memory cimport piece_limit, take_memory
+from cython_ext.read_memory cimport kept_bytes, piece_limit, take_memory
 from cython_ext.row_codec cimport RowCodec
 
 cdef enum:
@@ -84,9 +84,13 @@ cdef class Scanner:
         self._pay()
         if self.rows == 0:
             return None
-        return self.codec.decode_c(
+        found = self.codec.decode_c(
             self.staging.data, <const uint64_t*> self.offsets.data, self.rows
         )
+        if self.staging.capacity > kept_bytes(self.budget):  # for one huge row
+            release(&self.staging)
+            self._pay()
+        return found
 
     cdef int _pay(self) except -1:
         """Charge what the piece made the buffers grow by. Refused, it is lost with them."""

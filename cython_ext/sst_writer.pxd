@@ -17,6 +17,8 @@ cdef class SstWriter:
     cdef int64_t charged
     cdef int codec
     cdef size_t block_bytes
+    cdef size_t kept_bytes         # of a block's buffers, from one to the next
+    cdef size_t kept_stored_bytes  # of `stored`
     cdef size_t row_block_bytes
     cdef int filter_bits
     cdef uint64_t uid

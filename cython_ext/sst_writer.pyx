@@ -41,7 +41,8 @@ cdef enum:
     # is tried, and the others are stored as they are unless it left at most so many eighths.
     KEY_BLOCKS_PER_TRIAL = 16
     WORTHWHILE_EIGHTHS = 5
-    KEPT_BUFFER_BYTES = 1 << 20
+    LEAST_KEPT_BYTES = 64 << 10
+    ROW_BLOCK_TAIL = 32  # behind the only row of a block
     # To the file at a time, in place there too: else the system has its pages one by one, which
     # costs it twice as much, and single blocks four times (bench/README.md). A power of two.
     WRITE_BYTES = 128 << 10
@@ -49,8 +50,8 @@ cdef enum:
 cdef bytes MAGIC = b"LSMSTATE"
 
 
-cdef inline void _shrink(Buffer* buffer) noexcept nogil:
-    if buffer.capacity > KEPT_BUFFER_BYTES and buffer.size == 0:
+cdef inline void _shrink(Buffer* buffer, size_t kept) noexcept nogil:
+    if buffer.capacity > kept and buffer.size == 0:
         release(buffer)
 
 
@@ -71,6 +72,9 @@ cdef class SstWriter:
         self.budget = budget
         self.codec = codec
         self.block_bytes = block_bytes
+        self.kept_bytes = max(<size_t> LEAST_KEPT_BYTES, 2 * block_bytes)
+        # It grows by half, until what goes to the file at a time and a block are in it.
+        self.kept_stored_bytes = 2 * WRITE_BYTES + self.kept_bytes
         # Probes read a row block for a few of its rows, but look for many keys in a key block.
         self.row_block_bytes = block_bytes // 2
         self.filter_bits = filter_bits
@@ -108,12 +112,13 @@ cdef class SstWriter:
             self.budget.release(MERGE, self.charged)
 
     cdef void _account(self) noexcept nogil:
-        """Charge what the buffers hold now; give back what one huge row has made them grow to."""
+        """Charge what the buffers hold now; give back what one huge row has made them grow to: a
+        merge that rests between two slices would hold several such rows, and nobody could use it."""
         cdef int64_t held
-        _shrink(&self.stored)
-        _shrink(&self.raw)
-        _shrink(&self.scratch)
-        _shrink(&self.row_data)
+        _shrink(&self.stored, self.kept_stored_bytes)
+        _shrink(&self.raw, self.kept_bytes)
+        _shrink(&self.scratch, self.kept_bytes)
+        _shrink(&self.row_data, self.kept_bytes)
         held = (
             self.stored.capacity + self.raw.capacity + self.scratch.capacity
             + self.row_data.capacity + self.row_ends.capacity + self.row_sequences.capacity
@@ -138,7 +143,7 @@ cdef class SstWriter:
         size[0] = <uint32_t> (self._place() - offset[0])
         self.raw.size = 0
         self.scratch.size = 0
-        if self.stored.capacity > KEPT_BUFFER_BYTES:
+        if self.stored.capacity > self.kept_stored_bytes:
             self._write_out(0)  # to give its memory back
         elif self.stored.size >= WRITE_BYTES:
             self._write_out(self._place() & (WRITE_BYTES - 1))
@@ -232,7 +237,7 @@ cdef class SstWriter:
                     "lsmstate verify says which"
                 )
         if self.row_data.capacity - self.row_data.size < row.size:
-            reserve(&self.row_data, row.size)
+            reserve(&self.row_data, row.size + ROW_BLOCK_TAIL)
         memcpy(self.row_data.data + self.row_data.size, row.data, row.size)
         self.row_data.size += row.size
         (<uint32_t*> self.row_ends.data)[self.row_count] = <uint32_t> self.row_data.size

@@ -220,11 +220,14 @@ class LsmStore(StoreWrites):
             part = self._planner.encoded_part(stream, rows, keys)
             return self._make([self._planner.stored(kind, stream, self._sequence + 1, *part)])
         check_row_sizes(rows, self._options)
-        largest = held = 0
+        parts = largest = held = 0
         # All or nothing: what a later part is refused for is found before the first is stored.
         for part in self._planner.encoded(stream, rows, keys, self._options):
+            parts += 1
             largest = max(largest, checked_entry(*part, self._options))
             held = max(held, encoded_bytes(*part))
+        if parts == 1:
+            return self._make([self._planner.stored(kind, stream, self._sequence + 1, *part)])
         with self._guard.lock, self._writes.reserving(largest, held):
             return sum(
                 self._make([self._planner.stored(kind, stream, self._sequence + 1, *part)])

@@ -21,6 +21,9 @@ from lsmstate.stats import PauseRecorder
 from lsmstate.store_checks import StoreGuard
 from lsmstate.write_steps import STEPS, places_of
 
+#: A row of more than this part of the cap is large.
+LARGE_PART = 16
+
 
 class WritePath:
     """Owned by ``store``, which calls it inside its guard's ``whole_or_nothing``. ``kept`` names
@@ -62,6 +65,8 @@ class WritePath:
         #: Bytes held for the write that is being made: for a memtable, and for what is encoded.
         self._reserved = 0
         self._frame_bytes = 0
+        #: What of the first is held for a write around this one.
+        self._reserved_around = 0
         #: Whether it is too late to refuse it.
         self._is_promised = False
 
@@ -89,10 +94,13 @@ class WritePath:
         refused once it is in the log. MemoryLimitError: nothing changed, but that memtables may
         have been flushed. Not where the write ``is_promised`` (it is in a log), or where one like
         this is around it: then the cap is passed by what is missing."""
-        reserved, frame_bytes_before = self._reserved, self._frame_bytes
+        around, frame_bytes_before = self._reserved_around, self._frame_bytes
         was_promised = self._is_promised
+        self._reserved_around = self._reserved
         self._is_promised |= is_promised
         try:
+            if self._is_large(entry_bytes) and not self._is_promised:
+                self._flush_before(entry_bytes)
             self._frame_bytes += self._hold("frames", lambda: frame_bytes - self._frame_bytes)
             self._reserved += self._hold(
                 "memtable", lambda: self.memtables.lacking_bytes(entry_bytes) - self._reserved
@@ -100,11 +108,19 @@ class WritePath:
             self._is_promised = True
             yield
         finally:
-            self._give_back("memtable", self._reserved - reserved)
+            self._give_back_reserved()
             self._give_back("frames", self._frame_bytes - frame_bytes_before)
-            self._reserved = min(self._reserved, reserved)
+            self._reserved_around = around
             self._frame_bytes = frame_bytes_before
             self._is_promised = was_promised
+
+    def _flush_before(self, entry_bytes: int) -> None:
+        """What a flush has in its buffers of large rows is not to come on top of the next one."""
+        with self._guard.whole_or_nothing():
+            if self.memtables.active.nbytes + entry_bytes > self.memtables.limit_bytes:
+                self.flush()
+            else:
+                self.end_flush()
 
     def _hold(self, component: str, missing: Callable[[], int]) -> int:
         """Hold the bytes that are missing; how many. Room is made by flushing own memtables, then
@@ -125,6 +141,11 @@ class WritePath:
                 return size
         return 0
 
+    def _give_back_reserved(self) -> None:
+        """What was reserved for this write alone."""
+        self._give_back("memtable", self._reserved - self._reserved_around)
+        self._reserved = min(self._reserved, self._reserved_around)
+
     def _give_back(self, component: str, size: int) -> None:
         if size > 0:
             self._memory.budget.hold(component, -size)
@@ -142,7 +163,9 @@ class WritePath:
             number, key = divmod(place, count)
             active = self.memtables.active
             was_empty = len(active) == 0
+            active.grant(self._take_reserved())
             reached = number * count + steps[number](active, write, key)
+            self._reserved += active.take_back()
             if reached == (number + 1) * count:
                 place = reached
                 continue
@@ -158,12 +181,19 @@ class WritePath:
                     active.clear()  # the key may be in it, without the row
                     self._grant(write)
                     granted_at = place
-        self._give_back("memtable", self.memtables.active.take_back())
         self.replay_from = (write.sequence + 1, 0)
 
+    def _take_reserved(self) -> int:
+        """What was reserved for this write alone: it is the active memtable's while it is filled,
+        or a large row would be charged twice."""
+        taken = max(0, self._reserved - self._reserved_around)
+        self._reserved -= taken
+        return taken
+
     def _grant(self, write: Write) -> None:
-        """Give the active memtable, which is empty, what an entry of a logged write needs: that was
-        reserved, as far as other threads have not been quicker since."""
+        """Have what an entry of a logged write needs in the active memtable, which is empty: that
+        was reserved, as far as other threads have not been quicker since. What was reserved for
+        the write around it serves too."""
         assert self._is_promised
         wanted = self.memtables.least_bytes(largest_entry(write.keys, write.rows))
         self._reserved += self._hold("memtable", lambda: wanted - self._reserved)
@@ -175,7 +205,9 @@ class WritePath:
         return no_room(self._memory.budget, size, self._kept(), elsewhere)
 
     def pace(self, written_bytes: int) -> None:
-        """After a write of so many bytes: pay for the merge under way, if it is behind."""
+        """After a write of so many bytes: pay for the merge under way, if it is behind. The rows
+        are in the memtable: what was reserved for them would count twice beside the merge's."""
+        self._give_back_reserved()
         self.written_bytes += written_bytes
         self._largest_write_bytes = max(self._largest_write_bytes, written_bytes)
         with self.pauses.measured():
@@ -186,8 +218,11 @@ class WritePath:
 
     @property
     def _merges_beside_memtables(self) -> bool:
-        """Of rows that are large beside the cap, a merge and a memtable do not fit at a time."""
-        return self._largest_write_bytes <= self._memory.budget.limit // 16
+        return not self._is_large(self._largest_write_bytes)
+
+    def _is_large(self, size: int) -> bool:
+        """Of such rows, a memtable and what flushes and merges hold do not fit at a time."""
+        return size > self._memory.budget.limit // LARGE_PART
 
     def flush(self) -> None:
         """Write all memtables out as one run, now."""
