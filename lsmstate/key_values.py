@@ -10,6 +10,9 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.python_values import is_kept, is_list_like
 from lsmstate.store import KeyValues, StreamSchema
 
+#: Values although they are sequences: of letters, of bytes, of what a scalar holds.
+_SINGLE = (str, bytes, bytearray, memoryview, pa.Scalar)
+
 
 def key_values(stream: StreamSchema, name: str, given: KeyValues) -> tuple[Any, ...]:
     """The values of key columns; that of a single key column may stand by itself, and does if it is
@@ -19,7 +22,7 @@ def key_values(stream: StreamSchema, name: str, given: KeyValues) -> tuple[Any, 
         return (given,)
     if isinstance(given, np.ndarray):
         given = list(given) if given.ndim else given[()]
-    if isinstance(given, Sequence | pa.Array) and not isinstance(given, str | bytes | pa.Scalar):
+    if isinstance(given, Sequence | pa.Array) and not isinstance(given, _SINGLE):
         if len(given) <= len(stream.key):
             return tuple(given)
     elif len(stream.key) == 1 and not isinstance(given, set | frozenset):

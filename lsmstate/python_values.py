@@ -75,7 +75,7 @@ def _fields(found: Any) -> Any:
 
 
 def _are_kept(values: Any, found: Any, kind: pa.DataType) -> bool:
-    if isinstance(values, str | bytes | bytearray | Mapping | set | frozenset):
+    if isinstance(values, str | bytes | bytearray | memoryview | Mapping | set | frozenset):
         return False
     values = list(values)
     return len(values) == len(found) and all(

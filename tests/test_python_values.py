@@ -70,6 +70,25 @@ def test_no_key_is_taken_for_another(tmp_path, kind, key, wrong):
 
 
 @pytest.mark.parametrize(
+    "given", [b"a", bytearray(b"a"), memoryview(b"a")], ids=lambda given: type(given).__name__
+)
+def test_bytes_of_any_kind_are_one_value(tmp_path, given):
+    with stored(tmp_path / "binary", pa.binary(), [b"a"]) as store:
+        for key in (given, (given,)):
+            assert store.get("s", key).to_pylist() == [{"v": 1}]
+            assert [piece.rows.to_pylist() for piece in store.iterate("s", prefix=key)] == [
+                [{"v": 1}]
+            ]
+    for kind, key in ((pa.int64(), 97), (pa.list_(pa.int64()), [97])):
+        with stored(tmp_path / str(kind), kind, [key]) as store:
+            for wrong in (given, (given,)):
+                with pytest.raises(InvalidArgumentError, match=r"would become|is not of the type"):
+                    store.get("s", wrong)
+                with pytest.raises(InvalidArgumentError):
+                    store.delete_range("s", prefix=wrong)
+
+
+@pytest.mark.parametrize(
     ("kind", "given", "kept"),
     [
         (pa.int64(), 1.5, False),
