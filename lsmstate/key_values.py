@@ -71,6 +71,7 @@ def key_batch(stream: StreamSchema, values: Sequence[Any]) -> pa.RecordBatch:
                 if isinstance(value, pa.Scalar)
                 else pa.array([value], field.type)
             )
+            array.validate()  # of a set, a list of fixed size may be made with too few values
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise InvalidArgumentError(
                 f"{named}: {given!r} is not of the type {field.type} of column {field.name!r} "

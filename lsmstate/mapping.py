@@ -160,6 +160,7 @@ class StoreMapping(MutableMapping[Any, Any]):
                 )
         try:
             made = pa.RecordBatch.from_pylist(rows, schema=self._schema.rows)
+            made.validate()  # of a set, a list of fixed size may be made with too few values
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise InvalidArgumentError(
                 f"rows of stream {self._schema.name!r} do not fit its columns: {error}"

@@ -88,6 +88,19 @@ def test_bytes_of_any_kind_are_one_value(tmp_path, given):
                     store.delete_range("s", prefix=wrong)
 
 
+@pytest.mark.parametrize("given", [{1}, {1, 2}, {1: 2}.values(), {1, 2, 3}], ids=str)
+def test_a_set_is_no_list_of_fixed_size(tmp_path, given):
+    pair = pa.list_(pa.int64(), 2)
+    stream = StreamSchema("s", pa.schema([("k", pair)]), pa.schema([("v", pa.list_(pair))]))
+    with LsmStore.open(str(tmp_path), [stream], options=Options()) as store:
+        with pytest.raises(InvalidArgumentError, match=r"would become|is not of the type"):
+            store.get("s", (given,))
+        mapping = StoreMapping(store, "s")
+        assert given not in mapping
+        with pytest.raises(InvalidArgumentError, match=r"would become|do not fit"):
+            mapping[[1, 2]] = [{"v": [[1, 2], given]}]
+
+
 @pytest.mark.parametrize(
     ("kind", "given", "kept"),
     [
