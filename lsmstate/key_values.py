@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.python_values import is_kept, is_list_like
+from lsmstate.python_values import as_text, is_kept, is_list_like
 from lsmstate.store import KeyValues, StreamSchema
 
 #: Values although they are sequences: of letters, of bytes, of what a scalar holds.
@@ -77,9 +77,9 @@ def key_batch(stream: StreamSchema, values: Sequence[Any]) -> pa.RecordBatch:
                 f"{named}: {given!r} is not of the type {field.type} of column {field.name!r} "
                 f"({error})"
             ) from error
-        if not isinstance(value, pa.Scalar) and not is_kept(value, array[0].as_py(), field.type):
+        if not isinstance(value, pa.Scalar) and not is_kept(value, array[0]):
             raise InvalidArgumentError(
-                f"{named}: {given!r} would become {array[0].as_py()!r} in column {field.name!r} "
+                f"{named}: {given!r} would become {as_text(array[0])} in column {field.name!r} "
                 f"of type {field.type}"
             )
         arrays.append(array)

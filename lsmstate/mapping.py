@@ -13,7 +13,7 @@ import pyarrow as pa
 from cython_ext.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.key_values import one_key
-from lsmstate.python_values import is_kept
+from lsmstate.python_values import as_text, is_kept
 from lsmstate.store import MultimapStore
 from lsmstate.store_checks import stream_of
 
@@ -63,7 +63,7 @@ class StoreMapping(MutableMapping[Any, Any]):
             self._store.delete(self._schema.name, one)
             return
         keys = pa.RecordBatch.from_arrays(
-            [pa.array(column.to_pylist() * rows.num_rows, column.type) for column in one.columns],
+            [pa.concat_arrays([column] * rows.num_rows) for column in one.columns],
             schema=one.schema,
         )
         self._store.put(self._schema.name, rows, keys)
@@ -166,10 +166,10 @@ class StoreMapping(MutableMapping[Any, Any]):
                 f"rows of stream {self._schema.name!r} do not fit its columns: {error}"
             ) from error
         for field, column in zip(made.schema, made.columns, strict=True):
-            for row, found in zip(rows, column.to_pylist(), strict=True):
-                if not is_kept(row.get(field.name), found, field.type):
+            for row, found in zip(rows, column, strict=True):
+                if not is_kept(row.get(field.name), found):
                     raise InvalidArgumentError(
                         f"row {row!r} of stream {self._schema.name!r}: {row[field.name]!r} would "
-                        f"become {found!r} in column {field.name!r} of type {field.type}"
+                        f"become {as_text(found)} in column {field.name!r} of type {field.type}"
                     )
         return made

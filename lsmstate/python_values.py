@@ -2,6 +2,9 @@
 
 It takes 1.5 for the integer 1 inside lists and structs, a text for a list of its letters, cuts
 times, and passes over fields that a struct does not have.
+
+Times are compared as Arrow's integers: Python's reach less far and have no nanoseconds, and those
+of the hour that clocks are set back are equal to no time of another zone (PEP 495).
 """
 
 import datetime
@@ -10,6 +13,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MICROSECOND = datetime.timedelta(microseconds=1)
+_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
 def is_list_like(kind: pa.DataType) -> bool:
@@ -24,33 +31,36 @@ def is_list_like(kind: pa.DataType) -> bool:
     )
 
 
-def is_kept(value: Any, found: Any, kind: pa.DataType) -> bool:
-    """Whether ``found``, Arrow's value of type ``kind`` as a Python one, is what was given. Floats
-    are what they are rounded to; integers may stand for times, and times without a zone for UTC."""
+def is_kept(value: Any, found: pa.Scalar) -> bool:
+    """Whether ``found``, what Arrow made of a Python value, is what was given. Floats are what they
+    are rounded to; integers may stand for times, and times without a zone for UTC."""
+    kind = found.type
+    if isinstance(value, pa.Scalar) and value.type == kind:
+        return True
     value = _plain(value)
-    if value is None or found is None:
-        return value is None and found is None
-    if isinstance(kind, pa.BaseExtensionType):
-        return is_kept(value, found, kind.storage_type)
-    if pa.types.is_dictionary(kind):
-        return is_kept(value, found, kind.value_type)
+    if value is None or not found.is_valid:
+        return value is None and not found.is_valid
+    if isinstance(kind, pa.BaseExtensionType | pa.DictionaryType):
+        return is_kept(value, found.value)
     if pa.types.is_struct(kind):
-        return _is_struct_kept(value, found, kind)
+        return _is_struct_kept(value, found)
     if pa.types.is_map(kind):
-        pairs = value.items() if isinstance(value, Mapping) else value
-        return _are_kept(pairs, found, pa.struct([kind.key_field, kind.item_field]))
+        return _are_kept(value.items() if isinstance(value, Mapping) else value, found.values)
     if is_list_like(kind):
-        return _are_kept(value, found, kind.value_type)
+        return _are_kept(value, found.values)
     if pa.types.is_floating(kind):
         return True
-    if isinstance(value, int) and not isinstance(found, int):
-        return True
-    if isinstance(value, datetime.datetime) and isinstance(found, datetime.datetime):
-        if value.tzinfo is None and found.tzinfo is not None:
-            value = value.replace(tzinfo=datetime.UTC)
-        elif found.tzinfo is None and value.tzinfo is not None:
-            found = found.replace(tzinfo=datetime.UTC)
-    return bool(value == found)
+    if pa.types.is_temporal(kind):
+        return _is_time_kept(value, found)
+    return bool(value == found.as_py())
+
+
+def as_text(found: pa.Scalar) -> str:
+    """What Arrow made of a value, for messages."""
+    try:
+        return repr(found.as_py())
+    except (ValueError, OverflowError):
+        return "what Python has no value for"
 
 
 def _plain(value: Any) -> Any:
@@ -59,25 +69,40 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _is_struct_kept(value: Any, found: dict[str, Any], kind: pa.StructType) -> bool:
+def _is_struct_kept(value: Any, found: pa.StructScalar) -> bool:
     if isinstance(value, tuple):  # of a map, or fields in their order
-        return len(value) == kind.num_fields and all(
-            is_kept(one, other, field.type)
-            for one, other, field in zip(value, _fields(found), kind, strict=True)
+        return len(value) == len(found) and all(
+            is_kept(one, found[place]) for place, one in enumerate(value)
         )
-    if not isinstance(value, Mapping) or not {field.name for field in kind}.issuperset(value):
+    if not isinstance(value, Mapping):
         return False
-    return all(is_kept(value.get(field.name), found[field.name], field.type) for field in kind)
-
-
-def _fields(found: Any) -> Any:
-    return found.values() if isinstance(found, dict) else found
-
-
-def _are_kept(values: Any, found: Any, kind: pa.DataType) -> bool:
-    if isinstance(values, str | bytes | bytearray | memoryview | Mapping | set | frozenset):
-        return False
-    values = list(values)
-    return len(values) == len(found) and all(
-        is_kept(one, other, kind) for one, other in zip(values, found, strict=True)
+    names = [field.name for field in found.type]
+    return set(names).issuperset(value) and all(
+        is_kept(value.get(name), found[place]) for place, name in enumerate(names)
     )
+
+
+def _are_kept(given: Any, found: pa.Array) -> bool:
+    if isinstance(given, str | bytes | bytearray | memoryview | Mapping | set | frozenset):
+        return False
+    values = list(given)
+    return len(values) == len(found) and all(map(is_kept, values, found))
+
+
+def _is_time_kept(value: Any, found: pa.Scalar) -> bool:
+    if isinstance(value, int):
+        return bool(value == found.value)
+    if isinstance(value, datetime.datetime) and pa.types.is_timestamp(found.type):
+        return bool(_nanoseconds(value) == found.value * _NANOSECONDS[found.type.unit])
+    if isinstance(value, datetime.date | datetime.time | datetime.timedelta | tuple):
+        return bool(value == found.as_py())
+    return False
+
+
+def _nanoseconds(value: datetime.datetime) -> int:
+    """Since 1970 in UTC."""
+    if value.utcoffset() is None:
+        value = value.replace(tzinfo=datetime.UTC)
+    # A difference of two zones is one of UTC, and reaches beyond the year 1 as UTC itself does not.
+    whole = (value - _EPOCH) // _MICROSECOND
+    return whole * 1000 + getattr(value, "nanosecond", 0)  # which pandas has

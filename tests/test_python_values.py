@@ -1,7 +1,10 @@
 """Keys and rows of Python values: none becomes another one on its way through Arrow."""
 
 import contextlib
+import datetime
+from zoneinfo import ZoneInfo
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -101,6 +104,54 @@ def test_a_set_is_no_list_of_fixed_size(tmp_path, given):
             mapping[[1, 2]] = [{"v": [[1, 2], given]}]
 
 
+HOUR = datetime.timedelta(hours=1)
+#: The second 2:30 of the night on which Berlin sets its clocks back.
+SECOND = datetime.datetime(2021, 10, 31, 1, 30, tzinfo=datetime.UTC)
+
+
+@pytest.mark.parametrize("time", [SECOND - HOUR, SECOND], ids=["first", "second"])
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York"])
+def test_times_of_an_hour_that_comes_twice_are_told_apart(tmp_path, time, zone):
+    kind = pa.timestamp("us", zone)
+    with stored(tmp_path, pa.struct([("at", kind)]), [{"at": SECOND - HOUR}, {"at": SECOND}]) as (
+        store
+    ):
+        for given in (time, time.astimezone(ZoneInfo("Europe/Berlin"))):
+            expected = [{"v": 1 + (time == SECOND)}]
+            assert store.get("s", ({"at": given},)).to_pylist() == expected
+            assert StoreMapping(store, "s")[{"at": given}] == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        *((pa.timestamp("s"), number) for number in (2**53, -(2**53))),
+        (pa.timestamp("us", "Europe/Berlin"), 2**62),
+        (pa.timestamp("ns"), 1),
+        (pa.date32(), 2**30),
+        (pa.date64(), 86_400_000 * 2**30),
+        (pa.duration("s"), 2**53),
+        (pa.duration("ns"), 1),
+        (pa.time64("ns"), 1),
+        (pa.timestamp("us", "UTC"), datetime.datetime.min.replace(tzinfo=datetime.timezone(HOUR))),
+    ],
+    ids=str,
+)
+def test_times_that_python_has_none_of(tmp_path, kind, given):
+    with stored(tmp_path, pa.list_(kind), [[given]]) as store:
+        mapping = StoreMapping(store, "s")
+        assert store.get("s", ([given],)).to_pylist() == mapping[[given]] == [{"v": 1}]
+        mapping[[given]] = [{"v": 2}, {"v": 3}]
+        assert mapping[[given]] == [{"v": 2}, {"v": 3}]
+        assert [given, given] not in mapping
+        with pytest.raises(InvalidArgumentError, match="would become"):
+            store.get("s", ({given},))
+    stream = StreamSchema("s", pa.schema([("k", pa.int64())]), pa.schema([("v", kind)]))
+    with LsmStore.open(str(tmp_path / "rows"), [stream], options=Options()) as store:
+        StoreMapping(store, "s")[1] = [{"v": given}]
+        assert store.get("s", 1)["v"].equals(pa.array([given], kind))
+
+
 @pytest.mark.parametrize(
     ("kind", "given", "kept"),
     [
@@ -112,6 +163,16 @@ def test_a_set_is_no_list_of_fixed_size(tmp_path, given):
         (pa.map_(pa.string(), pa.int8()), [("a", 1), ("b", None)], True),
         (pa.float32(), 0.1, True),
         (pa.timestamp("us", "UTC"), 5, True),
+        (pa.timestamp("s"), 1.5, False),
+        (pa.timestamp("s"), SECOND, True),
+        (pa.timestamp("s"), SECOND + HOUR / 7, False),
+        (pa.timestamp("ns"), pd.Timestamp(5, unit="ns"), True),
+        (pa.timestamp("us"), pd.Timestamp(5, unit="ns"), False),
+        (pa.duration("s"), HOUR / 7, False),
+        (pa.date32(), datetime.date(2021, 1, 1), True),
+        (pa.date32(), SECOND, False),
+        (pa.time32("s"), datetime.time(1, 2, 3), True),
+        (pa.time32("s"), datetime.time(1, 2, 3, 4), False),
         (pa.string(), None, True),
     ],
     ids=str,
