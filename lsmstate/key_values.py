@@ -1,5 +1,6 @@
 """Keys that are given as Python values, one at a time: of ``get``, and of bounds."""
 
+import datetime
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from lsmstate.store import KeyValues, StreamSchema
 
 #: Values although they are sequences: of letters, of bytes, of what a scalar holds.
 _SINGLE = (str, bytes, bytearray, memoryview, pa.Scalar)
+#: Units of numpy's times that Arrow has too.
+_ARROW_UNITS = [(unit, 1) for unit in ("s", "ms", "us", "ns")]
 
 
 def key_values(stream: StreamSchema, name: str, given: KeyValues) -> tuple[Any, ...]:
@@ -90,6 +93,8 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     """A scalar of numpy or Arrow as Python's; one of Arrow's where it is a time as the column's
     are, since Python's have no nanoseconds."""
     if isinstance(value, np.datetime64 | np.timedelta64):
+        if np.datetime_data(value.dtype) not in _ARROW_UNITS:
+            return _python_time(value, kind)
         value = pa.scalar(value)
     elif isinstance(value, np.generic):
         return value.item()
@@ -98,3 +103,14 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_temporal(kind) and value.type.id == kind.id:
         return value
     return value.as_py()
+
+
+def _python_time(value: np.datetime64 | np.timedelta64, kind: pa.DataType) -> Any:
+    """numpy's time, of a unit that Arrow has no times of, as Python's. A day is the midnight that
+    begins it. ValueError beyond Python's times, where numpy gives a number of its own unit."""
+    found: Any = value.item()
+    if isinstance(found, int):
+        raise ValueError("as such a unit it has to lie in the years 1 to 9999")
+    if pa.types.is_timestamp(kind) and type(found) is datetime.date:
+        return datetime.datetime.combine(found, datetime.time())
+    return found

@@ -40,8 +40,10 @@ def is_kept(value: Any, found: pa.Scalar) -> bool:
     value = _plain(value)
     if value is None or not found.is_valid:
         return value is None and not found.is_valid
-    if isinstance(kind, pa.BaseExtensionType | pa.DictionaryType):
+    if pa.types.is_dictionary(kind):
         return is_kept(value, found.value)
+    if isinstance(kind, pa.BaseExtensionType):  # either as it is stored or as it is shown
+        return is_kept(value, found.value) or _is_shown(value, found.as_py())
     if pa.types.is_struct(kind):
         return _is_struct_kept(value, found)
     if pa.types.is_map(kind):
@@ -67,6 +69,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, pa.Scalar):
         return value.as_py()
     return value.item() if isinstance(value, np.generic) else value
+
+
+def _is_shown(value: Any, shown: Any) -> bool:
+    return isinstance(value, type(shown)) and bool(value == shown)
 
 
 def _is_struct_kept(value: Any, found: pa.StructScalar) -> bool:

@@ -2,8 +2,10 @@
 
 import contextlib
 import datetime
+import uuid
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -150,6 +152,44 @@ def test_times_that_python_has_none_of(tmp_path, kind, given):
     with LsmStore.open(str(tmp_path / "rows"), [stream], options=Options()) as store:
         StoreMapping(store, "s")[1] = [{"v": given}]
         assert store.get("s", 1)["v"].equals(pa.array([given], kind))
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "key"),
+    [
+        (pa.date32(), np.datetime64("2021-01-01"), datetime.date(2021, 1, 1)),
+        (pa.date64(), np.datetime64("2021-01-01"), datetime.date(2021, 1, 1)),
+        (pa.date32(), np.datetime64("2021-02"), datetime.date(2021, 2, 1)),
+        (pa.timestamp("us"), np.datetime64("2021-01-01"), datetime.datetime(2021, 1, 1)),
+        (pa.timestamp("ms"), np.datetime64("2021-01-01T05"), datetime.datetime(2021, 1, 1, 5)),
+        (pa.timestamp("s"), np.datetime64(2, "10s"), 20),
+        (pa.timestamp("s"), np.datetime64(2**53, "s"), 2**53),
+        (pa.timestamp("us"), np.datetime64(10**7, "D"), None),
+        (pa.timestamp("us"), np.datetime64(1, "ns"), None),
+        (pa.date32(), np.datetime64("2021-01-01T05"), None),
+        (pa.duration("s"), np.timedelta64(3, "D"), datetime.timedelta(3)),
+        (pa.duration("s"), np.timedelta64(3, "M"), None),
+    ],
+    ids=str,
+)
+def test_times_of_numpy(tmp_path, kind, given, key):
+    with stored(tmp_path, kind, [1 if key is None else key]) as store:
+        if key is None:
+            with pytest.raises(InvalidArgumentError, match=r"would become|is not of the type"):
+                store.get("s", given)
+        else:
+            assert store.get("s", given).to_pylist() == [{"v": 1}]
+        assert (given in StoreMapping(store, "s")) == (key is not None)
+
+
+def test_a_uuid_may_be_given_as_its_bytes(tmp_path):
+    key = uuid.UUID(int=7)
+    with stored(tmp_path, pa.uuid(), [key]) as store:
+        for given in (key, key.bytes):
+            assert store.get("s", given).to_pylist() == [{"v": 1}]
+            assert given in StoreMapping(store, "s")
+        with pytest.raises(InvalidArgumentError, match="is not of the type"):
+            store.get("s", b"short")
 
 
 @pytest.mark.parametrize(
