@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from cython_ext.arrow_read import plain_type
+from cython_ext.restore import restored
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.python_values import as_text, is_kept, is_list_like
 from lsmstate.store import KeyValues, StreamSchema
@@ -21,7 +23,7 @@ def key_values(stream: StreamSchema, name: str, given: KeyValues) -> tuple[Any, 
     """The values of key columns; that of a single key column may stand by itself, and does if it is
     a list and the column one of lists. InvalidArgumentError if they are no sequence, or more than
     there are columns."""
-    if len(stream.key) == 1 and _is_value(given, stream.key.types[0]):
+    if len(stream.key) == 1 and _is_value(given, _plain_type(stream.key.types[0])):
         return (given,)
     if isinstance(given, np.ndarray):
         given = list(given) if given.ndim else given[()]
@@ -68,11 +70,13 @@ def key_batch(stream: StreamSchema, values: Sequence[Any]) -> pa.RecordBatch:
     arrays = []
     for field, given in zip(columns, values, strict=True):
         try:
-            value = _plain(given, field.type)
+            # pyarrow makes no dictionary of times, of views or of nested values.
+            kind = _plain_type(field.type)
+            value = _plain(given, kind)
             array = (
-                pa.array([value], value.type).cast(field.type)
+                pa.array([value], value.type).cast(kind)
                 if isinstance(value, pa.Scalar)
-                else pa.array([value], field.type)
+                else pa.array([value], kind)
             )
             array.validate()  # of a set, a list of fixed size may be made with too few values
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -85,8 +89,14 @@ def key_batch(stream: StreamSchema, values: Sequence[Any]) -> pa.RecordBatch:
                 f"{named}: {given!r} would become {as_text(array[0])} in column {field.name!r} "
                 f"of type {field.type}"
             )
-        arrays.append(array)
+        arrays.append(restored(array, field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(columns))
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    """Without dictionaries and views, as keys are stored. Those of whole columns that are extension
+    types stay so, and take values of their own."""
+    return kind if isinstance(kind, pa.BaseExtensionType) else plain_type(kind)
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:

@@ -10,12 +10,16 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from lsmstate.backends import open_store
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.lsm_store import LsmStore
 from lsmstate.mapping import StoreMapping
 from lsmstate.options import Options
 from lsmstate.store import StreamSchema
 
+HOUR = datetime.timedelta(hours=1)
+#: The second 2:30 of the night on which Berlin sets its clocks back.
+SECOND = datetime.datetime(2021, 10, 31, 1, 30, tzinfo=datetime.UTC)
 NAMED = pa.struct([("a", pa.int32()), ("b", pa.string())])
 
 
@@ -74,6 +78,41 @@ def test_no_key_is_taken_for_another(tmp_path, kind, key, wrong):
         assert key in mapping
 
 
+@pytest.mark.parametrize("backend", ["lsm", "rocksdb", "memory"])
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        (pa.timestamp("us", "Europe/Berlin"), SECOND.astimezone(ZoneInfo("Europe/Berlin"))),
+        (pa.date32(), datetime.date(2021, 1, 1)),
+        (pa.string(), "a"),
+        (pa.string_view(), "a" * 20),
+        (pa.list_(pa.string()), ["a"]),
+        (NAMED, {"a": 1, "b": None}),
+    ],
+    ids=str,
+)
+def test_keys_in_a_dictionary(tmp_path, backend, kind, key):
+    keys = pa.DictionaryArray.from_arrays(pa.array([0, 0], pa.int8()), pa.array([key], kind))
+    stream = StreamSchema("s", pa.schema([("k", keys.type)]), pa.schema([("v", pa.int64())]))
+    with open_store(str(tmp_path), [stream], backend=backend, options=Options()) as store:
+        rows = pa.record_batch([pa.array([1, 2])], schema=stream.rows)
+        store.append("s", rows, pa.record_batch([keys], schema=stream.key))
+        for given in (key, (key,)):
+            assert store.get("s", given).equals(rows)
+            assert store.contains("s", given)
+            assert [piece.keys["k"].to_pylist() for piece in store.iterate("s", low=given)] == [
+                [key, key]
+            ]
+        if not isinstance(key, dict | list):
+            mapping = StoreMapping(store, "s")
+            assert list(mapping) == [key]
+            mapping[key] = [{"v": 3}, {"v": 4}]
+            assert mapping[key] == [{"v": 3}, {"v": 4}]
+            del mapping[key]
+        store.delete_range("s", prefix=key)
+        assert not store.contains("s", key)
+
+
 @pytest.mark.parametrize(
     "given", [b"a", bytearray(b"a"), memoryview(b"a")], ids=lambda given: type(given).__name__
 )
@@ -104,11 +143,6 @@ def test_a_set_is_no_list_of_fixed_size(tmp_path, given):
         assert given not in mapping
         with pytest.raises(InvalidArgumentError, match=r"would become|do not fit"):
             mapping[[1, 2]] = [{"v": [[1, 2], given]}]
-
-
-HOUR = datetime.timedelta(hours=1)
-#: The second 2:30 of the night on which Berlin sets its clocks back.
-SECOND = datetime.datetime(2021, 10, 31, 1, 30, tzinfo=datetime.UTC)
 
 
 @pytest.mark.parametrize("time", [SECOND - HOUR, SECOND], ids=["first", "second"])
