@@ -91,6 +91,8 @@ def plain_column(column, wanted):
         return column
     if pt.is_dictionary(column.type):
         values, places = column.dictionary, column.indices
+        if not len(values):  # all are null; what a null struct hides may not say so
+            return pa.nulls(len(places), wanted)
         try:
             used = values.take(places) if len(places) < len(values) else None
         except pa.ArrowNotImplementedError:  # of views

@@ -27,7 +27,9 @@ def remade(column, t, convert):
         offsets = []
         values = column.values.slice(column.offset * t.list_size, len(column) * t.list_size)
     elif is_any_list_view(column.type):
-        offsets, values = view_offsets(column, t), column.flatten()
+        offsets = view_offsets(column, t)
+        # pyarrow flattens no lists into no values of a dictionary of nested ones.
+        values = column.flatten() if offsets[len(column)] else column.values.slice(0, 0)
     else:
         offsets = column.offsets.to_numpy()
         values = column.values.slice(offsets[0], offsets[len(column)] - offsets[0])

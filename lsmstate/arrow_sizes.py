@@ -157,6 +157,8 @@ def _dictionary_sizes(column: pa.Array) -> Sizes:
     sizes = np.full(len(column), _sizes(pa.nulls(1, column.type.value_type))[0], dtype=np.int64)
     places = column.indices.drop_null().to_numpy()
     values = column.dictionary
+    if len(values) == 0:  # all are null; what a null struct hides may not say so
+        return sizes
     # A slice, mostly: what it does not use is not looked at. Views cannot be taken from.
     if len(values) > len(places) and not _shares_values(values.type):
         used, places = np.unique(places, return_inverse=True)

@@ -15,6 +15,7 @@ from cython_ext.errors import InvalidArgumentError
 from cython_ext.gather import Gatherer
 from cython_ext.key_codec import KeyCodec
 from cython_ext.row_codec import RowCodec
+from lsmstate.arrow_sizes import row_sizes
 
 
 def places(*numbers: int) -> np.ndarray:
@@ -169,6 +170,35 @@ def test_empty_lists_without_an_offset():
     plain = RowCodec(pa.schema([("n", kind)])).plain(pa.record_batch([column], ["n"]))
     plain.validate(full=True)
     assert plain.column(0) == pa.nulls(0, pa.list_(pa.string()))
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_null_that_hides_places_in_an_empty_dictionary(depth):
+    """As pa.array makes it."""
+    kind = pa.dictionary(pa.int8(), pa.string())
+    for _ in range(depth):
+        kind = pa.struct([("a", kind)])
+    batch = pa.record_batch([pa.array([None, None], kind)], ["n"])
+    assert row_sizes(batch).tolist() == [9 + depth] * 2
+    plain = RowCodec(batch.schema).plain(batch)
+    plain.validate(full=True)
+    assert plain.column(0).to_pylist() == [None, None]
+    gatherer, _ = side_by_side(batch)
+    found = gatherer.sources([batch]).gather([places(1)])
+    assert found.column(0).to_pylist() == [None]
+
+
+def test_list_views_without_values_over_a_dictionary_of_lists():
+    lists = pa.array([[7]], pa.list_(pa.int8()))
+    values = pa.DictionaryArray.from_arrays(pa.array([0, 0], pa.int8()), lists)
+    column = pa.ListViewArray.from_arrays(
+        pa.array([1, 0, None], pa.int32()), pa.array([1, 0, 2], pa.int32()), values
+    )
+    batch = pa.record_batch([column], ["n"])
+    for part, expected in ((batch, [[[7]], [], None]), (batch.slice(1), [[], None])):
+        plain = RowCodec(batch.schema).plain(part)
+        plain.validate(full=True)
+        assert plain.column(0).to_pylist() == expected
 
 
 def test_lists_in_a_dictionary():
