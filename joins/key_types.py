@@ -9,6 +9,7 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cython_ext.arrow_read import plain_column, plain_type
 from lsmstate.errors import InvalidArgumentError
 
 #: Decimal digits that hold any value of an integer type, as in Spark.
@@ -44,8 +45,11 @@ def keeps_differences(narrow: pa.DataType, wide: pa.DataType) -> bool:
 def cast_key(column: pa.Array, target: pa.DataType) -> pa.Array:
     """The column in the common type, which ``common_key_type`` found for this column's type among
     others. Cost: one pass of Arrow's kernels, none if the type is the common one already."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+    if column.type != target and (
+        pa.types.is_dictionary(column.type) or pa.types.is_nested(column.type)
+    ):
+        # Arrow's casts look into no dictionary inside a nested value.
+        column = plain_column(column, plain_type(column.type))
     if column.type == target:
         return column
     if pa.types.is_null(column.type):

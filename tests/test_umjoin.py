@@ -315,6 +315,20 @@ def test_a_date_is_midnight_in_the_zone_of_the_time_it_is_compared_with():
     assert not one_match(pa.date32(), pa.timestamp("us", "UTC"), DAY, midnight)
 
 
+def test_keys_with_dictionaries_of_nested_values_inside():
+    inner = pa.array([{"x": 1}, {"x": 2}])
+    coded = pa.DictionaryArray.from_arrays(pa.array([1, None, 0], pa.int8()), inner)
+    keys = pa.StructArray.from_arrays([coded], names=["b"])
+    plain = pa.StructArray.from_arrays([inner], names=["b"])
+    schemas = {"a": pa.schema([("ka", keys.type)]), "b": pa.schema([("kb", plain.type)])}
+    with MultiwayJoin(schemas, "a.ka = b.kb") as join:
+        assert not list(join.process("a", pa.record_batch([keys], schema=schemas["a"])))
+        (found,) = join.process("b", pa.record_batch([plain], schema=schemas["b"]))
+        assert found.schema.types == [keys.type, plain.type]
+        rows = sorted(found.to_pylist(), key=str)
+        assert rows == [{name: {"b": {"x": x}} for name in ("ka", "kb")} for x in (1, 2)]
+
+
 def test_results_must_be_consumed_before_the_next_batch():
     with memory_join(("a", "b")) as join:
         list(join.process("a", batch_of([1, 2])))
