@@ -73,8 +73,7 @@ cdef class SstWriter:
         self.codec = codec
         self.block_bytes = block_bytes
         self.kept_bytes = max(<size_t> LEAST_KEPT_BYTES, 2 * block_bytes)
-        # It grows by half, until what goes to the file at a time and a block are in it.
-        self.kept_stored_bytes = 2 * WRITE_BYTES + self.kept_bytes
+        self.kept_stored_bytes = 2 * WRITE_BYTES + self.kept_bytes  # grown by half from below one
         # Probes read a row block for a few of its rows, but look for many keys in a key block.
         self.row_block_bytes = block_bytes // 2
         self.filter_bits = filter_bits

@@ -220,19 +220,16 @@ class LsmStore(StoreWrites):
             part = self._planner.encoded_part(stream, rows, keys)
             return self._make([self._planner.stored(kind, stream, self._sequence + 1, *part)])
         check_row_sizes(rows, self._options)
-        parts = largest = held = 0
         # All or nothing: what a later part is refused for is found before the first is stored.
-        for part in self._planner.encoded(stream, rows, keys, self._options):
-            parts += 1
-            largest = max(largest, checked_entry(*part, self._options))
-            held = max(held, encoded_bytes(*part))
+        parts, largest, held = self._planner.measured(stream, rows, keys, self._options)
+        made = (
+            self._make([self._planner.stored(kind, stream, self._sequence + 1, *part)])
+            for part in self._planner.encoded(stream, rows, keys, self._options)
+        )
         if parts == 1:
-            return self._make([self._planner.stored(kind, stream, self._sequence + 1, *part)])
+            return sum(made)  # it is admitted by itself, and once
         with self._guard.lock, self._writes.reserving(largest, held):
-            return sum(
-                self._make([self._planner.stored(kind, stream, self._sequence + 1, *part)])
-                for part in self._planner.encoded(stream, rows, keys, self._options)
-            )
+            return sum(made)
 
     def _plan(self, mutations: Sequence[Mutation]) -> list[Write]:
         with self._guard.lock:  # another thread's flush moves rows from one tier to another

@@ -45,6 +45,18 @@ class WritePlanner:
         for part, part_keys in parts_of(rows, keys, options, self.sizes[stream]):
             yield self.encoded_part(stream, part, part_keys)
 
+    def measured(
+        self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch, options: Options
+    ) -> tuple[int, int, int]:
+        """How many parts, bytes of the largest entry of a key and a row, and of the largest part.
+        MemoryLimitError if an entry is too large. Cost: everything is encoded, part by part."""
+        parts = largest = held = 0
+        for part in self.encoded(stream, rows, keys, options):
+            parts += 1
+            largest = max(largest, checked_entry(*part, options))
+            held = max(held, encoded_bytes(*part))
+        return parts, largest, held
+
     def encoded_part(
         self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch
     ) -> tuple[KeyBatch, RowBatch]:
