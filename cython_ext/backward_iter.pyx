@@ -87,7 +87,7 @@ cdef class BackwardSstSource(SstSource):
     cdef int next_key(self) except -1 nogil:
         cdef const uint8_t* key
         cdef size_t size
-        self._release_consumed()
+        self.done_with_row()
         self._come_home()
         while True:
             while self.group_left == 0:

@@ -183,6 +183,7 @@ cdef class BlockCache:
         block.used = 0
         block.newer = NULL
         block.older = NULL
+        self.budget.note_row(<int64_t> size)
         if not kept or self.budget.try_charge(CACHE, <int64_t> block.capacity):
             # Reads have a share of their own, of which merges are to take nothing.
             block.component = PROBE if kept else MERGE

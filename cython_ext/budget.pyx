@@ -39,6 +39,8 @@ cdef class Budget:
         self.total = 0
         self.firm = 0
         self.peak = 0
+        self.largest_small = 0
+        self.large = 0
         self.spare = NULL
         self.evictor = NULL
         self.evictor_object = NULL
@@ -74,6 +76,38 @@ cdef class Budget:
         if value < 0:
             raise InvalidArgumentError(f"memory reserve {value}: give a number of bytes from 0 on")
         atomic_set(&self.merge_reserve, value)
+
+    @property
+    def large_bytes(self) -> int:
+        """A row of more bytes is large: of such rows, what several writes, flushes and merges hold
+        at a time would fill the cap."""
+        return atomic_get(&self.largest_small)
+
+    @large_bytes.setter
+    def large_bytes(self, int64_t value):
+        if value <= 0:
+            raise InvalidArgumentError(f"large rows of {value} bytes: give a positive number")
+        atomic_set(&self.largest_small, value)
+
+    @property
+    def has_large_rows(self) -> bool:
+        """Whether there were any so far; to be set to False by whoever begins anew."""
+        return atomic_get(&self.large) != 0
+
+    @has_large_rows.setter
+    def has_large_rows(self, bint value):
+        atomic_set(&self.large, value)
+
+    def is_large(self, int64_t size) -> bool:
+        """Whether a row of so many bytes is large; has_large_rows then."""
+        return self.note_row(size)
+
+    cdef bint note_row(self, int64_t size) noexcept nogil:
+        if size <= atomic_get(&self.largest_small):
+            return False
+        if not atomic_get(&self.large):
+            atomic_set(&self.large, 1)
+        return True
 
     cdef int try_charge(self, int component, int64_t size) noexcept nogil:
         cdef int64_t total
@@ -189,6 +223,10 @@ cdef class Budget:
         atomic_add(&self.used[number], size)
         atomic_max(&self.peak, total)
         return True
+
+    def has_room(self, int64_t size) -> bool:
+        """Whether so many bytes fit beside all that cannot be evicted."""
+        return self._merges_with(size) <= atomic_get(&self.limit_bytes)
 
     def usage(self) -> dict[str, int]:
         """Bytes in use by component."""

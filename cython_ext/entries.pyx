@@ -21,6 +21,9 @@ cdef class EntrySource:
     cdef int next_giver(self) except -1 nogil:
         return 0
 
+    cdef void done_with_row(self) noexcept nogil:
+        pass
+
     cdef int seek(self, const uint8_t* key, size_t size) except -1 nogil:
         with gil:
             raise TypeError("EntrySource is a base class")

@@ -42,5 +42,4 @@ cdef class SstSource(EntrySource):
     cdef int _decode(self, Buffer* key) except -1 nogil
     cdef void _begin_rows(self) noexcept nogil
     cdef void _give(self) noexcept nogil
-    cdef void _release_consumed(self) noexcept nogil
     cdef void _forget(self) noexcept nogil

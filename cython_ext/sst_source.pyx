@@ -88,7 +88,7 @@ cdef class SstSource(EntrySource):
         self.continues = False
         self.pending = False
 
-    cdef void _release_consumed(self) noexcept nogil:
+    cdef void done_with_row(self) noexcept nogil:
         """Let a block go as soon as its last row is done with: of many merged sources each would
         else hold one, however large its row is."""
         if self.consumed:
@@ -173,7 +173,7 @@ cdef class SstSource(EntrySource):
         self.row_index = self.entry.row_index
 
     cdef int next_key(self) except -1 nogil:
-        self._release_consumed()
+        self.done_with_row()
         if self.pending:
             self.pending = False
         else:
@@ -209,7 +209,7 @@ cdef class SstSource(EntrySource):
         return 0
 
     cdef int next_row(self, RowRef* row) except -1 nogil:
-        self._release_consumed()
+        self.done_with_row()
         while self.rows_left == 0:
             if not self.continues:
                 return 0

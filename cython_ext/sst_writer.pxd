@@ -53,6 +53,7 @@ cdef class SstWriter:
     cdef int begin_key(self, const uint8_t* key, size_t size, uint8_t flags) except -1 nogil
     cdef bint _shares(self, const uint8_t* key, size_t size) noexcept nogil
     cdef int add_row(self, const RowRef* row) except -1 nogil
+    cdef int _close_key_block_if_full(self) except -1 nogil
     cdef int end_key(self) except -1 nogil
     cdef int _put_entry(self, uint8_t flags) except -1 nogil
     cdef int _close_row_block(self) except -1 nogil

@@ -210,18 +210,8 @@ cdef class SstWriter:
             )
         ):
             self._close_row_block()
-            if self.block_ends.size >= 8 * max(
-                <size_t> ROW_BLOCKS_PER_KEY_BLOCK, self.entry_key.size
-            ):
-                # The table of row blocks is full: the key goes on in the next key block. A long
-                # one does so later, as the index has it once for each of them.
-                if self.entry_rows:
-                    self._put_entry(self.entry_flags | FLAG_CONTINUES)
-                    self.entry_flags &= ~(<uint8_t> FLAG_RESET)
-                    self.entry_continued = True
-                    self.entry_rows = 0
-                    self.entry_bytes = 0
-                self._close_key_block(NULL, 0)
+        if self.row_count == 0:
+            self._close_key_block_if_full()
         if self.entry_rows == 0:
             self.entry_block = <uint32_t> (self.block_ends.size // 8)
             self.entry_row = self.row_count
@@ -257,6 +247,20 @@ cdef class SstWriter:
             self.min_sequence = sequence
         if sequence > self.max_sequence:
             self.max_sequence = sequence
+        return 0
+
+    cdef int _close_key_block_if_full(self) except -1 nogil:
+        """Where its table of row blocks is full, the key goes on in the next one. A long key does
+        so later, as the index has it once for each of them."""
+        if self.block_ends.size < 8 * max(<size_t> ROW_BLOCKS_PER_KEY_BLOCK, self.entry_key.size):
+            return 0
+        if self.entry_rows:
+            self._put_entry(self.entry_flags | FLAG_CONTINUES)
+            self.entry_flags &= ~(<uint8_t> FLAG_RESET)
+            self.entry_continued = True
+            self.entry_rows = 0
+            self.entry_bytes = 0
+        self._close_key_block(NULL, 0)
         return 0
 
     cdef int end_key(self) except -1 nogil:
@@ -428,6 +432,11 @@ cdef class SstWriter:
                 while True:
                     while (<EntrySource> source.giver).next_row(&row):
                         self.add_row(&row)
+                        if row.size > self.row_block_bytes:
+                            # It fills its block. A merge holds two copies of it at a time then,
+                            # and none between two slices.
+                            (<EntrySource> source.giver).done_with_row()
+                            self._close_row_block()
                     if not (source.has_givers and source.next_giver()):
                         break
                 self.end_key()

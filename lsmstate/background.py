@@ -16,9 +16,9 @@ import atexit
 import logging
 import os
 import threading
-import time
 from typing import Protocol
 
+from lsmstate.memory_budget import process_memory
 from lsmstate.options import KIB
 
 #: Bytes a job goes on for at a time, a few milliseconds: nobody waits for the worker longer.
@@ -41,36 +41,6 @@ class Job(Protocol):
         """Go on for about so many bytes; True when there is nothing left to do, be it done,
         failed or abandoned. Raises nothing: the error is the job's."""
         ...
-
-
-class FairLock:
-    """Given to threads in the order they asked for it: else whoever releases it and asks at once
-    again, as the worker does between two slices, would get it before one that has to wake up."""
-
-    def __init__(self) -> None:
-        self._next = threading.Lock()
-        self._held = threading.Lock()
-
-    def acquire(self, patience: float | None = None) -> bool:
-        """Wait for it, so many seconds at most; False if others had it all the time."""
-        end = None if patience is None else time.monotonic() + patience
-        if not self._next.acquire(timeout=-1 if patience is None else patience):
-            return False
-        try:
-            return self._held.acquire(
-                timeout=-1 if end is None else max(0.0, end - time.monotonic())
-            )
-        finally:
-            self._next.release()
-
-    def release(self) -> None:
-        self._held.release()
-
-    def __enter__(self) -> None:
-        self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
 
 class Worker:
@@ -115,7 +85,7 @@ class Worker:
 
     def _run(self) -> None:
         while (job := self._next()) is not None:
-            with self.standing:
+            with process_memory().turns.turn(), self.standing:
                 is_over = job.advance(SLICE_BYTES)
             if is_over:
                 with self._changed:

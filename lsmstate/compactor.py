@@ -12,8 +12,8 @@ from collections.abc import Generator, Sequence
 
 from cython_ext.entries import EntrySource
 from cython_ext.memtable import Memtable
-from lsmstate.background import FairLock
 from lsmstate.compaction import Task
+from lsmstate.locks import FairLock
 from lsmstate.memtables import source_of
 from lsmstate.table_files import TableWriter, UnsealedTable
 from lsmstate.version import NOTHING, FileMeta, PartialMerge, Run

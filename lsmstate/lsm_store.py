@@ -18,6 +18,7 @@ import pyarrow as pa
 from cython_ext.changelog_record import largest_entry
 from cython_ext.key_codec import KeyBatch
 from cython_ext.memtable import Memtable
+from cython_ext.row_codec import RowBatch
 from lsmstate.changelog import APPEND, RETRACT, Write
 from lsmstate.checkpoints import Checkpoint, Checkpoints
 from lsmstate.collection import LocalFiles
@@ -60,8 +61,8 @@ class LsmStore(StoreWrites):
     """One store in one directory. For one thread at a time; other threads may have other stores."""
 
     _reader: LsmReader
-    #: Other threads may ask for its memory as soon as it counts in, before it has any.
-    _has_memtables = False
+    #: Other threads may ask for its memory as soon as it counts in, before it has any to give.
+    _gives_memory = False
 
     def __init__(
         self, directory: str, streams: Sequence[StreamSchema], options: Options, owner: Owner
@@ -79,7 +80,9 @@ class LsmStore(StoreWrites):
         self._reader = LsmReader(
             directory, self._streams, key_codecs, row_codecs, self._memory, self._tiers
         )
-        self._guard = StoreGuard(directory, find_damage=self._reader.find_damage)
+        self._guard = StoreGuard(
+            directory, find_damage=self._reader.find_damage, turns=self._memory.turns
+        )
         self._snapshots = Snapshots()
         self._holds = TierHolds(directory, self._memory)
         self._sequence = 0
@@ -97,7 +100,6 @@ class LsmStore(StoreWrites):
             single_commit=owner.single_commit,
         )
         self._memtables = self._writes.memtables
-        self._has_memtables = True
 
     @classmethod
     def open_attempt(
@@ -123,6 +125,7 @@ class LsmStore(StoreWrites):
             owner = AttemptOwner(LocalFiles(directory), batch_id, attempt_id)
         store = cls(directory, streams, options, owner)
         store._start_at(pointer)
+        store._gives_memory = True
         return store
 
     @classmethod
@@ -137,23 +140,22 @@ class LsmStore(StoreWrites):
             raise
         store._start_at(owner.pointer)
         try:
-            # Or another thread's store that finds no memory would flush what is being replayed.
-            with store._guard.lock:
-                if owner.pointer is None:
-                    store.commit()  # pins the streams: no log is ever read with other ones
-                else:
-                    owner.renew_manifest()
-                for write in owner.replay():
-                    check_write(write, list(store._streams.values()))
-                    store._apply(write)
-                store._check_replayed()
-                if options.syncs_commits:
-                    # As with the manifest: what the log of a killed process holds may not be on the
-                    # disk, so it is written anew before more is promised.
-                    store.commit()
+            if owner.pointer is None:
+                store.commit()  # pins the streams: no log is ever read with other ones
+            else:
+                owner.renew_manifest()
+            for write in owner.replay():
+                check_write(write, list(store._streams.values()))
+                store._apply(write)
+            store._check_replayed()
+            if options.syncs_commits:
+                # As with the manifest: what the log of a killed process holds may not be on the
+                # disk, so it is written anew before more is promised.
+                store.commit()
         except BaseException:
             store.close()
             raise
+        store._gives_memory = True  # not before: what is being replayed is not to be flushed
         return store
 
     @classmethod
@@ -195,7 +197,12 @@ class LsmStore(StoreWrites):
     @property
     def memtable_bytes(self) -> int:
         """Bytes of slabs the memtables hold."""
-        return self._memtables.nbytes if self._has_memtables else 0
+        return self._memtables.nbytes if self._gives_memory else 0
+
+    @property
+    def is_busy(self) -> bool:
+        """See memory_budget.Flushable."""
+        return self._guard.lock.is_held_elsewhere
 
     # Writing ------------------------------------------------------------------------------
 
@@ -213,23 +220,28 @@ class LsmStore(StoreWrites):
         schema = stream_of(self._streams, stream)
         self._guard.check_writable()
         check_rows(schema, rows, keys)
+
+        def made(part: tuple[KeyBatch, RowBatch]) -> int:
+            return self._make([self._planner.stored(kind, stream, self._sequence + 1, *part)])
+
         size = self._planner.sizes[stream].total(rows, keys)
         if size <= part_bytes(self._options):  # so no row of it is too large
-            if not rows.num_rows:
-                return 0
-            part = self._planner.encoded_part(stream, rows, keys)
-            return self._make([self._planner.stored(kind, stream, self._sequence + 1, *part)])
+            with self._writes.settling():
+                return made(self._planner.encoded_part(stream, rows, keys)) if rows.num_rows else 0
         check_row_sizes(rows, self._options)
-        # All or nothing: what a later part is refused for is found before the first is stored.
-        parts, largest, held = self._planner.measured(stream, rows, keys, self._options)
-        made = (
-            self._make([self._planner.stored(kind, stream, self._sequence + 1, *part)])
-            for part in self._planner.encoded(stream, rows, keys, self._options)
-        )
-        if parts == 1:
-            return sum(made)  # it is admitted by itself, and once
-        with self._guard.lock, self._writes.reserving(largest, held):
-            return sum(made)
+        with self._writes.settling():
+            # All or nothing: what a later part is refused for is found before the first is stored.
+            parts, largest, held = self._planner.measured(stream, rows, keys, self._options)
+            encoded = self._planner.encoded(stream, rows, keys, self._options)
+            if parts == 1:
+                return sum(map(made, encoded))  # it is admitted by itself, and once
+            stored = 0
+            self._writes.announce(largest)
+            with self._guard.lock, self._writes.reserving(largest, held):
+                for count in map(made, encoded):
+                    stored += count
+                    self._writes.settle()
+            return stored
 
     def _plan(self, mutations: Sequence[Mutation]) -> list[Write]:
         with self._guard.lock:  # another thread's flush moves rows from one tier to another
@@ -241,7 +253,8 @@ class LsmStore(StoreWrites):
         self._guard.check_writable()
         check_mutations(self._streams, mutations, self._options)
         check_keys(mutations)
-        return self._make(self._plan(mutations))
+        with self._writes.settling():
+            return self._make(self._plan(mutations))
 
     @contextmanager
     def admitting(self, parts: Iterable[Sequence[Mutation]]) -> Iterator[None]:
@@ -253,6 +266,7 @@ class LsmStore(StoreWrites):
             for write in writes:
                 largest = max(largest, checked_entry(write.keys, write.rows, self._options))
             held = max(held, held_bytes(writes))
+        self._writes.announce(largest)
         with self._guard.lock, self._writes.reserving(largest, held):
             yield
 
@@ -263,6 +277,7 @@ class LsmStore(StoreWrites):
         largest = max(checked_entry(write.keys, write.rows, self._options) for write in writes)
         held = held_bytes(writes)
         appended = sum(w.keys.n_valid for w in writes if w.rows is not None)
+        self._writes.announce(largest)
         with (
             self._guard.lock,
             self._writes.reserving(largest, held),
@@ -303,8 +318,10 @@ class LsmStore(StoreWrites):
         self._sequence = write.sequence
         largest = largest_entry(write.keys, write.rows)
         held = encoded_bytes(write.keys, write.rows)
-        with self._writes.reserving(largest, held, is_promised=True):
+        self._writes.announce(largest)
+        with self._guard.lock, self._writes.reserving(largest, held, is_promised=True):
             self._writes.insert(write, place if write.sequence == sequence else 0)
+        self._writes.settle()
 
     def _check_replayed(self, following: Write | None = None) -> None:
         """CorruptionError if writes are missing before this one, or a half one at the end."""
@@ -483,7 +500,7 @@ class LsmStore(StoreWrites):
         """See store.StateStore.close."""
         if not self._guard.close():
             return
-        with self._guard.lock:
+        with self._guard.lock.out_of_turn():
             self._snapshots.close()
             self._memory.leave(self)
             try:

@@ -9,16 +9,22 @@ the list of stores, and no store is asked for anything while it is held.
 
 import os
 import threading
+import time
 from typing import Protocol
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from cython_ext.block_cache import BlockCache
 from cython_ext.budget import Budget
 from lsmstate.errors import MemoryLimitError
+from lsmstate.locks import Turns
 from lsmstate.options import MINIMUM_MEMORY_BYTES, STORE_MEMORY_BYTES
 
 #: Of the cap, what is reserved at most, if several stores are open: they seldom merge all at once.
 RESERVED_PART = 8
+#: A row is large beyond this part of the cap, divided by the number of stores.
+LARGE_PART = 16
+#: How often a write that waits for other threads looks whether there is room now.
+LOOK_SECONDS = 0.002
 
 
 class Flushable(Protocol):
@@ -26,6 +32,11 @@ class Flushable(Protocol):
 
     @property
     def memtable_bytes(self) -> int: ...
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether another thread is in the middle of a call, at whose end memory may be free."""
+        ...
 
     def try_flush(self) -> bool:
         """Flush, unless another thread uses the store, it is being read, it failed, or has nothing
@@ -38,10 +49,14 @@ class ProcessMemory:
 
     def __init__(self) -> None:
         self.budget = Budget(MINIMUM_MEMORY_BYTES)
+        self.budget.large_bytes = MINIMUM_MEMORY_BYTES // LARGE_PART
         self.cache = BlockCache(self.budget)
+        self.turns = Turns(self.budget)
         self.process = os.getpid()
         # Weak: a store that nobody closed and nobody holds any more counts no longer.
         self._stores: WeakKeyDictionary[Flushable, int] = WeakKeyDictionary()
+        #: Those that wait for others to give memory back.
+        self._waiting: WeakSet[Flushable] = WeakSet()
         # Reentrant: the garbage collector may close a store at any point.
         self._lock = threading.RLock()
 
@@ -60,6 +75,7 @@ class ProcessMemory:
             self._set_limit()
         if not others:
             self.budget.reset_peak()
+            self.budget.has_large_rows = False
 
     def leave(self, store: Flushable) -> None:
         """Count a store out; the cache stays, within the cap that remains."""
@@ -79,6 +95,27 @@ class ProcessMemory:
         sizes = {id(store): store.memtable_bytes for store in others}
         others.sort(key=lambda store: sizes[id(store)], reverse=True)
         return any(sizes[id(store)] > 0 and store.try_flush() for store in others)
+
+    def await_others(self, asking: Flushable, until: float) -> bool:
+        """Wait a moment for threads in the middle of a call of another store, which may give memory
+        back. False: none is, but for those that wait themselves, or it is ``until``
+        (time.monotonic) by now: the asking one gives up, and others may wait for what it has."""
+        with self._lock:
+            # Under the lock, or two that wait for each other could give up both.
+            others = (s for s in self._open() if s is not asking and s not in self._waiting)
+            is_busy = self.turns.are_waited_for or any(store.is_busy for store in others)
+            if time.monotonic() >= until or not is_busy:
+                self._waiting.discard(asking)
+                return False
+            self._waiting.add(asking)
+        self.turns.pass_on()
+        time.sleep(LOOK_SECONDS)
+        return True
+
+    def end_waiting(self, asking: Flushable) -> None:
+        """It has what it waited for, or does without."""
+        with self._lock:
+            self._waiting.discard(asking)
 
     def bytes_beside(self, asking: Flushable) -> int:
         """Bytes of the memtables of all other stores."""
@@ -102,6 +139,7 @@ class ProcessMemory:
             self.budget.limit = limit  # before more of it is reserved
         most = max(STORE_MEMORY_BYTES, self.budget.limit // RESERVED_PART)
         self.budget.reserve = min(STORE_MEMORY_BYTES * len(caps), most)
+        self.budget.large_bytes = self.budget.limit // (LARGE_PART * max(1, len(caps)))
         if limit:
             self.budget.limit = limit
             if self.budget.total_bytes > limit:

@@ -56,7 +56,7 @@ class Snapshot(StoreReads):
 
     def close(self) -> None:
         """Give up what only this snapshot needs. A second call does nothing."""
-        with self._guard.lock:
+        with self._guard.lock.out_of_turn():
             if self._guard.close():
                 self._release()
 

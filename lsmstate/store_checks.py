@@ -2,7 +2,6 @@
 
 import difflib
 import os
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, contextmanager
@@ -15,6 +14,7 @@ from cython_ext.key_codec import KeyBatch, KeyCodec
 from lsmstate.documents import check_document_rows, is_schema_free
 from lsmstate.errors import CorruptionError, InvalidArgumentError, StoreClosedError
 from lsmstate.expiring_lane import without_slots
+from lsmstate.locks import StoreLock, Turns
 from lsmstate.store import Positions, StreamSchema
 from lsmstate.stream_codecs import codecs_of
 
@@ -47,11 +47,15 @@ class StoreGuard:
     _reads: "weakref.ref[ReadsUntilWrite] | None" = None
 
     def __init__(
-        self, where: str, what: str = "store", find_damage: FindDamage = lambda: None
+        self,
+        where: str,
+        what: str = "store",
+        find_damage: FindDamage = lambda: None,
+        turns: Turns | None = None,
     ) -> None:
         """``where`` and ``what`` (a store, or a snapshot of one) are for messages; ``find_damage``
-        looks for the file of a row that does not decode."""
-        self.lock = threading.RLock()
+        looks for the file of a row that does not decode; ``turns``: of its process's memory."""
+        self.lock = StoreLock(turns)
         self.writes = 0
         self.is_closed = False
         self.is_sealed = False

@@ -4,6 +4,7 @@ Full memtables are written out in place, or by the background worker while the n
 writes. What was written is installed here, by the store's own thread.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -21,8 +22,10 @@ from lsmstate.stats import PauseRecorder
 from lsmstate.store_checks import StoreGuard
 from lsmstate.write_steps import STEPS, places_of
 
-#: A row of more than this part of the cap is large.
-LARGE_PART = 16
+#: A write waits for room so long, while other threads are in the middle of a call of their stores.
+PATIENCE_SECONDS = 30.0
+#: A flush holds a row so many times beside the memtable: in its block, and compressed.
+FLUSHED_COPIES = 2
 
 
 class WritePath:
@@ -60,6 +63,9 @@ class WritePath:
         self._committed = (1, 0)
         self._has_flushed = False
         self._largest_write_bytes = 0
+        self._has_large_rows = False
+        #: Written, of large rows, and not paid for.
+        self._unpaid_bytes = 0
         #: Of sealed memtables, begun and not installed yet.
         self._flush: Flush | None = None
         #: Bytes held for the write that is being made: for a memtable, and for what is encoded.
@@ -85,6 +91,38 @@ class WritePath:
             with self.pauses.measured():
                 self.end_flush()
 
+    def announce(self, entry_bytes: int) -> None:
+        """Before a write with an entry of a key and a row of so many bytes, and before the store is
+        locked for it: of large ones, threads write one at a time."""
+        self._has_large_rows |= self._memory.budget.is_large(entry_bytes)
+
+    @contextmanager
+    def settling(self) -> Iterator[None]:
+        """Around a write as a whole, from before its rows are encoded to when they are let go."""
+        with self._memory.turns.turn():
+            yield
+            self.settle()
+
+    def settle(self) -> None:
+        """While nothing is encoded: of large rows, no more than their share stays in memtables.
+        Else those of several stores would fill the cap, where flushes and merges need room. So the
+        merge is paid for here, too."""
+        if not self._unpaid_bytes:
+            return
+        with self._guard.whole_or_nothing():
+            # Of a write around this one, which goes on: nobody else has a turn meanwhile.
+            budget, frame_bytes, reserved = self._memory.budget, self._frame_bytes, self._reserved
+            budget.hold("frames", -frame_bytes)
+            budget.hold("memtable", -reserved)
+            try:
+                if self.memtables.nbytes > self.memtables.limit_bytes:
+                    self.flush()
+                unpaid, self._unpaid_bytes = self._unpaid_bytes, 0
+                self._pay(unpaid)
+            finally:
+                budget.hold("frames", frame_bytes)
+                budget.hold("memtable", reserved)
+
     @contextmanager
     def reserving(
         self, entry_bytes: int, frame_bytes: int, *, is_promised: bool = False
@@ -99,8 +137,12 @@ class WritePath:
         self._reserved_around = self._reserved
         self._is_promised |= is_promised
         try:
-            if self._is_large(entry_bytes) and not self._is_promised:
+            if self._memory.budget.is_large(entry_bytes) and not self._is_promised:
                 self._flush_before(entry_bytes)
+                flushed = FLUSHED_COPIES * entry_bytes
+                self._make_room(
+                    self.memtables.lacking_bytes(entry_bytes) + max(frame_bytes, flushed)
+                )
             self._frame_bytes += self._hold("frames", lambda: frame_bytes - self._frame_bytes)
             self._reserved += self._hold(
                 "memtable", lambda: self.memtables.lacking_bytes(entry_bytes) - self._reserved
@@ -122,24 +164,48 @@ class WritePath:
             else:
                 self.end_flush()
 
+    def _make_room(self, size: int) -> None:
+        """As far as it can be: what a flush takes is not asked for."""
+        self._try_until_there(lambda: self._memory.budget.has_room(size))
+
     def _hold(self, component: str, missing: Callable[[], int]) -> int:
         """Hold the bytes that are missing; how many. Room is made by flushing own memtables, then
         those of another store, and once more, as what was given back may be taken by others."""
         budget = self._memory.budget
-        while (size := missing()) > 0:
-            if budget.try_hold(component, size):
-                return size
-            if self.memtables:
-                with self._guard.whole_or_nothing():
-                    self.flush()
-            elif not self._memory.relieve(self._store):
-                if budget.try_hold_last(component, size):
-                    return size
+        held = 0
+
+        def is_held() -> bool:
+            nonlocal held
+            size = missing()
+            if size > 0 and not budget.try_hold(component, size):
+                return False
+            held = max(0, size)
+            return True
+
+        if not self._try_until_there(is_held):
+            held = missing()
+            if not budget.try_hold_last(component, held):
                 if not self._is_promised:
-                    raise self._no_room(size)
-                budget.hold(component, size)
-                return size
-        return 0
+                    raise self._no_room(held)
+                budget.hold(component, held)
+        return held
+
+    def _try_until_there(self, is_there: Callable[[], bool]) -> bool:
+        """Make room step by step until there is as much as it takes; False if none can be made.
+        Other threads that are in the middle of a call are waited for."""
+        until = time.monotonic() + PATIENCE_SECONDS
+        try:
+            while not is_there():
+                if self.memtables:
+                    with self._guard.whole_or_nothing():
+                        self.flush()
+                elif not self._memory.relieve(self._store) and not self._memory.await_others(
+                    self._store, until
+                ):
+                    return False
+        finally:
+            self._memory.end_waiting(self._store)
+        return True
 
     def _give_back_reserved(self) -> None:
         """What was reserved for this write alone."""
@@ -210,6 +276,12 @@ class WritePath:
         self._give_back_reserved()
         self.written_bytes += written_bytes
         self._largest_write_bytes = max(self._largest_write_bytes, written_bytes)
+        if self._has_large_rows:
+            self._unpaid_bytes += written_bytes
+        else:
+            self._pay(written_bytes)
+
+    def _pay(self, written_bytes: int) -> None:
         with self.pauses.measured():
             if not self._single_commit:
                 self._runs.pace(written_bytes)
@@ -218,11 +290,8 @@ class WritePath:
 
     @property
     def _merges_beside_memtables(self) -> bool:
-        return not self._is_large(self._largest_write_bytes)
-
-    def _is_large(self, size: int) -> bool:
-        """Of such rows, a memtable and what flushes and merges hold do not fit at a time."""
-        return size > self._memory.budget.limit // LARGE_PART
+        """Of large rows, a memtable and what flushes and merges hold do not fit at a time."""
+        return not self._memory.budget.is_large(self._largest_write_bytes)
 
     def flush(self) -> None:
         """Write all memtables out as one run, now."""
@@ -247,7 +316,7 @@ class WritePath:
 
     def _flush_soon(self) -> None:
         """Have full memtables written out: by the worker, which may still be at the last ones."""
-        if not self._in_background:
+        if not self._in_background or self._has_large_rows:
             self.flush()
             return
         self.end_flush()

@@ -29,8 +29,9 @@ from background_cases import (
 
 from cython_ext.file import set_fault_hook
 from lsmstate import background, pacing, table_files
-from lsmstate.background import FairLock, Worker, worker
+from lsmstate.background import Worker, worker
 from lsmstate.compactor import Merge
+from lsmstate.locks import FairLock
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import Options
 
