@@ -183,8 +183,10 @@ cdef class BlockCache:
         block.used = 0
         block.newer = NULL
         block.older = NULL
-        self.budget.note_row(<int64_t> size)
-        if not kept or self.budget.try_charge(CACHE, <int64_t> block.capacity):
+        # A large row is not kept: while it is read, which may be long, it could not be evicted.
+        if self.budget.note_row(<int64_t> size) or not kept or self.budget.try_charge(
+            CACHE, <int64_t> block.capacity
+        ):
             # Reads have a share of their own, of which merges are to take nothing.
             block.component = PROBE if kept else MERGE
             self.budget.charge(block.component, <int64_t> block.capacity)
@@ -371,7 +373,10 @@ cdef size_t passed_bytes(const PassedBlock* passed) noexcept nogil:
 
 
 cdef void free_passed(PassedBlock* passed) noexcept nogil:
+    """Also once more: a read that was refused memory lets all go, and is dropped later."""
     free(passed.block.data)
+    passed.block.data = NULL
+    passed.block.capacity = 0
     release(&passed.ahead.bytes)
 
 

@@ -35,6 +35,8 @@ cdef class EntrySource:
     cdef int next_giver(self) except -1 nogil
     # Of a giver: the row given last is not needed any more, and may be let go before the next one.
     cdef void done_with_row(self) noexcept nogil
+    # The same of a row that is to be given again by the next call; False: it has to be kept instead.
+    cdef bint put_row_back(self) noexcept nogil
     # Stand before the first key that is not less, so that next_key gives it. A source whose keys
     # descend stands before the first that is less: both ways, a bound belongs to what is above it.
     cdef int seek(self, const uint8_t* key, size_t size) except -1 nogil

@@ -24,6 +24,9 @@ cdef class EntrySource:
     cdef void done_with_row(self) noexcept nogil:
         pass
 
+    cdef bint put_row_back(self) noexcept nogil:
+        return False
+
     cdef int seek(self, const uint8_t* key, size_t size) except -1 nogil:
         with gil:
             raise TypeError("EntrySource is a base class")

@@ -277,6 +277,8 @@ cdef class Cursor:
             self.block_offset = hit.row_block
             self.block_size = hit.row_block_size
         while self.left:
+            if self._full(max_bytes, 0):
+                return 1  # before a block is held for the next piece
             if cursor.block == NULL or cursor.offset != self.block_offset or cursor.file != file:
                 cursor.passed.ahead.wanted_end = self._wanted_end(run)
                 _pin_rows(cursor, file, self.block_offset, self.block_size)
@@ -292,6 +294,8 @@ cdef class Cursor:
             else:
                 taken = self._take_rows(<Sst> file, &cursor.view, max_bytes)
             if taken == 0:
+                if cursor.block.size > kept_bytes(self.lookup.budget):
+                    _leave_block(cursor)  # a large row is rather read twice than held
                 return 1
             self.row_index += taken
             self.left -= taken

@@ -118,7 +118,7 @@ cdef class Scanner:
         self, int64_t max_bytes, const uint8_t* bound, size_t bound_size
     ) except -1 nogil:
         self._begin_piece()
-        while not self.ended:
+        while not self.ended and not self._is_full(max_bytes, 0):
             if not self.inside:
                 if self.source.next_key() == 0 or self._is_outside(bound, bound_size):
                     self.ended = True
@@ -128,13 +128,18 @@ cdef class Scanner:
             if not self.waiting and not self.source.next_row(&self.row):
                 self.inside = False
                 continue
-            self.waiting = self._is_full(max_bytes)
+            self.waiting = self._is_full(max_bytes, self.row.size)
             if self.waiting:
+                # A large one is rather read twice than held for the next piece.
+                if self.row.size > kept_bytes(self.budget):
+                    self.waiting = not (<EntrySource> self.source.giver).put_row_back()
                 break
             put_bytes(&self.staging, self.row.data, self.row.size)
             put_u64(&self.offsets, self.staging.size)
             self._put_key()
             self.rows += 1
+            if self.row.size > kept_bytes(self.budget):  # it is not to be held from piece to piece
+                (<EntrySource> self.source.giver).done_with_row()
         return 0
 
     cdef int _begin_piece(self) except -1 nogil:
@@ -168,9 +173,9 @@ cdef class Scanner:
         order = compare(self.source.key, self.source.key_size, bound, bound_size)
         return order < 0 if self.reverse else order >= 0
 
-    cdef bint _is_full(self, int64_t max_bytes) noexcept nogil:
-        """Whether the row does not fit into the piece, which holds at least one: an empty one would
-        look like the end. The offsets count, or empty rows would never fill it."""
+    cdef bint _is_full(self, int64_t max_bytes, size_t row_bytes) noexcept nogil:
+        """Whether one more row does not fit into the piece, which holds at least one: an empty one
+        would look like the end. The offsets count, or empty rows would never fill it."""
         return self.rows > 0 and <int64_t> (
-            self.staging.size + self.offsets.size + self.keys.size + self.row.size
+            self.staging.size + self.offsets.size + self.keys.size + row_bytes
         ) > max_bytes

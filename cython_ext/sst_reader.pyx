@@ -17,7 +17,7 @@ from cython_ext.block cimport (
     unseal_block, unseal_row_block,
 )
 from cython_ext.block_cache cimport BlockCache, CachedBlock, PassedBlock, make_room
-from cython_ext.budget cimport TABLES, Budget
+from cython_ext.budget cimport MERGE, PROBE, TABLES, Budget
 from cython_ext.codec cimport xxh3
 from cython_ext.coding cimport lies_within, load_u32, load_u64, put_bytes, release
 from cython_ext.file cimport ReadFile
@@ -151,6 +151,7 @@ cdef class Sst:
         cdef uint8_t room[STACK_BYTES]
         cdef uint8_t* own = room
         cdef const uint8_t* stored = NULL
+        cdef int component = MERGE if use == USE_ONCE else PROBE
         if size < TRAILER_BYTES or not lies_within(offset, size, self.file.size):
             self.damaged(offset, kind)
         # Large ones are read one by one: several of them at a time would be memory nobody counted.
@@ -161,6 +162,7 @@ cdef class Sst:
             if own == NULL:
                 with gil:
                     raise MemoryError(f"cannot allocate {size} bytes")
+            self.budget.charge(component, size)
         try:
             if stored == NULL:
                 self.file.read_at(offset, own, size)
@@ -169,6 +171,7 @@ cdef class Sst:
         finally:
             if own != room:
                 free(own)
+                self.budget.release(component, size)
         if use != USE_ONCE and (passed == NULL or block != &passed.block):
             self.cache.publish(block, use == USE_SCAN)
         return block

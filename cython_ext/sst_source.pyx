@@ -98,6 +98,14 @@ cdef class SstSource(EntrySource):
             self.row_index = 0
             self.consumed = False
 
+    cdef bint put_row_back(self) noexcept nogil:
+        self.sst.cache.unpin(self.row_block)
+        self.row_block = NULL
+        self.row_index -= 1
+        self.rows_left += 1
+        self.consumed = False
+        return True
+
     cdef int _next_key_block(self) except -1 nogil:
         """1 with the next key block loaded, 0 at the end of the file."""
         if self.index_block != NULL:

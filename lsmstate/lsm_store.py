@@ -404,6 +404,7 @@ class LsmStore(StoreWrites):
                     reader.stats,
                     hold.release,
                     reader.find_damage,
+                    self._memory.turns,
                 )
             )
 

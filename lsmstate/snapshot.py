@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from weakref import WeakSet
 
+from lsmstate.locks import Turns
 from lsmstate.stats import StoreStats
 from lsmstate.store import StreamSchema
 from lsmstate.store_checks import Access, FindDamage, StoreGuard
@@ -31,10 +32,11 @@ class Snapshot(StoreReads):
         stats: Callable[[], StoreStats],
         release: Callable[[], None],
         find_damage: FindDamage = lambda: None,
+        turns: Turns | None = None,
     ) -> None:
         """``where`` is for messages; ``release``, called once, gives up what it keeps;
-        ``find_damage`` as for StoreGuard."""
-        self._guard = StoreGuard(where, "snapshot", find_damage)
+        ``find_damage`` and ``turns`` as for StoreGuard."""
+        self._guard = StoreGuard(where, "snapshot", find_damage, turns)
         self.where = where
         self._streams = streams
         self._reader = reader
