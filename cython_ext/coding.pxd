@@ -50,6 +50,12 @@ cdef inline void release(Buffer* buffer) noexcept nogil:
     buffer.capacity = 0
 
 
+cdef inline void shrink(Buffer* buffer, size_t kept) noexcept nogil:
+    """Let go what an empty buffer has, if that is more than is `kept`."""
+    if buffer.capacity > kept and buffer.size == 0:
+        release(buffer)
+
+
 cdef inline int put_bytes(Buffer* buffer, const void* data, size_t size) except -1 nogil:
     reserve(buffer, size)
     if size:

@@ -22,7 +22,7 @@ from cython_ext.budget cimport MERGE, Budget
 from cython_ext.codec cimport CODEC_LZ4, CODEC_NONE, xxh3
 from cython_ext.coding cimport (
     Buffer, compare, copy_key, copy_suffix, mix_stream, put_bytes, put_u32, put_u64, release,
-    reserve, shared_prefix, write_varint,
+    reserve, shared_prefix, shrink, write_varint,
 )
 from cython_ext.entries cimport FLAG_CONTINUES, FLAG_RESET, EntrySource, RowRef
 from cython_ext.file cimport AppendFile
@@ -48,11 +48,6 @@ cdef enum:
     WRITE_BYTES = 128 << 10
 
 cdef bytes MAGIC = b"LSMSTATE"
-
-
-cdef inline void _shrink(Buffer* buffer, size_t kept) noexcept nogil:
-    if buffer.capacity > kept and buffer.size == 0:
-        release(buffer)
 
 
 @cython.final
@@ -114,10 +109,10 @@ cdef class SstWriter:
         """Charge what the buffers hold now; give back what one huge row has made them grow to: a
         merge that rests between two slices would hold several such rows, and nobody could use it."""
         cdef int64_t held
-        _shrink(&self.stored, self.kept_stored_bytes)
-        _shrink(&self.raw, self.kept_bytes)
-        _shrink(&self.scratch, self.kept_bytes)
-        _shrink(&self.row_data, self.kept_bytes)
+        shrink(&self.stored, self.kept_stored_bytes)
+        shrink(&self.raw, self.kept_bytes)
+        shrink(&self.scratch, self.kept_bytes)
+        shrink(&self.row_data, self.kept_bytes)
         held = (
             self.stored.capacity + self.raw.capacity + self.scratch.capacity
             + self.row_data.capacity + self.row_ends.capacity + self.row_sequences.capacity

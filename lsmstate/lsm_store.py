@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import date, datetime
 from typing import Self
 
@@ -17,7 +18,6 @@ import pyarrow as pa
 
 from cython_ext.changelog_record import largest_entry
 from cython_ext.key_codec import KeyBatch
-from cython_ext.memtable import Memtable
 from cython_ext.row_codec import RowBatch
 from lsmstate.changelog import APPEND, RETRACT, Write
 from lsmstate.checkpoints import Checkpoint, Checkpoints
@@ -32,11 +32,7 @@ from lsmstate.options import Options
 from lsmstate.owners import AttemptOwner, CheckpointReader, Owner, ProcessOwner
 from lsmstate.recovery import check_replayed
 from lsmstate.row_check import check_write
-from lsmstate.row_parts import (
-    check_mutations,
-    check_row_sizes,
-    part_bytes,
-)
+from lsmstate.row_parts import check_mutations, check_row_sizes, part_bytes
 from lsmstate.run_set import RunSet
 from lsmstate.snapshot import Snapshot, Snapshots
 from lsmstate.stats import CacheStats, PauseRecorder, StoreStats, WriteStats
@@ -329,11 +325,6 @@ class LsmStore(StoreWrites):
         commit = os.path.join(self._directory, parse_pointer(self._runs.pointer).name)
         check_replayed(commit, self._writes.replay_from, following)
 
-    def _seal_memtable(self) -> tuple[Memtable, ...]:
-        """Let no more writes into what the memtables hold now; these, oldest first, for a
-        snapshot, which retains each and releases it when it is closed. Cost: none."""
-        return self._memtables.seal()
-
     def flush(self) -> None:
         """Write the memtables out as one run and give their memory back, as far as no snapshot
         retains it."""
@@ -385,7 +376,7 @@ class LsmStore(StoreWrites):
             kept = self._holds.nbytes_beside(self._memtables.all) + self._memtables.nbytes
             if self._holds.nbytes_beside(()) and kept > self._memtables.limit_bytes:
                 self.flush()
-            tiers = Tiers(self._runs.version.runs, self._seal_memtable())
+            tiers = Tiers(self._runs.version.runs, self._memtables.seal())
             hold = self._holds.hold(tiers)
             reader = LsmReader(
                 self._directory,
@@ -467,24 +458,14 @@ class LsmStore(StoreWrites):
     def stats(self) -> StoreStats:
         """See store.StateStore.stats. Memory is that of the process, which the cap is on."""
         self._guard.check_readable()
-        cache, runs = self._memory.cache, self._runs
+        cache, runs, found = self._memory.cache, self._runs, self._reader.stats()
         merged_bytes = runs.counters["merged_bytes"]
-        return StoreStats(
-            memory=self._memory.budget.usage(),
-            peak_memory_bytes=self._memory.budget.peak_bytes,
-            disk_bytes=runs.version.size,
+        return replace(
+            found,
             spilled_bytes=runs.spilled_bytes,
-            counters={
-                **runs.counters,
-                "probed_keys": self._reader.probed.keys,
-                "runs": len(runs.version.runs),
-                "files": len(runs.version.files),
-                "rows": sum(run.rows for run in runs.version.runs) + self._memtables.rows,
-            },
+            counters={**runs.counters, **found.counters},
             memory_limit_bytes=self._memory.budget.limit,
             cache=CacheStats(cache.hits, cache.misses, cache.evicted_bytes),
-            filters=self._reader.probed.filters(),
-            probes=self._reader.probed.probes(),
             writes=WriteStats(
                 self._appended_rows,
                 self._appended_bytes,

@@ -184,7 +184,7 @@ def store_machine(backend: str, examples: int, steps: int = 40) -> type:
         @precondition(lambda self: backend == "lsm" and not self.is_committed)
         @rule()
         def seal(self):
-            self.store._seal_memtable()
+            self.store._memtables.seal()
 
         @precondition(lambda self: not self.is_committed)
         @rule(stream=STREAM_NAMES, low=BOUNDS, high=BOUNDS)

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +30,6 @@ from cython_ext.file import set_fault_hook
 from lsmstate import background, pacing, table_files
 from lsmstate.background import Worker, worker
 from lsmstate.compactor import Merge
-from lsmstate.locks import FairLock
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import Options
 
@@ -346,51 +344,3 @@ def test_the_defaults():
     assert Options().of_one_process().background is True
     assert Options(background=False).of_one_process().background is False
     assert Options().background is None, "off for an attempt"
-
-
-def test_a_lock_that_is_taken_again_and_again_is_given_to_who_waits():
-    lock, ended = FairLock(), threading.Event()
-    slices = 0
-
-    def work():
-        nonlocal slices
-        while not ended.is_set():
-            with lock:
-                slices += 1
-                time.sleep(0.002)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        for _ in range(50):
-            before = slices
-            assert lock.acquire(60.0)
-            waited = slices - before
-            lock.release()
-            assert waited <= 2, "the one that was under way, and one begun before it was asked for"
-    finally:
-        ended.set()
-        thread.join()
-
-
-def test_a_lock_is_waited_for_so_long():
-    lock, started = FairLock(), threading.Event()
-
-    def wait():
-        started.set()
-        lock.acquire()
-        lock.release()
-
-    lock.acquire()
-    assert not lock.acquire(0.0), "it is held"
-    thread = threading.Thread(target=wait)
-    thread.start()
-    try:
-        assert started.wait(60)
-        before = time.monotonic()
-        assert not lock.acquire(0.05), "another waits before this one"
-        assert time.monotonic() - before >= 0.05
-    finally:
-        lock.release()
-        thread.join()
-    assert lock.acquire(0.0)

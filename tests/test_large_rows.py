@@ -1,6 +1,9 @@
 """Rows that are large beside the memory cap: written and read within it."""
 
+import gc
 import random
+import threading
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -8,9 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from lsmstate.compaction import Task
+from lsmstate.compactor import EVERYTHING
+from lsmstate.errors import MemoryLimitError
 from lsmstate.lsm_store import LsmStore
 from lsmstate.memory_budget import process_memory
-from lsmstate.options import MIB, Options
+from lsmstate.options import KIB, MIB, Options
 from lsmstate.store import StreamSchema
 
 BINARY = StreamSchema("s", pa.schema([("k", pa.int64())]), pa.schema([("t", pa.binary())]))
@@ -87,3 +93,243 @@ def test_threads_with_large_rows_share_a_small_cap(tmp_path):
         ]
         assert list(pool.map(write, range(2), stores)) == [100, 100]
         assert process_memory().budget.peak_bytes <= cap
+
+
+def keys_of(*numbers):
+    return pa.RecordBatch.from_arrays([pa.array(numbers, pa.int64())], ["k"])
+
+
+def rows_of(*texts):
+    return pa.RecordBatch.from_arrays([pa.array(texts, pa.binary())], ["t"])
+
+
+class Worker:
+    """Random operations on one store, each read compared with a model."""
+
+    def __init__(self, number, store, cap):
+        self.chance = random.Random(number)
+        self.store = store
+        self.cap = cap
+        self.has_large = number % 2 == 0
+        self.rows = defaultdict(list)
+
+    def row(self):
+        size = self.chance.randint(0, 3000)
+        if self.has_large and self.chance.random() < 0.6:
+            size = self.chance.randint(self.cap // 40, self.cap // 4 - 100)
+        return self.chance.randbytes(size // 2).ljust(size, b"x")
+
+    def work(self, operations):
+        for _ in range(operations):
+            total = sum(map(len, self.rows.values()))
+            name = self.chance.choices(
+                ["append", "put", "retract", "delete", "flush", "compact", "probe", "scan"],
+                [12, 2, 3, 2, 1, 1, 5, 1],
+            )[0]
+            if total > 200:
+                self.store.delete_range("s")
+                self.rows.clear()
+            elif name in ("append", "put", "flush", "compact"):
+                getattr(self, name)()
+            elif self.rows:
+                getattr(self, name)(self.chance.choice(list(self.rows)))
+        self.scan(None)
+
+    def append(self):
+        count = self.chance.randint(1, 3 if self.has_large else 100)
+        keys = [self.chance.randrange(50) for _ in range(count)]
+        rows = [self.row() for _ in keys]
+        assert self.store.append("s", rows_of(*rows), keys_of(*keys)) == count
+        for key, row in zip(keys, rows, strict=True):
+            self.rows[key].append(row)
+
+    def put(self):
+        key, row = self.chance.randrange(50), self.row()
+        self.store.put("s", rows_of(row), keys_of(key))
+        self.rows[key] = [row]
+
+    def retract(self, key):
+        row = self.chance.choice(self.rows[key])
+        assert self.store.retract("s", rows_of(row), keys_of(key)) == 1
+        self.rows[key].remove(row)
+        if not self.rows[key]:
+            del self.rows[key]
+
+    def delete(self, key):
+        self.store.delete("s", keys_of(key))
+        del self.rows[key]
+
+    def flush(self):
+        self.store.flush()
+
+    def compact(self):
+        self.store.compact(due_only=self.chance.random() < 0.5)
+
+    def probe(self, key):
+        found = [
+            text
+            for piece in self.store.probe("s", keys_of(key)).fetch(np.arange(1), MIB // 4)
+            for text in piece.rows.column(0).to_pylist()
+        ]
+        assert Counter(found) == Counter(self.rows[key])
+
+    def scan(self, _key):
+        """In a snapshot, from the back or from the front."""
+        reverse = self.chance.random() < 0.5
+        found = defaultdict(Counter)
+        with self.store.snapshot() as snapshot:
+            for piece in snapshot.iterate("s", max_bytes=MIB // 4, reverse=reverse):
+                for key, text in zip(
+                    piece.keys.column(0).to_pylist(), piece.rows.column(0).to_pylist(), strict=True
+                ):
+                    found[key][text] += 1
+        assert found == {key: Counter(rows) for key, rows in self.rows.items()}
+
+
+@pytest.mark.parametrize(
+    "operations", [60, pytest.param(1500, marks=[pytest.mark.stress, pytest.mark.timeout(3600)])]
+)
+@pytest.mark.parametrize(("stores", "cap"), [(2, 8), (4, 16), (8, 14)])
+def test_threads_with_rows_up_to_a_quarter_of_a_small_cap_share_it(
+    tmp_path, stores, cap, operations
+):
+    """Nothing is refused, and the cap holds: they take turns."""
+    with ExitStack() as stack, ThreadPoolExecutor(stores) as pool:
+        workers = [
+            Worker(
+                number,
+                stack.enter_context(
+                    LsmStore.open(
+                        str(tmp_path / str(number)),
+                        [BINARY],
+                        options=Options(
+                            memory_bytes=cap * MIB, sync="never", background=number % 3 != 2
+                        ),
+                    )
+                ),
+                cap * MIB,
+            )
+            for number in range(stores)
+        ]
+        budget = process_memory().budget
+        assert not budget.has_large_rows
+        list(pool.map(Worker.work, workers, [operations] * stores))
+        assert budget.has_large_rows
+        assert budget.peak_bytes <= budget.limit
+        for worker in workers:
+            worker.store.check()
+    assert {budget.usage()[name] for name in ("memtable", "merge", "probe", "frames")} == {0}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_reader_holds_no_large_row_from_piece_to_piece(tmp_path, reverse):
+    """Neither the next one nor a buffer for one; rows of several sizes, in files."""
+    cap, large = 8 * MIB, 2 * MIB - 100
+    options = Options(memory_bytes=cap, background=False, sync="never")
+    sizes = [large, 10, large, large, 1000, cap // 17, 300 * KIB, 0, large]
+    with LsmStore.open(str(tmp_path), [BINARY], options=options) as store:
+        chance = random.Random(9)
+        rows = [chance.randbytes(size) for size in sizes]
+        for row in rows:
+            store.append("s", rows_of(row), keys_of(1))
+        for row in reversed(rows):
+            store.append("s", rows_of(row), keys_of(2))
+        store.flush()
+        budget = process_memory().budget
+        entries = store.iterate("s", max_bytes=MIB, reverse=reverse)
+        fetched = store.probe("s", keys_of(1, 2)).fetch(np.arange(2), MIB)
+        for keys, pieces in (([2, 1] if reverse else [1, 2], entries), ([1, 2], fetched)):
+            before, found = budget.usage()["probe"], []
+            for piece in pieces:
+                found += piece.rows.column(0).to_pylist()
+                assert budget.usage()["probe"] - before <= cap // 8 + 64 * KIB
+            assert found == [
+                *(rows if keys == [1, 2] else rows[::-1]),
+                *(rows[::-1] if keys == [1, 2] else rows),
+            ]
+
+
+def test_a_merge_holds_two_copies_of_a_large_row_and_none_between_slices(tmp_path):
+    cap = 16 * MIB
+    options = Options(memory_bytes=cap, background=False, sync="never", max_runs=8, fanout=8)
+    chance = random.Random(3)
+    with LsmStore.open(str(tmp_path), [BINARY], options=options) as store:
+        for number in range(6):
+            store.append("s", rows_of(chance.randbytes(cap // 4 - 100)), keys_of(number % 3))
+        store.flush()
+        budget = process_memory().budget
+        budget.reset_peak()
+        runs = store._runs
+        runs._begin(Task(0, len(runs.version.runs), 1), EVERYTHING)
+        merge = runs._merge
+        at_rest = []
+        while not merge.step(1):
+            at_rest.append(budget.usage()["merge"])
+        assert len(at_rest) >= 3
+        assert max(at_rest) <= MIB
+        assert budget.peak_bytes <= 2 * (cap // 4) + MIB
+        runs._step(1)
+        store.check()
+
+
+def test_a_read_that_was_refused_memory_can_be_dropped(tmp_path):
+    """Its buffers were freed, and then once more: the process was aborted."""
+    cap = 8 * MIB
+    options = Options(memory_bytes=cap, background=False, sync="never")
+    with LsmStore.open(str(tmp_path), [BINARY], options=options) as store:
+        store.append(
+            "s", rows_of(*[bytes([n % 256]) * 100 for n in range(2000)]), keys_of(*range(2000))
+        )
+        store.append("s", rows_of(random.Random(1).randbytes(MIB)), keys_of(1999))
+        store.flush()
+        budget = process_memory().budget
+        pieces = store.probe("s", keys_of(*range(2000))).fetch(np.arange(2000), 20_000)
+        for _ in range(3):
+            assert next(pieces).rows.num_rows  # blocks are read past the cache
+        taken = {"probe": cap // 2, "frames": budget.limit - budget.firm_bytes - cap // 2}
+        for component, size in taken.items():
+            budget.hold(component, size)
+        try:
+            with pytest.raises(MemoryLimitError, match="no memory to read on"):
+                list(pieces)
+        finally:
+            for component, size in taken.items():
+                budget.hold(component, -size)
+        del pieces
+        gc.collect()
+        assert sum(piece.num_rows for piece in store.scan("s")) == 2001
+
+
+@pytest.mark.parametrize("waits_itself", [False, True])
+def test_a_write_waits_for_a_thread_in_the_middle_of_a_call(tmp_path, waits_itself):
+    """Which gives memory back at its end; but not for one that waits itself, or they would wait for
+    each other."""
+    options = Options(memory_bytes=8 * MIB, background=False, sync="never")
+    with ExitStack() as stack, ThreadPoolExecutor(1) as pool:
+        one, two = (
+            stack.enter_context(LsmStore.open(str(tmp_path / str(n)), [BINARY], options=options))
+            for n in range(2)
+        )
+        memory = process_memory()
+        taken = memory.budget.limit - memory.budget.firm_bytes - 50 * KIB
+        memory.budget.hold("frames", taken)
+        ended = threading.Event()
+        try:
+            with one._guard.lock:
+                if waits_itself:
+                    memory._waiting.add(one)
+                appended = pool.submit(two.append, "s", rows_of(b"x" * 200_000), keys_of(1))
+                if waits_itself:
+                    with pytest.raises(MemoryLimitError, match="no room"):
+                        appended.result(60)
+                    return
+                while two not in memory._waiting:
+                    assert not appended.done()
+                    ended.wait(0.001)
+                memory.budget.hold("frames", -taken)
+                taken = 0
+            assert appended.result(60) == 1
+            assert not memory._waiting
+        finally:
+            memory.budget.hold("frames", -taken)
+            memory.end_waiting(one)

@@ -61,7 +61,7 @@ def scanned(store, max_bytes=1 << 20):
 def test_sealed_memtables_are_read_oldest_first(store):
     for first in range(0, 50, 10):
         append(store, [1, 2, 1], first)
-        store._seal_memtable()
+        store._memtables.seal()
     append(store, [2, 3], 90)
     expected = {
         1: [v for first in range(0, 50, 10) for v in (first, first + 2)],
@@ -81,9 +81,9 @@ def test_a_deletion_hides_older_memtables_and_runs(store):
     append(store, [1, 2, 3], 0)
     store.flush()
     append(store, [1, 2, 3], 10)
-    store._seal_memtable()
+    store._memtables.seal()
     store.delete("s", keys_of(1, 2))
-    store._seal_memtable()
+    store._memtables.seal()
     append(store, [1], 20)
     expected = {1: [20], 2: [], 3: [2, 12]}
     assert found(store, 1, 2, 3) == expected
@@ -95,17 +95,17 @@ def test_a_deletion_hides_older_memtables_and_runs(store):
 
 
 def test_sealing_nothing_adds_nothing_and_invalidates_no_probe(store):
-    assert store._seal_memtable() == ()
+    assert store._memtables.seal() == ()
     append(store, [1], 0)
     probe = store.probe("s", keys_of(1))
-    assert len(store._seal_memtable()) == 1
-    assert len(store._seal_memtable()) == 1
+    assert len(store._memtables.seal()) == 1
+    assert len(store._memtables.seal()) == 1
     assert [piece.rows.num_rows for piece in probe.fetch([0], 100)] == [1]
 
 
 def test_a_retained_memtable_outlives_its_flush(store):
     append(store, [1, 2], 0, "x" * 100_000)
-    (table,) = store._seal_memtable()
+    (table,) = store._memtables.seal()
     table.retain()
     held = process_memory().budget.usage()["memtable"]
     store.flush()
@@ -121,7 +121,7 @@ def test_a_retained_memtable_outlives_its_flush(store):
 
 def test_garbage_gives_its_memory_back_although_nobody_released_it(store):
     append(store, [1], 0)
-    (table,) = store._seal_memtable()
+    (table,) = store._memtables.seal()
     table.retain()
     store.flush()
     del table
@@ -131,7 +131,7 @@ def test_garbage_gives_its_memory_back_although_nobody_released_it(store):
 def test_sealed_memtables_do_not_pile_up(store):
     for number in range(3 * MOST_SEALED):
         append(store, [number % 5], number)
-        store._seal_memtable()
+        store._memtables.seal()
         # The oldest ones may be on their way into a run.
         assert store._memtables.sealed_count <= MOST_SEALED + 2
     assert sorted(scanned(store)) == list(range(3 * MOST_SEALED))
@@ -144,7 +144,7 @@ def test_sealed_memtables_count_in_the_share_of_the_cap(store):
     share = limit + limit // 2 if store._options.background else limit
     append(store, [1] * 20, 0, "x" * 100_000)
     sealed = store.memtable_bytes
-    store._seal_memtable()
+    store._memtables.seal()
     assert store._memtables.active.limit_bytes == min(limit, share - sealed)
     flushed = store.stats().spilled_bytes
     for first in range(100, 200, 25):
@@ -159,7 +159,7 @@ def test_what_sealed_memtables_held_is_found_after_a_commit(tmp_path):
         str(tmp_path), [STREAM], batch_id=1, attempt_id="a", options=OPTIONS
     ) as store:
         append(store, [1], 0)
-        store._seal_memtable()
+        store._memtables.seal()
         store.delete("s", keys_of(1))
         append(store, [2], 1)
         pointer = store.commit()
@@ -174,7 +174,7 @@ def test_an_unflushed_half_write_is_replayed_from_where_the_flush_before_it_ende
     with LsmStore.open(str(tmp_path), [STREAM], options=OPTIONS) as store:
         for number in range(2 * MOST_SEALED):
             append(store, [number], number)
-            store._seal_memtable()
+            store._memtables.seal()
     with LsmStore.open(str(tmp_path), [STREAM], options=OPTIONS) as store:
         assert sorted(scanned(store)) == list(range(2 * MOST_SEALED))
         append(store, [99], 99)
