@@ -258,6 +258,7 @@ def test_a_merge_holds_two_copies_of_a_large_row_and_none_between_slices(tmp_pat
             store.append("s", rows_of(chance.randbytes(cap // 4 - 100)), keys_of(number % 3))
         store.flush()
         budget = process_memory().budget
+        process_memory().cache.clear()
         budget.reset_peak()
         runs = store._runs
         runs._begin(Task(0, len(runs.version.runs), 1), EVERYTHING)
