@@ -49,6 +49,7 @@ cdef class Budget:
 
     def __init__(self, int64_t limit_bytes):
         self.limit = limit_bytes
+        self.large_bytes = limit_bytes
 
     def __dealloc__(self):
         self._drop_spare()
@@ -80,7 +81,7 @@ cdef class Budget:
     @property
     def large_bytes(self) -> int:
         """A row of more bytes is large: of such rows, what several writes, flushes and merges hold
-        at a time would fill the cap."""
+        at a time would fill the cap. At first none is."""
         return atomic_get(&self.largest_small)
 
     @large_bytes.setter

@@ -43,6 +43,7 @@ cdef class SstWriter:
     cdef uint8_t entry_flags
     cdef Buffer entry_key
     cdef bint entry_continued
+    cdef bint inside_key    # consume paused there
     # the index partition under construction, and the top index
     cdef Buffer index, index_offsets, hashes, top, top_offsets
     cdef Buffer index_key  # of the key block closed last
@@ -55,6 +56,9 @@ cdef class SstWriter:
     cdef int add_row(self, const RowRef* row) except -1 nogil
     cdef int _close_key_block_if_full(self) except -1 nogil
     cdef int end_key(self) except -1 nogil
+    cdef int _consume_rows(
+        self, EntrySource source, int64_t max_bytes, int64_t* done
+    ) except -1 nogil
     cdef int _put_entry(self, uint8_t flags) except -1 nogil
     cdef int _close_row_block(self) except -1 nogil
     cdef int _close_key_block(

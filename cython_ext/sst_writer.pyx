@@ -57,7 +57,7 @@ cdef class SstWriter:
 
     def __cinit__(self):
         self.charged = 0
-        self.finished = False
+        self.finished = self.inside_key = False
 
     def __init__(
         self, AppendFile file not None, Budget budget not None, *, int codec, size_t block_bytes,
@@ -394,49 +394,64 @@ cdef class SstWriter:
         self, EntrySource source not None, int64_t max_bytes, int64_t file_bytes, bint bottom,
         bint standing=False,
     ) -> int:
-        """Write entries until the source ends (0), `max_bytes` of rows are done (1), the file has
+        """Write entries until the source ends (0), about `max_bytes` are done (1), the file has
         reached `file_bytes` (2), or it has an eighth of them and a stream ends (3): then the
         source stands at the next stream's first entry, which the next call is told by `standing`.
-        At the bottom nothing older exists: marks of deletion go."""
+        In the middle of a key it pauses only for `max_bytes` (is_inside_key), and the next call
+        goes on with it. At the bottom nothing older exists: marks of deletion go."""
         cdef int64_t done = 0
-        cdef RowRef row
         cdef uint8_t flags
         cdef int result = 0
         with nogil:
             while True:
-                if done >= max_bytes:
+                if not self.inside_key:
+                    if done >= max_bytes:
+                        result = 1
+                        break
+                    if <int64_t> self._place() >= file_bytes:
+                        result = 2
+                        break
+                    if standing:
+                        standing = False
+                    elif source.next_key() == 0:
+                        break
+                    elif (
+                        <int64_t> self._place() >= file_bytes // 8 and self.keys
+                        and memcmp(source.key, self.entry_key.data, STREAM_BYTES) != 0
+                    ):
+                        result = 3
+                        break
+                    flags = 0 if bottom else source.flags & FLAG_RESET
+                    if source.rows == 0 and flags == 0:
+                        continue
+                    self.begin_key(source.key, source.key_size, flags)
+                    self.inside_key = True
+                    done += <int64_t> source.key_size + 32
+                if self._consume_rows(source, max_bytes, &done):
                     result = 1
                     break
-                if <int64_t> self._place() >= file_bytes:
-                    result = 2
-                    break
-                if standing:
-                    standing = False
-                elif source.next_key() == 0:
-                    break
-                elif (
-                    <int64_t> self._place() >= file_bytes // 8 and self.keys
-                    and memcmp(source.key, self.entry_key.data, STREAM_BYTES) != 0
-                ):
-                    result = 3
-                    break
-                flags = 0 if bottom else source.flags & FLAG_RESET
-                if source.rows == 0 and flags == 0:
-                    continue
-                self.begin_key(source.key, source.key_size, flags)
-                while True:
-                    while (<EntrySource> source.giver).next_row(&row):
-                        self.add_row(&row)
-                        if row.size > self.row_block_bytes:
-                            # It fills its block. A merge holds two copies of it at a time then,
-                            # and none between two slices.
-                            (<EntrySource> source.giver).done_with_row()
-                            self._close_row_block()
-                    if not (source.has_givers and source.next_giver()):
-                        break
                 self.end_key()
-                done += <int64_t> (source.row_bytes + source.key_size + 32)
+                self.inside_key = False
         return result
+
+    cdef int _consume_rows(
+        self, EntrySource source, int64_t max_bytes, int64_t* done
+    ) except -1 nogil:
+        """The rows of the key; 1: it paused, and some may be left."""
+        cdef RowRef row
+        while True:
+            while (<EntrySource> source.giver).next_row(&row):
+                self.add_row(&row)
+                done[0] += <int64_t> row.size
+                if row.size > self.row_block_bytes:
+                    # It fills its block. A merge holds two copies of it at a time then, and none
+                    # between two slices.
+                    (<EntrySource> source.giver).done_with_row()
+                    self._close_row_block()
+                if done[0] >= max_bytes:
+                    return 1
+            if not (source.has_givers and source.next_giver()):
+                return 0
 
     def facts(self) -> dict[str, object]:
         """What was written so far: counts, key range, sequence range; for the manifest."""
@@ -488,6 +503,11 @@ cdef class SstWriter:
         self.file.close()
         self.finished = True
         return checksum
+
+    @property
+    def is_inside_key(self) -> bool:
+        """Whether the file would end in the middle of a key."""
+        return self.inside_key
 
     @property
     def size(self) -> int:

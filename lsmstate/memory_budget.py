@@ -49,7 +49,6 @@ class ProcessMemory:
 
     def __init__(self) -> None:
         self.budget = Budget(MINIMUM_MEMORY_BYTES)
-        self.budget.large_bytes = MINIMUM_MEMORY_BYTES // LARGE_PART
         self.cache = BlockCache(self.budget)
         self.turns = Turns(self.budget)
         self.process = os.getpid()

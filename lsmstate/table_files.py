@@ -89,7 +89,10 @@ class TableWriter:
                 while state == _PAUSED:
                     said += SLICE_BYTES
                     yield SLICE_BYTES
-                    if table.writer.top_bytes >= self.options.memory_bytes // _TOPS_IN_CAP:
+                    if (
+                        table.writer.top_bytes >= self.options.memory_bytes // _TOPS_IN_CAP
+                        and not table.writer.is_inside_key
+                    ):
                         state = _FILE_FULL
                     else:
                         state = consume(source, SLICE_BYTES, limit, bottom)

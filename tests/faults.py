@@ -150,6 +150,7 @@ def write_sst(
     bottom: bool = False,
     edit: bytes = b"edit",
     properties: bytes = b"properties",
+    slice_bytes: int = 1 << 16,
 ) -> tuple[int, dict[str, object]]:
     """(checksum of the footer, facts) of a file with all entries of the source."""
     writer = SstWriter(
@@ -161,7 +162,7 @@ def write_sst(
         uid=uid or random.Random(path).getrandbits(64),
         base_sequence=base_sequence,
     )
-    while writer.consume(source, 1 << 16, 1 << 40, bottom) == 1:
+    while writer.consume(source, slice_bytes, 1 << 40, bottom) == 1:
         pass
     facts = writer.facts()
     return writer.finish(properties, edit, False), facts

@@ -7,7 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lsmstate.compaction import pick
+from lsmstate.background import SLICE_BYTES
+from lsmstate.compaction import Task, pick
+from lsmstate.compactor import EVERYTHING
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import Options
 from lsmstate.store import StreamSchema
@@ -179,4 +181,25 @@ def test_writes_that_lie_more_than_four_billion_apart_are_merged(tmp_path):
     with opened(tmp_path) as store:
         store.compact()
         assert values(store) == list(range(5 * BATCH))
+        store.check()
+
+
+def test_a_merge_pauses_in_the_middle_of_a_key_with_many_rows(tmp_path):
+    """Else an append would wait for all rows of a hot key at once."""
+    with opened(tmp_path) as store:
+        rows = BATCH * 200
+        for number in range(200):
+            values_of, _ = batch(number)
+            store.append("s", values_of, pa.record_batch([pa.array([1] * BATCH)], schema=KEY))
+            if number % 50 == 49:
+                store.flush()
+        store._runs._begin(Task(0, len(store._runs.version.runs), 1), EVERYTHING)
+        merge, slices = store._runs._merge, 1
+        while not merge.step(1):
+            slices += 1
+        store._runs._step(1)
+        assert store.stats().counters["runs"] == 1
+        assert merge.total_bytes > 4 * SLICE_BYTES
+        assert slices >= merge.total_bytes // SLICE_BYTES
+        assert values(store) == list(range(rows))
         store.check()

@@ -4,6 +4,7 @@ import bisect
 import gc
 import os
 import random
+from pathlib import Path
 
 import hypothesis.strategies as st
 import numpy as np
@@ -23,6 +24,7 @@ from hypothesis import HealthCheck, given, settings
 
 from cython_ext.backward_iter import BackwardMemtableSource
 from cython_ext.lookup import Lookup
+from cython_ext.merging_iter import MergingSource
 from cython_ext.probe import Cursor
 from cython_ext.salvage import block_bytes, block_rows, find_blocks
 from cython_ext.scanner import Scanner
@@ -478,3 +480,19 @@ def test_a_build_with_assertions_has_them(tmp_path):
     except AssertionError as error:
         has_assertions = "keys must ascend" in str(error)
     assert has_assertions or os.environ.get("LSMSTATE_DEBUG") != "1"
+
+
+@RELAXED
+@given(older=ENTRIES, newer=ENTRIES, slice_bytes=st.integers(1, 3000))
+def test_a_file_is_the_same_however_often_its_writing_pauses(tmp_path, older, newer, slice_bytes):
+    """In the middle of a key, too, whose rows come from several sources."""
+    paths = [str(tmp_path / name) for name in ("paused", "at-once")]
+    budget, _ = memory()
+    tables = [filled(budget, older), filled(budget, newer, sequence=100)]
+    for path, most in zip(paths, (slice_bytes, 1 << 40), strict=True):
+        source = MergingSource([table.source() for table in tables])
+        write_sst(path, budget, source, uid=7, slice_bytes=most)
+    contents = [Path(path).read_bytes() for path in paths]
+    assert contents[0] == contents[1]
+    for path in paths:
+        os.unlink(path)  # the next example's have these names
