@@ -397,8 +397,8 @@ cdef class SstWriter:
         """Write entries until the source ends (0), about `max_bytes` are done (1), the file has
         reached `file_bytes` (2), or it has an eighth of them and a stream ends (3): then the
         source stands at the next stream's first entry, which the next call is told by `standing`.
-        In the middle of a key it pauses only for `max_bytes` (is_inside_key), and the next call
-        goes on with it. At the bottom nothing older exists: marks of deletion go."""
+        In the middle of a key it pauses only for `max_bytes`, and the next call goes on with it. At
+        the bottom nothing older exists: marks of deletion go."""
         cdef int64_t done = 0
         cdef uint8_t flags
         cdef int result = 0
@@ -503,11 +503,6 @@ cdef class SstWriter:
         self.file.close()
         self.finished = True
         return checksum
-
-    @property
-    def is_inside_key(self) -> bool:
-        """Whether the file would end in the middle of a key."""
-        return self.inside_key
 
     @property
     def size(self) -> int:

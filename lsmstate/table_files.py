@@ -89,13 +89,9 @@ class TableWriter:
                 while state == _PAUSED:
                     said += SLICE_BYTES
                     yield SLICE_BYTES
-                    if (
-                        table.writer.top_bytes >= self.options.memory_bytes // _TOPS_IN_CAP
-                        and not table.writer.is_inside_key
-                    ):
-                        state = _FILE_FULL
-                    else:
-                        state = consume(source, SLICE_BYTES, limit, bottom)
+                    is_full = table.writer.top_bytes >= self.options.memory_bytes // _TOPS_IN_CAP
+                    # At the end of the key, if it paused in the middle of one.
+                    state = consume(source, SLICE_BYTES, 0 if is_full else limit, bottom)
                 if table.described().keys == 0:
                     self.remove([table.name])
                     break
