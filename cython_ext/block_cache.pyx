@@ -65,6 +65,7 @@ cdef enum:
     KEPT = 8
     MARK_BITS = 18  # a bit for each hash of so many
     MOST_MARKS = 1 << (MARK_BITS - 3)  # an eighth of them set: now and then one is kept at once
+    LARGEST_PART = 16  # of the cap: a block that takes more is not kept
 
 
 cdef int64_t _evict(void* cache, int64_t size) noexcept nogil:
@@ -183,9 +184,10 @@ cdef class BlockCache:
         block.used = 0
         block.newer = NULL
         block.older = NULL
-        # A large row is not kept: while it is read, which may be long, it could not be evicted.
-        if self.budget.note_row(<int64_t> size) or not kept or self.budget.try_charge(
-            CACHE, <int64_t> block.capacity
+        # A very large one is not kept: while it is read it could not be evicted.
+        if (
+            not kept or <int64_t> size > atomic_get(&self.budget.limit_bytes) // LARGEST_PART
+            or self.budget.try_charge(CACHE, <int64_t> block.capacity)
         ):
             # Reads have a share of their own, of which merges are to take nothing.
             block.component = PROBE if kept else MERGE

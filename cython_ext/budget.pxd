@@ -19,15 +19,15 @@ cdef class Budget:
     cdef int64_t total
     cdef int64_t firm    # of it, all but cached blocks, the spare slab, and MERGE
     cdef int64_t peak
-    cdef int64_t largest_small   # a row of more bytes is large
-    cdef int64_t large           # whether there are large rows
+    cdef int64_t large_limit   # a row of more bytes is large
+    cdef int64_t large_rows    # whether there are any
     cdef int64_t used[7]
     cdef void* spare
     # Called without the GIL when a charge does not fit: frees about `size` bytes of cache.
     cdef void* evictor_object
     cdef int64_t (*evictor)(void* object, int64_t size) noexcept nogil
-    # Of so many bytes there is a row, or a block, which may be one row's.
-    cdef bint note_row(self, int64_t size) noexcept nogil
+    # There is a row of so many bytes: whether it is large, so that has_large_rows from now on.
+    cpdef bint note_row(self, int64_t size) noexcept nogil
     cdef int64_t _add(self, int64_t size) noexcept nogil
     cdef int64_t _limit_of_firm(self) noexcept nogil
     cdef int64_t _add_firm(self, int64_t size) noexcept nogil

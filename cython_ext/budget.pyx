@@ -39,8 +39,8 @@ cdef class Budget:
         self.total = 0
         self.firm = 0
         self.peak = 0
-        self.largest_small = 0
-        self.large = 0
+        self.large_limit = 0
+        self.large_rows = 0
         self.spare = NULL
         self.evictor = NULL
         self.evictor_object = NULL
@@ -82,32 +82,29 @@ cdef class Budget:
     def large_bytes(self) -> int:
         """A row of more bytes is large: of such rows, what several writes, flushes and merges hold
         at a time would fill the cap. At first none is."""
-        return atomic_get(&self.largest_small)
+        return atomic_get(&self.large_limit)
 
     @large_bytes.setter
     def large_bytes(self, int64_t value):
         if value <= 0:
             raise InvalidArgumentError(f"large rows of {value} bytes: give a positive number")
-        atomic_set(&self.largest_small, value)
+        atomic_set(&self.large_limit, value)
 
     @property
     def has_large_rows(self) -> bool:
         """Whether there were any so far; to be set to False by whoever begins anew."""
-        return atomic_get(&self.large) != 0
+        return atomic_get(&self.large_rows) != 0
 
     @has_large_rows.setter
     def has_large_rows(self, bint value):
-        atomic_set(&self.large, value)
+        atomic_set(&self.large_rows, value)
 
-    def is_large(self, int64_t size) -> bool:
-        """Whether a row of so many bytes is large; has_large_rows then."""
-        return self.note_row(size)
-
-    cdef bint note_row(self, int64_t size) noexcept nogil:
-        if size <= atomic_get(&self.largest_small):
+    cpdef bint note_row(self, int64_t size) noexcept nogil:
+        """There is a row of so many bytes: whether it is large, so that has_large_rows from now on."""
+        if size <= atomic_get(&self.large_limit):
             return False
-        if not atomic_get(&self.large):
-            atomic_set(&self.large, 1)
+        if not atomic_get(&self.large_rows):
+            atomic_set(&self.large_rows, 1)
         return True
 
     cdef int try_charge(self, int component, int64_t size) noexcept nogil:

@@ -396,6 +396,8 @@ cdef int _pin_rows(
     if parse_row_block(cursor.block.data, cursor.block.size, &cursor.view):
         _leave_block(cursor)
         (<Sst> file).damaged(offset, BLOCK_ROWS)
+    if cursor.view.rows == 1:
+        (<Sst> file).budget.note_row(<int64_t> cursor.block.size)
     return 0
 
 

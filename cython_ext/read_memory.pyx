@@ -27,7 +27,7 @@ cdef int64_t piece_limit(Budget budget, int64_t asked) noexcept nogil:
 
 cdef size_t kept_bytes(Budget budget) noexcept nogil:
     # What is large grows smaller with the number of stores, of which each may be read by a thread.
-    return <size_t> (2 * piece_limit(budget, atomic_get(&budget.largest_small)))
+    return <size_t> (2 * piece_limit(budget, atomic_get(&budget.large_limit)))
 
 
 cdef bint _fits(Budget budget, int64_t size) noexcept nogil:

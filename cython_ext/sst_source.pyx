@@ -252,6 +252,8 @@ cdef class SstSource(EntrySource):
         self.row_block_index = self.block_index
         if parse_row_block(self.row_block.data, self.row_block.size, &self.row_view):
             self.sst.damaged(offset, BLOCK_ROWS)
+        if self.row_view.rows == 1:
+            self.sst.budget.note_row(<int64_t> self.row_block.size)
         return 0
 
     cdef int seek(self, const uint8_t* key, size_t size) except -1 nogil:

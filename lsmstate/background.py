@@ -85,7 +85,7 @@ class Worker:
 
     def _run(self) -> None:
         while (job := self._next()) is not None:
-            with process_memory().turns.turn(), self.standing:
+            with process_memory().turns.turn(counted=False), self.standing:
                 is_over = job.advance(SLICE_BYTES)
             if is_over:
                 with self._changed:

@@ -11,9 +11,9 @@ import threading
 from collections.abc import Generator, Sequence
 
 from cython_ext.entries import EntrySource
+from cython_ext.locks import FairLock
 from cython_ext.memtable import Memtable
 from lsmstate.compaction import Task
-from lsmstate.locks import FairLock
 from lsmstate.memtables import source_of
 from lsmstate.table_files import TableWriter, UnsealedTable
 from lsmstate.version import NOTHING, FileMeta, PartialMerge, Run
@@ -54,9 +54,9 @@ class FileJob:
     def advance(self, max_bytes: int, patience: float | None = None) -> bool:
         """See background.Job. ``patience``: seconds to wait for another thread that is at it,
         and then to leave it to that one; None: until it is done with its slice."""
-        if not self._lock.acquire(patience):
-            return self.is_over
-        try:
+        with self._lock.within(patience) as has_it:
+            if not has_it:
+                return self.is_over
             limit = self.done_bytes + max_bytes
             self._thread = threading.get_ident()
             try:
@@ -71,8 +71,6 @@ class FileJob:
             if self._is_abandoned:
                 self._give_up()
             return self.is_over
-        finally:
-            self._lock.release()
 
     def step(self, max_bytes: int, patience: float | None = None) -> bool:
         """As advance, for the job's own store: raises the error, whichever thread met it."""

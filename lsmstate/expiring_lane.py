@@ -18,6 +18,7 @@ from cython_ext.row_codec import RowCodec
 from lsmstate.entry_sizes import EntrySizes
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.expiry import RING_SLOTS, EventTimes, Expiry, TimeRing
+from lsmstate.memory_budget import process_memory
 from lsmstate.store import Mutation, StreamSchema
 
 OUT_SLOTS = (RING_SLOTS, RING_SLOTS + 1)
@@ -167,7 +168,9 @@ class Lane:
         kept = np.zeros(rows.num_rows, dtype=np.bool_)
         if self.keep is None or not due.any():
             return kept
-        answer = np.asarray(self.keep(rows if due.all() else rows.filter(pa.array(due))))
+        asked = rows if due.all() else rows.filter(pa.array(due))
+        with process_memory().turns.given_up():  # it may wait for another thread
+            answer = np.asarray(self.keep(asked))
         if answer.dtype != np.bool_ or answer.shape != (int(due.sum()),):
             raise InvalidArgumentError(
                 f"stream {self.schema.name!r}: the keep rule of its expiry answered "

@@ -295,14 +295,11 @@ class LsmStore(StoreWrites):
         self._guard.check_writable()
         stream_of(self._streams, stream)
         if not is_cut(keys):
-            self._make(self._deletion(stream, keys))
+            self.write([Mutation("delete", stream, keys)])
             return
         with self.admitting([Mutation("delete", stream, part)] for part in key_parts(keys)):
             for part in key_parts(keys):
-                self._make(self._deletion(stream, part))
-
-    def _deletion(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> list[Write]:
-        return self._plan([Mutation("delete", stream, keys)])
+                self.write([Mutation("delete", stream, part)])
 
     def _apply(self, write: Write) -> None:
         """Redo a logged write, as far as it is not in the runs."""
@@ -336,14 +333,11 @@ class LsmStore(StoreWrites):
 
     def try_flush(self) -> bool:
         """See memory_budget.Flushable."""
-        if not self._guard.lock.acquire(blocking=False):
-            return False
-        try:
-            if not self._guard.is_usable or self._guard.is_being_read or not self._memtables:
+        with self._guard.lock.tried() as has_it:
+            guard = self._guard
+            if not has_it or not guard.is_usable or guard.is_being_read or not self._memtables:
                 return False
             self.flush()
-        finally:
-            self._guard.lock.release()
         return True
 
     def compact(self, *, due_only: bool = False) -> None:

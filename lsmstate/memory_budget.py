@@ -15,13 +15,14 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from cython_ext.block_cache import BlockCache
 from cython_ext.budget import Budget
+from cython_ext.locks import Turns
 from lsmstate.errors import MemoryLimitError
-from lsmstate.locks import Turns
 from lsmstate.options import MINIMUM_MEMORY_BYTES, STORE_MEMORY_BYTES
 
 #: Of the cap, what is reserved at most, if several stores are open: they seldom merge all at once.
 RESERVED_PART = 8
-#: A row is large beyond this part of the cap, divided by the number of stores.
+#: What is written at once is large beyond this part of the cap; a row beyond that part of it
+#: divided by the number of stores, of which each may write one at the same time.
 LARGE_PART = 16
 #: How often a write that waits for other threads looks whether there is room now.
 LOOK_SECONDS = 0.002
@@ -107,8 +108,10 @@ class ProcessMemory:
                 self._waiting.discard(asking)
                 return False
             self._waiting.add(asking)
-        self.turns.pass_on()
-        time.sleep(LOOK_SECONDS)
+        if self.turns.are_taken:
+            self.turns.pass_on(LOOK_SECONDS)
+        else:
+            time.sleep(LOOK_SECONDS)
         return True
 
     def end_waiting(self, asking: Flushable) -> None:
@@ -159,9 +162,12 @@ def process_memory() -> ProcessMemory:
 
 
 def _forget_the_parents_lock() -> None:
-    """Another thread of the parent may have held it when the child was forked."""
+    """Another thread of the parent may have held it when the child was forked; or have had its
+    turn, which a store that is inherited would wait for before it says that it is."""
     global _memory_lock
     _memory_lock = threading.RLock()
+    if _memory is not None:
+        _memory.turns.forget()
 
 
 os.register_at_fork(after_in_child=_forget_the_parents_lock)

@@ -40,6 +40,8 @@ from lsmstate.version import FileMeta, PartialMerge, Run, Version, hold_hidden
 MERGES_PER_WRITE = 8
 #: But so many at least: some 40 ms.
 LEAST_MERGE_BYTES = 4 * MIB
+#: Merged in one turn of a thread that does it all.
+TURN_BYTES = 8 * MIB
 #: A commit goes on with a merge to the end of a file, so files of one that is left are no larger.
 MOST_PART_BYTES = 8 * MIB
 
@@ -314,7 +316,11 @@ class RunSet:
         if to_file_end and self._owner.single_commit:
             is_over = merge.step_to_file_end(max_bytes)
         else:
-            is_over = merge.step(max_bytes, patience)
+            is_over = merge.step(min(max_bytes, TURN_BYTES), patience)
+            while not is_over and max_bytes > TURN_BYTES:
+                process_memory().turns.pass_on()
+                max_bytes -= TURN_BYTES
+                is_over = merge.step(min(max_bytes, TURN_BYTES), patience)
         if not is_over:
             return
         # An error leaves it for ``close`` to abandon: the worker may still be at it.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from weakref import WeakSet
 
-from lsmstate.locks import Turns
+from cython_ext.locks import Turns
 from lsmstate.stats import StoreStats
 from lsmstate.store import StreamSchema
 from lsmstate.store_checks import Access, FindDamage, StoreGuard
@@ -58,8 +58,8 @@ class Snapshot(StoreReads):
 
     def close(self) -> None:
         """Give up what only this snapshot needs. A second call does nothing."""
-        with self._guard.lock.out_of_turn():
-            if self._guard.close():
+        if self._guard.close():
+            with self._guard.lock.out_of_turn():
                 self._release()
 
     @property

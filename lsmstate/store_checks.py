@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from cython_ext.key_codec import KeyBatch, KeyCodec
+from cython_ext.locks import StoreLock, Turns
 from lsmstate.documents import check_document_rows, is_schema_free
 from lsmstate.errors import CorruptionError, InvalidArgumentError, StoreClosedError
 from lsmstate.expiring_lane import without_slots
-from lsmstate.locks import StoreLock, Turns
 from lsmstate.store import Positions, StreamSchema
 from lsmstate.stream_codecs import codecs_of
 
@@ -109,6 +109,8 @@ class StoreGuard:
     @contextmanager
     def reading(self, writes: int | None = None) -> Iterator[None]:
         """Around reading from the store; with ``writes``, as ``check_probe``."""
+        if not self.is_open_here:
+            self.check_readable()  # or it would wait for threads that a forked child has not
         with self.lock:
             if writes is None:
                 self.check_readable()

@@ -13,7 +13,7 @@ from lsmstate.background import worker
 from lsmstate.changelog import Write, numbered
 from lsmstate.compactor import Flush
 from lsmstate.errors import MemoryLimitError
-from lsmstate.memory_budget import Flushable, ProcessMemory
+from lsmstate.memory_budget import LARGE_PART, Flushable, ProcessMemory
 from lsmstate.memtables import MOST_SEALED, Memtables
 from lsmstate.options import Options
 from lsmstate.row_parts import no_room
@@ -92,9 +92,9 @@ class WritePath:
                 self.end_flush()
 
     def announce(self, entry_bytes: int) -> None:
-        """Before a write with an entry of a key and a row of so many bytes, and before the store is
-        locked for it: of large ones, threads write one at a time."""
-        self._has_large_rows |= self._memory.budget.is_large(entry_bytes)
+        """Before a write whose largest entry of a key and a row has so many bytes, and before the
+        store is locked for it: where that is large, threads take turns from now on."""
+        self._has_large_rows |= self._memory.budget.note_row(entry_bytes)
 
     @contextmanager
     def settling(self) -> Iterator[None]:
@@ -107,7 +107,7 @@ class WritePath:
         """While nothing is encoded: of large rows, no more than their share stays in memtables.
         Else those of several stores would fill the cap, where flushes and merges need room. So the
         merge is paid for here, too."""
-        if not self._unpaid_bytes:
+        if not self._has_large_rows:
             return
         with self._guard.whole_or_nothing():
             # Of a write around this one, which goes on: nobody else has a turn meanwhile.
@@ -118,7 +118,8 @@ class WritePath:
                 if self.memtables.nbytes > self.memtables.limit_bytes:
                     self.flush()
                 unpaid, self._unpaid_bytes = self._unpaid_bytes, 0
-                self._pay(unpaid)
+                if unpaid:
+                    self._pay(unpaid)
             finally:
                 budget.hold("frames", frame_bytes)
                 budget.hold("memtable", reserved)
@@ -137,15 +138,20 @@ class WritePath:
         self._reserved_around = self._reserved
         self._is_promised |= is_promised
         try:
-            if self._memory.budget.is_large(entry_bytes) and not self._is_promised:
+            until = 0.0 if self._is_promised else time.monotonic() + PATIENCE_SECONDS
+            if self._memory.budget.note_row(entry_bytes) and not self._is_promised:
                 self._flush_before(entry_bytes)
                 flushed = FLUSHED_COPIES * entry_bytes
-                self._make_room(
-                    self.memtables.lacking_bytes(entry_bytes) + max(frame_bytes, flushed)
-                )
-            self._frame_bytes += self._hold("frames", lambda: frame_bytes - self._frame_bytes)
+                lacking = self.memtables.lacking_bytes(entry_bytes) + max(frame_bytes, flushed)
+                # As far as there is any: what a flush takes is not asked for.
+                self._try_until_there(lambda: self._memory.budget.has_room(lacking), until)
+            self._frame_bytes += self._hold(
+                "frames", lambda: frame_bytes - self._frame_bytes, until
+            )
             self._reserved += self._hold(
-                "memtable", lambda: self.memtables.lacking_bytes(entry_bytes) - self._reserved
+                "memtable",
+                lambda: self.memtables.lacking_bytes(entry_bytes) - self._reserved,
+                until,
             )
             self._is_promised = True
             yield
@@ -164,11 +170,7 @@ class WritePath:
             else:
                 self.end_flush()
 
-    def _make_room(self, size: int) -> None:
-        """As far as it can be: what a flush takes is not asked for."""
-        self._try_until_there(lambda: self._memory.budget.has_room(size))
-
-    def _hold(self, component: str, missing: Callable[[], int]) -> int:
+    def _hold(self, component: str, missing: Callable[[], int], until: float = 0.0) -> int:
         """Hold the bytes that are missing; how many. Room is made by flushing own memtables, then
         those of another store, and once more, as what was given back may be taken by others."""
         budget = self._memory.budget
@@ -182,7 +184,7 @@ class WritePath:
             held = max(0, size)
             return True
 
-        if not self._try_until_there(is_held):
+        if not self._try_until_there(is_held, until):
             held = missing()
             if not budget.try_hold_last(component, held):
                 if not self._is_promised:
@@ -190,10 +192,9 @@ class WritePath:
                 budget.hold(component, held)
         return held
 
-    def _try_until_there(self, is_there: Callable[[], bool]) -> bool:
+    def _try_until_there(self, is_there: Callable[[], bool], until: float) -> bool:
         """Make room step by step until there is as much as it takes; False if none can be made.
-        Other threads that are in the middle of a call are waited for."""
-        until = time.monotonic() + PATIENCE_SECONDS
+        Other threads that are in the middle of a call are waited for ``until`` then."""
         try:
             while not is_there():
                 if self.memtables:
@@ -290,8 +291,8 @@ class WritePath:
 
     @property
     def _merges_beside_memtables(self) -> bool:
-        """Of large rows, a memtable and what flushes and merges hold do not fit at a time."""
-        return not self._memory.budget.is_large(self._largest_write_bytes)
+        """Of large writes, a memtable and what flushes and merges hold do not fit at a time."""
+        return self._largest_write_bytes <= self._memory.budget.limit // LARGE_PART
 
     def flush(self) -> None:
         """Write all memtables out as one run, now."""

@@ -1,7 +1,10 @@
 """Rows that are large beside the memory cap: written and read within it."""
 
 import gc
+import os
 import random
+import shutil
+import signal
 import threading
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
@@ -11,9 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from lsmstate.backends import open_store
 from lsmstate.compaction import Task
 from lsmstate.compactor import EVERYTHING
-from lsmstate.errors import MemoryLimitError
+from lsmstate.errors import MemoryLimitError, StoreClosedError
+from lsmstate.expiry import Expiry
 from lsmstate.lsm_store import LsmStore
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import KIB, MIB, Options
@@ -334,3 +339,124 @@ def test_a_write_waits_for_a_thread_in_the_middle_of_a_call(tmp_path, waits_itse
         finally:
             memory.budget.hold("frames", -taken)
             memory.end_waiting(one)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_a_forked_child_is_refused_at_once_whoever_had_the_turn(tmp_path):
+    """Locks that another thread of the parent had are never given back in a child."""
+    options = Options(memory_bytes=8 * MIB, sync="never")
+    ended = threading.Event()
+    with LsmStore.open(str(tmp_path), [BINARY], options=options) as store:
+        store.append("s", rows_of(b"x" * MIB), keys_of(1))
+        snapshot = store.snapshot()
+        calls = [
+            lambda: store.probe("s", keys_of(1)),
+            lambda: store.append("s", rows_of(b"x"), keys_of(1)),
+            store.snapshot,
+            lambda: list(snapshot.scan("s")),
+        ]
+
+        def use(store_or_snapshot):
+            while not ended.is_set():
+                list(store_or_snapshot.scan("s"))
+
+        others = [threading.Thread(target=use, args=(used,)) for used in (store, snapshot)]
+        for other in others:
+            other.start()
+        try:
+            for call in calls * 5:
+                child = os.fork()
+                if child == 0:
+                    signal.alarm(30)
+                    try:
+                        call()
+                    except StoreClosedError:
+                        os._exit(0)
+                    os._exit(1)
+                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        finally:
+            ended.set()
+            for other in others:
+                other.join()
+        snapshot.close()
+
+
+def test_replayed_large_rows_leave_no_more_than_their_share_in_memtables(tmp_path):
+    options = Options(memory_bytes=8 * MIB, background=False, sync="never")
+    rows = [random.Random(n).randbytes(300 * KIB) for n in range(3)]
+    with LsmStore.open(str(tmp_path / "log"), [BINARY], options=options) as store:
+        for row in rows:
+            store.append("s", rows_of(row), keys_of(1))
+        assert not store.stats().counters["flushes"], "all is in the log"
+        shutil.copytree(tmp_path / "log", tmp_path / "killed")
+    with ExitStack() as stack:
+        for other in "abc":
+            stack.enter_context(LsmStore.open(str(tmp_path / other), [BINARY], options=options))
+        store = stack.enter_context(
+            LsmStore.open(str(tmp_path / "killed"), [BINARY], options=options)
+        )
+        assert store.memtable_bytes <= store._memtables.limit_bytes
+        assert [row for piece in store.scan("s") for row in piece.column(0).to_pylist()] == rows
+
+
+def test_many_small_rows_at_a_time_are_no_large_ones(tmp_path):
+    options = Options(memory_bytes=16 * MIB)
+    with ExitStack() as stack:
+        stores = [
+            stack.enter_context(
+                LsmStore.open_attempt(
+                    str(tmp_path / str(n)), [BINARY], batch_id=0, attempt_id="a", options=options
+                )
+            )
+            for n in range(8)
+        ]
+        numbers = range(40_000)
+        for store in stores:
+            store.append("s", rows_of(*[b"x" * 100] * len(numbers)), keys_of(*numbers))
+            assert store.stats().counters["runs"], "it was more than a memtable takes"
+            store.commit()
+        assert not process_memory().budget.has_large_rows
+
+
+def test_a_rule_of_the_users_may_wait_for_a_thread_that_waits_for_its_turn(tmp_path):
+    options = Options(memory_bytes=16 * MIB, sync="never")
+    lock, asked, reads = threading.Lock(), threading.Event(), threading.Event()
+
+    def keep(rows):
+        if kept_from.is_set():
+            asked.set()
+            assert reads.wait(60)
+        with lock:
+            return pa.array([True] * rows.num_rows)
+
+    kept_from = threading.Event()
+    stream = StreamSchema(
+        "s",
+        pa.schema([("k", pa.int64())]),
+        pa.schema([("t", pa.binary()), ("at", pa.int64())]),
+        expiry=Expiry("at", 100, keep),
+    )
+
+    def rows(count, at):
+        texts = pa.array([b"x" * 200_000] * count)
+        return pa.RecordBatch.from_arrays([texts, pa.array([at] * count)], ["t", "at"])
+
+    def other():
+        assert asked.wait(60)
+        with lock:
+            reads.set()
+            return sum(piece.num_rows for piece in two.scan("s"))
+
+    with (
+        open_store(str(tmp_path / "one"), [stream], options=options) as one,
+        LsmStore.open(str(tmp_path / "two"), [BINARY], options=options) as two,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        two.append("s", rows_of(b"x" * 2 * MIB), keys_of(1))
+        one.append("s", rows(2, 1000), keys_of(1, 2))
+        one.advance("s", 1050)
+        assert process_memory().budget.has_large_rows
+        kept_from.set()
+        read = pool.submit(other)
+        assert one.append("s", rows(20, 10), keys_of(*range(20))) == 20
+        assert read.result(60) == 1

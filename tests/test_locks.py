@@ -1,12 +1,14 @@
 """Locks that are given in order, turns, and the lock of a store, which is taken after a turn."""
 
+import signal
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 
 from cython_ext.budget import Budget
-from lsmstate.locks import FairLock, StoreLock, Turns
+from cython_ext.locks import FairLock, StoreLock, Turns
 from lsmstate.options import MIB
 
 
@@ -97,33 +99,50 @@ class Holding:
 def turns(*, has_large_rows=True):
     budget = Budget(16 * MIB)
     budget.large_bytes = MIB
-    assert not budget.is_large(MIB)
-    assert budget.is_large(MIB + 1)
+    assert not budget.note_row(MIB)
+    assert budget.note_row(MIB + 1)
     assert budget.has_large_rows
     budget.has_large_rows = has_large_rows
     return Turns(budget)
+
+
+def is_free(taken):
+    """Whether another thread can have its turn at once."""
+
+    def tried():
+        with StoreLock(taken).tried() as has_it:
+            return has_it
+
+    return in_a_thread(tried)
+
+
+def can_be_had(lock):
+    """Whether another thread can have a store's lock at once."""
+
+    def tried():
+        with lock.tried() as has_it:
+            return has_it
+
+    return in_a_thread(tried)
 
 
 def test_turns_are_taken_once_there_are_large_rows():
     without, taken = turns(has_large_rows=False), turns()
     with Holding(without.turn):
         assert not without.are_taken
-        assert in_a_thread(lambda: without.take(waiting=False))
-    with Holding(taken.turn):
-        assert not taken.take(waiting=False)
-    assert taken.take(waiting=False)
-    assert taken.take(waiting=False), "again by the same thread"
-    taken.give_back()
-    assert not in_a_thread(lambda: taken.take(waiting=False)), "still its turn"
-    taken.give_back()
-    assert in_a_thread(lambda: taken.take(waiting=False))
+        assert is_free(without)
+    with taken.turn():
+        with taken.turn():
+            assert not is_free(taken)
+        assert not is_free(taken), "still its turn"
+    assert is_free(taken)
 
 
 def test_a_turn_is_given_back_after_an_error():
     taken = turns()
     with pytest.raises(KeyError), taken.turn():
         raise KeyError
-    assert in_a_thread(lambda: taken.take(waiting=False))
+    assert is_free(taken)
 
 
 def test_a_turn_is_passed_on_to_who_waits_and_comes_back():
@@ -142,10 +161,37 @@ def test_a_turn_is_passed_on_to_who_waits_and_comes_back():
             time.sleep(0.001)
         assert not done
         while not done:
-            taken.pass_on()
-        assert not in_a_thread(lambda: taken.take(waiting=False)), "it is its turn again"
+            taken.pass_on(0.001)
+        assert not is_free(taken), "it is its turn again"
     thread.join()
-    assert in_a_thread(lambda: taken.take(waiting=False))
+    assert is_free(taken)
+
+
+def test_who_only_works_off_jobs_is_not_waited_for():
+    taken, started = turns(), threading.Event()
+
+    def work():
+        started.set()
+        with taken.turn(counted=False):
+            pass
+
+    thread = threading.Thread(target=work)
+    with taken.turn():
+        thread.start()
+        assert started.wait(60)
+        time.sleep(0.05)
+        assert not taken.are_waited_for
+    thread.join()
+
+
+def test_a_turn_that_was_given_up_is_had_again_after_an_error():
+    taken = turns()
+    with taken.turn():
+        with suppress(KeyError), taken.given_up():
+            assert is_free(taken)
+            raise KeyError
+        assert not is_free(taken)
+    assert is_free(taken)
 
 
 def test_a_stores_lock_is_reentrant_and_others_see_that_it_is_held():
@@ -153,9 +199,9 @@ def test_a_stores_lock_is_reentrant_and_others_see_that_it_is_held():
     with lock, lock:
         assert not lock.is_held_elsewhere
         assert in_a_thread(lambda: lock.is_held_elsewhere)
-        assert not in_a_thread(lambda: lock.acquire(blocking=False))
+        assert not can_be_had(lock)
     assert not in_a_thread(lambda: lock.is_held_elsewhere)
-    assert in_a_thread(lambda: lock.acquire(blocking=False))
+    assert can_be_had(lock)
 
 
 def test_a_store_may_be_locked_by_another_thread_while_its_own_waits_for_its_turn():
@@ -172,22 +218,22 @@ def test_a_store_may_be_locked_by_another_thread_while_its_own_waits_for_its_tur
         thread.start()
         while not taken.are_waited_for:
             time.sleep(0.001)
-        assert lock.acquire(blocking=False), "its turn, so it has the lock at once"
-        assert not has_locked.is_set()
-        lock.release()
+        with lock.tried() as has_it:
+            assert has_it, "its turn, so it has the lock at once"
+            assert not has_locked.is_set()
     thread.join(60)
     assert has_locked.is_set()
-    assert in_a_thread(lambda: taken.take(waiting=False)), "the turn was given back with the lock"
+    assert is_free(taken), "the turn was given back with the lock"
 
 
 def test_a_lock_that_is_only_tried_waits_neither_for_a_turn_nor_for_the_lock():
     taken = turns()
     lock = StoreLock(taken)
-    with Holding(taken.turn):
-        assert not lock.acquire(blocking=False)
-    with Holding(lambda: lock):
-        assert not lock.acquire(blocking=False)
-    assert taken.take(waiting=False), "no turn is left behind"
+    for held in (taken.turn, lambda: lock):
+        with Holding(held), lock.tried() as has_it:
+            assert not has_it
+    assert is_free(taken), "no turn is left behind"
+    assert can_be_had(lock)
 
 
 def test_turns_that_begin_while_a_lock_is_held_are_not_waited_for_under_it():
@@ -198,7 +244,7 @@ def test_turns_that_begin_while_a_lock_is_held_are_not_waited_for_under_it():
         budget.has_large_rows = True
         with Holding(taken.turn), lock:
             pass
-    assert taken.take(waiting=False), "what was not taken was not given back"
+    assert is_free(taken), "what was not taken was not given back"
 
 
 def test_a_store_is_closed_out_of_turn():
@@ -212,4 +258,52 @@ def test_a_store_is_closed_out_of_turn():
         assert not in_a_thread(lambda: lock.is_held_elsewhere)
     with lock, lock.out_of_turn():
         pass
-    assert in_a_thread(lambda: taken.take(waiting=False))
+    assert is_free(taken)
+
+
+def test_no_lock_is_lost_by_interrupts():
+    """A signal's handler raises, all the time, while the turn and locks are taken, given up and
+    given back; the main thread goes on."""
+    taken = turns()
+    lock, job = StoreLock(taken), FairLock()
+    ended, interrupts, rounds = threading.Event(), 0, 0
+
+    def work():
+        while not ended.is_set():
+            with lock, job:
+                pass
+
+    is_armed = False
+
+    def interrupt(*_):
+        nonlocal interrupts, is_armed
+        if is_armed:
+            is_armed = False
+            interrupts += 1
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    thread = threading.Thread(target=work)
+    thread.start()
+    end = time.monotonic() + 2
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    while time.monotonic() < end:
+        try:
+            is_armed = True
+            while is_armed and time.monotonic() < end:
+                with lock, job.within(1.0):
+                    rounds += 1
+                with taken.turn():
+                    taken.pass_on()
+            is_armed = False
+        except KeyboardInterrupt:
+            assert not is_armed
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+    ended.set()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert min(interrupts, rounds) > 100
+    assert is_free(taken)
+    assert can_be_had(lock)
+    assert in_a_thread(lambda: job.acquire(0.0))
