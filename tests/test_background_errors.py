@@ -136,20 +136,17 @@ class InterruptedOnce:
         self.lock = lock
         self.is_interrupted = False
 
-    def acquire(self, *waiting):
+    def within(self, patience):
         if not self.is_interrupted:
             self.is_interrupted = True
             raise KeyboardInterrupt
-        return self.lock.acquire(*waiting)
-
-    def release(self):
-        self.lock.release()
+        return self.lock.within(patience)
 
     def __enter__(self):
-        return self.acquire()
+        return self.lock.__enter__()
 
     def __exit__(self, *error):
-        self.release()
+        self.lock.__exit__(*error)
 
 
 @pytest.mark.parametrize("what", ["flush", "merge"])
