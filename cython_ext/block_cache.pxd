@@ -9,10 +9,11 @@ cdef struct CachedBlock:
     uint8_t* data          # right behind this record
     size_t size            # of the data
     size_t capacity        # bytes charged
-    uint32_t pins
+    uint32_t pins          # more of them under the mutex only, fewer at any time
     uint8_t component      # of the budget; if not CACHE, it is not in the table, and freed when unpinned
     uint8_t used           # asked for since it was last up for eviction
     uint8_t transposed     # of a PassedBlock: see block.unseal_row_block
+    uint8_t listed         # in table and list, which free it
     CachedBlock* newer
     CachedBlock* older
 
@@ -34,6 +35,7 @@ cdef void free_passed(PassedBlock* passed) noexcept nogil
 cdef class BlockCache:
     cdef Budget budget
     cdef Slot* slots         # open addressing; a power of two, at most half of them taken
+    cdef Slot* outgrown      # those that were in use before, each with the next in its first slot
     cdef size_t slot_count
     cdef size_t count
     cdef CachedBlock* newest

@@ -6,9 +6,10 @@ is in the list; pinned blocks are not evicted; the capacity of all blocks is cha
 Most blocks are not in the processor's caches, so a look-up touches no other block than the one it
 finds: the table holds hashes, and a hit is a mark ("second chance": a marked block that comes up for
 eviction loses its mark and goes to the other end of the list instead).
-Threads share it: one mutex guards table, list, pins and counters, is held for no longer than it
-takes to change them, and while it is held nothing is charged, read or compressed (releasing a
-charge is atomic). It is the last lock in the order of ARCHITECTURE.md: its holder takes no other.
+Threads share it: one mutex guards table, list and counters, is held for no longer than it takes to
+change them, and while it is held nothing is charged, read or compressed (releasing a charge is
+atomic). It is the last lock in the order of ARCHITECTURE.md: its holder takes no other. Without it
+pins are taken back, so a block without any is evicted under the mutex, where nobody takes new ones.
 What a block holds is written before it is published and never again.
 
 Probes of sorted batches sweep over a state that may be larger than the cache, and a sweep would turn
@@ -42,11 +43,24 @@ from cython_ext.coding cimport release
 cdef extern from *:
     """
     #define prefetch_line(place) __builtin_prefetch(place)
+    #define add_pin(pins) ((void)__atomic_add_fetch((pins), 1, __ATOMIC_RELAXED))
+    /* What was read of the block was read before somebody sees that it may go. */
+    #define take_pin(pins) ((void)__atomic_sub_fetch((pins), 1, __ATOMIC_RELEASE))
+    #define seen_pins(pins) __atomic_load_n((pins), __ATOMIC_ACQUIRE)
+    /* Who sees the new size sees the table that has it, or a later one. */
+    #define set_size(place, value) __atomic_store_n((place), (value), __ATOMIC_RELEASE)
+    #define seen_size(place) __atomic_load_n((place), __ATOMIC_ACQUIRE)
     """
     void prefetch_line(const void* place) noexcept nogil
+    void add_pin(uint32_t* pins) noexcept nogil
+    void take_pin(uint32_t* pins) noexcept nogil
+    uint32_t seen_pins(uint32_t* pins) noexcept nogil
+    void set_size(size_t* place, size_t value) noexcept nogil
+    size_t seen_size(size_t* place) noexcept nogil
 
 cdef enum:
     LINE_BYTES = 64
+    MOST_SLOTS_AHEAD = 4  # looked at for a block to prefetch
 
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_mutex_t:
@@ -81,6 +95,7 @@ cdef class BlockCache:
         self.budget = budget
         self.slot_count = 1024
         self.count = 0
+        self.outgrown = NULL
         self.newest = NULL
         self.oldest = NULL
         self.hits = 0
@@ -101,6 +116,7 @@ cdef class BlockCache:
         self.budget.evictor = _evict
 
     def __dealloc__(self):
+        cdef Slot* slots
         cdef CachedBlock* block
         cdef CachedBlock* older
         if self.mutex != NULL:
@@ -116,13 +132,17 @@ cdef class BlockCache:
         free(self.mutex)
         free(self.marks)
         free(self.slots)
+        while self.outgrown != NULL:
+            slots = self.outgrown
+            self.outgrown = <Slot*> slots.block
+            free(slots)
 
     cdef CachedBlock* get(self, uint64_t file, uint64_t offset, bint promote) noexcept nogil:
         cdef CachedBlock* block
         pthread_mutex_lock(<pthread_mutex_t*> self.mutex)
         block = self.slots[self._find(file, offset)].block
         if block != NULL:
-            block.pins += 1
+            add_pin(&block.pins)
             block.used |= promote
         if promote:
             self.hits += block != NULL
@@ -143,30 +163,34 @@ cdef class BlockCache:
         return place
 
     cdef void prefetch_slot(self, uint64_t file, uint64_t offset) noexcept nogil:
-        # Without the mutex: if the table grows meanwhile a wrong line is fetched.
+        # Without the mutex: if the table changes meanwhile a wrong line is fetched.
         prefetch_line(&self.slots[_hash(file, offset) & (self.slot_count - 1)])
 
     cdef void prefetch(
         self, uint64_t file, uint64_t offset, size_t start, size_t size
     ) noexcept nogil:
+        # Without the mutex, too: nothing behind what is found is read. A table lives as long as the
+        # cache, and is never smaller than the size that was seen before.
         cdef uint32_t hash = <uint32_t> _hash(file, offset)
-        cdef size_t mask, place
+        cdef size_t mask = seen_size(&self.slot_count) - 1
+        cdef Slot* slots = self.slots
+        cdef Slot found
         cdef const uint8_t* data
-        pthread_mutex_lock(<pthread_mutex_t*> self.mutex)
-        mask = self.slot_count - 1
-        place = hash & mask
-        while self.slots[place].block != NULL and self.slots[place].hash != hash:
-            place = (place + 1) & mask
-        if self.slots[place].block != NULL:
-            # The record itself is not there yet, so its place and size are not asked of it.
-            prefetch_line(self.slots[place].block)
-            data = <uint8_t*> self.slots[place].block + sizeof(CachedBlock)
-            prefetch_line(data + self.slots[place].size - 1)
-            size = min(start + size, <size_t> self.slots[place].size)
-            while start < size:
-                prefetch_line(data + start)
-                start += LINE_BYTES
-        pthread_mutex_unlock(<pthread_mutex_t*> self.mutex)
+        cdef int step
+        for step in range(MOST_SLOTS_AHEAD):
+            found = slots[(hash + step) & mask]
+            if found.block == NULL:
+                return
+            if found.hash == hash:
+                # The record itself is not there yet, so its place and size are not asked of it.
+                prefetch_line(found.block)
+                data = <uint8_t*> found.block + sizeof(CachedBlock)
+                prefetch_line(data + found.size - 1)
+                size = min(start + size, <size_t> found.size)
+                while start < size:
+                    prefetch_line(data + start)
+                    start += LINE_BYTES
+                return
 
     cdef CachedBlock* allocate(
         self, uint64_t file, uint64_t offset, size_t size, bint kept
@@ -182,6 +206,7 @@ cdef class BlockCache:
         block.pins = 1
         block.component = CACHE
         block.used = 0
+        block.listed = 0
         block.newer = NULL
         block.older = NULL
         # A very large one is not kept: while it is read it could not be evicted.
@@ -230,6 +255,7 @@ cdef class BlockCache:
             slot.hash = <uint32_t> _hash(block.file, block.offset)
             slot.size = <uint32_t> block.size
             slot.block = block
+            block.listed = 1
             self.count += 1
             if (cold or self.misses % KEPT) and self.oldest != NULL:
                 _link_oldest(self, block)
@@ -238,19 +264,13 @@ cdef class BlockCache:
         pthread_mutex_unlock(<pthread_mutex_t*> self.mutex)
 
     cdef void unpin(self, CachedBlock* block) noexcept nogil:
-        cdef bint drop
         if block == NULL:
             return
-        if block.component != CACHE:
-            self._destroy(block)
-            return
-        pthread_mutex_lock(<pthread_mutex_t*> self.mutex)
-        block.pins -= 1
-        # In no list: an error came before publish, or there was one already, or no slot for it.
-        drop = block.pins == 0 and block.newer == NULL and block.older == NULL \
-            and self.newest != block
-        pthread_mutex_unlock(<pthread_mutex_t*> self.mutex)
-        if drop:
+        if block.listed:
+            take_pin(&block.pins)
+        else:
+            # It is the reader's alone: a transient one, or an error came before publish, or there
+            # was one already, or no slot for it.
             self._destroy(block)
 
     cdef int64_t evict(self, int64_t size) noexcept nogil:
@@ -267,7 +287,7 @@ cdef class BlockCache:
                     continue
                 self._unlink(block)
                 self._link(block)
-            elif block.pins == 0:
+            elif seen_pins(&block.pins) == 0:
                 freed += <int64_t> block.capacity
                 self._drop(block)
             block = newer
@@ -287,7 +307,7 @@ cdef class BlockCache:
             while block != NULL:
                 newer = block.newer
                 for i in range(files.shape[0]):
-                    if block.file == files[i] and block.pins == 0:
+                    if block.file == files[i] and seen_pins(&block.pins) == 0:
                         self._drop(block)
                         break
                 block = newer
@@ -347,9 +367,10 @@ cdef class BlockCache:
                 while slots[place].block != NULL:
                     place = (place + 1) & mask
                 slots[place] = self.slots[i]
-        free(self.slots)
+        self.slots[0].block = <CachedBlock*> self.outgrown
+        self.outgrown = self.slots  # prefetch may be looking at them
         self.slots = slots
-        self.slot_count = mask + 1
+        set_size(&self.slot_count, mask + 1)
         return True
 
     def clear(self) -> int:

@@ -7,7 +7,17 @@ cdef struct ReadAhead:     # bytes that were read together, for whoever reads a 
     void* file             # the ReadFile, which its reader keeps
     uint64_t offset
     Buffer bytes
-    uint64_t wanted_end    # the reader will want most of what comes before this
+    uint64_t wanted_end    # the reader will want most of what comes before this; if it is not there
+
+
+cdef inline bint is_there(
+    const ReadAhead* ahead, const void* file, uint64_t offset, size_t size
+) noexcept nogil:
+    """Whether these bytes of the file were read."""
+    return (
+        ahead.file == file and ahead.offset <= offset
+        and offset + size <= ahead.offset + ahead.bytes.size
+    )
 
 
 cdef class ReadFile:

@@ -112,8 +112,7 @@ cdef class ReadFile:
         self, uint64_t offset, size_t size, ReadAhead* ahead
     ) except? NULL nogil:
         cdef size_t together
-        cdef bint is_there = ahead.file == <void*> self and ahead.offset <= offset
-        if not is_there or offset + size > ahead.offset + ahead.bytes.size:
+        if not is_there(ahead, <void*> self, offset, size):
             if ahead.wanted_end <= offset + size or ahead.wanted_end > <uint64_t> self.size:
                 return NULL
             together = ahead.wanted_end - offset

@@ -20,6 +20,7 @@ from cython_ext.block cimport (
 from cython_ext.block_cache cimport CachedBlock, PassedBlock, free_passed, passed_bytes
 from cython_ext.budget cimport PROBE
 from cython_ext.coding cimport Buffer, put_bytes, put_u64, release, reserve
+from cython_ext.file cimport is_there
 from cython_ext.lookup cimport Lookup, RunHits
 from cython_ext.memtable cimport Chunk, RowHead
 from cython_ext.read_memory cimport kept_bytes, piece_limit, take_memory
@@ -280,8 +281,7 @@ cdef class Cursor:
             if self._full(max_bytes, 0):
                 return 1  # before a block is held for the next piece
             if cursor.block == NULL or cursor.offset != self.block_offset or cursor.file != file:
-                cursor.passed.ahead.wanted_end = self._wanted_end(run)
-                _pin_rows(cursor, file, self.block_offset, self.block_size)
+                self._pin_rows(run, cursor, <Sst> file)
             if self.row_index >= cursor.view.rows:
                 self.block_index += 1
                 self.row_index = 0
@@ -308,6 +308,31 @@ cdef class Cursor:
                     _next_place(
                         cursor, file, hit, self.block_index, &self.block_offset, &self.block_size
                     )
+        return 0
+
+    cdef int _pin_rows(self, RunHits* run, RunCursor* cursor, Sst file) except -1 nogil:
+        """Have the cursor at the row block, which is read if it is not cached."""
+        if cursor.file != NULL:
+            _leave_block(cursor)
+            if cursor.file != <void*> file:
+                (<Sst> cursor.file).cache.unpin(cursor.key_block)
+                cursor.key_block = NULL
+        cursor.file = <void*> file
+        cursor.block = file._cached(self.block_offset, USE_PROBE)
+        if cursor.block == NULL:
+            if not is_there(
+                &cursor.passed.ahead, <void*> file.file, self.block_offset, self.block_size
+            ):
+                cursor.passed.ahead.wanted_end = self._wanted_end(run)
+            cursor.block = file._missed(
+                self.block_offset, self.block_size, BLOCK_ROWS, USE_PROBE, &cursor.passed
+            )
+        cursor.offset = self.block_offset
+        if parse_row_block(cursor.block.data, cursor.block.size, &cursor.view):
+            _leave_block(cursor)
+            file.damaged(self.block_offset, BLOCK_ROWS)
+        if cursor.view.rows == 1:
+            file.budget.note_row(<int64_t> cursor.block.size)
         return 0
 
     cdef uint64_t _wanted_end(self, RunHits* run) noexcept nogil:
@@ -380,25 +405,6 @@ cdef void _leave_block(RunCursor* cursor) noexcept nogil:
     if cursor.block != NULL and cursor.block != &cursor.passed.block:
         (<Sst> cursor.file).cache.unpin(cursor.block)
     cursor.block = NULL
-
-
-cdef int _pin_rows(
-    RunCursor* cursor, void* file, uint64_t offset, uint32_t size
-) except -1 nogil:
-    if cursor.file != NULL:
-        _leave_block(cursor)
-        if cursor.file != file:
-            (<Sst> cursor.file).cache.unpin(cursor.key_block)
-            cursor.key_block = NULL
-    cursor.file = file
-    cursor.block = (<Sst> file).load_rows(offset, size, &cursor.passed)
-    cursor.offset = offset
-    if parse_row_block(cursor.block.data, cursor.block.size, &cursor.view):
-        _leave_block(cursor)
-        (<Sst> file).damaged(offset, BLOCK_ROWS)
-    if cursor.view.rows == 1:
-        (<Sst> file).budget.note_row(<int64_t> cursor.block.size)
-    return 0
 
 
 cdef int _next_place(

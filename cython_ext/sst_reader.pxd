@@ -37,10 +37,9 @@ cdef class Sst:
     cdef CachedBlock* load(
         self, uint64_t offset, uint32_t size, int kind, Use use
     ) except NULL nogil
-    # As load, for the rows of a probe: if the cache does not want the block it is that of `passed`.
-    cdef CachedBlock* load_rows(
-        self, uint64_t offset, uint32_t size, PassedBlock* passed
-    ) except NULL nogil
+    # Its two steps. For the rows of a probe: if the cache does not want the block it is that of
+    # `passed`.
+    cdef CachedBlock* _cached(self, uint64_t offset, Use use) noexcept nogil
     cdef CachedBlock* _missed(
         self, uint64_t offset, uint32_t size, int kind, Use use, PassedBlock* passed
     ) except NULL nogil
@@ -50,7 +49,6 @@ cdef class Sst:
     cdef CachedBlock* _read(
         self, uint64_t offset, uint32_t size, int kind, Use use, PassedBlock* passed
     ) except NULL nogil
-    cdef CachedBlock* _cached(self, uint64_t offset, Use use) noexcept nogil
     cdef CachedBlock* _unsealed(
         self, const uint8_t* stored, uint64_t offset, uint32_t size, int kind, Use use,
         PassedBlock* passed,

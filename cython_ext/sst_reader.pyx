@@ -105,12 +105,6 @@ cdef class Sst:
         cdef CachedBlock* block = self._cached(offset, use)
         return block if block else self._missed(offset, size, kind, use, NULL)
 
-    cdef CachedBlock* load_rows(
-        self, uint64_t offset, uint32_t size, PassedBlock* passed
-    ) except NULL nogil:
-        cdef CachedBlock* block = self._cached(offset, USE_PROBE)
-        return block if block else self._missed(offset, size, BLOCK_ROWS, USE_PROBE, passed)
-
     cdef CachedBlock* _missed(
         self, uint64_t offset, uint32_t size, int kind, Use use, PassedBlock* passed
     ) except NULL nogil:
