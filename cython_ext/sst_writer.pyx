@@ -439,18 +439,21 @@ cdef class SstWriter:
     ) except -1 nogil:
         """The rows of the key; 1: it paused, and some may be left."""
         cdef RowRef row
+        cdef int64_t seen = done[0]
+        cdef size_t largest = self.row_block_bytes
         while True:
             while (<EntrySource> source.giver).next_row(&row):
                 self.add_row(&row)
-                done[0] += <int64_t> row.size
-                if row.size > self.row_block_bytes:
+                seen += <int64_t> row.size
+                if row.size > largest:
                     # It fills its block. A merge holds two copies of it at a time then, and none
                     # between two slices.
                     (<EntrySource> source.giver).done_with_row()
                     self._close_row_block()
-                if done[0] >= max_bytes:
+                if seen >= max_bytes:
                     return 1
             if not (source.has_givers and source.next_giver()):
+                done[0] = seen
                 return 0
 
     def facts(self) -> dict[str, object]:
