@@ -1,8 +1,8 @@
 """Stable sort of byte strings: radix sort by eight bytes at a time, then merge sort by memcmp.
 
-Most keys differ in their first eight bytes, which one radix sort settles without touching the
-keys again. Runs that are equal there are sorted by the next eight, and after DEEPEST bytes (long
-common prefixes are rare) by comparison.
+A batch that is sorted costs one comparison a key. Most keys differ in their first eight bytes,
+which one radix sort settles without touching the keys again. Runs that are equal there are sorted
+by the next eight, and after DEEPEST bytes (long common prefixes are rare) by comparison.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -48,12 +48,22 @@ cdef int sort_keys(
         return -1
     for i in range(n):
         keys.entries[i].position = order[i]
-    sort_run(&keys, 0, n, 0)
-    for i in range(n):
-        order[i] = keys.entries[i].position
+    if not are_sorted(&keys, n):
+        sort_run(&keys, 0, n, 0)
+        for i in range(n):
+            order[i] = keys.entries[i].position
     free(keys.entries)
     free(keys.scratch)
     return 0
+
+
+cdef bint are_sorted(const Keys* keys, Py_ssize_t n) noexcept nogil:
+    """Batches to be probed often are, which were grouped by key; of others few keys are seen."""
+    cdef Py_ssize_t i
+    for i in range(1, n):
+        if after(keys, &keys.entries[i - 1], &keys.entries[i]):
+            return False
+    return True
 
 
 cdef inline uint64_t size_of(const Keys* keys, uint32_t i) noexcept nogil:
