@@ -18,10 +18,10 @@ one in KEPT, and a hit marks it ("bimodal insertion", Qureshi et al., ISCA 2007)
 stays for the next, and what is asked for often still gets in.
 
 Keeping a block costs as much as reading it: memory that was never touched, all rows set upright,
-another block's eviction. So where memory is short readers of row blocks ask first ("doorkeeper",
-Einziger et al., ACM Transactions on Storage 2017): a block missed once is passed over, of those
-missed again while their mark is there one in KEPT is kept. What is passed over is decoded into
-memory of the reader's own.
+another block's eviction. So readers of row blocks ask first ("doorkeeper", Einziger et al., ACM
+Transactions on Storage 2017): a block missed once is passed over, one missed again while its mark
+is there is kept, or one in KEPT of those once memory is short. What is passed over is decoded
+into memory of the reader's own.
 
 A scan takes what is there, marks nothing and puts its own blocks where they are evicted first: it
 replaces its own last block, not what probes work with. Its hits and misses are not counted.
@@ -229,11 +229,6 @@ cdef class BlockCache:
     cdef bint wants(self, uint64_t file, uint64_t offset, size_t size) noexcept nogil:
         cdef uint64_t hash = _hash(file, offset) >> (64 - MARK_BITS)
         cdef uint8_t bit = <uint8_t> (1 << (hash & 7))
-        if (
-            atomic_get(&self.budget.total) + <int64_t> size
-            <= atomic_get(&self.budget.limit_bytes)
-        ):
-            return True
         # Other threads may set marks too: one block more or less is kept.
         if not self.marks[hash >> 3] & bit:
             if self.mark_count >= MOST_MARKS:
@@ -242,7 +237,10 @@ cdef class BlockCache:
             self.marks[hash >> 3] |= bit
             self.mark_count += 1
             return False
-        return self.misses % KEPT == 0
+        return self.misses % KEPT == 0 or (
+            atomic_get(&self.budget.total) + <int64_t> size
+            <= atomic_get(&self.budget.limit_bytes)
+        )
 
     cdef void publish(self, CachedBlock* block, bint cold) noexcept nogil:
         cdef Slot* slot
