@@ -110,7 +110,7 @@ class WritePath:
         if not self._has_large_rows:
             return
         with self._guard.whole_or_nothing():
-            # Of a write around this one, which goes on: nobody else has a turn meanwhile.
+            # Of a write around this one, which goes on and has them again below.
             budget, frame_bytes, reserved = self._memory.budget, self._frame_bytes, self._reserved
             budget.hold("frames", -frame_bytes)
             budget.hold("memtable", -reserved)

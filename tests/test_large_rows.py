@@ -341,7 +341,6 @@ def test_a_write_waits_for_a_thread_in_the_middle_of_a_call(tmp_path, waits_itse
             memory.end_waiting(one)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_a_forked_child_is_refused_at_once_whoever_had_the_turn(tmp_path):
     """Locks that another thread of the parent had are never given back in a child."""
     options = Options(memory_bytes=8 * MIB, sync="never")
