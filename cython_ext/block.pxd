@@ -91,10 +91,22 @@ cdef bint may_hold(const KeyBlock* block, const KeyEntry* entry) noexcept nogil
 cdef int row_block_place(
     const KeyBlock* block, uint32_t index, uint64_t* offset, uint32_t* size
 ) noexcept nogil
-# 1 and the entry, if the key is in the block; 0 if not; -1 if the block is damaged.
-cdef int search_key_block(
-    const KeyBlock* block, const uint8_t* key, size_t key_size, Buffer* scratch, KeyEntry* entry
-) noexcept nogil
+
+cdef struct KeySearch:     # for ascending keys, in one block after the other; `key` is to be released
+    KeyBlock block
+    size_t shared          # bytes that all its restarts' keys begin with
+    uint32_t restart       # where the key before was looked for
+    uint32_t group         # the restart from which `entry`, of `key`, was decoded
+    const uint8_t* place   # behind it
+    const uint8_t* group_end
+    KeyEntry entry
+    Buffer key
+
+# Stand before the first key of a decoded block; -1: it is damaged.
+cdef int enter_key_block(const uint8_t* raw, size_t size, KeySearch* search) noexcept nogil
+# 1 if the key is in the block, in search.entry; 0 if not; -1 if the block is damaged. No key is
+# less than the one asked for before.
+cdef int search_key_block(KeySearch* search, const uint8_t* key, size_t size) noexcept nogil
 # The place of the restart from which a search for the key begins.
 cdef int restart_before(
     const KeyBlock* block, const uint8_t* key, size_t key_size, uint32_t* found

@@ -13,12 +13,14 @@ from cython_ext.codec cimport (
     unshuffle, xxh3,
 )
 from cython_ext.coding cimport (
-    Buffer, compare, copy_suffix, get_varint, load_u32, load_u64, reserve, try_reserve,
+    Buffer, compare, copy_suffix, get_varint, load_u32, load_u64, reserve, shared_prefix,
+    try_reserve,
 )
 from cython_ext.entries cimport FLAG_CONTINUES, FLAG_RESET
 from cython_ext.planes cimport pack_planes, unpack_planes
 
 cdef size_t LARGEST_RAW = 0x7E000000  # LZ4 counts in int
+cdef uint32_t NOWHERE = 0xFFFFFFFF
 
 cdef enum:
     LARGEST_SHUFFLED_WIDTH = 255
@@ -429,30 +431,104 @@ cdef int restart_before(
     return 0
 
 
-cdef int search_key_block(
-    const KeyBlock* block, const uint8_t* key, size_t key_size, Buffer* scratch, KeyEntry* entry
-) noexcept nogil:
-    cdef uint32_t restart
-    cdef const uint8_t* place
-    cdef const uint8_t* end
-    cdef int order
-    if restart_before(block, key, key_size, &restart):
+cdef int enter_key_block(const uint8_t* raw, size_t size, KeySearch* search) noexcept nogil:
+    cdef const uint8_t* first
+    cdef const uint8_t* last
+    cdef size_t first_size, last_size
+    search.restart = search.group = NOWHERE
+    if (
+        parse_key_block(raw, size, &search.block)
+        or _restart_key(&search.block, 0, &first, &first_size)
+        or _restart_key(&search.block, search.block.restart_count - 1, &last, &last_size)
+    ):
         return -1
-    place = restart_place(block, restart)
-    end = block.entries_end
-    if restart + 1 < block.restart_count:
-        end = restart_place(block, restart + 1)
-        if end == NULL:
+    search.shared = shared_prefix(first, first_size, last, last_size)
+    return 0
+
+
+cdef int search_key_block(KeySearch* search, const uint8_t* key, size_t size) noexcept nogil:
+    cdef const KeyBlock* block = &search.block
+    cdef size_t shared = search.shared
+    cdef int order = -1
+    if _seek_restart(search, key, size):
+        return -1
+    if search.restart == NOWHERE:
+        return 0
+    if search.restart + 1 == block.restart_count:
+        shared = 0  # keys behind the last restart may share less
+    if search.group == search.restart:
+        order = _compare_behind(shared, search.key.data, search.key.size, key, size)
+    elif _enter_group(search):
+        return -1
+    while order < 0 and search.place < search.group_end:
+        search.place = next_entry(block, search.place, &search.key, &search.entry)
+        if search.place == NULL or search.place > search.group_end:
+            search.group = NOWHERE
             return -1
-    scratch.size = 0
-    memset(entry, 0, sizeof(KeyEntry))
-    while place != NULL and place < end:
-        place = next_entry(block, place, scratch, entry)
-        if place == NULL:
-            return -1
-        order = compare(scratch.data, scratch.size, key, key_size)
-        if order == 0:
-            return 1
-        if order > 0:
+        order = _compare_behind(shared, search.key.data, search.key.size, key, size)
+    return order == 0
+
+
+cdef inline int _enter_group(KeySearch* search) noexcept nogil:
+    """Stand before the first entry of the restart's group; -1: a damaged block."""
+    cdef const KeyBlock* block = &search.block
+    search.place = restart_place(block, search.restart)
+    search.group_end = block.entries_end
+    if search.restart + 1 < block.restart_count:
+        search.group_end = restart_place(block, search.restart + 1)
+    if search.place == NULL or search.group_end == NULL or search.place >= search.group_end:
+        return -1
+    search.group = search.restart
+    search.key.size = 0
+    memset(&search.entry, 0, sizeof(KeyEntry))
+    return 0
+
+
+cdef inline int _compare_behind(
+    size_t shared, const uint8_t* a, size_t a_size, const uint8_t* b, size_t b_size
+) noexcept nogil:
+    """As compare, of two keys that both begin with the same `shared` bytes."""
+    cdef size_t shorter = min(a_size, b_size)
+    if shared + 8 > shorter:  # a whole word, if they have one
+        shared = shorter - 8 if shorter > 8 else 0
+    return compare(a + shared, a_size - shared, b + shared, b_size - shared)
+
+
+cdef int _seek_restart(KeySearch* search, const uint8_t* key, size_t size) noexcept nogil:
+    """Go on to the last restart whose key is not greater, if there is one; -1: a damaged block.
+
+    Gallops from the one that the search before ended at, whose key is not greater either."""
+    cdef const KeyBlock* block = &search.block
+    cdef const uint8_t* other
+    cdef size_t other_size, shared = search.shared
+    cdef uint32_t low = search.restart, high, middle, step = 1
+    if _restart_key(block, 0, &other, &other_size):
+        return -1
+    if low == NOWHERE:
+        if compare(other, other_size, key, size) > 0:
             return 0
-    return 0 if place == end else -1
+        low = 0
+    # A key that does not begin as they do, but is not less than the first, is greater than all.
+    if size < shared or _compare_behind(0, other, shared, key, shared) != 0:
+        search.restart = block.restart_count - 1
+        return 0
+    high = low + 1
+    while high < block.restart_count:
+        if _restart_key(block, high, &other, &other_size) or other_size < shared:
+            return -1
+        if _compare_behind(shared, other, other_size, key, size) > 0:
+            break
+        low = high
+        step *= 2
+        high = low + step
+    high = min(high, block.restart_count)
+    while low + 1 < high:
+        middle = low + (high - low) // 2
+        if _restart_key(block, middle, &other, &other_size) or other_size < shared:
+            return -1
+        if _compare_behind(shared, other, other_size, key, size) <= 0:
+            low = middle
+        else:
+            high = middle
+    search.restart = low
+    return 0

@@ -161,6 +161,7 @@ cdef void find_group(
     cdef Search* search
     cdef const uint8_t* entry
     cdef bint found
+    cdef uint32_t child = 0
     cdef int i
     for i in range(count):
         search = &searches[i]
@@ -168,8 +169,16 @@ cdef void find_group(
             parent.high != NULL and _order(parent.high, search.key, search.size) <= 0
         ):
             search.leaf = _leaf_of(tree, search.key, search.size, &parent)
+            child = 0
+        elif leaf != NULL and child and (
+            child == parent.count
+            or _prefix(search.key, search.size, parent.skip) < parent.prefixes[child]
+        ):
+            search.leaf = searches[i - 1].leaf  # as most of a batch's keys
         else:
-            search.leaf = <Page*> parent.items[_child_place(parent, search.key, search.size)]
+            child = _child_place(parent, search.key, search.size)
+            search.leaf = <Page*> parent.items[child]
+            child += 1
         if search.leaf != leaf:
             leaf = search.leaf
             _prefetch_page(leaf)

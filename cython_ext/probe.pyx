@@ -18,6 +18,7 @@ from cython_ext.block cimport (
     row_block_place, row_span, set_upright, take_transposed,
 )
 from cython_ext.block_cache cimport CachedBlock, PassedBlock, free_passed, passed_bytes
+from cython_ext.btree cimport Entry
 from cython_ext.budget cimport PROBE
 from cython_ext.coding cimport Buffer, put_bytes, put_u64, release, reserve
 from cython_ext.file cimport is_there
@@ -26,6 +27,12 @@ from cython_ext.memtable cimport Chunk, RowHead
 from cython_ext.read_memory cimport kept_bytes, piece_limit, take_memory
 from cython_ext.sst_probe cimport Hit
 from cython_ext.sst_reader cimport USE_PROBE, Sst
+
+cdef extern from *:
+    """
+    #define prefetch_line(place) __builtin_prefetch(place)
+    """
+    void prefetch_line(const void* place) noexcept nogil
 
 cdef enum:
     AHEAD_KEYS = 4           # about the time that the memory takes
@@ -172,12 +179,19 @@ cdef class Cursor:
         cdef uint32_t position
         cdef int32_t first
         cdef RunHits* run
+        cdef Entry* entry
         cdef Hit* hit
         if place >= self.positions.shape[0]:
             return
         position = <uint32_t> self.positions[place]
-        for tier in range(self.lookup.start[position], self.lookup.run_count):
+        for tier in range(
+            self.lookup.start[position], self.lookup.run_count + self.lookup.memtable_count
+        ):
             if not self.lookup.holds(tier, position):
+                continue
+            if tier >= self.lookup.run_count:
+                entry = self.lookup.entries[tier - self.lookup.run_count][position]
+                prefetch_line(entry.first if inside else <void*> entry)
                 continue
             run = &self.lookup.runs[tier]
             first = run.first[position]

@@ -10,8 +10,8 @@ from libc.string cimport memset
 
 from cython_ext.atomic cimport atomic_count
 from cython_ext.block cimport (
-    BLOCK_FILTER, BLOCK_INDEX, BLOCK_KEYS, BLOCK_TOP, KeyBlock, KeyEntry, may_hold, next_entry,
-    parse_key_block, row_block_place, search_key_block,
+    BLOCK_FILTER, BLOCK_INDEX, BLOCK_KEYS, BLOCK_TOP, KeyEntry, KeySearch, enter_key_block,
+    may_hold, next_entry, row_block_place, search_key_block,
 )
 from cython_ext.block_cache cimport CachedBlock
 from cython_ext.bloom cimport may_contain, prefetch_filter
@@ -39,8 +39,7 @@ cdef struct Prober:
     CachedBlock* key_block
     uint64_t key_offset
     uint32_t key_size
-    KeyBlock keys
-    Buffer scratch
+    KeySearch search
     ProbeCounters counters
 
 
@@ -57,7 +56,7 @@ cdef Py_ssize_t probe_sst(
         sst.cache.unpin(prober.filter)
         sst.cache.unpin(prober.index_block)
         sst.cache.unpin(prober.key_block)
-        release(&prober.scratch)
+        release(&prober.search.key)
         atomic_count(&sst.filter_checks, prober.counters.filter_checks)
         atomic_count(&sst.filter_negatives, prober.counters.filter_negatives)
         counters.visited += prober.counters.visited
@@ -78,7 +77,6 @@ cdef Py_ssize_t _walk(
     cdef const uint8_t* payload = NULL
     cdef const uint8_t* last
     cdef size_t last_size
-    cdef KeyEntry entry
     cdef uint32_t stream
     cdef int state
     for i in range(start, count):
@@ -117,12 +115,12 @@ cdef Py_ssize_t _walk(
             if index_entry(&prober.index, prober.index_place, &last, &last_size, &payload):
                 sst.damaged(prober.key_offset, BLOCK_INDEX)
             _load_keys(sst, prober, load_u64(payload), load_u32(payload + 8))
-        state = search_key_block(&prober.keys, key, key_size, &prober.scratch, &entry)
+        state = search_key_block(&prober.search, key, key_size)
         if state < 0:
             sst.damaged(prober.key_offset, BLOCK_KEYS)
         if state:
-            _add_hit(sst, prober, hits, &entry, <uint32_t> position)
-            if entry.flags & FLAG_CONTINUES:
+            _add_hit(sst, prober, hits, &prober.search.entry, <uint32_t> position)
+            if prober.search.entry.flags & FLAG_CONTINUES:
                 _add_segments(
                     sst, prober, hits, <uint32_t> place, <uint32_t> position, key, key_size
                 )
@@ -173,10 +171,10 @@ cdef int _load_keys(Sst sst, Prober* prober, uint64_t offset, uint32_t size) exc
     prober.key_block = sst.load(offset, size, BLOCK_KEYS, USE_PROBE)
     prober.key_offset = offset
     prober.key_size = size
-    if parse_key_block(prober.key_block.data, prober.key_block.size, &prober.keys):
+    if enter_key_block(prober.key_block.data, prober.key_block.size, &prober.search):
         sst.damaged(offset, BLOCK_KEYS)
-    line = prober.keys.restarts
-    while line < &prober.keys.restarts[<size_t> prober.keys.restart_count * 4]:
+    line = prober.search.block.restarts
+    while line < &prober.search.block.restarts[<size_t> prober.search.block.restart_count * 4]:
         __builtin_prefetch(line)  # what a search looks at first
         line += LINE_BYTES
     return 0
@@ -207,9 +205,9 @@ cdef int _add_hit(
     hit.row_index = entry.row_index
     hit.row_block = 0
     hit.row_block_size = 0
-    if not may_hold(&prober.keys, entry) or (
+    if not may_hold(&prober.search.block, entry) or (
         entry.rows and row_block_place(
-            &prober.keys, entry.block_index, &hit.row_block, &hit.row_block_size
+            &prober.search.block, entry.block_index, &hit.row_block, &hit.row_block_size
         )
     ):
         sst.damaged(prober.key_offset, BLOCK_KEYS)
@@ -226,6 +224,7 @@ cdef int _add_segments(
     All of them lie in the partition that the key ends in, because a partition is closed only
     behind a whole key."""
     cdef KeyEntry entry
+    cdef Buffer* found
     cdef const uint8_t* last
     cdef const uint8_t* payload
     cdef size_t last_size
@@ -235,11 +234,12 @@ cdef int _add_segments(
         if index_entry(&prober.index, prober.index_place, &last, &last_size, &payload):
             sst.damaged(prober.key_offset, BLOCK_INDEX)
         _load_keys(sst, prober, load_u64(payload), load_u32(payload + 8))
-        prober.scratch.size = 0
+        found = &prober.search.key
+        found.size = 0
         memset(&entry, 0, sizeof(KeyEntry))
         if next_entry(
-            &prober.keys, prober.keys.entries, &prober.scratch, &entry
-        ) == NULL or compare(prober.scratch.data, prober.scratch.size, key, key_size) != 0:
+            &prober.search.block, prober.search.block.entries, found, &entry
+        ) == NULL or compare(found.data, found.size, key, key_size) != 0:
             sst.damaged(prober.key_offset, BLOCK_KEYS)
         _add_hit(sst, prober, hits, &entry, position)
         if not entry.flags & FLAG_CONTINUES:
