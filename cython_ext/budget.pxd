@@ -34,6 +34,8 @@ cdef class Budget:
     cdef int64_t _merges_with(self, int64_t size) noexcept nogil
     # 0: charged; -1: it does not fit, nothing was charged.
     cdef int try_charge(self, int component, int64_t size) noexcept nogil
+    # The same, also out of the reserve.
+    cdef int try_charge_last(self, int component, int64_t size) noexcept nogil
     # Charge what is already there, or what was reserved and cannot be refused.
     cdef void charge(self, int component, int64_t size) noexcept nogil
     cdef void release(self, int component, int64_t size) noexcept nogil
@@ -42,3 +44,9 @@ cdef class Budget:
     # Whether the mapping, charged to `component` so far, is kept instead of being unmapped.
     cdef bint keep_spare(self, int component, void* slab) noexcept nogil
     cdef bint _drop_spare(self) noexcept nogil
+
+
+cdef class Holding:
+    cdef Budget budget
+    cdef int component
+    cdef readonly int64_t nbytes

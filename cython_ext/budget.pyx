@@ -123,6 +123,16 @@ cdef class Budget:
         atomic_max(&self.peak, total)
         return 0
 
+    cdef int try_charge_last(self, int component, int64_t size) noexcept nogil:
+        cdef int64_t total = self._add(size)
+        if total < 0:
+            return -1
+        if _is_firm(component):
+            atomic_add(&self.firm, size)
+        atomic_add(&self.used[component], size)
+        atomic_max(&self.peak, total)
+        return 0
+
     cdef void charge(self, int component, int64_t size) noexcept nogil:
         cdef int64_t total = self._add(size)
         if total < 0:
@@ -209,19 +219,6 @@ cdef class Budget:
         cache was asked for room."""
         return self.try_charge(COMPONENT_NAMES.index(component), size) == 0
 
-    def try_hold_last(self, str component not None, int64_t size) -> bool:
-        """As try_hold, also out of the reserve: where all else that could be given back was. A
-        flush may then pass the limit by what it holds."""
-        cdef int number = COMPONENT_NAMES.index(component)
-        cdef int64_t total = self._add(size)
-        if total < 0:
-            return False
-        if _is_firm(number):
-            atomic_add(&self.firm, size)
-        atomic_add(&self.used[number], size)
-        atomic_max(&self.peak, total)
-        return True
-
     def has_room(self, int64_t size) -> bool:
         """Whether so many bytes fit beside all that cannot be evicted."""
         return self._merges_with(size) <= atomic_get(&self.limit_bytes)
@@ -248,3 +245,45 @@ cdef class Budget:
 
     def reset_peak(self) -> None:
         atomic_set(&self.peak, atomic_get(&self.total))
+
+
+@cython.final
+@cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
+cdef class Holding:
+    """Bytes of one component that Python code has charged. What is charged and what is to be given
+    back is one number, which an interrupt cannot part; the rest is given back with the object."""
+
+    def __cinit__(self, Budget budget not None, str component not None):
+        self.budget = budget
+        self.component = COMPONENT_NAMES.index(component)
+        self.nbytes = 0
+
+    def __dealloc__(self):
+        if self.nbytes:  # or there may be no budget
+            self.budget.release(self.component, self.nbytes)
+
+    def grow(self, int64_t size) -> None:
+        """Charge so many bytes more, whether or not they fit."""
+        self.budget.charge(self.component, size)
+        self.nbytes += size
+
+    def try_grow(self, int64_t size) -> bool:
+        """As grow: False if they do not fit, although the cache was asked for room."""
+        if self.budget.try_charge(self.component, size) != 0:
+            return False
+        self.nbytes += size
+        return True
+
+    def try_grow_last(self, int64_t size) -> bool:
+        """As try_grow, also out of the reserve: where all else that could be given back was. A
+        flush may then pass the limit by what it holds."""
+        if self.budget.try_charge_last(self.component, size) != 0:
+            return False
+        self.nbytes += size
+        return True
+
+    def release(self) -> None:
+        """Give all back."""
+        cdef int64_t size = self.nbytes
+        self.nbytes = 0
+        self.budget.release(self.component, size)

@@ -15,7 +15,7 @@ from cython_ext.btree cimport (
     GROUP, MOST_LEVELS, Chunk, Entry, Page, Place, Search, Tree, check_tree, entry_at, find_group,
     find_place, first_place, go_on, key_of, pages_to_put, put_entry, start_tree,
 )
-from cython_ext.budget cimport MEMTABLE, Budget
+from cython_ext.budget cimport MEMTABLE, Budget, Holding
 from cython_ext.entries cimport FLAG_RESET, EntrySource, RowRef
 from cython_ext.key_codec cimport KeyBatch
 from cython_ext.key_ranges cimport KeyRanges
@@ -35,6 +35,12 @@ cdef Tree* tree_of(Memtable memtable, uint32_t stream) noexcept nogil:
     if stream >= memtable.tree_count or memtable.trees[stream].root == NULL:
         return NULL
     return &memtable.trees[stream]
+
+
+cdef int _check_granted(Arena arena, Holding holding) except -1:
+    if holding.budget is not arena.budget or holding.component != MEMTABLE:
+        raise ValueError("what is granted is charged to memtables, in the memtable's own budget")
+    return 0
 
 
 @cython.final
@@ -85,16 +91,18 @@ cdef class Memtable:
         self._limit_bytes = value
         self.arena.slab_bytes = min(SLAB_BYTES, max(value // 4, 4096))
 
-    def grant(self, int64_t size) -> None:
-        """Hand over bytes that the caller has charged: they serve for what is larger than a slab,
-        and where the budget has no room."""
-        self.arena.granted_bytes += size
+    def grant(self, Holding holding not None) -> None:
+        """Take over all that is held: it serves for what is larger than a slab, and where the
+        budget has no room. ``clear`` gives the rest to the budget."""
+        _check_granted(self.arena, holding)
+        self.arena.granted_bytes += holding.nbytes
+        holding.nbytes = 0
 
-    def take_back(self) -> int:
-        """What is left of that, which is the caller's again; ``clear`` gives it to the budget."""
-        cdef int64_t left = self.arena.granted_bytes
+    def give_back(self, Holding holding not None) -> None:
+        """Let the holding have what is left of what was granted."""
+        _check_granted(self.arena, holding)
+        holding.nbytes += self.arena.granted_bytes
         self.arena.granted_bytes = 0
-        return left
 
     def append(
         self, KeyBatch keys not None, RowBatch rows not None, uint64_t sequence, Py_ssize_t start

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyarrow import NativeFile
 
+from cython_ext.budget import Holding
 from cython_ext.file import AppendFile, ReadFile, link, remove, sync_directory, sync_file
 from lsmstate.filesystems import is_url, resolve
 from lsmstate.memory_budget import process_memory
@@ -112,12 +113,12 @@ def remove_if_there(place: DurableDir, name: str) -> None:
 @contextmanager
 def piece_memory() -> Iterator[None]:
     """Around work with pieces: the two that are held at a time count in the process's budget."""
-    budget = process_memory().budget
-    budget.hold("frames", 2 * PIECE_BYTES)
+    held = Holding(process_memory().budget, "frames")
+    held.grow(2 * PIECE_BYTES)
     try:
         yield
     finally:
-        budget.hold("frames", -2 * PIECE_BYTES)
+        held.release()
 
 
 class LocalDir:

@@ -34,13 +34,18 @@ class Memtables:
         self._memory = memory
         self._share_bytes = share_bytes
         self._in_background = in_background
-        self._sealed: tuple[Memtable, ...] = ()
-        self.active = self._new()
+        #: Sealed ones, oldest first, and the active one: changed as one, as a write may be
+        #: interrupted anywhere.
+        self._tables: tuple[Memtable, ...] = (self._new(()),)
+
+    @property
+    def active(self) -> Memtable:
+        return self._tables[-1]
 
     @property
     def all(self) -> tuple[Memtable, ...]:
         """The memtables that hold anything, oldest first."""
-        return (*self._sealed, self.active) if len(self.active) else self._sealed
+        return self._tables if len(self.active) else self._tables[:-1]
 
     def __iter__(self) -> Iterator[Memtable]:
         return iter(self.all)
@@ -52,7 +57,7 @@ class Memtables:
     @property
     def nbytes(self) -> int:
         """Bytes of slabs they hold."""
-        return sum(table.nbytes for table in (*self._sealed, self.active))
+        return sum(table.nbytes for table in self._tables)
 
     @property
     def rows(self) -> int:
@@ -80,47 +85,42 @@ class Memtables:
 
     @property
     def sealed_count(self) -> int:
-        return len(self._sealed)
+        return len(self._tables) - 1
 
     def seal(self) -> tuple[Memtable, ...]:
         """Let no more writes into what there is; its memtables, oldest first. Cost: none."""
         if len(self.active):
-            self._sealed = self.all
-            self.active = self._new()
-        return self._sealed
+            self._tables = (*self._tables, self._new(self._tables))
+        return self._tables[:-1]
 
     def release(self, tables: tuple[Memtable, ...]) -> None:
         """Let the oldest memtables go, which are in a run now: their memory goes back as soon as
         no read view retains it either. The active one gets the room that becomes free."""
         assert tables == self.all[: len(tables)], "memtables go from the oldest on"
-        gone = len(tables)
-        if gone > len(self._sealed):
-            self._sealed = ()
-            self.active = self._new()
-        else:
-            self._sealed = self._sealed[gone:]
-            self.active.limit_bytes = self._room()
+        kept = self._tables[len(tables) :]
+        self._tables = kept or (self._new(()),)
+        self.active.limit_bytes = self._room(kept[:-1])
         for table in tables:
             table.release()
 
     def close(self) -> None:
         """Let all go."""
-        self.active.release()
-        for table in self._sealed:
+        tables, self._tables = self._tables, self._tables[-1:]
+        for table in tables:
             table.release()
-        self._sealed = ()
 
     def check(self) -> None:
         """Raise AssertionError unless every invariant holds; walks everything."""
         for table in self.all:
             table.check()
 
-    def _new(self) -> Memtable:
-        return Memtable(self._memory.budget, self._room())
+    def _new(self, sealed: tuple[Memtable, ...]) -> Memtable:
+        return Memtable(self._memory.budget, self._room(sealed))
 
-    def _room(self) -> int:
+    def _room(self, sealed: tuple[Memtable, ...]) -> int:
+        """Of the active one, beside those."""
         limit = self.limit_bytes
-        taken = sum(table.nbytes for table in self._sealed)
+        taken = sum(table.nbytes for table in sealed)
         left = (limit + limit // 2 if self._in_background else limit) - taken
         return max(LEAST_MEMTABLE_BYTES, min(limit, left))
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cython_ext.budget import Budget
+from cython_ext.budget import Budget, Holding
 from cython_ext.lookup import Lookup
 from cython_ext.probe import Cursor
 from cython_ext.row_codec import RowCodec
@@ -158,11 +158,8 @@ class LargeKey:
         self._marks = np.zeros(max(1, most_table_bytes(budget) // WINDOW_PART), dtype=np.uint8)
         self._start = -len(self._marks)
         self._asked = 0
-        self._budget = budget
-        budget.hold("probe", len(self._marks))
-
-    def __del__(self) -> None:
-        self._budget.hold("probe", -len(self._marks))
+        self._held = Holding(budget, "probe")
+        self._held.grow(len(self._marks))
 
     def taken(self, count: int) -> npt.NDArray[np.uint8]:
         """Of the next rows: 1 for each that is taken."""

@@ -5,9 +5,11 @@ writes. What was written is installed here, by the store's own thread.
 """
 
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from cython_ext.budget import Budget, Holding
 from cython_ext.changelog_record import largest_entry
 from lsmstate.background import worker
 from lsmstate.changelog import Write, numbered
@@ -26,6 +28,23 @@ from lsmstate.write_steps import STEPS, places_of
 PATIENCE_SECONDS = 30.0
 #: A flush holds a row so many times beside the memtable: in its block, and compressed.
 FLUSHED_COPIES = 2
+
+
+class Reservation:
+    """Memory that is held for one write, and for what is written inside it: for what is encoded,
+    and for a memtable. Given back with the object at the latest, wherever the write was
+    interrupted."""
+
+    def __init__(self, budget: Budget, around: "Reservation | None", is_promised: bool) -> None:
+        self.around = around
+        self.frames = Holding(budget, "frames")
+        self.memtable = Holding(budget, "memtable")
+        #: Whether it is too late to refuse the write.
+        self.is_promised: bool = is_promised or (around is not None and around.is_promised)
+
+    def release(self) -> None:
+        self.memtable.release()
+        self.frames.release()
 
 
 class WritePath:
@@ -68,13 +87,8 @@ class WritePath:
         self._unpaid_bytes = 0
         #: Of sealed memtables, begun and not installed yet.
         self._flush: Flush | None = None
-        #: Bytes held for the write that is being made: for a memtable, and for what is encoded.
-        self._reserved = 0
-        self._frame_bytes = 0
-        #: What of the first is held for a write around this one.
-        self._reserved_around = 0
-        #: Whether it is too late to refuse it.
-        self._is_promised = False
+        #: Of the inmost write that is being made. The write's frame alone keeps it alive.
+        self._reservation: weakref.ref[Reservation] | None = None
 
     def start_at(self, replay_from: tuple[int, int]) -> None:
         """Go on from a commit."""
@@ -111,9 +125,12 @@ class WritePath:
             return
         with self._guard.whole_or_nothing():
             # Of a write around this one, which goes on and has them again below.
-            budget, frame_bytes, reserved = self._memory.budget, self._frame_bytes, self._reserved
-            budget.hold("frames", -frame_bytes)
-            budget.hold("memtable", -reserved)
+            around = [
+                held for each in self._reservations() for held in (each.memtable, each.frames)
+            ]
+            sizes = [holding.nbytes for holding in around]
+            for holding in around:
+                holding.release()
             try:
                 if self.memtables.nbytes > self.memtables.limit_bytes:
                     self.flush()
@@ -121,8 +138,8 @@ class WritePath:
                 if unpaid:
                     self._pay(unpaid)
             finally:
-                budget.hold("frames", frame_bytes)
-                budget.hold("memtable", reserved)
+                for holding, size in zip(around, sizes, strict=True):
+                    holding.grow(size)
 
     @contextmanager
     def reserving(
@@ -133,34 +150,46 @@ class WritePath:
         refused once it is in the log. MemoryLimitError: nothing changed, but that memtables may
         have been flushed. Not where the write ``is_promised`` (it is in a log), or where one like
         this is around it: then the cap is passed by what is missing."""
-        around, frame_bytes_before = self._reserved_around, self._frame_bytes
-        was_promised = self._is_promised
-        self._reserved_around = self._reserved
-        self._is_promised |= is_promised
+        around = self._inmost()
+        reservation = Reservation(self._memory.budget, around, is_promised)
+        self._reservation = weakref.ref(reservation)
         try:
-            until = 0.0 if self._is_promised else time.monotonic() + PATIENCE_SECONDS
-            if self._memory.budget.note_row(entry_bytes) and not self._is_promised:
+            until = 0.0 if reservation.is_promised else time.monotonic() + PATIENCE_SECONDS
+            if self._memory.budget.note_row(entry_bytes) and not reservation.is_promised:
                 self._flush_before(entry_bytes)
                 flushed = FLUSHED_COPIES * entry_bytes
                 lacking = self.memtables.lacking_bytes(entry_bytes) + max(frame_bytes, flushed)
                 # As far as there is any: what a flush takes is not asked for.
                 self._try_until_there(lambda: self._memory.budget.has_room(lacking), until)
-            self._frame_bytes += self._hold(
-                "frames", lambda: frame_bytes - self._frame_bytes, until
-            )
-            self._reserved += self._hold(
-                "memtable",
-                lambda: self.memtables.lacking_bytes(entry_bytes) - self._reserved,
+            self._hold(
+                reservation.frames,
+                lambda: frame_bytes - sum(each.frames.nbytes for each in self._reservations()),
                 until,
             )
-            self._is_promised = True
+            self._hold(
+                reservation.memtable,
+                lambda: self.memtables.lacking_bytes(entry_bytes) - self._reserved_bytes(),
+                until,
+            )
+            reservation.is_promised = True
             yield
         finally:
-            self._give_back_reserved()
-            self._give_back("frames", self._frame_bytes - frame_bytes_before)
-            self._reserved_around = around
-            self._frame_bytes = frame_bytes_before
-            self._is_promised = was_promised
+            self._reservation = None if around is None else weakref.ref(around)
+            reservation.release()
+
+    def _inmost(self) -> Reservation | None:
+        return None if self._reservation is None else self._reservation()
+
+    def _reservations(self) -> Iterator[Reservation]:
+        """Of the write that is being made and of those around it."""
+        reservation = self._inmost()
+        while reservation is not None:
+            yield reservation
+            reservation = reservation.around
+
+    def _reserved_bytes(self) -> int:
+        """For memtables."""
+        return sum(each.memtable.nbytes for each in self._reservations())
 
     def _flush_before(self, entry_bytes: int) -> None:
         """What a flush has in its buffers of large rows is not to come on top of the next one."""
@@ -170,27 +199,22 @@ class WritePath:
             else:
                 self.end_flush()
 
-    def _hold(self, component: str, missing: Callable[[], int], until: float = 0.0) -> int:
-        """Hold the bytes that are missing; how many. Room is made by flushing own memtables, then
-        those of another store, and once more, as what was given back may be taken by others."""
-        budget = self._memory.budget
-        held = 0
+    def _hold(self, holding: Holding, missing: Callable[[], int], until: float = 0.0) -> None:
+        """Hold the bytes that are missing, too. Room is made by flushing own memtables, then those
+        of another store, and once more, as what was given back may be taken by others."""
 
         def is_held() -> bool:
-            nonlocal held
             size = missing()
-            if size > 0 and not budget.try_hold(component, size):
-                return False
-            held = max(0, size)
-            return True
+            return size <= 0 or holding.try_grow(size)
 
-        if not self._try_until_there(is_held, until):
-            held = missing()
-            if not budget.try_hold_last(component, held):
-                if not self._is_promised:
-                    raise self._no_room(held)
-                budget.hold(component, held)
-        return held
+        if self._try_until_there(is_held, until):
+            return
+        size = max(0, missing())
+        if not holding.try_grow_last(size):
+            reservation = self._inmost()
+            if reservation is None or not reservation.is_promised:
+                raise self._no_room(size)
+            holding.grow(size)
 
     def _try_until_there(self, is_there: Callable[[], bool], until: float) -> bool:
         """Make room step by step until there is as much as it takes; False if none can be made.
@@ -208,21 +232,15 @@ class WritePath:
             self._memory.end_waiting(self._store)
         return True
 
-    def _give_back_reserved(self) -> None:
-        """What was reserved for this write alone."""
-        self._give_back("memtable", self._reserved - self._reserved_around)
-        self._reserved = min(self._reserved, self._reserved_around)
-
-    def _give_back(self, component: str, size: int) -> None:
-        if size > 0:
-            self._memory.budget.hold(component, -size)
-
     def insert(self, write: Write, start: int = 0) -> None:
         """Drive one write into the active memtable, flushing whenever it is full. Places count
         the keys of its steps, one step after the other."""
         write = numbered(write)
         steps = STEPS[write.kind]
         place, count = start, places_of(write)
+        # What was reserved for this write alone is the active memtable's while it is filled, or a
+        # large row would be charged twice.
+        reserved = self._made().memtable
         granted_at = -1
         if self.memtables.sealed_count > MOST_SEALED:
             self._flush_soon()
@@ -230,9 +248,9 @@ class WritePath:
             number, key = divmod(place, count)
             active = self.memtables.active
             was_empty = len(active) == 0
-            active.grant(self._take_reserved())
+            active.grant(reserved)
             reached = number * count + steps[number](active, write, key)
-            self._reserved += active.take_back()
+            active.give_back(reserved)
             if reached == (number + 1) * count:
                 place = reached
                 continue
@@ -250,22 +268,21 @@ class WritePath:
                     granted_at = place
         self.replay_from = (write.sequence + 1, 0)
 
-    def _take_reserved(self) -> int:
-        """What was reserved for this write alone: it is the active memtable's while it is filled,
-        or a large row would be charged twice."""
-        taken = max(0, self._reserved - self._reserved_around)
-        self._reserved -= taken
-        return taken
+    def _made(self) -> Reservation:
+        """Of the write that is being made, in ``reserving``."""
+        reservation = self._inmost()
+        assert reservation is not None
+        assert reservation.is_promised
+        return reservation
 
     def _grant(self, write: Write) -> None:
         """Have what an entry of a logged write needs in the active memtable, which is empty: that
         was reserved, as far as other threads have not been quicker since. What was reserved for
         the write around it serves too."""
-        assert self._is_promised
         wanted = self.memtables.least_bytes(largest_entry(write.keys, write.rows))
-        self._reserved += self._hold("memtable", lambda: wanted - self._reserved)
-        self.memtables.active.grant(self._reserved)
-        self._reserved = 0
+        self._hold(self._made().memtable, lambda: wanted - self._reserved_bytes())
+        for reservation in self._reservations():
+            self.memtables.active.grant(reservation.memtable)
 
     def _no_room(self, size: int) -> MemoryLimitError:
         elsewhere = self._memory.bytes_beside(self._store)
@@ -274,7 +291,7 @@ class WritePath:
     def pace(self, written_bytes: int) -> None:
         """After a write of so many bytes: pay for the merge under way, if it is behind. The rows
         are in the memtable: what was reserved for them would count twice beside the merge's."""
-        self._give_back_reserved()
+        self._made().memtable.release()
         self.written_bytes += written_bytes
         self._largest_write_bytes = max(self._largest_write_bytes, written_bytes)
         if self._has_large_rows:

@@ -12,7 +12,7 @@ from faults import CODEC, filled, in_use, key_batch, memory, opened, row_batch, 
 
 from cython_ext.backward_iter import BackwardMemtableSource, BackwardSstSource
 from cython_ext.block_cache import BlockCache
-from cython_ext.budget import Budget
+from cython_ext.budget import Budget, Holding
 from cython_ext.lookup import Lookup
 from cython_ext.memtable import Memtable
 from cython_ext.probe import Cursor
@@ -71,11 +71,13 @@ def test_the_reserve_is_for_flushes_and_merges_alone():
     assert not budget.try_hold("merge", 1)
     assert budget.try_hold("frames", 300)
     assert not budget.try_hold("frames", 1)
-    assert not budget.try_hold_last("frames", 1)
+    holding = Holding(budget, "frames")
+    assert not holding.try_grow_last(1)
     budget.hold("merge", -300)
-    assert budget.try_hold_last("frames", 300)  # nothing else was left
-    assert not budget.try_hold_last("frames", 1)
-    budget.hold("frames", -300)
+    assert holding.try_grow_last(300)  # nothing else was left
+    assert not holding.try_grow_last(1)
+    assert holding.nbytes == 300
+    holding.release()
     budget.hold("merge", -400)
     budget.hold("frames", 600)  # what is promised, whatever there is
     assert not budget.try_hold("frames", 1)
@@ -121,23 +123,44 @@ def test_an_arena_charges_its_slabs_and_gives_them_back():
 def test_what_a_table_was_granted_serves_where_there_is_no_room():
     budget = Budget(1 << 20)
     granted = 200_000 + 16 * 1024
-    assert budget.try_hold("memtable", granted)
+    holding = Holding(budget, "memtable")
+    assert holding.try_grow(granted)
+    assert not holding.try_grow(budget.limit)
     budget.hold("probe", budget.limit)
     table = Memtable(budget, 512 << 10)
     assert table.append(key_batch(b"a"), row_batch(b"x" * 200_000), 1, 0) == 0
     table.clear()
-    table.grant(granted)
+    table.grant(holding)
+    assert holding.nbytes == 0
     assert table.append(key_batch(b"a"), row_batch(b"x" * 200_000), 1, 0) == 1
     assert table.append(key_batch(b"b"), row_batch(b"x" * 200_000), 1, 0) == 0
     assert budget.usage()["memtable"] == granted
-    left = table.take_back()
-    assert left == granted - table.nbytes > 0
-    budget.hold("memtable", -left)
+    table.give_back(holding)
+    assert holding.nbytes == granted - table.nbytes > 0
+    holding.release()
     table.clear()
-    budget.hold("memtable", 5000)
-    table.grant(5000)
+    holding.grow(5000)
+    table.grant(holding)
     table.clear()
-    assert budget.usage()["memtable"] == table.take_back() == 0
+    table.give_back(holding)
+    assert budget.usage()["memtable"] == holding.nbytes == 0
+    for other in (Holding(budget, "frames"), Holding(Budget(1 << 20), "memtable")):
+        with pytest.raises(ValueError, match="own budget"):
+            table.grant(other)
+
+
+def test_what_is_held_goes_with_the_holding():
+    budget = Budget(1 << 20)
+    holding = Holding(budget, "probe")
+    holding.grow(700)
+    holding.grow(2 << 20)  # promised, whatever there is
+    assert budget.usage()["probe"] == budget.firm_bytes == holding.nbytes == 700 + (2 << 20)
+    del holding
+    assert budget.total_bytes == budget.firm_bytes == 0
+    with pytest.raises(ValueError, match="not in tuple"):
+        Holding(budget, "component")
+    with pytest.raises(TypeError):
+        Holding(None, "probe")
 
 
 def test_the_last_slab_is_kept_for_the_next_memtable():
