@@ -14,14 +14,14 @@ from libc.stdlib cimport calloc, free
 from cython_ext.errors import MemoryLimitError
 
 from cython_ext.block cimport (
-    BLOCK_KEYS, BLOCK_ROWS, KeyBlock, RowBlock, parse_key_block, parse_row_block,
-    row_block_place, row_span, set_upright, take_transposed,
+    BLOCK_KEYS, BLOCK_ROWS, RowBlock, parse_row_block, row_span, set_upright, take_transposed,
 )
 from cython_ext.block_cache cimport CachedBlock, PassedBlock, free_passed, passed_bytes
 from cython_ext.btree cimport Entry
 from cython_ext.budget cimport PROBE
 from cython_ext.coding cimport Buffer, put_bytes, put_u64, release, reserve
 from cython_ext.file cimport is_there
+from cython_ext.key_block cimport KeyBlock, parse_key_block, row_block_place
 from cython_ext.lookup cimport Lookup, RunHits
 from cython_ext.memtable cimport Chunk, RowHead
 from cython_ext.read_memory cimport kept_bytes, piece_limit, take_memory

@@ -1,10 +1,11 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from cython_ext.block cimport KeyBlock, KeyEntry, RowBlock
+from cython_ext.block cimport RowBlock
 from cython_ext.block_cache cimport CachedBlock
 from cython_ext.coding cimport Buffer
 from cython_ext.entries cimport EntrySource
 from cython_ext.index_block cimport IndexBlock
+from cython_ext.key_block cimport KeyBlock, KeyEntry
 from cython_ext.sst_reader cimport Sst, Use
 
 

@@ -9,8 +9,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from cython_ext.block cimport (
-    BLOCK_INDEX, BLOCK_KEYS, BLOCK_ROWS, BLOCK_TOP, TRAILER_BYTES, KeyEntry, may_hold, next_entry,
-    parse_key_block, parse_row_block, restart_before, restart_place, row_block_place, row_of,
+    BLOCK_INDEX, BLOCK_KEYS, BLOCK_ROWS, BLOCK_TOP, TRAILER_BYTES, parse_row_block, row_of,
 )
 from cython_ext.block_cache cimport CachedBlock
 from cython_ext.budget cimport MERGE
@@ -19,6 +18,9 @@ from cython_ext.coding cimport (
 )
 from cython_ext.entries cimport FLAG_CONTINUES, RowRef
 from cython_ext.index_block cimport index_entry, index_search, parse_index_block
+from cython_ext.key_block cimport (
+    KeyEntry, may_hold, next_entry, parse_key_block, restart_before, restart_place, row_block_place,
+)
 from cython_ext.sst_reader cimport INDEX_PAYLOAD, USE_ONCE, USE_SCAN, Sst
 
 cdef enum:

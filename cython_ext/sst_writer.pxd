@@ -1,9 +1,9 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
+from cython_ext.block_output cimport BlockOutput
 from cython_ext.budget cimport Budget
 from cython_ext.coding cimport Buffer
 from cython_ext.entries cimport EntrySource, RowRef
-from cython_ext.file cimport AppendFile
 
 cdef enum:
     FORMAT_VERSION = 3
@@ -12,18 +12,15 @@ cdef enum:
 
 
 cdef class SstWriter:
-    cdef AppendFile file
+    cdef BlockOutput output
     cdef Budget budget
     cdef int64_t charged
     cdef int codec
     cdef size_t block_bytes
-    cdef size_t kept_bytes         # of a block's buffers, from one to the next
-    cdef size_t kept_stored_bytes  # of `stored`
     cdef size_t row_block_bytes
     cdef int filter_bits
     cdef uint64_t uid
     cdef uint64_t base_sequence
-    cdef Buffer stored, raw, scratch
     # the row block under construction
     cdef Buffer row_data, row_ends, row_sequences, row_ordinals
     cdef uint32_t row_count
@@ -35,8 +32,6 @@ cdef class SstWriter:
     cdef uint32_t entry_count
     cdef uint32_t since_restart
     cdef uint32_t last_block
-    cdef uint64_t key_blocks      # so far
-    cdef bint key_blocks_shrink   # of the last trial
     # the entry under construction
     cdef uint64_t entry_rows, entry_bytes
     cdef uint32_t entry_block, entry_row
@@ -65,8 +60,4 @@ cdef class SstWriter:
         self, const uint8_t* following, size_t following_size
     ) except -1 nogil
     cdef int _close_partition(self) except -1 nogil
-    cdef int _write(self, int kind, int codec, uint64_t* offset, uint32_t* size) except -1 nogil
-    cdef int _write_keys(self, uint64_t* offset, uint32_t* size) except -1 nogil
-    cdef uint64_t _place(self) noexcept nogil
-    cdef int _write_out(self, size_t kept) except -1 nogil
     cdef void _account(self) noexcept nogil

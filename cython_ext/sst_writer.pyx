@@ -9,14 +9,14 @@ short as can be: keys may have any size.
 
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memcpy, memmove
+from libc.string cimport memcmp, memcpy
 
 from cython_ext.errors import CorruptionError
 
 from cython_ext.block cimport (
-    BLOCK_EDIT, BLOCK_FILTER, BLOCK_INDEX, BLOCK_KEYS, BLOCK_PROPERTIES, BLOCK_ROWS, BLOCK_TOP,
-    KEY_TAIL_BYTES, RESTART_ENTRIES, ROW_TAIL_BYTES, seal_block,
+    BLOCK_EDIT, BLOCK_FILTER, BLOCK_INDEX, BLOCK_PROPERTIES, BLOCK_ROWS, BLOCK_TOP, ROW_TAIL_BYTES,
 )
+from cython_ext.block_output cimport BlockOutput
 from cython_ext.bloom cimport build_filter
 from cython_ext.budget cimport MERGE, Budget
 from cython_ext.codec cimport CODEC_LZ4, CODEC_NONE, xxh3
@@ -29,23 +29,15 @@ from cython_ext.file cimport AppendFile
 from cython_ext.index_block cimport (
     is_large_index, put_index_block, put_index_key, put_separator,
 )
+from cython_ext.key_block cimport KEY_TAIL_BYTES, RESTART_ENTRIES, STREAM_BYTES
 
 cdef enum:
     KEYS_PER_PARTITION = 8192
     ROW_BLOCKS_PER_KEY_BLOCK = 1024
     SHUFFLED_ROWS = 32  # at a time; what is over goes byte by byte, so a full block has none over
-    STREAM_BYTES = 2  # of a stored key, in front
     MOST_ENTRY_BYTES = 61  # of an entry without its key: six varints, and the flags
     SUFFIX_ROOM = 8  # behind a key: copy_suffix reads up to there
-    # LZ4 makes little of most key blocks: what their keys share is left out already. One in so many
-    # is tried, and the others are stored as they are unless it left at most so many eighths.
-    KEY_BLOCKS_PER_TRIAL = 16
-    WORTHWHILE_EIGHTHS = 5
-    LEAST_KEPT_BYTES = 64 << 10
     ROW_BLOCK_TAIL = 32  # behind the only row of a block
-    # To the file at a time, in place there too: else the system has its pages one by one, which
-    # costs it twice as much, and single blocks four times (bench/README.md). A power of two.
-    WRITE_BYTES = 128 << 10
 
 cdef bytes MAGIC = b"LSMSTATE"
 
@@ -63,12 +55,10 @@ cdef class SstWriter:
         self, AppendFile file not None, Budget budget not None, *, int codec, size_t block_bytes,
         int filter_bits, uint64_t uid, uint64_t base_sequence,
     ):
-        self.file = file
+        self.output = BlockOutput(file, block_bytes)
         self.budget = budget
         self.codec = codec
         self.block_bytes = block_bytes
-        self.kept_bytes = max(<size_t> LEAST_KEPT_BYTES, 2 * block_bytes)
-        self.kept_stored_bytes = 2 * WRITE_BYTES + self.kept_bytes  # grown by half from below one
         # Probes read a row block for a few of its rows, but look for many keys in a key block.
         self.row_block_bytes = block_bytes // 2
         self.filter_bits = filter_bits
@@ -83,9 +73,6 @@ cdef class SstWriter:
         file.append(MAGIC + FORMAT_VERSION.to_bytes(4, "little") + bytes(4))
 
     def __dealloc__(self):
-        release(&self.stored)
-        release(&self.raw)
-        release(&self.scratch)
         release(&self.row_data)
         release(&self.row_ends)
         release(&self.row_sequences)
@@ -109,57 +96,19 @@ cdef class SstWriter:
         """Charge what the buffers hold now; give back what one huge row has made them grow to: a
         merge that rests between two slices would hold several such rows, and nobody could use it."""
         cdef int64_t held
-        shrink(&self.stored, self.kept_stored_bytes)
-        shrink(&self.raw, self.kept_bytes)
-        shrink(&self.scratch, self.kept_bytes)
-        shrink(&self.row_data, self.kept_bytes)
+        shrink(&self.row_data, self.output.kept_bytes)
         held = (
-            self.stored.capacity + self.raw.capacity + self.scratch.capacity
-            + self.row_data.capacity + self.row_ends.capacity + self.row_sequences.capacity
-            + self.row_ordinals.capacity + self.entries.capacity + self.restarts.capacity
-            + self.block_ends.capacity + self.index.capacity + self.index_offsets.capacity
-            + self.hashes.capacity + self.top.capacity + self.top_offsets.capacity
+            self.output.trim() + self.row_data.capacity + self.row_ends.capacity
+            + self.row_sequences.capacity + self.row_ordinals.capacity + self.entries.capacity
+            + self.restarts.capacity + self.block_ends.capacity + self.index.capacity
+            + self.index_offsets.capacity + self.hashes.capacity + self.top.capacity
+            + self.top_offsets.capacity
         )
         if held > self.charged:
             self.budget.charge(MERGE, held - self.charged)
         else:
             self.budget.release(MERGE, self.charged - held)
         self.charged = held
-
-    cdef inline uint64_t _place(self) noexcept nogil:
-        """Where in the file the next block begins."""
-        return <uint64_t> self.file.size + self.stored.size
-
-    cdef int _write(self, int kind, int codec, uint64_t* offset, uint32_t* size) except -1 nogil:
-        """Seal self.raw; it goes to the file together with the blocks after it."""
-        offset[0] = self._place()
-        seal_block(&self.stored, kind, codec, &self.raw, &self.scratch, offset[0])
-        size[0] = <uint32_t> (self._place() - offset[0])
-        self.raw.size = 0
-        self.scratch.size = 0
-        if self.stored.capacity > self.kept_stored_bytes:
-            self._write_out(0)  # to give its memory back
-        elif self.stored.size >= WRITE_BYTES:
-            self._write_out(self._place() & (WRITE_BYTES - 1))
-        return 0
-
-    cdef int _write_keys(self, uint64_t* offset, uint32_t* size) except -1 nogil:
-        cdef uint32_t raw_size = <uint32_t> self.raw.size
-        cdef bint is_trial = self.key_blocks % KEY_BLOCKS_PER_TRIAL == 0
-        cdef bint is_packed = self.codec != CODEC_LZ4 or is_trial or self.key_blocks_shrink
-        self._write(BLOCK_KEYS, self.codec if is_packed else CODEC_NONE, offset, size)
-        if is_trial:
-            self.key_blocks_shrink = size[0] <= raw_size // 8 * WORTHWHILE_EIGHTHS
-        self.key_blocks += 1
-        return 0
-
-    cdef int _write_out(self, size_t kept) except -1 nogil:
-        """Write what is stored, but for so many bytes at its end."""
-        cdef size_t size = self.stored.size - kept
-        self.file.append_c(self.stored.data, size)
-        memmove(self.stored.data, self.stored.data + size, kept)
-        self.stored.size = kept
-        return 0
 
     cdef int begin_key(self, const uint8_t* key, size_t size, uint8_t flags) except -1 nogil:
         assert self.keys == 0 or compare(
@@ -316,17 +265,17 @@ cdef class SstWriter:
         if self.row_data.size > <size_t> 0x7D000000:
             with gil:
                 raise ValueError(f"a row of {self.row_data.size} bytes")
-        # The rows change hands instead of being copied: self.raw is empty between two blocks.
-        self.raw, self.row_data = self.row_data, self.raw
+        # The rows change hands instead of being copied: the output's are empty between two blocks.
+        self.output.raw, self.row_data = self.row_data, self.output.raw
         if self.row_mixed:
-            put_bytes(&self.raw, self.row_ends.data, array_bytes)
-        put_bytes(&self.raw, self.row_sequences.data, array_bytes)
-        put_bytes(&self.raw, self.row_ordinals.data, array_bytes)
-        put_u32(&self.raw, self.row_count)
-        put_u32(&self.raw, data_size)
-        put_u32(&self.raw, 0 if self.row_mixed else <uint32_t> self.row_width)
-        self._write(BLOCK_ROWS, self.codec, &offset, &size)
-        put_u64(&self.block_ends, self._place() - self.row_base)
+            put_bytes(&self.output.raw, self.row_ends.data, array_bytes)
+        put_bytes(&self.output.raw, self.row_sequences.data, array_bytes)
+        put_bytes(&self.output.raw, self.row_ordinals.data, array_bytes)
+        put_u32(&self.output.raw, self.row_count)
+        put_u32(&self.output.raw, data_size)
+        put_u32(&self.output.raw, 0 if self.row_mixed else <uint32_t> self.row_width)
+        self.output.write(BLOCK_ROWS, self.codec, &offset, &size)
+        put_u64(&self.block_ends, self.output.place() - self.row_base)
         self.row_data.size = 0
         self.row_count = 0
         self._account()
@@ -341,15 +290,15 @@ cdef class SstWriter:
         cdef uint32_t size
         self._close_row_block()
         if self.entry_count:
-            put_bytes(&self.raw, self.entries.data, self.entries.size)
-            put_bytes(&self.raw, self.block_ends.data, self.block_ends.size)
-            put_bytes(&self.raw, self.restarts.data, self.restarts.size)
-            put_u64(&self.raw, self.row_base)
-            put_u32(&self.raw, <uint32_t> (self.block_ends.size // 8))
-            put_u32(&self.raw, <uint32_t> (self.restarts.size // 4))
-            put_u32(&self.raw, self.entry_count)
-            put_u32(&self.raw, 0)
-            self._write_keys(&offset, &size)
+            put_bytes(&self.output.raw, self.entries.data, self.entries.size)
+            put_bytes(&self.output.raw, self.block_ends.data, self.block_ends.size)
+            put_bytes(&self.output.raw, self.restarts.data, self.restarts.size)
+            put_u64(&self.output.raw, self.row_base)
+            put_u32(&self.output.raw, <uint32_t> (self.block_ends.size // 8))
+            put_u32(&self.output.raw, <uint32_t> (self.restarts.size // 4))
+            put_u32(&self.output.raw, self.entry_count)
+            put_u32(&self.output.raw, 0)
+            self.output.write_keys(self.codec, &offset, &size)
             put_separator(&self.index_key, &self.last_key, following, following_size)
             put_index_key(&self.index, &self.index_offsets, &self.index_key)
             put_u64(&self.index, offset)
@@ -360,7 +309,7 @@ cdef class SstWriter:
         self.entry_count = 0
         self.since_restart = 0
         self.last_block = 0
-        self.row_base = self._place()
+        self.row_base = self.output.place()
         return 0
 
     cdef int _close_partition(self) except -1 nogil:
@@ -370,14 +319,14 @@ cdef class SstWriter:
         self._close_key_block(NULL, 0)
         if self.index_offsets.size == 0:
             return 0
-        put_index_block(&self.raw, &self.index, &self.index_offsets)
-        self._write(BLOCK_INDEX, self.codec, &index_offset, &index_size)
+        put_index_block(&self.output.raw, &self.index, &self.index_offsets)
+        self.output.write(BLOCK_INDEX, self.codec, &index_offset, &index_size)
         if self.filter_bits:
             build_filter(
-                &self.raw, <const uint64_t*> self.hashes.data, self.hashes.size // 8,
+                &self.output.raw, <const uint64_t*> self.hashes.data, self.hashes.size // 8,
                 self.filter_bits,
             )
-            self._write(BLOCK_FILTER, CODEC_NONE, &filter_offset, &filter_size)
+            self.output.write(BLOCK_FILTER, CODEC_NONE, &filter_offset, &filter_size)
         put_index_key(&self.top, &self.top_offsets, &self.index_key)
         put_u64(&self.top, index_offset)
         put_u32(&self.top, index_size)
@@ -386,7 +335,7 @@ cdef class SstWriter:
         self.index.size = 0
         self.index_offsets.size = 0
         self.hashes.size = 0
-        self.row_base = self._place()
+        self.row_base = self.output.place()
         self._account()
         return 0
 
@@ -408,7 +357,7 @@ cdef class SstWriter:
                     if done >= max_bytes:
                         result = 1
                         break
-                    if <int64_t> self._place() >= file_bytes:
+                    if <int64_t> self.output.place() >= file_bytes:
                         result = 2
                         break
                     if standing:
@@ -416,7 +365,7 @@ cdef class SstWriter:
                     elif source.next_key() == 0:
                         break
                     elif (
-                        <int64_t> self._place() >= file_bytes // 8 and self.keys
+                        <int64_t> self.output.place() >= file_bytes // 8 and self.keys
                         and memcmp(source.key, self.entry_key.data, STREAM_BYTES) != 0
                     ):
                         result = 3
@@ -474,17 +423,17 @@ cdef class SstWriter:
         """Write what is pending, the two sections and the footer; the checksum of the footer."""
         cdef uint64_t top_offset, properties_offset, edit_offset, checksum
         cdef uint32_t top_size, properties_size, edit_size
-        cdef Buffer* footer = &self.raw
+        cdef Buffer* footer = &self.output.raw
         if self.finished:
-            raise ValueError(f"{self.file.path} is sealed already")
+            raise ValueError(f"{self.output.file.path} is sealed already")
         with nogil:
             self._close_partition()
-            put_index_block(&self.raw, &self.top, &self.top_offsets)
-            self._write(BLOCK_TOP, self.codec, &top_offset, &top_size)
-        put_bytes(&self.raw, <const uint8_t*> properties, len(properties))
-        self._write(BLOCK_PROPERTIES, CODEC_LZ4, &properties_offset, &properties_size)
-        put_bytes(&self.raw, <const uint8_t*> edit, len(edit))
-        self._write(BLOCK_EDIT, CODEC_LZ4, &edit_offset, &edit_size)
+            put_index_block(&self.output.raw, &self.top, &self.top_offsets)
+            self.output.write(BLOCK_TOP, self.codec, &top_offset, &top_size)
+        put_bytes(&self.output.raw, <const uint8_t*> properties, len(properties))
+        self.output.write(BLOCK_PROPERTIES, CODEC_LZ4, &properties_offset, &properties_size)
+        put_bytes(&self.output.raw, <const uint8_t*> edit, len(edit))
+        self.output.write(BLOCK_EDIT, CODEC_LZ4, &edit_offset, &edit_size)
         put_u64(footer, top_offset)
         put_u64(footer, properties_offset)
         put_u64(footer, edit_offset)
@@ -494,23 +443,21 @@ cdef class SstWriter:
         put_u32(footer, FORMAT_VERSION)
         put_u64(footer, self.uid)
         put_u64(footer, self.base_sequence)
-        put_u64(footer, self._place() + FOOTER_BYTES)
+        put_u64(footer, self.output.place() + FOOTER_BYTES)
         checksum = xxh3(footer.data, footer.size)
         put_u64(footer, checksum)
         put_bytes(footer, <const uint8_t*> MAGIC, 8)
-        put_bytes(&self.stored, footer.data, footer.size)
-        footer.size = 0
-        self._write_out(0)
+        self.output.write_end()
         if sync:
-            self.file.sync()
-        self.file.close()
+            self.output.file.sync()
+        self.output.file.close()
         self.finished = True
         return checksum
 
     @property
     def size(self) -> int:
         """Bytes of the file so far, also of those that are still to be written out."""
-        return self._place()
+        return self.output.place()
 
     @property
     def top_bytes(self) -> int:
@@ -519,4 +466,4 @@ cdef class SstWriter:
 
     @property
     def path(self) -> str:
-        return self.file.path
+        return self.output.file.path

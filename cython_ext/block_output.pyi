@@ -1,0 +1,1 @@
+"""Blocks on their way into a file; used from Cython only."""

@@ -1,0 +1,1 @@
+"""Key blocks; used from Cython only."""
