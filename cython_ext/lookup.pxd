@@ -1,3 +1,4 @@
+cimport cython
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
 from cython_ext.btree cimport Entry
@@ -36,8 +37,14 @@ cdef class Lookup:
     cdef int64_t copied           # of that: for a copy of the keys
     cdef int _charge(self, int64_t size) except -1
     cdef Entry** _add_memtable(self, Memtable memtable) except NULL
-    # Whether a tier knows anything of the key, deletions included.
-    cdef bint holds(self, Py_ssize_t tier, uint32_t position) noexcept nogil
+
+    @cython.final
+    cdef inline bint holds(self, Py_ssize_t tier, uint32_t position) noexcept nogil:
+        """Whether a tier knows anything of the key, deletions included."""
+        if tier >= self.run_count:
+            return self.entries[tier - self.run_count][position] != NULL
+        return self.runs[tier].first != NULL and self.runs[tier].first[position] >= 0
+
     cdef bint _add(
         self, Py_ssize_t tier, uint32_t position, int64_t* rows, int64_t* row_bytes
     ) noexcept nogil

@@ -259,11 +259,6 @@ cdef class Lookup:
                         )
         return counts, sizes
 
-    cdef bint holds(self, Py_ssize_t tier, uint32_t position) noexcept nogil:
-        if tier >= self.run_count:
-            return self.entries[tier - self.run_count][position] != NULL
-        return self.runs[tier].first != NULL and self.runs[tier].first[position] >= 0
-
     cdef bint _add(
         self, Py_ssize_t tier, uint32_t position, int64_t* rows, int64_t* row_bytes
     ) noexcept nogil:

@@ -127,6 +127,7 @@ cdef class Cursor:
             put_u64(&self.offsets, 0)
             while self.place < self.positions.shape[0]:
                 if not self.inside:
+                    self._prefetch_hits(self.place + 3 * AHEAD_KEYS)
                     self._prefetch(self.place + 2 * AHEAD_KEYS, False)
                     self._prefetch(self.place + AHEAD_KEYS, True)
                 if self._read_key(max_bytes):
@@ -171,6 +172,21 @@ cdef class Cursor:
         if self.is_refused:
             raise MemoryLimitError("this read was refused memory before; probe again")
         return 0
+
+    cdef void _prefetch_hits(self, Py_ssize_t place) noexcept nogil:
+        """Have what is known of the key at a later place fetched: of a large batch it is no longer
+        in the processor's caches."""
+        cdef Py_ssize_t tier
+        cdef uint32_t position
+        cdef const Hit* hit
+        if place >= self.positions.shape[0]:
+            return
+        position = <uint32_t> self.positions[place]
+        for tier in range(self.lookup.start[position], self.lookup.run_count):
+            if self.lookup.holds(tier, position):
+                hit = &self.lookup.runs[tier].hits.items[self.lookup.runs[tier].first[position]]
+                prefetch_line(hit)
+                prefetch_line(<const uint8_t*> (hit + 1) - 1)
 
     cdef void _prefetch(self, Py_ssize_t place, bint inside) noexcept nogil:
         """Have what the key at a later place needs of the block cache fetched; `inside`: the rows
