@@ -6,7 +6,7 @@ from libc.string cimport memmove
 
 from cython_ext.block cimport BLOCK_KEYS, seal_block
 from cython_ext.codec cimport CODEC_LZ4, CODEC_NONE
-from cython_ext.coding cimport Buffer, put_bytes, release, shrink
+from cython_ext.coding cimport put_bytes, release, shrink
 from cython_ext.file cimport AppendFile
 
 cdef enum:

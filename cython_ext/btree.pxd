@@ -86,7 +86,7 @@ cdef void find_place(
     const Tree* tree, const uint8_t* key, size_t size, Place* place
 ) noexcept nogil
 # Find up to GROUP ascending keys at once. `finger`: where the last search of the group before ended,
-# whose keys are less; NULL at first.
+# whose keys are not greater; NULL at first.
 cdef void find_group(
     const Tree* tree, Page** finger, Search* searches, int count
 ) noexcept nogil

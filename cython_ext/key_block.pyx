@@ -222,7 +222,8 @@ cdef inline int _compare_behind(
 cdef int _seek_restart(KeySearch* search, const uint8_t* key, size_t size) noexcept nogil:
     """Go on to the last restart whose key is not greater, if there is one; -1: a damaged block.
 
-    Gallops from the one that the search before ended at, whose key is not greater either."""
+    Gallops from the one that the search before ended at, whose key is not greater either; a key
+    that does not begin as the restarts do goes to the last one at once."""
     cdef const KeyBlock* block = &search.block
     cdef const uint8_t* other
     cdef size_t other_size, shared = search.shared

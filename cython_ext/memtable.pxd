@@ -2,7 +2,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from cython_ext.arena cimport Arena
 from cython_ext.btree cimport Chunk, Entry, Place, Search, Tree
-from cython_ext.entries cimport EntrySource, RowRef
+from cython_ext.entries cimport EntrySource
 from cython_ext.key_codec cimport KeyBatch
 from cython_ext.key_ranges cimport KeyRanges
 from cython_ext.row_codec cimport RowBatch

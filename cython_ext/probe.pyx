@@ -189,8 +189,8 @@ cdef class Cursor:
                 prefetch_line(<const uint8_t*> (hit + 1) - 1)
 
     cdef void _prefetch(self, Py_ssize_t place, bint inside) noexcept nogil:
-        """Have what the key at a later place needs of the block cache fetched; `inside`: the rows
-        that it has in runs, else where the cache says that they are."""
+        """Have what the key at a later place needs fetched; `inside`: its rows in the block cache and
+        in memtables, else what says where they are: the cache's slots and the memtables' entries."""
         cdef Py_ssize_t tier
         cdef uint32_t position
         cdef int32_t first

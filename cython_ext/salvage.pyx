@@ -11,14 +11,14 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from cython_ext.block cimport (
-    BLOCK_EDIT, BLOCK_KEYS, BLOCK_ROWS, TRAILER_BYTES, RowBlock, check_block, parse_row_block,
+    BLOCK_EDIT, BLOCK_ROWS, TRAILER_BYTES, RowBlock, check_block, parse_row_block,
     row_of, unseal_block,
 )
 from cython_ext.codec cimport CODEC_PLANES
 from cython_ext.coding cimport Buffer, load_u32, release
 from cython_ext.entries cimport EntrySource, RowRef
 from cython_ext.key_block cimport (
-    KeyBlock, KeyEntry, may_hold, next_entry, parse_key_block, restart_place, row_block_place,
+    KeyBlock, KeyEntry, may_hold, next_entry, parse_key_block, row_block_place,
 )
 from cython_ext.sst_writer cimport HEADER_BYTES
 

@@ -4,7 +4,7 @@ Partitions, key blocks and keys are walked in order, so each block is loaded at 
 batch; the filter of a partition is asked before its index is.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport realloc
 from libc.string cimport memset
 

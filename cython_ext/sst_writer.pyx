@@ -14,7 +14,7 @@ from libc.string cimport memcmp, memcpy
 from cython_ext.errors import CorruptionError
 
 from cython_ext.block cimport (
-    BLOCK_EDIT, BLOCK_FILTER, BLOCK_INDEX, BLOCK_PROPERTIES, BLOCK_ROWS, BLOCK_TOP, ROW_TAIL_BYTES,
+    BLOCK_EDIT, BLOCK_FILTER, BLOCK_INDEX, BLOCK_PROPERTIES, BLOCK_ROWS, BLOCK_TOP,
 )
 from cython_ext.block_output cimport BlockOutput
 from cython_ext.bloom cimport build_filter
@@ -29,7 +29,7 @@ from cython_ext.file cimport AppendFile
 from cython_ext.index_block cimport (
     is_large_index, put_index_block, put_index_key, put_separator,
 )
-from cython_ext.key_block cimport KEY_TAIL_BYTES, RESTART_ENTRIES, STREAM_BYTES
+from cython_ext.key_block cimport RESTART_ENTRIES, STREAM_BYTES
 
 cdef enum:
     KEYS_PER_PARTITION = 8192
