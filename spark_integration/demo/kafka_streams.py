@@ -25,10 +25,11 @@ _OTHERWISE: Final = (
     f"ivy://{_GROUP}:{_TOKENS}:4.1.0-preview1?transitive=false",
     f"ivy://{_GROUP}:{_CONNECTOR}:4.2.0?exclude={_GROUP}:{_TOKENS}",
 )
-#: The broker is on this machine, which may stand still for half a minute where it is shared. What
-#: is answered after Kafka's own 30 s its producer sends again, in an order that the broker then
-#: refuses without end.
-_PATIENCE: Final = {
+#: The broker is on this machine, which may stand still for half a minute where it is shared. One
+#: request at a time: of a topic that is just being made the broker may turn the first one away and
+#: take the one behind it, and then refuses the first, which comes again, for being out of order.
+_WRITER_OPTIONS: Final = {
+    "kafka.max.in.flight.requests.per.connection": "1",
     "kafka.max.block.ms": "300000",
     "kafka.request.timeout.ms": "300000",
     "kafka.delivery.timeout.ms": "600000",
@@ -63,7 +64,7 @@ def produce(spark: "SparkSession", address: str, topic: str, rows: "DataFrame") 
     """Write the rows to a topic in random order, the same in every run."""
     shuffled = rows.select(F.to_json(F.struct("*")).alias("value")).orderBy(F.rand(SHUFFLE_SEED))
     writer = shuffled.write.format("kafka").option("kafka.bootstrap.servers", address)
-    writer.options(**_PATIENCE).option("topic", topic).save()
+    writer.options(**_WRITER_OPTIONS).option("topic", topic).save()
 
 
 def consume(
