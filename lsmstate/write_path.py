@@ -87,7 +87,8 @@ class WritePath:
         self._unpaid_bytes = 0
         #: Of sealed memtables, begun and not installed yet.
         self._flush: Flush | None = None
-        #: Of the inmost write that is being made. The write's frame alone keeps it alive.
+        #: Of the inmost write that is being made. The write's frame keeps it alive; so does the
+        #: traceback of an interrupt around contextlib's steps, as long as somebody has it: a fault.
         self._reservation: weakref.ref[Reservation] | None = None
 
     def start_at(self, replay_from: tuple[int, int]) -> None:
