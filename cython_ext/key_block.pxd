@@ -28,9 +28,10 @@ cdef struct KeyEntry:
 cdef int parse_key_block(const uint8_t* raw, size_t size, KeyBlock* block) noexcept nogil
 # Decode the entry at `place` into key and entry; the place after it, NULL if it is damaged.
 # At a restart entry is zeroed by the caller; *key is empty or the key before, which must be less.
+# MemoryError.
 cdef const uint8_t* next_entry(
     const KeyBlock* block, const uint8_t* place, Buffer* key, KeyEntry* entry
-) noexcept nogil
+) except? NULL nogil
 # Whether an entry's counts are such as this key block can have.
 cdef bint may_hold(const KeyBlock* block, const KeyEntry* entry) noexcept nogil
 # Where row block `index` of this key block lies in the file.
@@ -51,8 +52,8 @@ cdef struct KeySearch:     # for ascending keys, in one block after the other; `
 # Stand before the first key of a decoded block; -1: it is damaged.
 cdef int enter_key_block(const uint8_t* raw, size_t size, KeySearch* search) noexcept nogil
 # 1 if the key is in the block, in search.entry; 0 if not; -1 if the block is damaged. No key is
-# less than the one asked for before.
-cdef int search_key_block(KeySearch* search, const uint8_t* key, size_t size) noexcept nogil
+# less than the one asked for before. MemoryError.
+cdef int search_key_block(KeySearch* search, const uint8_t* key, size_t size) except? -1 nogil
 # The place of the restart from which a search for the key begins.
 cdef int restart_before(
     const KeyBlock* block, const uint8_t* key, size_t key_size, uint32_t* found

@@ -8,7 +8,7 @@ from libc.string cimport memset
 
 from cython_ext.block cimport LARGEST_RAW
 from cython_ext.coding cimport (
-    Buffer, compare, copy_suffix, get_varint, load_u32, load_u64, shared_prefix, try_reserve,
+    Buffer, compare, copy_suffix, get_varint, load_u32, load_u64, reserve, shared_prefix,
 )
 from cython_ext.entries cimport FLAG_CONTINUES, FLAG_RESET
 
@@ -45,7 +45,7 @@ cdef int parse_key_block(const uint8_t* raw, size_t size, KeyBlock* block) noexc
 
 cdef const uint8_t* next_entry(
     const KeyBlock* block, const uint8_t* place, Buffer* key, KeyEntry* entry
-) noexcept nogil:
+) except? NULL nogil:
     cdef uint64_t shared, unshared, rows, row_bytes, step, row_index
     cdef const uint8_t* end = block.entries_end
     place = get_varint(place, end, &shared)
@@ -56,8 +56,8 @@ cdef const uint8_t* next_entry(
     # block does not make rows come out of order, into a merge's file or past a bound.
     if shared + unshared < STREAM_BYTES or not _ascends(key, shared, place, unshared):
         return NULL
-    if unshared + 8 > key.capacity - shared and try_reserve(key, shared + unshared + 8 - key.size):
-        return NULL
+    if unshared + 8 > key.capacity - shared:
+        reserve(key, shared + unshared + 8 - key.size)
     copy_suffix(key.data + shared, place, unshared)  # behind the entries lies the block's tail
     key.size = shared + unshared
     place += unshared
@@ -163,7 +163,7 @@ cdef int enter_key_block(const uint8_t* raw, size_t size, KeySearch* search) noe
     return 0
 
 
-cdef int search_key_block(KeySearch* search, const uint8_t* key, size_t size) noexcept nogil:
+cdef int search_key_block(KeySearch* search, const uint8_t* key, size_t size) except? -1 nogil:
     cdef const KeyBlock* block = &search.block
     cdef size_t shared = search.shared
     cdef int order = -1
@@ -183,7 +183,10 @@ cdef int search_key_block(KeySearch* search, const uint8_t* key, size_t size) no
             search.group = NOWHERE
             return -1
         order = _compare_behind(shared, search.key.data, search.key.size, key, size)
-    return order == 0
+    if order:
+        return 0
+    # Keys ascend within a group; that its first one begins as all restarts do was not looked at.
+    return 1 if compare(search.key.data, shared, key, shared) == 0 else -1
 
 
 cdef inline int _enter_group(KeySearch* search) noexcept nogil:
@@ -235,7 +238,7 @@ cdef int _seek_restart(KeySearch* search, const uint8_t* key, size_t size) noexc
             return 0
         low = 0
     # A key that does not begin as they do, but is not less than the first, is greater than all.
-    if size < shared or _compare_behind(0, other, shared, key, shared) != 0:
+    if size < shared or compare(other, shared, key, shared) != 0:
         search.restart = block.restart_count - 1
         return 0
     high = low + 1

@@ -34,6 +34,7 @@ cdef struct Prober:
     uint32_t partition
     CachedBlock* filter
     CachedBlock* index_block
+    uint64_t index_offset
     IndexBlock index
     uint32_t index_place
     CachedBlock* key_block
@@ -109,11 +110,11 @@ cdef Py_ssize_t _walk(
             _load_index(sst, prober)
         found = index_search(&prober.index, prober.index_place, key, key_size)
         if found < 0 or found >= prober.index.count:
-            sst.damaged(prober.key_offset, BLOCK_INDEX)
+            sst.damaged(prober.index_offset, BLOCK_INDEX)
         if prober.key_block == NULL or <uint32_t> found != prober.index_place:
             prober.index_place = <uint32_t> found
             if index_entry(&prober.index, prober.index_place, &last, &last_size, &payload):
-                sst.damaged(prober.key_offset, BLOCK_INDEX)
+                sst.damaged(prober.index_offset, BLOCK_INDEX)
             _load_keys(sst, prober, load_u64(payload), load_u32(payload + 8))
         state = search_key_block(&prober.search, key, key_size)
         if state < 0:
@@ -156,11 +157,14 @@ cdef int _load_index(Sst sst, Prober* prober) except -1 nogil:
     cdef size_t key_size
     if index_entry(&sst.top, prober.partition, &key, &key_size, &payload):
         sst.damaged(sst._sections[0], BLOCK_TOP)
-    prober.index_block = sst.load(load_u64(payload), load_u32(payload + 8), BLOCK_INDEX, USE_PROBE)
+    prober.index_offset = load_u64(payload)
+    prober.index_block = sst.load(
+        prober.index_offset, load_u32(payload + 8), BLOCK_INDEX, USE_PROBE
+    )
     if parse_index_block(
         prober.index_block.data, prober.index_block.size, INDEX_PAYLOAD, &prober.index
     ):
-        sst.damaged(load_u64(payload), BLOCK_INDEX)
+        sst.damaged(prober.index_offset, BLOCK_INDEX)
     return 0
 
 
@@ -232,7 +236,7 @@ cdef int _add_segments(
     while True:
         prober.index_place += 1
         if index_entry(&prober.index, prober.index_place, &last, &last_size, &payload):
-            sst.damaged(prober.key_offset, BLOCK_INDEX)
+            sst.damaged(prober.index_offset, BLOCK_INDEX)
         _load_keys(sst, prober, load_u64(payload), load_u32(payload + 8))
         found = &prober.search.key
         found.size = 0

@@ -258,6 +258,31 @@ def test_keys_that_do_not_ascend_are_damage(small):
             read()
 
 
+def test_a_key_that_does_not_begin_as_those_around_it_is_not_found_as_another(tmp_path):
+    """Of keys between two restarts only what is behind their common bytes is compared."""
+    path = tmp_path / "sst"
+    entries = {b"all of them: %04d" % (2 * i): [b"%d" % i] for i in range(40)}
+    data = bytearray(written(path, entries, "none"))
+    replace_key(data, b"all of them: 0032", b"All of them: 0032")  # a restart's, which is whole
+    path.write_bytes(data)
+    budget, cache = memory()
+    with pytest.raises(CorruptionError, match="key block is damaged"):
+        probed(budget, [[opened(str(path), cache)]], [b"all of them: 0032"])
+
+
+def test_damage_of_an_index_block_is_named_by_its_offset(small):
+    path, data = small
+    ((offset, size),) = blocks_of(data, "index")
+    place = data.index(b"0078", offset, offset + size)
+    data[place : place + 4] = b"0000"  # the last key is not in the only key block then
+    reseal(data, offset, size)
+    path.write_bytes(data)
+    budget, cache = memory()
+    with pytest.raises(CorruptionError, match="index block is damaged") as caught:
+        probed(budget, [[opened(str(path), cache)]], [b"0000", b"0010"])
+    assert caught.value.offset == offset
+
+
 def test_a_block_that_says_it_is_empty(tmp_path):
     path = tmp_path / "sst"
     entries = {b"%04d" % i: [b"text"] for i in range(400)}
