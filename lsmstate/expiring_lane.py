@@ -202,6 +202,7 @@ class Lane:
     def adopt(self, kept: pa.RecordBatch) -> None:
         """Go on from the kept state (no row: a new stream). InvalidArgumentError if it was made
         with another expiry."""
+        self.state = LaneState(TimeRing(self.times.life))
         for row in kept.to_pylist():
             if (row["column"], row["life"]) != (self._column, self.times.life):
                 raise InvalidArgumentError(

@@ -182,6 +182,8 @@ class ExpiringStore(LaneReads, StoreWrites):
         super().__init__({stream.name: stream for stream in streams}, lanes, inner)
         self._inner = inner
         self._options = options
+        #: Whether a write that changes lanes' states was not seen to its end.
+        self._is_unsure = False
         try:
             for lane in lanes.values():
                 self._adopt(lane, is_reader=is_reader)
@@ -199,6 +201,11 @@ class ExpiringStore(LaneReads, StoreWrites):
     def _lane(self, stream: str) -> Lane | None:
         """Also ends a move that an error, of the user's rule say, left half done: rows would be
         found in both places, or in neither."""
+        if self._is_unsure:
+            for each in self._lanes.values():
+                each.adopt(self._inner.get(LANES.name, (each.schema.name,)))
+                self._extra_keys += 1
+            self._is_unsure = False
         lane = super()._lane(stream)
         if lane is not None and lane.state.moving is not None:
             self._finish_move(lane)
@@ -290,13 +297,20 @@ class ExpiringStore(LaneReads, StoreWrites):
                 for name, lane in self._lanes.items()
                 if lane.state != states[name]
             ]
-            stored = self._inner.write(planned + changed)
+            stored = self._written(planned + changed)
+            self._is_unsure = False
         except BaseException:
             for name, state in states.items():
                 self._lanes[name].state = state
             raise
         self._extra_rows += len(changed)
         return stored - len(changed)
+
+    def _written(self, mutations: Sequence[Mutation]) -> int:
+        """Write what changes the lanes' states, which the caller sets, and is sure then. If it is
+        interrupted before, the store below says what they are."""
+        self._is_unsure = True
+        return self._inner.write(mutations)
 
     def _planned(self, mutation: Mutation, before: Sequence[Mutation]) -> list[Mutation]:
         """The same in the slots, after what the write does ``before``. The lane's state is that
@@ -363,8 +377,9 @@ class ExpiringStore(LaneReads, StoreWrites):
             self._reclaim(lane)
 
     def _save(self, lane: Lane, state: LaneState) -> None:
-        self._extra_rows += self._inner.write([lane.saved(state)])
+        self._extra_rows += self._written([lane.saved(state)])
         lane.state = state
+        self._is_unsure = False
 
     def _reclaim(self, lane: Lane) -> None:
         """Empty the slots of buckets that are wholly due and move the ring past them. Stopped
@@ -415,8 +430,9 @@ class ExpiringStore(LaneReads, StoreWrites):
         state = replace(state, moved_rows=state.moved_rows + rows.num_rows)
         encoded = encoded_keys(lane.schema, lane.codec, keys)
         moves = [*_in_slots("append", lane, places, encoded, rows), lane.saved(state)]
-        self._extra_rows += self._inner.write(moves)
+        self._extra_rows += self._written(moves)
         lane.state = state
+        self._is_unsure = False
 
     # Committing ---------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """Streams with expiry through a power cut at any file operation: rows move between slots, slots are
 deleted and the watermark is written meanwhile, and none of it is seen half done."""
 
+import itertools
 import random
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from power_cut import Disk
 from cython_ext.file import set_fault_hook
 from lsmstate import backends
 from lsmstate.expiry import Expiry
+from lsmstate.lsm_store import LsmStore
 from lsmstate.options import KIB, MIB, Options
 from lsmstate.store import StreamSchema
 
@@ -172,3 +174,48 @@ def test_power_cuts_at_every_operation(memory_path, seed):
     steps = script(seed, 24)
     for cut in range(operations(memory_path, steps, keeps)):
         check_cut(memory_path, steps, keeps, cut)
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("is_made", [False, True], ids=["before", "after"])
+def test_what_an_interrupted_write_did_is_looked_up(tmp_path, monkeypatch, keeps, is_made):
+    """Ctrl-C just before, or just after, the store below wrote: every third time."""
+    write, calls = LsmStore.write, itertools.count()
+
+    def interrupted_write(store, mutations):
+        is_due = mutations and next(calls) % 3 == 2
+        if is_due and not is_made:
+            raise KeyboardInterrupt
+        written = write(store, mutations)
+        if is_due:
+            raise KeyboardInterrupt
+        return written
+
+    state, interrupts = ([], 0), 0
+    with opened(tmp_path, keeps) as store:
+        monkeypatch.setattr(LsmStore, "write", interrupted_write)
+        for kind, value in itertools.chain(*map(script, range(4))):
+            step = (kind, value + state[1] if kind == "advance" else value)
+            following = after(state, step, keeps)
+            is_done = False
+            while not is_done:
+                try:
+                    do(store, step)
+                    is_done = True
+                except KeyboardInterrupt:
+                    interrupts += 1
+                    found = read_through(store)
+                    assert found in (expected(state), expected(following))
+                    is_done = kind != "advance" and found == expected(following)
+            state = following
+            assert read_through(store) == expected(state)
+    assert interrupts > 10
+
+
+def read_through(store):
+    """As read, which goes on with a move, and may be interrupted for it."""
+    while True:
+        try:
+            return read(store)
+        except KeyboardInterrupt:
+            continue
