@@ -55,7 +55,7 @@ PARTS = {
     "copying and comparing (libc)": r"^libc.* \w*(mem(cpy|move|set|cmp)|strncmp)",
     "allocating (libc)": r"^libc.* \w*(alloc|free|consolidate|unlink_chunk|trim)",
     "Arrow": r"^(libarrow|lib )",
-    "Python": r"^libpython|^python|^locks ",
+    "Python": r"^libpython|^python|^(locks|reservations|claim) ",
 }
 OTHER = "other"
 _COMPILED = {part: re.compile(pattern) for part, pattern in PARTS.items()}

@@ -282,8 +282,14 @@ cdef class Holding:
         self.nbytes += size
         return True
 
+    def __enter__(self) -> Holding:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.release()
+
     def release(self) -> None:
-        """Give all back."""
+        """Give all back; ``with`` does at its end."""
         cdef int64_t size = self.nbytes
         self.nbytes = 0
         self.budget.release(self.component, size)

@@ -7,7 +7,8 @@ flag.
 
 Compiled, because Python looks for signals between two steps of its own: an exception that a handler
 raises there (KeyboardInterrupt) would leave what was just acquired to nobody. So they are used by
-``with``.
+``with``, and never inside a generator (``contextlib.contextmanager``): one that an interrupt leaves
+suspended ends with the traceback, which a shell keeps.
 """
 
 import threading
@@ -16,6 +17,8 @@ import time
 cimport cython
 
 from cython_ext.budget cimport Budget
+
+from cython_ext.errors import CorruptionError
 
 cdef object _ident = threading.get_ident
 cdef object _now = time.monotonic
@@ -27,9 +30,6 @@ cdef class FairLock:
     """Of two threads that want it again and again each gets it in turn: else whoever releases it and
     asks at once again, as the worker does between two slices, would get it before one that has to
     wake up."""
-
-    cdef object _next
-    cdef object _held
 
     def __cinit__(self):
         self._next = threading.Lock()
@@ -93,12 +93,6 @@ cdef class Within:
 cdef class Turns:
     """Of one process: who may use much memory now. A thread that has its turn may take it again."""
 
-    cdef Budget _budget
-    cdef FairLock _lock
-    cdef object _thread  # that has it, or None
-    cdef int _depth
-    cdef set _waiting
-
     def __init__(self, Budget budget not None):
         self._budget = budget
         self.forget()
@@ -125,7 +119,6 @@ cdef class Turns:
         return self._thread is not None and self._thread == _ident()
 
     cdef bint _take(self, bint waiting, bint counted):
-        """Have the turn; False if another thread has it, and this one is not waiting."""
         cdef object thread = _ident()
         cdef bint has_it
         if self._thread is None or self._thread != thread:
@@ -149,10 +142,10 @@ cdef class Turns:
             self._lock._held.release()
         return 0
 
-    def turn(self, *, bint counted=True):
+    def turn(self, *, bint counted=True, then=None):
         """Around what is done in a turn, if turns are taken as it begins, or this thread has one.
-        ``counted``: see are_waited_for."""
-        return Turn(self, counted)
+        ``counted``: see are_waited_for. ``then`` is called in it, too, after what went well."""
+        return Turn(self, counted, then)
 
     def pass_on(self, double seconds=0.0) -> None:
         """Let those that wait go first, if this thread has the turn, and sleep meanwhile."""
@@ -171,19 +164,25 @@ cdef class Turn:
 
     cdef Turns _turns
     cdef bint _counted
+    cdef object _then
     cdef bint _has_it
 
-    def __init__(self, Turns turns not None, bint counted):
+    def __init__(self, Turns turns not None, bint counted, then):
         self._turns = turns
         self._counted = counted
+        self._then = then
 
     def __enter__(self) -> None:
         if self._turns._is_own() or self._turns.are_taken:
             self._has_it = self._turns._take(True, self._counted)
 
-    def __exit__(self, *_) -> None:
-        if self._has_it:
-            self._turns._give_back()
+    def __exit__(self, kind, *_) -> None:
+        try:
+            if kind is None and self._then is not None:
+                self._then()
+        finally:
+            if self._has_it:
+                self._turns._give_back()
 
 
 @cython.final
@@ -224,16 +223,11 @@ cdef class StoreLock:
     """Reentrant. A thread that has no lock of this store waits for its turn first: while it waits
     another one may have this lock, to flush the memtables."""
 
-    cdef Turns _turns
-    cdef object _lock
-    cdef object _thread  # that has it, or None
-    cdef int _depth
-    cdef bint _has_turn  # which is given back with it
-
     def __init__(self, Turns turns=None):
         self._turns = turns
         self._lock = threading.Lock()
         self._thread = None
+        self.failure = ""
 
     @property
     def is_held_elsewhere(self) -> bool:
@@ -279,6 +273,15 @@ cdef class StoreLock:
     def __exit__(self, *_) -> None:
         self._release()
 
+    def changing(self):
+        """Around a change: the error that ends it is the store's ``failure`` from then on."""
+        return Changing(self)
+
+    def reading(self, check, explained):
+        """Around a read: ``check`` is called once the lock is there, and may raise; for damage in
+        no file that is known ``explained(error)`` is raised."""
+        return Reading(self, check, explained)
+
     def tried(self):
         """Around what is done with it: whether it, and a turn, could be had at once."""
         return Held(self, False, True)
@@ -309,4 +312,55 @@ cdef class Held:
 
     def __exit__(self, *_) -> None:
         if self._has_it:
+            self._lock._release()
+
+
+@cython.final
+cdef class Changing:
+    """See StoreLock.changing."""
+
+    cdef StoreLock _lock
+
+    def __init__(self, StoreLock lock not None):
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        self._lock._acquire(True, True)
+
+    def __exit__(self, kind, error, *_) -> None:
+        try:
+            if kind is not None:
+                # In two steps: what an error says is put together in Python.
+                self._lock.failure = kind.__name__
+                self._lock.failure = f"{kind.__name__}: {error}".removesuffix(": ")
+        finally:
+            self._lock._release()
+
+
+@cython.final
+cdef class Reading:
+    """See StoreLock.reading."""
+
+    cdef StoreLock _lock
+    cdef object _check
+    cdef object _explained
+
+    def __init__(self, StoreLock lock not None, check, explained):
+        self._lock = lock
+        self._check = check
+        self._explained = explained
+
+    def __enter__(self) -> None:
+        self._lock._acquire(True, True)
+        try:
+            self._check()
+        except BaseException:
+            self._lock._release()
+            raise
+
+    def __exit__(self, kind, error, *_) -> None:
+        try:
+            if isinstance(error, CorruptionError) and not error.path:
+                raise self._explained(error) from error
+        finally:
             self._lock._release()

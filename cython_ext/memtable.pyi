@@ -8,6 +8,8 @@ from cython_ext.key_codec import KeyBatch
 from cython_ext.key_ranges import KeyRanges
 from cython_ext.row_codec import RowBatch
 
+def release_all(tables: list[Memtable]) -> None: ...
+
 @final
 class Memtable:
     limit_bytes: int

@@ -10,12 +10,13 @@ meanwhile (``check_untaken``): LOCK holds a text that no other opening writes.
 """
 
 import fcntl
+import gc
 import os
 import sys
 import warnings
-import weakref
 from pathlib import Path
 
+from cython_ext.claim import Claim
 from lsmstate.errors import StoreLockedError
 
 _NAME = "LOCK"
@@ -23,9 +24,9 @@ _NAME = "LOCK"
 #: Longer than what is in LOCK: a process id and what tells one opening from the others.
 _TEXT_BYTES = 64
 
-#: Whose they are: real paths of directories, each with the process that took it (a forked child
-#: inherits the table). Claimed by ``setdefault``, of which one thread alone sees its own object.
-_owned: dict[tuple[str, int], object] = {}
+#: Real paths of directories, each with the process that took it (a forked child inherits the
+#: table), and by which claim.
+_claims: dict[tuple[str, int], int] = {}
 
 
 _REOPEN = (
@@ -38,7 +39,7 @@ def check_unowned(directory: str) -> None:
     """StoreLockedError if a process has the store in this directory open. Changes nothing."""
     path = os.path.realpath(directory)
     holder = str(os.getpid())
-    if (path, os.getpid()) not in _owned:
+    if (path, os.getpid()) not in _claims:
         try:
             file = os.open(Path(path) / _NAME, os.O_RDONLY)
         except FileNotFoundError:
@@ -59,42 +60,39 @@ class DirectoryLock:
 
     One that nobody released and nobody holds any more is given up with a ResourceWarning."""
 
+    #: Until the constructor, which may be interrupted, has come to it.
+    _claim: Claim | None = None
+
     def __init__(self, directory: str) -> None:
         self._directory = directory
         # Process ids alone do not tell openings apart: containers have ids of their own.
         self._text = f"{os.getpid()} {os.urandom(8).hex()}\n".encode("ascii")
-        claim = (os.path.realpath(directory), os.getpid())
-        own = object()  # the table must not keep the lock itself alive
-        if _owned.setdefault(claim, own) is not own:
-            # Opening and closing the file once more would drop the lock that is held.
-            raise StoreLockedError(
-                f"{directory} is already open in this process ({os.getpid()}); close it first"
-            )
+        claim = self._claim = Claim(_claims, os.path.realpath(directory))
         try:
-            file = self._file = self._locked_file(directory)
+            if not claim.take():
+                gc.collect()  # it may be of a lock that nobody holds any more
+                if not claim.take():
+                    # Opening and closing the file once more would drop the lock that is held.
+                    raise StoreLockedError(
+                        f"{directory} is already open in this process ({os.getpid()}); "
+                        "close it first"
+                    )
+            self._file = claim.open(os.path.join(directory, _NAME))
+            self._lock()
         except BaseException:
-            del _owned[claim]
+            claim.give_up()  # and with the descriptor the lock, where the disk is full
             raise
-        self._unheld = weakref.finalize(self, _give_up_unheld, claim, file)
-        self._unheld.atexit = False
 
-    def _locked_file(self, directory: str) -> int:
-        file = os.open(Path(directory) / _NAME, os.O_RDWR | os.O_CREAT, 0o644)
+    def _lock(self) -> None:
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError) as error:
-            holder = _holder(file)
-            os.close(file)
             raise StoreLockedError(
-                f"{directory} is open in another process ({holder}); close it there first"
+                f"{self._directory} is open in another process ({_holder(self._file)}); "
+                "close it there first"
             ) from error
-        try:
-            os.ftruncate(file, 0)
-            os.pwrite(file, self._text, 0)
-        except OSError:  # the disk is full; the lock goes with the descriptor
-            os.close(file)
-            raise
-        return file
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, self._text, 0)
 
     def check_held(self) -> None:
         """Take the lock again if it was dropped. StoreLockedError if another process has, or had,
@@ -132,27 +130,19 @@ class DirectoryLock:
 
     def release(self) -> None:
         """Give the directory up. A second call, or one in a forked child, does nothing."""
-        held = self._unheld.detach()
-        if held is not None:
-            _, _, (claim, file), _ = held
-            _give_up(claim, file)
+        if self._claim is not None:
+            self._claim.give_up()
+
+    def __del__(self) -> None:
+        if self._claim is not None and self._claim.is_held and not sys.is_finalizing():
+            warnings.warn(
+                f"the store in {self._directory} was never closed; use it by with",
+                ResourceWarning,
+                stacklevel=2,
+            )
 
 
 def _holder(file: int) -> str:
     """The process id that LOCK names."""
     text = os.pread(file, _TEXT_BYTES, 0).decode("ascii", "replace")
     return text.partition(" ")[0].strip() or "unknown"
-
-
-def _give_up(claim: tuple[str, int], file: int) -> None:
-    if claim[1] == os.getpid():
-        os.close(file)
-        _owned.pop(claim, None)
-
-
-def _give_up_unheld(claim: tuple[str, int], file: int) -> None:
-    if claim[1] == os.getpid() and not sys.is_finalizing():
-        _give_up(claim, file)
-        warnings.warn(
-            f"the store in {claim[0]} was never closed; use it by with", ResourceWarning, 2
-        )

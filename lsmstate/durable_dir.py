@@ -10,7 +10,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -110,15 +110,11 @@ def remove_if_there(place: DurableDir, name: str) -> None:
         retried(partial(place.remove, name), f"deleting {place.where}/{name}")
 
 
-@contextmanager
-def piece_memory() -> Iterator[None]:
+def piece_memory() -> Holding:
     """Around work with pieces: the two that are held at a time count in the process's budget."""
     held = Holding(process_memory().budget, "frames")
     held.grow(2 * PIECE_BYTES)
-    try:
-        yield
-    finally:
-        held.release()
+    return held
 
 
 class LocalDir:

@@ -18,7 +18,7 @@ from cython_ext.entries import EntrySource
 from cython_ext.key_codec import KeyBatch, KeyCodec
 from cython_ext.key_decode import KeyDecoder
 from cython_ext.lookup import Lookup
-from cython_ext.memtable import Memtable
+from cython_ext.memtable import Memtable, release_all
 from cython_ext.merging_iter import MergingSource
 from cython_ext.probe import Cursor
 from cython_ext.read_memory import check_room
@@ -64,16 +64,14 @@ class TierHold:
     """Keeps what a snapshot reads: memtables, and files from being deleted."""
 
     def __init__(self, tiers: Tiers, pins: list[FilePin]) -> None:
-        self.memtables = tiers.memtables
+        self.memtables = list(tiers.memtables)
         self._pins = pins
         for table in self.memtables:
             table.retain()
 
     def release(self) -> None:
         """Let all go; a second call does nothing."""
-        tables, self.memtables = self.memtables, ()
-        for table in tables:
-            table.release()
+        release_all(self.memtables)
         self._pins.clear()
 
 

@@ -8,8 +8,8 @@ How commits are found again, and whether writes are logged, is the owner's (owne
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import date, datetime
 from typing import Self
@@ -85,16 +85,20 @@ class LsmStore(StoreWrites):
         self._appended_rows = self._appended_bytes = 0
         #: For whoever makes a commit wait.
         self._commit_pauses = PauseRecorder()
-        self._memory.enter(self, options.memory_bytes)
-        self._writes = WritePath(
-            self,
-            self._runs,
-            self._memory,
-            options,
-            self._guard,
-            lambda: self._snapshots.named(self._holds.nbytes_beside(())),
-            single_commit=owner.single_commit,
-        )
+        try:
+            self._memory.enter(self, options.memory_bytes)
+            self._writes = WritePath(
+                self,
+                self._runs,
+                self._memory,
+                options,
+                self._guard,
+                lambda: self._snapshots.named(self._holds.nbytes_beside(())),
+                single_commit=owner.single_commit,
+            )
+        except BaseException:
+            self._memory.leave(self)
+            raise
         self._memtables = self._writes.memtables
 
     @classmethod
@@ -119,23 +123,18 @@ class LsmStore(StoreWrites):
             if pointer is None:
                 os.makedirs(directory, exist_ok=True)  # the first of its bucket
             owner = AttemptOwner(LocalFiles(directory), batch_id, attempt_id)
-        store = cls(directory, streams, options, owner)
-        store._start_at(pointer)
-        store._gives_memory = True
-        return store
+        return cls._opened(
+            directory, streams, options, owner, lambda store: store._start_at(pointer)
+        )
 
     @classmethod
     def open(cls, directory: str, streams: Sequence[StreamSchema], *, options: Options) -> Self:
         """See backends.open_store. Cost: as open_attempt, and the changelog is replayed."""
         options = options.of_one_process()
         owner = ProcessOwner(directory, options)
-        try:
-            store = cls(directory, streams, options, owner)
-        except BaseException:
-            owner.release()
-            raise
-        store._start_at(owner.pointer)
-        try:
+
+        def begin(store: Self) -> None:
+            store._start_at(owner.pointer)
             if owner.pointer is None:
                 store.commit()  # pins the streams: no log is ever read with other ones
             else:
@@ -148,21 +147,24 @@ class LsmStore(StoreWrites):
                 # As with the manifest: what the log of a killed process holds may not be on the
                 # disk, so it is written anew before more is promised.
                 store.commit()
+
+        try:
+            return cls._opened(directory, streams, options, owner, begin)
         except BaseException:
-            store.close()
+            owner.release()
             raise
-        store._gives_memory = True  # not before: what is being replayed is not to be flushed
-        return store
 
     @classmethod
     def open_commit(cls, directory: str | DurableBucket, pointer: str, *, options: Options) -> Self:
         """See backends.open_commit. Cost: as open_attempt."""
         asked_pointer(pointer)
         owner = CommitReader(directory, pointer)
-        store = cls(owner.directory, list(owner.streams.values()), options, owner)
-        store._start_at(pointer)
-        store._guard.seal(f"is open for reading, at commit {pointer}")
-        return store
+
+        def begin(store: Self) -> None:
+            store._start_at(pointer)
+            store._guard.seal(f"is open for reading, at commit {pointer}")
+
+        return cls._opened(owner.directory, list(owner.streams.values()), options, owner, begin)
 
     @classmethod
     def open_checkpoint(
@@ -175,15 +177,36 @@ class LsmStore(StoreWrites):
     ) -> Self:
         """See backends.open_checkpoint. Cost: as open_attempt."""
         owner = CheckpointReader(directory, name)
-        try:
+
+        def begin(store: Self) -> None:
             if streams is not None:
                 check_same_streams(directory, owner.streams, streams_by_name(streams))
-            store = cls(directory, list(owner.streams.values()), options, owner)
+            store._start_at(owner.pointer)
+            store._guard.seal(f"is open for reading, at checkpoint {name!r}; open the store itself")
+
+        try:
+            return cls._opened(directory, list(owner.streams.values()), options, owner, begin)
         except BaseException:
             owner.release()
             raise
-        store._start_at(owner.pointer)
-        store._guard.seal(f"is open for reading, at checkpoint {name!r}; open the store itself")
+
+    @classmethod
+    def _opened(
+        cls,
+        directory: str,
+        streams: Sequence[StreamSchema],
+        options: Options,
+        owner: Owner,
+        begin: Callable[[Self], None],
+    ) -> Self:
+        """A store that has begun where it is to; on an error it is closed."""
+        store = cls(directory, streams, options, owner)
+        try:
+            begin(store)
+        except BaseException:
+            store.close()
+            raise
+        store._gives_memory = True  # not before: what is being replayed is not to be flushed
         return store
 
     @property
@@ -233,7 +256,7 @@ class LsmStore(StoreWrites):
                 return sum(map(made, encoded))  # it is admitted by itself, and once
             stored = 0
             self._writes.announce(largest)
-            with self._guard.lock, self._writes.reserving(largest, held):
+            with self._writes.reserving(largest, held):
                 for count in map(made, encoded):
                     stored += count
                     self._writes.settle()
@@ -252,8 +275,7 @@ class LsmStore(StoreWrites):
         with self._writes.settling():
             return self._make(self._plan(mutations))
 
-    @contextmanager
-    def admitting(self, parts: Iterable[Sequence[Mutation]]) -> Iterator[None]:
+    def admitting(self, parts: Iterable[Sequence[Mutation]]) -> AbstractContextManager[None]:
         """See store_writes.Backend."""
         self._guard.check_writable()
         largest = held = 0
@@ -263,8 +285,7 @@ class LsmStore(StoreWrites):
                 largest = max(largest, checked_entry(write.keys, write.rows, self._options))
             held = max(held, held_bytes(writes))
         self._writes.announce(largest)
-        with self._guard.lock, self._writes.reserving(largest, held):
-            yield
+        return self._writes.reserving(largest, held)
 
     def _make(self, writes: Sequence[Write]) -> int:
         """Log new writes as one, then apply them; the number of rows stored."""
@@ -274,11 +295,7 @@ class LsmStore(StoreWrites):
         held = held_bytes(writes)
         appended = sum(w.keys.n_valid for w in writes if w.rows is not None)
         self._writes.announce(largest)
-        with (
-            self._guard.lock,
-            self._writes.reserving(largest, held),
-            self._guard.whole_or_nothing(),
-        ):
+        with self._writes.reserving(largest, held), self._guard.whole_or_nothing():
             self._writes.catch_up()
             self._owner.log(writes)
             for write in writes:
@@ -312,7 +329,7 @@ class LsmStore(StoreWrites):
         largest = largest_entry(write.keys, write.rows)
         held = encoded_bytes(write.keys, write.rows)
         self._writes.announce(largest)
-        with self._guard.lock, self._writes.reserving(largest, held, is_promised=True):
+        with self._writes.reserving(largest, held, is_promised=True):
             self._writes.insert(write, place if write.sequence == sequence else 0)
         self._writes.settle()
 
@@ -436,14 +453,10 @@ class LsmStore(StoreWrites):
             _log.warning("old files of %s were not deleted: %s", self._directory, error)
 
     def _start_at(self, pointer: str | None) -> None:
-        """Adopt the state a pointer names; on an error the store is closed."""
+        """Adopt the state a pointer names."""
         if pointer is None:
             return
-        try:
-            edit = self._runs.recover(pointer)
-        except BaseException:
-            self.close()
-            raise
+        edit = self._runs.recover(pointer)
         self._sequence = edit.version.next_sequence - 1
         self._writes.start_at(edit.replay_from)
 
@@ -486,6 +499,7 @@ class LsmStore(StoreWrites):
                     self._runs.discard_uncommitted()
             finally:
                 self._owner.release()
+            self._guard.end()
 
     def check(self) -> None:
         """Verify every invariant and every block. Cost: the whole state is read."""

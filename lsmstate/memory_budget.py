@@ -7,6 +7,7 @@ for that is reserved for as long as a store is open. Threads share the budget: a
 the list of stores, and no store is asked for anything while it is held.
 """
 
+import gc
 import os
 import threading
 import time
@@ -64,18 +65,29 @@ class ProcessMemory:
         """Count a store in. MemoryLimitError if the cap cannot carry one more."""
         with self._lock:
             others = self._open()
-            limit = max([limit_bytes, *others.values()])
-            needed = MINIMUM_MEMORY_BYTES + STORE_MEMORY_BYTES * (len(others) + 1)
-            if needed > limit:
-                raise MemoryLimitError(
-                    f"{len(others) + 1} open stores need a memory cap of {needed} bytes, it "
-                    f"is {limit}; raise memory_bytes or close a store"
-                )
+            if self._lacking(others, limit_bytes):
+                gc.collect()  # some may be held by nobody any more
+                others = self._open()
+            lacking = self._lacking(others, limit_bytes)
+            if lacking:
+                raise MemoryLimitError(lacking)
             self._stores[store] = limit_bytes
             self._set_limit()
         if not others:
             self.budget.reset_peak()
             self.budget.has_large_rows = False
+
+    @staticmethod
+    def _lacking(others: dict[Flushable, int], limit_bytes: int) -> str:
+        """Why no store fits in beside the others; "" if one does."""
+        limit = max([limit_bytes, *others.values()])
+        needed = MINIMUM_MEMORY_BYTES + STORE_MEMORY_BYTES * (len(others) + 1)
+        if needed <= limit:
+            return ""
+        return (
+            f"{len(others) + 1} open stores need a memory cap of {needed} bytes, it "
+            f"is {limit}; raise memory_bytes or close a store"
+        )
 
     def leave(self, store: Flushable) -> None:
         """Count a store out; the cache stays, within the cap that remains."""

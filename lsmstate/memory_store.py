@@ -8,8 +8,8 @@ import logging
 import os
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import date, datetime
 from types import MappingProxyType
@@ -163,13 +163,12 @@ class MemoryStore(StoreWrites):
         check_mutations(self._streams, mutations, self._options)
         return self._make([self._change(mutation) for mutation in mutations])
 
-    @contextmanager
-    def admitting(self, parts: Iterable[Sequence[Mutation]]) -> Iterator[None]:
+    def admitting(self, parts: Iterable[Sequence[Mutation]]) -> AbstractContextManager[None]:
         """See store_writes.Backend."""
         self._guard.check_writable()
         changes = (self._change(mutation) for mutations in parts for mutation in mutations)
         self._reserve(_cost(changes))
-        yield
+        return nullcontext()
 
     def _change(self, mutation: Mutation) -> Change:
         """What a mutation does, its rows grouped by key."""
@@ -216,7 +215,7 @@ class MemoryStore(StoreWrites):
         copies[id(tables)] = tables
 
         def release() -> None:
-            del copies[id(tables)]
+            copies.pop(id(tables), None)
             tables.clear()
 
         where = f"{self._directory} as of write {self._guard.writes}"
@@ -311,6 +310,7 @@ class MemoryStore(StoreWrites):
         self._tables = {}
         if self._lock is not None:
             self._lock.release()
+        self._guard.end()
 
     @property
     def held_bytes(self) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from cython_ext.entries import EntrySource
 from cython_ext.key_ranges import KeyRanges
-from cython_ext.memtable import Memtable
+from cython_ext.memtable import Memtable, release_all
 from cython_ext.merging_iter import MergingSource
 from lsmstate.memory_budget import ProcessMemory
 from lsmstate.options import KIB
@@ -37,6 +37,8 @@ class Memtables:
         #: Sealed ones, oldest first, and the active one: changed as one, as a write may be
         #: interrupted anywhere.
         self._tables: tuple[Memtable, ...] = (self._new(()),)
+        #: Those that ``close`` has not let go yet; None: it was not called.
+        self._left: list[Memtable] | None = None
 
     @property
     def active(self) -> Memtable:
@@ -96,18 +98,17 @@ class Memtables:
     def release(self, tables: tuple[Memtable, ...]) -> None:
         """Let the oldest memtables go, which are in a run now: their memory goes back as soon as
         no read view retains it either. The active one gets the room that becomes free."""
-        assert tables == self.all[: len(tables)], "memtables go from the oldest on"
-        kept = self._tables[len(tables) :]
-        self._tables = kept or (self._new(()),)
-        self.active.limit_bytes = self._room(kept[:-1])
-        for table in tables:
-            table.release()
+        gone = list(tables)
+        assert tables == self._tables[:-1][: len(gone)], "sealed memtables go from the oldest on"
+        self._tables = self._tables[len(gone) :]  # and in one go, wherever this is interrupted:
+        release_all(gone)
+        self.active.limit_bytes = self._room(self._tables[:-1])
 
     def close(self) -> None:
-        """Let all go."""
-        tables, self._tables = self._tables, self._tables[-1:]
-        for table in tables:
-            table.release()
+        """Let all go; called again after an interrupt, the rest of them."""
+        if self._left is None:
+            self._left = list(self._tables)
+        release_all(self._left)
 
     def check(self) -> None:
         """Raise AssertionError unless every invariant holds; walks everything."""

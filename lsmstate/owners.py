@@ -147,7 +147,6 @@ class ProcessOwner:
                 sync_directory(os.path.dirname(os.path.abspath(directory)))
         self._directory = directory
         self._options = options
-        self._lock = DirectoryLock(directory)
         self._log: Changelog | None = None
         #: Closed changelogs and the last sequence in each.
         self._old_logs: list[tuple[str, int]] = []
@@ -156,6 +155,7 @@ class ProcessOwner:
         self._begun: set[str] = set()
         #: What the last commit made needless.
         self._removal = Removal((), remove)
+        self._lock = DirectoryLock(directory)
         try:
             numbers = [
                 (found[1], name)

@@ -17,8 +17,8 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import date, datetime
 from types import MappingProxyType
 from typing import Any
@@ -174,8 +174,7 @@ class RocksStore(StoreWrites):
         check_mutations(self._streams, mutations, self._options)
         return self._make(mutations)
 
-    @contextmanager
-    def admitting(self, parts: Iterable[Sequence[Mutation]]) -> Iterator[None]:
+    def admitting(self, parts: Iterable[Sequence[Mutation]]) -> AbstractContextManager[None]:
         """See store_writes.Backend."""
         self._guard.check_writable()
         for mutations in parts:
@@ -184,7 +183,7 @@ class RocksStore(StoreWrites):
                     self._reader.encoded(stream, keys)
                 if rows is not None:
                     self._reader.row_bytes(stream, rows)
-        yield
+        return nullcontext()
 
     def _make(self, mutations: Sequence[Mutation]) -> int:
         batch = PendingWrite()
@@ -316,10 +315,11 @@ class RocksStore(StoreWrites):
             return
         self._snapshots.close()
         self._close_database()
-        if self._checkpoint is not None:
+        if self._checkpoint is not None and os.path.isdir(self._path):
             shutil.rmtree(self._path)
         if self._lock is not None:
             self._lock.release()
+        self._guard.end()
 
     def _delete(self, batch: PendingWrite, name: bytes, old: bytes | None) -> None:
         """Remove one key's entry and chunks in a write."""

@@ -452,6 +452,6 @@ class RunSet:
             self._drop(name)
 
     def _drop(self, name: str) -> None:
-        self._own_files.discard(name)
         self._tables.delete(self._directory, name)
         self._owner.forget(name)
+        self._own_files.discard(name)

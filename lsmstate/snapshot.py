@@ -34,14 +34,14 @@ class Snapshot(StoreReads):
         find_damage: FindDamage = lambda: None,
         turns: Turns | None = None,
     ) -> None:
-        """``where`` is for messages; ``release``, called once, gives up what it keeps;
+        """``where`` is for messages; ``release`` gives up what it keeps, also when called again;
         ``find_damage`` and ``turns`` as for StoreGuard."""
-        self._guard = StoreGuard(where, "snapshot", find_damage, turns)
         self.where = where
         self._streams = streams
         self._reader = reader
         self._stats = stats
         self._release = release
+        self._guard = StoreGuard(where, "snapshot", find_damage, turns)
 
     @property
     def streams(self) -> Mapping[str, StreamSchema]:
@@ -61,20 +61,23 @@ class Snapshot(StoreReads):
         if self._guard.close():
             with self._guard.lock.out_of_turn():
                 self._release()
+            self._guard.end()
 
     @property
     def is_open(self) -> bool:
         return self._guard.is_open_here
 
     def __del__(self) -> None:
-        if self.is_open and not sys.is_finalizing():
+        if sys.is_finalizing() or not hasattr(self, "_guard"):  # the constructor was interrupted
+            return
+        if self.is_open:
             warnings.warn(
                 f"the snapshot in {self.where} was never closed; use it by with",
                 ResourceWarning,
                 source=self,
                 stacklevel=1,
             )
-            self.close()
+        self.close()
 
 
 class SnapshotReads:
@@ -107,5 +110,5 @@ class Snapshots:
         return f"; open snapshots hold {nbytes} bytes, close one: {found}" if found else ""
 
     def close(self) -> None:
-        for snapshot in self:
+        for snapshot in list(self._known):  # also what an interrupt left of one that is closed
             snapshot.close()

@@ -6,8 +6,7 @@ A backend that cannot know a number leaves it at its default.
 """
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -130,14 +129,9 @@ class PauseRecorder:
     def __init__(self) -> None:
         self._stats = PauseStats()
 
-    @contextmanager
-    def measured(self) -> Iterator[None]:
+    def measured(self) -> "_Pause":
         """Around what a caller waits for; counted if it took PAUSE_SECONDS or more."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.add(time.perf_counter() - start)
+        return _Pause(self)
 
     def add(self, seconds: float) -> None:
         """Count a pause, if it is one."""
@@ -151,6 +145,20 @@ class PauseRecorder:
 
     def stats(self) -> PauseStats:
         return self._stats
+
+
+class _Pause:
+    """No generator: one that an interrupt left suspended would count until somebody lets it go."""
+
+    def __init__(self, recorder: PauseRecorder) -> None:
+        self._recorder = recorder
+        self._start = 0.0
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._recorder.add(time.perf_counter() - self._start)
 
 
 class ProbeRecorder:

@@ -4,7 +4,8 @@ import difflib
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -58,24 +59,18 @@ class StoreGuard:
         self.lock = StoreLock(turns)
         self.writes = 0
         self.is_closed = False
+        self._has_ended = False
         self.is_sealed = False
         self._name = f"{what} in {where}"
         self._where = where
         self._find_damage = find_damage
         self._process = os.getpid()
-        self._failure = ""
         self._sealed = ""
 
-    @contextmanager
-    def whole_or_nothing(self) -> Iterator[None]:
+    def whole_or_nothing(self) -> AbstractContextManager[None]:
         """Around a change: an error in its middle leaves a store that refuses everything but
         ``close``, because half of a batch may be in it."""
-        with self.lock:
-            try:
-                yield
-            except BaseException as error:
-                self._failure = f"{type(error).__name__}: {error}"
-                raise
+        return self.lock.changing()
 
     @property
     def is_open_here(self) -> bool:
@@ -85,7 +80,7 @@ class StoreGuard:
     @property
     def is_usable(self) -> bool:
         """Whether ``check_readable`` lets it pass."""
-        return self.is_open_here and not self._failure
+        return self.is_open_here and not self.lock.failure
 
     def check_readable(self) -> None:
         if self.is_closed:
@@ -95,9 +90,9 @@ class StoreGuard:
                 f"the {self._name} was opened by process {self._process} and inherited "
                 f"over a fork by {os.getpid()}; open it in the process that uses it"
             )
-        if self._failure:
+        if self.lock.failure:
             raise StoreClosedError(
-                f"the {self._name} failed in the middle of a change ({self._failure}); "
+                f"the {self._name} failed in the middle of a change ({self.lock.failure}); "
                 "close it and open it again"
             )
 
@@ -106,23 +101,15 @@ class StoreGuard:
         if self.is_sealed:
             raise StoreClosedError(f"the {self._name} {self._sealed}")
 
-    @contextmanager
-    def reading(self, writes: int | None = None) -> Iterator[None]:
-        """Around reading from the store; with ``writes``, as ``check_probe``."""
+    def reading(self, check: Callable[[], None] | None = None) -> AbstractContextManager[None]:
+        """Around reading from the store, which ``check`` may refuse (``check_readable`` does)."""
         if not self.is_open_here:
             self.check_readable()  # or it would wait for threads that a forked child has not
-        with self.lock:
-            if writes is None:
-                self.check_readable()
-            else:
-                self.check_probe(writes)
-            try:
-                yield
-            except CorruptionError as error:
-                if error.path:
-                    raise
-                # Of a row: it was decoded together with rows of other files.
-                raise self._find_damage() or CorruptionError(str(error), self._where) from error
+        return self.lock.reading(check or self.check_readable, self._explained)
+
+    def _explained(self, error: CorruptionError) -> CorruptionError:
+        """Of a row, that was decoded together with rows of other files."""
+        return self._find_damage() or CorruptionError(str(error), self._where)
 
     def check_probe(self, writes: int) -> None:
         """InvalidArgumentError if the store was written to since ``writes``."""
@@ -153,10 +140,14 @@ class StoreGuard:
         self._sealed = why
 
     def close(self) -> bool:
-        """True the first time, and only in the process that opened the store."""
-        first = self.is_open_here
+        """No more use. Whether there is something to give up: in the process that opened the store,
+        until ``end`` was called, as giving up may be interrupted, and is gone on with then."""
         self.is_closed = True
-        return first
+        return not self._has_ended and os.getpid() == self._process
+
+    def end(self) -> None:
+        """All was given up."""
+        self._has_ended = True
 
 
 class ReadsUntilWrite:
@@ -165,9 +156,10 @@ class ReadsUntilWrite:
     def __init__(self, guard: StoreGuard) -> None:
         self.writes = guard.writes
         self._guard = guard
+        self._check = partial(guard.check_probe, guard.writes)
 
     def __call__(self) -> AbstractContextManager[None]:
-        return self._guard.reading(self.writes)
+        return self._guard.reading(self._check)
 
 
 def read_stepwise(access: Access, pieces: Iterator[T]) -> Iterator[T]:

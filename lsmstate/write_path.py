@@ -5,12 +5,13 @@ writes. What was written is installed here, by the store's own thread.
 """
 
 import time
-import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 
-from cython_ext.budget import Budget, Holding
+from cython_ext.budget import Holding
 from cython_ext.changelog_record import largest_entry
+from cython_ext.reservations import Reservation, Reservations
 from lsmstate.background import worker
 from lsmstate.changelog import Write, numbered
 from lsmstate.compactor import Flush
@@ -28,23 +29,6 @@ from lsmstate.write_steps import STEPS, places_of
 PATIENCE_SECONDS = 30.0
 #: A flush holds a row so many times beside the memtable: in its block, and compressed.
 FLUSHED_COPIES = 2
-
-
-class Reservation:
-    """Memory that is held for one write, and for what is written inside it: for what is encoded,
-    and for a memtable. Given back with the object at the latest, wherever the write was
-    interrupted."""
-
-    def __init__(self, budget: Budget, around: "Reservation | None", is_promised: bool) -> None:
-        self.around = around
-        self.frames = Holding(budget, "frames")
-        self.memtable = Holding(budget, "memtable")
-        #: Whether it is too late to refuse the write.
-        self.is_promised: bool = is_promised or (around is not None and around.is_promised)
-
-    def release(self) -> None:
-        self.memtable.release()
-        self.frames.release()
 
 
 class WritePath:
@@ -87,9 +71,7 @@ class WritePath:
         self._unpaid_bytes = 0
         #: Of sealed memtables, begun and not installed yet.
         self._flush: Flush | None = None
-        #: Of the inmost write that is being made. The write's frame keeps it alive; so does the
-        #: traceback of an interrupt around contextlib's steps, as long as somebody has it: a fault.
-        self._reservation: weakref.ref[Reservation] | None = None
+        self._reservations = Reservations(memory.budget, guard.lock)
 
     def start_at(self, replay_from: tuple[int, int]) -> None:
         """Go on from a commit."""
@@ -111,12 +93,9 @@ class WritePath:
         store is locked for it: where that is large, threads take turns from now on."""
         self._has_large_rows |= self._memory.budget.note_row(entry_bytes)
 
-    @contextmanager
-    def settling(self) -> Iterator[None]:
+    def settling(self) -> AbstractContextManager[None]:
         """Around a write as a whole, from before its rows are encoded to when they are let go."""
-        with self._memory.turns.turn():
-            yield
-            self.settle()
+        return self._memory.turns.turn(then=self.settle)
 
     def settle(self) -> None:
         """While nothing is encoded: of large rows, no more than their share stays in memtables.
@@ -127,7 +106,7 @@ class WritePath:
         with self._guard.whole_or_nothing():
             # Of a write around this one, which goes on and has them again below.
             around = [
-                held for each in self._reservations() for held in (each.memtable, each.frames)
+                held for each in self._reservations.all() for held in (each.memtable, each.frames)
             ]
             sizes = [holding.nbytes for holding in around]
             for holding in around:
@@ -142,55 +121,34 @@ class WritePath:
                 for holding, size in zip(around, sizes, strict=True):
                     holding.grow(size)
 
-    @contextmanager
     def reserving(
         self, entry_bytes: int, frame_bytes: int, *, is_promised: bool = False
-    ) -> Iterator[None]:
-        """Around a write, before it is logged: holds the memory of its keys and rows, encoded, and
-        what its largest entry of a key and a row may need in a memtable, so that no write is
-        refused once it is in the log. MemoryLimitError: nothing changed, but that memtables may
-        have been flushed. Not where the write ``is_promised`` (it is in a log), or where one like
-        this is around it: then the cap is passed by what is missing."""
-        around = self._inmost()
-        reservation = Reservation(self._memory.budget, around, is_promised)
-        self._reservation = weakref.ref(reservation)
-        try:
-            until = 0.0 if reservation.is_promised else time.monotonic() + PATIENCE_SECONDS
-            if self._memory.budget.note_row(entry_bytes) and not reservation.is_promised:
-                self._flush_before(entry_bytes)
-                flushed = FLUSHED_COPIES * entry_bytes
-                lacking = self.memtables.lacking_bytes(entry_bytes) + max(frame_bytes, flushed)
-                # As far as there is any: what a flush takes is not asked for.
-                self._try_until_there(lambda: self._memory.budget.has_room(lacking), until)
-            self._hold(
-                reservation.frames,
-                lambda: frame_bytes - sum(each.frames.nbytes for each in self._reservations()),
-                until,
-            )
-            self._hold(
-                reservation.memtable,
-                lambda: self.memtables.lacking_bytes(entry_bytes) - self._reserved_bytes(),
-                until,
-            )
-            reservation.is_promised = True
-            yield
-        finally:
-            self._reservation = None if around is None else weakref.ref(around)
-            reservation.release()
+    ) -> AbstractContextManager[None]:
+        """Around a write, before it is logged and with the store's lock: holds the memory of its
+        keys and rows, encoded, and what its largest entry of a key and a row may need in a
+        memtable, so that no write is refused once it is in the log. MemoryLimitError: nothing
+        changed, but that memtables may have been flushed. Not where the write ``is_promised`` (it
+        is in a log), or where one like this is around it: then the cap is passed by what is
+        missing."""
+        admit = partial(self._admit, entry_bytes, frame_bytes)
+        return self._reservations.reserve(admit, is_promised=is_promised)
 
-    def _inmost(self) -> Reservation | None:
-        return None if self._reservation is None else self._reservation()
-
-    def _reservations(self) -> Iterator[Reservation]:
-        """Of the write that is being made and of those around it."""
-        reservation = self._inmost()
-        while reservation is not None:
-            yield reservation
-            reservation = reservation.around
-
-    def _reserved_bytes(self) -> int:
-        """For memtables."""
-        return sum(each.memtable.nbytes for each in self._reservations())
+    def _admit(self, entry_bytes: int, frame_bytes: int, reservation: Reservation) -> None:
+        """See ``reserving``."""
+        until = 0.0 if reservation.is_promised else time.monotonic() + PATIENCE_SECONDS
+        if self._memory.budget.note_row(entry_bytes) and not reservation.is_promised:
+            self._flush_before(entry_bytes)
+            flushed = FLUSHED_COPIES * entry_bytes
+            lacking = self.memtables.lacking_bytes(entry_bytes) + max(frame_bytes, flushed)
+            # As far as there is any: what a flush takes is not asked for.
+            self._try_until_there(lambda: self._memory.budget.has_room(lacking), until)
+        reserved = self._reservations
+        self._hold(reservation.frames, lambda: frame_bytes - reserved.frame_bytes, until)
+        self._hold(
+            reservation.memtable,
+            lambda: self.memtables.lacking_bytes(entry_bytes) - reserved.memtable_bytes,
+            until,
+        )
 
     def _flush_before(self, entry_bytes: int) -> None:
         """What a flush has in its buffers of large rows is not to come on top of the next one."""
@@ -212,7 +170,7 @@ class WritePath:
             return
         size = max(0, missing())
         if not holding.try_grow_last(size):
-            reservation = self._inmost()
+            reservation = self._reservations.inmost
             if reservation is None or not reservation.is_promised:
                 raise self._no_room(size)
             holding.grow(size)
@@ -242,6 +200,8 @@ class WritePath:
         # What was reserved for this write alone is the active memtable's while it is filled, or a
         # large row would be charged twice.
         reserved = self._made().memtable
+        outmost = self._reservations.outmost
+        assert outmost is not None
         granted_at = -1
         if self.memtables.sealed_count > MOST_SEALED:
             self._flush_soon()
@@ -251,7 +211,8 @@ class WritePath:
             was_empty = len(active) == 0
             active.grant(reserved)
             reached = number * count + steps[number](active, write, key)
-            active.give_back(reserved)
+            # What is left of all that was granted is not to go with the first of several parts.
+            active.give_back(outmost.memtable if granted_at == place else reserved)
             if reached == (number + 1) * count:
                 place = reached
                 continue
@@ -271,7 +232,7 @@ class WritePath:
 
     def _made(self) -> Reservation:
         """Of the write that is being made, in ``reserving``."""
-        reservation = self._inmost()
+        reservation = self._reservations.inmost
         assert reservation is not None
         assert reservation.is_promised
         return reservation
@@ -281,8 +242,8 @@ class WritePath:
         was reserved, as far as other threads have not been quicker since. What was reserved for
         the write around it serves too."""
         wanted = self.memtables.least_bytes(largest_entry(write.keys, write.rows))
-        self._hold(self._made().memtable, lambda: wanted - self._reserved_bytes())
-        for reservation in self._reservations():
+        self._hold(self._made().memtable, lambda: wanted - self._reservations.memtable_bytes)
+        for reservation in self._reservations.all():
             self.memtables.active.grant(reservation.memtable)
 
     def _no_room(self, size: int) -> MemoryLimitError:
@@ -329,8 +290,7 @@ class WritePath:
 
     def close(self) -> None:
         """Give up what is under way, and let the memtables go."""
-        flush, self._flush = self._flush, None
-        if flush is None or flush.abandon():
+        if self._flush is None or self._flush.abandon():
             self.memtables.close()
 
     def _flush_soon(self) -> None:
