@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from cython_ext.budget import Holding
 from lsmstate.backends import open_store
 from lsmstate.compaction import Task
 from lsmstate.compactor import EVERYTHING
@@ -459,3 +460,28 @@ def test_a_rule_of_the_users_may_wait_for_a_thread_that_waits_for_its_turn(tmp_p
         read = pool.submit(other)
         assert one.append("s", rows(20, 10), keys_of(*range(20))) == 20
         assert read.result(60) == 1
+
+
+def test_what_is_left_of_a_grant_stays_with_the_whole_write(tmp_path, monkeypatch):
+    """Of several parts the first meets a budget that another thread has filled since the write was
+    admitted, and is granted all that was reserved. The parts after it need what it left."""
+    options = Options(memory_bytes=8 * MIB, background=False, sync="never")
+    left = []
+    with LsmStore.open(str(tmp_path), [BINARY], options=options) as store:
+        budget, reserved = process_memory().budget, store._writes._reservations
+        log = store._owner.log
+
+        def log_and_fill(writes):
+            log(writes)
+            left.append(reserved.outmost.memtable.nbytes)
+            if len(left) == 1:
+                filling.grow(max(0, budget.limit - budget.total_bytes))
+
+        with Holding(budget, "frames") as filling:
+            monkeypatch.setattr(store._owner, "log", log_and_fill)
+            rows = [b"x" * 300_000, *(bytes([n]) * 50_000 for n in range(20))]
+            assert store.append("s", rows_of(*rows), keys_of(*range(21))) == 21
+        assert reserved.inmost is None
+        assert len(left) >= 3
+        assert left[1] > 0
+        assert sum(piece.num_rows for piece in store.scan("s")) == 21
