@@ -253,10 +253,11 @@ cdef class Holding:
     """Bytes of one component that Python code has charged. What is charged and what is to be given
     back is one number, which an interrupt cannot part; the rest is given back with the object."""
 
-    def __cinit__(self, Budget budget not None, str component not None):
+    def __cinit__(self, Budget budget not None, str component not None, int64_t size=0):
         self.budget = budget
         self.component = COMPONENT_NAMES.index(component)
         self.nbytes = 0
+        self.grow(size)
 
     def __dealloc__(self):
         if self.nbytes:  # or there may be no budget

@@ -7,9 +7,9 @@ half given up: what a handler raises in ``__del__`` or in a weak reference's cal
 import os
 
 cimport cython
-from libc.errno cimport errno as c_errno
-from posix.fcntl cimport O_CLOEXEC, O_CREAT, O_RDWR, open as c_open
-from posix.unistd cimport close as c_close, getpid
+from posix.unistd cimport getpid
+
+from cython_ext.file import Descriptor
 
 
 @cython.final
@@ -20,13 +20,12 @@ cdef class Claim:
     cdef dict _table
     cdef tuple _place
     cdef int _process
-    cdef int _descriptor
+    cdef object _file
 
     def __cinit__(self, dict table not None, str directory not None):
         self._table = table
         self._process = getpid()
         self._place = (directory, self._process)
-        self._descriptor = -1
 
     def __dealloc__(self):
         self._give_up()
@@ -42,11 +41,9 @@ cdef class Claim:
 
     def open(self, str path not None) -> int:
         """The descriptor of a file, made if need be, that stays open until the claim is given up."""
-        assert self._descriptor < 0, "a claim holds one file"
-        self._descriptor = c_open(os.fsencode(path), O_RDWR | O_CREAT | O_CLOEXEC, 0o644)
-        if self._descriptor < 0:
-            raise OSError(c_errno, os.strerror(c_errno), path)
-        return self._descriptor
+        assert self._file is None, "a claim holds one file"
+        self._file = Descriptor(path, os.O_RDWR | os.O_CREAT)
+        return self._file.fileno()
 
     def give_up(self) -> None:
         """A second call, or one in a forked child, does nothing."""
@@ -55,9 +52,7 @@ cdef class Claim:
     cdef int _give_up(self) except -1:
         if getpid() != self._process:
             return 0
-        if self._descriptor >= 0:
-            c_close(self._descriptor)
-            self._descriptor = -1
+        self._file = None  # which closes it
         if self._table.get(self._place) == id(self):
             del self._table[self._place]
         return 0

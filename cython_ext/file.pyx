@@ -61,6 +61,45 @@ cdef int64_t _ask(str operation, str path, int64_t offset, int64_t size) except 
 
 
 @cython.final
+cdef class Descriptor:
+    """Of an open file, for what os and fcntl do with one: closed by close, by ``with``, or when it
+    is garbage, and once, whatever interrupts whoever has it."""
+
+    cdef int _number
+
+    def __cinit__(self):
+        self._number = -1
+
+    def __init__(self, str path not None, int flags, int mode=0o644):
+        cdef bytes name = os.fsencode(path)
+        cdef const char* place = name
+        while self._number < 0:
+            with nogil:
+                self._number = c_open(place, flags | O_CLOEXEC, mode)
+            if self._number < 0 and c_errno != EINTR:
+                raise OSError(c_errno, os.strerror(c_errno), path)
+
+    def __dealloc__(self):
+        if self._number >= 0:
+            c_close(self._number)
+
+    def fileno(self) -> int:
+        return self._number
+
+    def __enter__(self) -> Descriptor:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """A second call does nothing."""
+        if self._number >= 0:
+            c_close(self._number)
+            self._number = -1
+
+
+@cython.final
 cdef class ReadFile:
     """An immutable file, read at offsets; closed by close or when it is garbage."""
 

@@ -1,4 +1,5 @@
-from typing import final
+from collections.abc import Iterable
+from typing import Self, final
 
 from typing_extensions import disjoint_base
 
@@ -9,6 +10,13 @@ from cython_ext.key_ranges import KeyRanges
 from cython_ext.row_codec import RowBatch
 
 def release_all(tables: list[Memtable]) -> None: ...
+
+@final
+class Retained:
+    def __new__(cls, tables: Iterable[Memtable]) -> Self: ...
+    @property
+    def tables(self) -> list[Memtable]: ...
+    def release(self) -> None: ...
 
 @final
 class Memtable:

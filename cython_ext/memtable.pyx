@@ -43,6 +43,28 @@ def release_all(list tables not None) -> None:
         (<Memtable?> tables.pop()).release()
 
 
+@cython.final
+@cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
+cdef class Retained:
+    """Some memtables that are used; released with the object at the latest."""
+
+    cdef readonly list tables
+
+    def __cinit__(self, tables):
+        self.tables = []
+        for table in tables:
+            (<Memtable?> table).retain()
+            self.tables.append(table)
+
+    def __dealloc__(self):
+        if self.tables is not None:
+            release_all(self.tables)
+
+    def release(self) -> None:
+        """A second call does nothing."""
+        release_all(self.tables)
+
+
 cdef int _check_granted(Arena arena, Holding holding) except -1:
     if holding.budget is not arena.budget or holding.component != MEMTABLE:
         raise ValueError("what is granted is charged to memtables, in the memtable's own budget")

@@ -16,6 +16,9 @@ import atexit
 import logging
 import os
 import threading
+from _thread import start_new_thread
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from lsmstate.memory_budget import process_memory
@@ -44,64 +47,81 @@ class Job(Protocol):
 
 
 class Worker:
-    """Works off jobs, slice by slice. ``standing`` is held while a slice is worked on."""
+    """Works off jobs, slice by slice. ``standing`` is held while a slice is worked on.
+
+    Whoever submits a job may be interrupted anywhere, so nothing here is a lock of Python's own
+    (``threading.Condition``): an interrupt between its steps would leave it taken, and the thread
+    waiting for it for ever."""
 
     def __init__(self) -> None:
         self.standing = threading.Lock()
-        self._changed = threading.Condition()
+        self._submitted: SimpleQueue[Job | None] = SimpleQueue()
+        #: Of the thread that has ``_running``.
         self._jobs: list[Job] = []
-        self._thread: threading.Thread | None = None
+        #: Held by the thread as long as there is one: of two that were started one ends at once.
+        self._running = threading.Lock()
         self._stopped = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return self._submitted.empty() and not self._jobs
+
+    @property
+    def has_thread(self) -> bool:
+        return self._running.locked()
 
     def submit(self, job: Job) -> None:
         """Have a job worked off; start the thread if need be. Without one the job is not kept."""
-        with self._changed:
-            if self._thread is None and not self._stopped:
-                self._start()
-            if self._thread is not None:
-                self._jobs.append(job)
-                self._changed.notify()
+        if self._stopped:
+            return
+        self._submitted.put(job)
+        if not self.has_thread:
+            self._start()
 
     def stop(self) -> None:
         """End the thread after the slice it is at; what is left is its stores' to do."""
-        with self._changed:
-            self._stopped = True
-            thread = self._thread
-            self._changed.notify()
-        if thread is not None:
-            thread.join()
+        self._stopped = True
+        self._submitted.put(None)  # it may be waiting
+        with self._running:
+            self._jobs.clear()
 
     def _start(self) -> None:
-        thread = threading.Thread(target=self._run, name="lsmstate", daemon=True)
         try:
-            thread.start()
+            # In C: Thread.start waits on a condition, of which an interrupt makes a RuntimeError.
+            start_new_thread(self._run, ())
         except RuntimeError as error:
             # Only its text: a record that is kept would keep the frames, and with them the job.
             _log.warning(
                 "no background thread (%s): stores flush and merge by themselves", str(error)
             )
-            return
-        self._thread = thread
+            while not self._submitted.empty():
+                self._submitted.get()
 
     def _run(self) -> None:
-        while (job := self._next()) is not None:
-            with process_memory().turns.turn(counted=False), self.standing:
-                is_over = job.advance(SLICE_BYTES)
-            if is_over:
-                with self._changed:
-                    self._jobs.remove(job)
-            del job  # what it holds is its store's to give back
+        threading.current_thread().name = "lsmstate"
+        # Again, if a job came after the last look and before the thread was not there any more.
+        while not self._stopped and not self.is_idle and self._running.acquire(blocking=False):
+            try:
+                while (job := self._next()) is not None:
+                    with process_memory().turns.turn(counted=False), self.standing:
+                        is_over = job.advance(SLICE_BYTES)
+                    if is_over:
+                        self._jobs.remove(job)
+                    del job  # what it holds is its store's to give back
+            finally:
+                self._running.release()
 
     def _next(self) -> Job | None:
         """The job to go on with, the urgent ones first; None if the thread is to end."""
-        with self._changed:
-            while not self._jobs and not self._stopped:
-                if not self._changed.wait(IDLE_SECONDS) and not self._jobs:
-                    break
-            if self._stopped or not self._jobs:
-                self._thread = None
-                return None
-            return next((job for job in self._jobs if job.is_urgent), self._jobs[0])
+        with suppress(Empty):
+            while not self._stopped:
+                job = self._submitted.get(not self._jobs, IDLE_SECONDS)
+                if job is not None:
+                    self._jobs.append(job)
+        if self._stopped or not self._jobs:
+            return None
+        return next((job for job in self._jobs if job.is_urgent), self._jobs[0])
 
 
 _worker = Worker()

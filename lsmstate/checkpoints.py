@@ -17,13 +17,12 @@ import json
 import os
 import re
 import threading
-import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from cython_ext.file import AppendFile, ReadFile, remove, rename, sync_directory
+from cython_ext.file import AppendFile, Descriptor, ReadFile, remove, rename, sync_directory
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
 from lsmstate.file_names import is_unfinished, parse_numbered, unfinished
 from lsmstate.manifest import parse_pointer
@@ -155,10 +154,12 @@ class Checkpoints:
         assert self._owner.pointer is not None
         self._owner.check_owned()
         live = {file.name for file in needed_files(tables, self._directory, self._owner.pointer)}
-        with _nobody_reads(checkpoint):
+        # One that is not there was removed by a call whose next step failed.
+        with suppress(FileNotFoundError), Descriptor(checkpoint.path, os.O_RDONLY) as file:
+            _lock_out_readers(file, checkpoint)
             remove(checkpoint.path)
-            if self._syncs:
-                sync_directory(self._directory)
+        if self._syncs:
+            sync_directory(self._directory)
         del self._known[checkpoint.name]
         for unneeded in sorted(checkpoint.files - live - self.files):
             tables.delete(self._directory, unneeded)
@@ -172,41 +173,30 @@ class CheckpointPin:
     def __init__(self, directory: str, name: str) -> None:
         """InvalidArgumentError if there is no such checkpoint."""
         found = _readable(directory, name)
-        file = os.open(found.path, os.O_RDONLY | os.O_CLOEXEC)
-        self._close = weakref.finalize(self, os.close, file)
-        self._close.atexit = False
+        self._file = Descriptor(found.path, os.O_RDONLY)
         try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            gone = os.fstat(file).st_nlink == 0
+            fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            gone = os.fstat(self._file.fileno()).st_nlink == 0
         except BlockingIOError:
             gone = True
         if gone:
-            self._close()
+            self._file.close()
             raise InvalidArgumentError(f"checkpoint {name!r} of {directory} is being deleted")
         self.checkpoint = found
 
     def release(self) -> None:
         """A second call does nothing."""
-        self._close()
+        self._file.close()
 
 
-@contextmanager
-def _nobody_reads(checkpoint: Checkpoint) -> Iterator[None]:
-    """InvalidArgumentError if a reader has the checkpoint open; none can open it meanwhile."""
-    try:
-        file = os.open(checkpoint.path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        yield  # removed by a call whose next step failed
-        return
+def _lock_out_readers(file: Descriptor, checkpoint: Checkpoint) -> None:
+    """InvalidArgumentError if a reader has the checkpoint open; none can open it from now on."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
     except BlockingIOError:
         raise InvalidArgumentError(
             f"checkpoint {checkpoint.name!r} is open for reading; close its readers first"
         ) from None
-    finally:
-        os.close(file)
 
 
 def list_checkpoints(directory: str) -> list[Checkpoint]:

@@ -112,9 +112,7 @@ def remove_if_there(place: DurableDir, name: str) -> None:
 
 def piece_memory() -> Holding:
     """Around work with pieces: the two that are held at a time count in the process's budget."""
-    held = Holding(process_memory().budget, "frames")
-    held.grow(2 * PIECE_BYTES)
-    return held
+    return Holding(process_memory().budget, "frames", 2 * PIECE_BYTES)
 
 
 class LocalDir:

@@ -201,15 +201,19 @@ class ExpiringStore(LaneReads, StoreWrites):
     def _lane(self, stream: str) -> Lane | None:
         """Also ends a move that an error, of the user's rule say, left half done: rows would be
         found in both places, or in neither."""
-        if self._is_unsure:
-            for each in self._lanes.values():
-                each.adopt(self._inner.get(LANES.name, (each.schema.name,)))
-                self._extra_keys += 1
-            self._is_unsure = False
+        self._make_sure()
         lane = super()._lane(stream)
         if lane is not None and lane.state.moving is not None:
             self._finish_move(lane)
         return lane
+
+    def _make_sure(self) -> None:
+        """After a write that was not seen to its end: the store below says what it did."""
+        if self._is_unsure:
+            for lane in self._lanes.values():
+                lane.adopt(self._inner.get(LANES.name, (lane.schema.name,)))
+                self._extra_keys += 1
+            self._is_unsure = False
 
     # Writing ------------------------------------------------------------------------------
 
@@ -285,37 +289,28 @@ class ExpiringStore(LaneReads, StoreWrites):
 
     def write(self, mutations: Sequence[Mutation]) -> int:
         """See store.MultimapStore.write."""
+        self._make_sure()
         for mutation in mutations:  # a move that is gone on with saves how far it is by itself
             self._lane(mutation.stream)
         states = {name: lane.state for name, lane in self._lanes.items()}
-        try:
-            planned: list[Mutation] = []
-            for mutation in mutations:
-                planned += self._planned(mutation, planned)
-            changed = [
-                lane.saved(lane.state)
-                for name, lane in self._lanes.items()
-                if lane.state != states[name]
-            ]
-            stored = self._written(planned + changed)
-            self._is_unsure = False
-        except BaseException:
-            for name, state in states.items():
-                self._lanes[name].state = state
-            raise
+        self._is_unsure = True  # until the states that the plan makes are those below, too
+        planned: list[Mutation] = []
+        for mutation in mutations:
+            planned += self._planned(mutation, planned)
+        changed = [
+            lane.saved(lane.state)
+            for name, lane in self._lanes.items()
+            if lane.state != states[name]
+        ]
+        stored = self._inner.write(planned + changed)
+        self._is_unsure = False
         self._extra_rows += len(changed)
         return stored - len(changed)
-
-    def _written(self, mutations: Sequence[Mutation]) -> int:
-        """Write what changes the lanes' states, which the caller sets, and is sure then. If it is
-        interrupted before, the store below says what they are."""
-        self._is_unsure = True
-        return self._inner.write(mutations)
 
     def _planned(self, mutation: Mutation, before: Sequence[Mutation]) -> list[Mutation]:
         """The same in the slots, after what the write does ``before``. The lane's state is that
         with the rows in it."""
-        lane = self._lane(mutation.stream)
+        lane = super()._lane(mutation.stream)
         if lane is None:
             return [mutation]
         kind, _, keys, rows = mutation
@@ -376,10 +371,15 @@ class ExpiringStore(LaneReads, StoreWrites):
             self._save(lane, replace(lane.state, ring=ring))
             self._reclaim(lane)
 
-    def _save(self, lane: Lane, state: LaneState) -> None:
-        self._extra_rows += self._written([lane.saved(state)])
+    def _write_with(self, lane: Lane, state: LaneState, mutations: Sequence[Mutation]) -> None:
+        """Write, and with it the state that the lane has then."""
+        self._is_unsure = True
+        self._extra_rows += self._inner.write([*mutations, lane.saved(state)])
         lane.state = state
         self._is_unsure = False
+
+    def _save(self, lane: Lane, state: LaneState) -> None:
+        self._write_with(lane, state, [])
 
     def _reclaim(self, lane: Lane) -> None:
         """Empty the slots of buckets that are wholly due and move the ring past them. Stopped
@@ -429,10 +429,8 @@ class ExpiringStore(LaneReads, StoreWrites):
         places, state = lane.placed(rows)
         state = replace(state, moved_rows=state.moved_rows + rows.num_rows)
         encoded = encoded_keys(lane.schema, lane.codec, keys)
-        moves = [*_in_slots("append", lane, places, encoded, rows), lane.saved(state)]
-        self._extra_rows += self._written(moves)
-        lane.state = state
-        self._is_unsure = False
+        moves = _in_slots("append", lane, places, encoded, rows)
+        self._write_with(lane, state, moves)
 
     # Committing ---------------------------------------------------------------------------
 

@@ -20,9 +20,10 @@ import os
 import stat
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 
+from cython_ext.file import Descriptor
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.file_names import parse_attempt_file
 
@@ -77,7 +78,8 @@ class FileCache:
     def begin(self, path: str, size: int) -> str:
         """Make room for a copy of so many bytes; where it is to be written first."""
         part = self.part_of(path)
-        with self._books() as books:
+        with _process_lock, self._open_books() as lock:
+            books = self._books(lock)
             books.add(size)
             with open(part, "xb") as file:
                 file.truncate(size)  # a scan counts it in full from now on
@@ -107,7 +109,8 @@ class FileCache:
 
     def adopt(self, path: str) -> None:
         """A file that was written here is durable elsewhere by now: it is a copy."""
-        with self._books() as books:
+        with _process_lock, self._open_books() as lock:
+            books = self._books(lock)
             books.add(os.stat(path).st_size)
             os.chmod(path, 0o444)
 
@@ -129,25 +132,26 @@ class FileCache:
 
     def used_bytes(self) -> int:
         """What the books say; counted anew if there are none. For tests and metrics."""
-        with self._books() as books:
+        with _process_lock, self._open_books() as lock:
+            books = self._books(lock)
             return books.bytes
 
     def _count_out(self, size: int) -> None:
-        with self._books() as books:
+        with _process_lock, self._open_books() as lock:
+            books = self._books(lock)
             books.subtract(size)
 
     # Books --------------------------------------------------------------------------------
 
-    @contextmanager
-    def _books(self) -> Iterator["_Books"]:
-        """Held by one thread of one process of the machine at a time."""
-        with _process_lock:
-            file = os.open(os.path.join(self.directory, "LOCK"), os.O_RDWR | os.O_CREAT, 0o600)
-            try:
-                fcntl.lockf(file, fcntl.LOCK_EX)
-                yield _Books(file, self)
-            finally:
-                os.close(file)
+    def _open_books(self) -> Descriptor:
+        """The file that is locked while somebody has the books."""
+        return Descriptor(os.path.join(self.directory, "LOCK"), os.O_RDWR | os.O_CREAT, 0o600)
+
+    def _books(self, lock: Descriptor) -> "_Books":
+        """Held, until the file is closed, by one process of the machine at a time; by one thread of
+        it with the lock of the process."""
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        return _Books(lock.fileno(), self)
 
     def _make_room(self, size: int) -> int:
         """Delete what dead workers left, and copies until ``size`` bytes more are within the
@@ -181,7 +185,8 @@ class FileCache:
 
     def sweep(self, directory: str) -> None:
         """Delete what dead workers left in a bucket's directory. Cost: one listing."""
-        with self._books():
+        with _process_lock, self._open_books() as lock:
+            self._books(lock)
             self._sweep(directory)
 
     def _sweep(self, directory: str) -> None:
@@ -220,7 +225,8 @@ class FileCache:
         with _process_lock:
             if key not in _workers:
                 worker = os.urandom(6).hex()
-                with self._books():
+                with self._open_books() as lock:
+                    self._books(lock)
                     for other in os.listdir(os.path.join(self.directory, "workers")):
                         self._is_alive(other)  # the lock files of dead ones go
                     path = os.path.join(self.directory, "workers", worker)

@@ -18,7 +18,7 @@ from cython_ext.entries import EntrySource
 from cython_ext.key_codec import KeyBatch, KeyCodec
 from cython_ext.key_decode import KeyDecoder
 from cython_ext.lookup import Lookup
-from cython_ext.memtable import Memtable, release_all
+from cython_ext.memtable import Memtable, Retained
 from cython_ext.merging_iter import MergingSource
 from cython_ext.probe import Cursor
 from cython_ext.read_memory import check_room
@@ -64,14 +64,16 @@ class TierHold:
     """Keeps what a snapshot reads: memtables, and files from being deleted."""
 
     def __init__(self, tiers: Tiers, pins: list[FilePin]) -> None:
-        self.memtables = list(tiers.memtables)
+        self._retained = Retained(tiers.memtables)
         self._pins = pins
-        for table in self.memtables:
-            table.retain()
+
+    @property
+    def memtables(self) -> list[Memtable]:
+        return self._retained.tables
 
     def release(self) -> None:
         """Let all go; a second call does nothing."""
-        release_all(self.memtables)
+        self._retained.release()
         self._pins.clear()
 
 
@@ -88,6 +90,11 @@ class TierHolds:
         hold = TierHold(tiers, self._tables.pin(self._directory, files))
         self._known.add(hold)
         return hold
+
+    def close(self) -> None:
+        """Release them all, also those that an interrupt kept from becoming a snapshot's."""
+        for hold in list(self._known):
+            hold.release()
 
     def nbytes_beside(self, own: tuple[Memtable, ...]) -> int:
         """Bytes of the memtables that are held and are not among these."""

@@ -491,6 +491,7 @@ class LsmStore(StoreWrites):
             return
         with self._guard.lock.out_of_turn():
             self._snapshots.close()
+            self._holds.close()
             self._memory.leave(self)
             try:
                 self._writes.close()

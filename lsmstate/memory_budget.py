@@ -63,31 +63,30 @@ class ProcessMemory:
 
     def enter(self, store: Flushable, limit_bytes: int) -> None:
         """Count a store in. MemoryLimitError if the cap cannot carry one more."""
+        if self._refusal(store, limit_bytes):
+            # Some may be held by nobody any more. Without the lock: what collecting calls may wait.
+            gc.collect()
+            refusal = self._refusal(store, limit_bytes)
+            if refusal:
+                raise MemoryLimitError(refusal)
+
+    def _refusal(self, store: Flushable, limit_bytes: int) -> str:
+        """Count a store in, or say why it does not fit in beside the others."""
         with self._lock:
-            others = self._open()
-            if self._lacking(others, limit_bytes):
-                gc.collect()  # some may be held by nobody any more
-                others = self._open()
-            lacking = self._lacking(others, limit_bytes)
-            if lacking:
-                raise MemoryLimitError(lacking)
+            caps = self._open().values()
+            limit = max([limit_bytes, *caps])
+            needed = MINIMUM_MEMORY_BYTES + STORE_MEMORY_BYTES * (len(caps) + 1)
+            if needed > limit:
+                return (
+                    f"{len(caps) + 1} open stores need a memory cap of {needed} bytes, it "
+                    f"is {limit}; raise memory_bytes or close a store"
+                )
             self._stores[store] = limit_bytes
             self._set_limit()
-        if not others:
-            self.budget.reset_peak()
-            self.budget.has_large_rows = False
-
-    @staticmethod
-    def _lacking(others: dict[Flushable, int], limit_bytes: int) -> str:
-        """Why no store fits in beside the others; "" if one does."""
-        limit = max([limit_bytes, *others.values()])
-        needed = MINIMUM_MEMORY_BYTES + STORE_MEMORY_BYTES * (len(others) + 1)
-        if needed <= limit:
-            return ""
-        return (
-            f"{len(others) + 1} open stores need a memory cap of {needed} bytes, it "
-            f"is {limit}; raise memory_bytes or close a store"
-        )
+            if not caps:
+                self.budget.reset_peak()
+                self.budget.has_large_rows = False
+        return ""
 
     def leave(self, store: Flushable) -> None:
         """Count a store out; the cache stays, within the cap that remains."""

@@ -235,9 +235,9 @@ class MemoryStore(StoreWrites):
             if self._lock is not None:
                 self._lock.check_held()
             self._pointer = self._sealed(self._log or self._new_log())
+            self._log = None
             if self._lock is not None:
                 self._lock.check_untaken()
-        self._log = None
         if not is_own:
             self._guard.seal()
         self._collect(parent)
@@ -304,7 +304,7 @@ class MemoryStore(StoreWrites):
         _open_stores.discard(self)
         if self._log is not None:
             self._log.discard()
-        elif self._pointer is not None and self._guard.is_sealed:
+        elif self._tables and self._pointer is not None and self._guard.is_sealed:
             place = (os.path.realpath(self._directory), self._pointer)
             _kept[place] = self._tables
         self._tables = {}

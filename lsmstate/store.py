@@ -107,7 +107,8 @@ class StateStore(Protocol):
         """Store ``rows[i]`` under ``keys[i]``; rows whose key holds a null are left out, because
         a null never equals anything in an equi-join. Returns the number of rows stored.
         All or nothing when the arguments are refused (InvalidArgumentError, MemoryLimitError: on
-        our own store a row may take a quarter of the memory cap; for keys see Options)."""
+        our own store a row may take a quarter of the memory cap; for keys see Options). A crash or
+        an interrupt may leave the first rows of a batch of more than a sixteenth of the cap."""
         ...
 
     def probe(
@@ -120,9 +121,9 @@ class StateStore(Protocol):
 
     def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
         """Remove all rows stored so far under each of the keys. Absent keys are no error. All or
-        nothing when it is refused; a crash may leave it half done where the keys take more than a
-        quarter of the memory cap while they are looked for, some 100 bytes each and their own:
-        these are worked off in parts, as a large append is."""
+        nothing when it is refused; a crash or an interrupt may leave it half done where the keys
+        take more than a quarter of the memory cap while they are looked for, some 100 bytes each
+        and their own: these are worked off in parts, as a large append is."""
         ...
 
     def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:

@@ -226,8 +226,9 @@ class TableCache:
 class FilePin:
     """Keeps one file while anyone holds it. In a forked child it means nothing."""
 
+    is_doomed = False
+
     def __init__(self, tables: TableCache, directory: str, name: str) -> None:
-        self.is_doomed = False
         self._tables = tables
         self._directory = directory
         self._name = name

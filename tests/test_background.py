@@ -175,7 +175,7 @@ def test_a_process_without_a_thread_to_spare(tmp_path, monkeypatch, caplog):
         assert store.stats().counters["flushes"] + len(store._runs.version.runs) > 1
         append(store, count, 400)
         assert store.stats().memory["merge"] < 1 << 20, "jobs that are done are held by nobody"
-        assert not worker()._jobs
+        assert worker().is_idle
     assert "can't start new thread" in caplog.text
 
 
@@ -307,10 +307,10 @@ def test_the_thread_ends_when_there_is_nothing_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr(background, "_worker", Worker())
     with opened(tmp_path) as store:
         count = append_until(store, lambda: flush_of(store) is not None)
-        wait_for(lambda: worker()._thread is None)
+        wait_for(lambda: not worker().has_thread)
         count = append(store, count, 60)
         assert values(store) == all_of(count)
-    wait_for(lambda: worker()._thread is None)
+    wait_for(lambda: not worker().has_thread)
 
 
 def test_an_attempt_in_the_background_commits_the_same_rows(tmp_path):
