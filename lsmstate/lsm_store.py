@@ -418,6 +418,10 @@ class LsmStore(StoreWrites):
 
     def commit(self) -> str:
         """See store.StateStore.commit."""
+        if self._guard.is_committed:  # an interrupt may have come before the pointer was returned
+            self._guard.check_readable()
+            assert self._runs.pointer is not None
+            return self._runs.pointer
         self._guard.check_writable()
         with self._commit_pauses.measured(), self._guard.whole_or_nothing():
             if self._owner.single_commit:

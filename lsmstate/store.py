@@ -133,7 +133,8 @@ class StateStore(Protocol):
 
     def commit(self) -> str:
         """Make everything appended so far durable and return the pointer that opens it again.
-        After the commit the store reads on and, if it is an attempt's, refuses further writes."""
+        After the commit the store reads on and, if it is an attempt's, refuses further writes; a
+        second call returns the same pointer."""
         ...
 
     def stats(self) -> StoreStats:

@@ -136,8 +136,13 @@ class StoreGuard:
 
     def seal(self, why: str = _COMMITTED) -> None:
         """No more writes: the attempt has been committed, or the store is only read."""
-        self.is_sealed = True
         self._sealed = why
+        self.is_sealed = True
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether it is an attempt's, and was committed."""
+        return self.is_sealed and self._sealed == _COMMITTED
 
     def close(self) -> bool:
         """No more use. Whether there is something to give up: in the process that opened the store,

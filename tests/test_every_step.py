@@ -111,6 +111,24 @@ def test_an_interrupted_close_is_repeated_and_loses_no_commit(tmp_path, backend,
             assert found(store) == {1: 1, 2: 1}
 
 
+@pytest.mark.parametrize("backend", [LsmStore, MemoryStore])
+@some_or_every
+def test_an_interrupted_commit_of_an_attempt_can_be_made_again(tmp_path, backend, every):
+    for place, step in enumerate(each_step(1 if every or backend is MemoryStore else 7)):
+        attempt = {"batch_id": 1, "attempt_id": "a", "options": OPTIONS}
+        directory = str(tmp_path / str(place))
+        with backend.open_attempt(directory, [STREAM], pointer=None, **attempt) as store:
+            store.append("s", rows_of([1, 2], [0, 0]), keys_of([1, 2]))
+            step.call(store.commit)
+            if not store._guard.is_usable:
+                continue
+            pointer = store.commit()
+            assert store.commit() == pointer
+        attempt["batch_id"] = 2
+        with backend.open_attempt(directory, [STREAM], pointer=pointer, **attempt) as store:
+            assert found(store) == {1: 1, 2: 1}
+
+
 def test_a_memory_store_is_committed_after_an_interrupted_commit(tmp_path):
     for place, step in enumerate(each_step()):
         directory = str(tmp_path / str(place))
