@@ -164,11 +164,11 @@ def test_an_append_leaves_a_file_that_is_being_forced_to_the_worker(tmp_path, mo
 
 
 def test_a_process_without_a_thread_to_spare(tmp_path, monkeypatch, caplog):
-    def refuse(thread):
+    def refuse(function, arguments):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(background, "_worker", Worker())
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(background, "start_new_thread", refuse)
     with opened(tmp_path) as store:
         count = append(store, 0, 60)
         assert values(store) == all_of(count)
