@@ -147,16 +147,15 @@ class ProcessMemory:
         """The largest cap of the open stores; that of the last one stays. Of it, what a flush and
         a merge take is reserved, where there is room for them in each of several stores at once."""
         caps = self._open().values()
-        limit = max(caps, default=0)
+        limit = max(caps, default=self.budget.limit)
         if limit > self.budget.limit:
             self.budget.limit = limit  # before more of it is reserved
-        most = max(STORE_MEMORY_BYTES, self.budget.limit // RESERVED_PART)
+        most = max(STORE_MEMORY_BYTES, limit // RESERVED_PART)
         self.budget.reserve = min(STORE_MEMORY_BYTES * len(caps), most)
-        self.budget.large_bytes = self.budget.limit // (LARGE_PART * max(1, len(caps)))
-        if limit:
-            self.budget.limit = limit
-            if self.budget.total_bytes > limit:
-                self.cache.clear()
+        self.budget.large_bytes = limit // (LARGE_PART * max(1, len(caps)))
+        self.budget.limit = limit
+        if self.budget.total_bytes > limit:
+            self.cache.clear()
 
 
 _memory: ProcessMemory | None = None

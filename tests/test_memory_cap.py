@@ -238,6 +238,15 @@ def test_the_peak_begins_anew_with_a_smaller_cap(tmp_path):
         assert store.stats().peak_memory_bytes <= 5 * MIB
 
 
+def test_what_is_large_and_reserved_follows_a_smaller_cap_at_once(tmp_path):
+    budget = process_memory().budget
+    seen = []
+    for number, cap in enumerate([64 * MIB, 16 * MIB, 8 * MIB, 64 * MIB]):
+        with opened(tmp_path / str(number), memory_bytes=cap):
+            seen.append((budget.limit, budget.large_bytes, budget.reserve))
+    assert seen == [(cap * MIB, cap * MIB // 16, MIB) for cap in (64, 16, 8, 64)]
+
+
 def test_a_row_over_a_quarter_of_the_cap_is_refused_and_its_batch_with_it(tmp_path):
     with opened(tmp_path, memory_bytes=5 * MIB) as store:
         store.append("customers", *batch([1], [1], 10))
