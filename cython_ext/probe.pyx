@@ -1,7 +1,7 @@
 """The rows a Lookup found, read in pieces.
 
 Rows are copied, key by key and from the oldest tier to the newest, into one staging buffer of
-bounded size, and decoded into an Arrow batch. Sorted keys visit the blocks of each run in order,
+bounded size, and decoded into an Arrow batch, portion by portion. Sorted keys visit the blocks of each run in order,
 so each is loaded about once per batch, and only one per run is held at a time.
 """
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
+from libc.string cimport memmove
 
 from cython_ext.errors import MemoryLimitError
 
@@ -25,6 +26,7 @@ from cython_ext.key_block cimport KeyBlock, parse_key_block, row_block_place
 from cython_ext.lookup cimport Lookup, RunHits
 from cython_ext.memtable cimport Chunk, RowHead
 from cython_ext.read_memory cimport kept_bytes, piece_limit, take_memory
+from cython_ext.row_codec cimport BatchBuilder
 from cython_ext.sst_probe cimport Hit
 from cython_ext.sst_reader cimport USE_PROBE, Sst
 
@@ -35,6 +37,7 @@ cdef extern from *:
     void prefetch_line(const void* place) noexcept nogil
 
 cdef enum:
+    PORTION_BYTES = 64 << 10  # of rows, that are decoded while they are in the nearer caches
     AHEAD_KEYS = 4           # about the time that the memory takes
     MOST_AHEAD_BYTES = 512   # behind these the processor sees by itself what comes next
     NEXT_KEYS = 32           # looked at for blocks that are worth reading together
@@ -75,6 +78,7 @@ cdef class Cursor:
     cdef Buffer staging
     cdef Buffer offsets
     cdef Buffer found
+    cdef int64_t decoded          # bytes of the piece that have left the staging buffer
     cdef int64_t charged
     cdef bint is_refused          # memory, in the middle
 
@@ -117,12 +121,14 @@ cdef class Cursor:
 
     def next_piece(self, int64_t max_bytes):
         """(positions, RecordBatch) with about max_bytes of rows, or None at the end."""
-        cdef Py_ssize_t n, i
+        cdef Py_ssize_t n, i, begun = self.place
+        cdef BatchBuilder batch = BatchBuilder(self.lookup.codec)
         self._check_paid()
         max_bytes = piece_limit(self.lookup.budget, max_bytes)
         self.staging.size = 0
         self.offsets.size = 0
         self.found.size = 0
+        self.decoded = 0
         with nogil:
             put_u64(&self.offsets, 0)
             while self.place < self.positions.shape[0]:
@@ -134,12 +140,16 @@ cdef class Cursor:
                     break  # the piece is full
                 self.place += 1
                 self.inside = False
+                if self.staging.size >= PORTION_BYTES:
+                    with gil:
+                        self._decode_portion(batch, max_bytes, self.place - begun)
         self._pay()
         n = <Py_ssize_t> (self.found.size // 8)
         if n == 0:
             return None
-        batch = self.lookup.codec.decode_c(
-            self.staging.data, <const uint64_t*> self.offsets.data, n
+        batch.add(
+            self.staging.data, <const uint64_t*> self.offsets.data,
+            <Py_ssize_t> (self.offsets.size // 8) - 1, 0,
         )
         if self.staging.capacity > kept_bytes(self.lookup.budget):  # for one huge row
             release(&self.staging)
@@ -148,7 +158,31 @@ cdef class Cursor:
         cdef int64_t[::1] target = positions
         for i in range(n):
             target[i] = (<int64_t*> self.found.data)[i]
-        return positions, batch
+        return positions, batch.finished()
+
+    cdef int _decode_portion(
+        self, BatchBuilder batch, int64_t max_bytes, Py_ssize_t keys
+    ) except -1:
+        """Decode the rows that are staged, but for those behind the last eighth one. So many keys
+        have been read for the piece: their rows say how many it will have, about."""
+        cdef uint64_t* offsets = <uint64_t*> self.offsets.data
+        cdef size_t staged = self.offsets.size // 8 - 1
+        cdef size_t rows = staged & ~(<size_t> 7), i
+        cdef int64_t found = <int64_t> (self.found.size // 8)
+        cdef int64_t size = self.decoded + <int64_t> (self.staging.size + self.found.size)
+        cdef double more = min(
+            <double> max_bytes / size,
+            <double> (self.positions.shape[0] - self.place + keys) / keys,
+        )
+        cdef uint64_t end = offsets[rows]
+        batch.add(self.staging.data, offsets, rows, <Py_ssize_t> (found * more))
+        self.decoded += <int64_t> end
+        memmove(self.staging.data, self.staging.data + end, self.staging.size - end)
+        self.staging.size -= end
+        for i in range(staged - rows + 1):
+            offsets[i] = offsets[rows + i] - end
+        self.offsets.size = 8 * (staged - rows + 1)
+        return 0
 
     cdef int _pay(self) except -1:
         """Charge what the piece made the buffers grow by. Refused, it is lost with them."""
@@ -233,7 +267,7 @@ cdef class Cursor:
         """A piece holds at least one row; the offsets count, or empty rows would never fill it."""
         return self.found.size > 0 and <int64_t> (
             self.staging.size + self.found.size + extra
-        ) > max_bytes
+        ) > max_bytes - self.decoded
 
     cdef int _read_key(self, int64_t max_bytes) except -1 nogil:
         """1 if the piece is full before the key has ended, 0 if the key is done."""

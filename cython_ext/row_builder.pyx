@@ -258,6 +258,8 @@ cdef int export_builder(Builder* builder, ArrowArray* array) except -1 nogil:
         hand_over(&builder.validity, array, 0)
     if node.kind == KIND_BOOL or node.kind == KIND_FIXED:
         array.n_buffers = 2
+        builder.values.size = values_size(node, builder.length)
+        shrink(&builder.values)
         hand_over(&builder.values, array, 1)
     elif node.kind == KIND_BYTES or node.kind == KIND_LARGE_BYTES:
         array.n_buffers = 3
@@ -270,6 +272,11 @@ cdef int export_builder(Builder* builder, ArrowArray* array) except -1 nogil:
     return 0
 
 
+cdef size_t values_size(const Node* node, int64_t n) noexcept nogil:
+    """Of values of one width."""
+    return <size_t> ((n + 7) >> 3 if node.kind == KIND_BOOL else n * node.width)
+
+
 cdef void hand_over(Buffer* buffer, ArrowArray* array, int place) noexcept nogil:
     array.buffers[place] = buffer.data
     buffer.data = NULL
@@ -277,7 +284,7 @@ cdef void hand_over(Buffer* buffer, ArrowArray* array, int place) noexcept nogil
 
 
 cdef void shrink(Buffer* buffer) noexcept nogil:
-    """Give back what growing by half left over."""
+    """Give back what growing by half, or expecting more, left over."""
     cdef void* data
     if buffer.capacity > 4096 and buffer.capacity - buffer.size > buffer.size >> 3:
         data = realloc(buffer.data, buffer.size + 16)

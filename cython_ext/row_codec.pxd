@@ -1,7 +1,8 @@
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from cython_ext.arrow_read cimport TypeTree
-from cython_ext.row_layout cimport Layout
+from cython_ext.row_builder cimport Builder
+from cython_ext.row_layout cimport Layout, Place
 
 
 cdef class RowBatch:
@@ -21,3 +22,17 @@ cdef class RowCodec:
     cdef object decode_c(self, const uint8_t* data, const uint64_t* offsets, Py_ssize_t n)
     cdef object located(self, object error, int64_t row, Py_ssize_t column)
     cdef object wrapped(self, object batch)
+
+
+cdef class BatchBuilder:
+    """One batch of rows that come in portions: these are decoded while the processor's cache has
+    them. `codec` is the rows'."""
+    cdef RowCodec codec
+    cdef Builder builder
+    cdef Place place
+    # n rows more, a multiple of eight but for the last ones, where about `expected` come in all.
+    cdef int add(
+        self, const uint8_t* data, const uint64_t* offsets, Py_ssize_t n, Py_ssize_t expected
+    ) except -1
+    # The pyarrow.RecordBatch of all of them.
+    cdef object finished(self)

@@ -176,28 +176,9 @@ cdef class RowCodec:
         return rows
 
     cdef object decode_c(self, const uint8_t* data, const uint64_t* offsets, Py_ssize_t n):
-        cdef Builder builder
-        cdef ArrowArray array
-        cdef Place place = Place(row=0, column=-1)
-        memset(&builder, 0, sizeof(Builder))
-        memset(&array, 0, sizeof(ArrowArray))
-        try:
-            with nogil:
-                open_builder(&builder, &self.tree.root)
-                read_rows(&self.layout, data, offsets, n, &builder, &place)
-            for c in self.required:
-                if builder.children[<Py_ssize_t> c].null_count:
-                    place.column = c
-                    raise CorruptionError("a null in a column that is not nullable")
-            export_builder(&builder, &array)
-            batch = pa.RecordBatch._import_from_c(<uintptr_t> &array, self.tree.storage)
-        except CorruptionError as error:
-            raise self.located(error, place.row, place.column) from None
-        finally:
-            close_builder(&builder)
-            if array.release != NULL:
-                array.release(&array)
-        return self.wrapped(batch) if self.extensions else batch
+        cdef BatchBuilder batch = BatchBuilder(self)
+        batch.add(data, offsets, n, n)
+        return batch.finished()
 
     cdef object located(self, object error, int64_t row, Py_ssize_t column):
         name = f", column {self.tree.schema.field(column).name!r}" if column >= 0 else ""
@@ -211,6 +192,48 @@ cdef class RowCodec:
         for c in self.extensions:
             columns[c] = pa.ExtensionArray.from_storage(self.schema.field(c).type, columns[c])
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+@cython.final
+@cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
+cdef class BatchBuilder:
+    """See row_codec.pxd."""
+
+    def __cinit__(self, RowCodec codec not None):
+        self.codec = codec
+        memset(&self.builder, 0, sizeof(Builder))
+        self.place = Place(row=0, column=-1)
+        open_builder(&self.builder, &codec.tree.root)
+
+    def __dealloc__(self):
+        close_builder(&self.builder)
+
+    cdef int add(
+        self, const uint8_t* data, const uint64_t* offsets, Py_ssize_t n, Py_ssize_t expected
+    ) except -1:
+        try:
+            with nogil:
+                read_rows(
+                    &self.codec.layout, data, offsets, n, expected, &self.builder, &self.place
+                )
+        except CorruptionError as error:
+            raise self.codec.located(error, self.place.row, self.place.column) from None
+        return 0
+
+    cdef object finished(self):
+        cdef ArrowArray array
+        for c in self.codec.required:
+            if self.builder.children[<Py_ssize_t> c].null_count:
+                error = CorruptionError("a null in a column that is not nullable")
+                raise self.codec.located(error, self.place.row, c)
+        memset(&array, 0, sizeof(ArrowArray))
+        try:
+            export_builder(&self.builder, &array)
+            batch = pa.RecordBatch._import_from_c(<uintptr_t> &array, self.codec.tree.storage)
+        finally:
+            if array.release != NULL:
+                array.release(&array)
+        return self.codec.wrapped(batch) if self.codec.extensions else batch
 
 
 cdef object checked(RowCodec codec, object batch):

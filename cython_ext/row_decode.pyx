@@ -37,6 +37,7 @@ cdef int read_rows(
     const uint8_t* data,
     const uint64_t* offsets,
     int64_t n,
+    int64_t expected,
     Builder* builder,
     Place* place,
 ) except -1 nogil:
@@ -44,13 +45,15 @@ cdef int read_rows(
     cdef Py_ssize_t c
     cdef Py_ssize_t i
     cdef uint8_t nulls = 0
+    cdef int64_t before = builder.length
+    cdef int64_t total = before + n
     for c in range(builder.n_children):
-        size_column(&builder.children[c], n)
-    tile.first = 0
-    while tile.first < n:
-        tile.n = min(<int64_t> TILE, n - tile.first)
+        size_column(&builder.children[c], before, total, max(total, expected))
+    tile.first = before
+    while tile.first < total:
+        tile.n = min(<int64_t> TILE, total - tile.first)
         place.column = -1
-        start_tile(layout, data, offsets, &tile, place)
+        start_tile(layout, data, offsets + (tile.first - before), &tile, place)
         for c in range(builder.n_children):
             place.column = c
             if c & 7 == 0:
@@ -66,31 +69,35 @@ cdef int read_rows(
                 place.row = tile.first + i
                 corrupt(b"bytes are left over at its end")
         tile.first += TILE
-    builder.length = n
+    builder.length = total
     return 0
 
 
-cdef int size_column(Builder* builder, int64_t n) except -1 nogil:
-    """Room for n values of a column; variable ones grow."""
+cdef int size_column(Builder* builder, int64_t before, int64_t n, int64_t room) except -1 nogil:
+    """Room for that many values of a column, which has n from now on; variable ones grow."""
     cdef const Node* node = builder.node
-    reserve(&builder.validity, ((n + 7) >> 3) + 1)  # memset wants a buffer even for no rows
-    memset(builder.validity.data, 0xFF, (n + 7) >> 3)
+    cdef int64_t more = room - before
+    builder.validity.size = before >> 3
+    reserve(&builder.validity, (more >> 3) + 2)  # memset wants a buffer even for no rows
+    memset(builder.validity.data + builder.validity.size, 0xFF, ((n + 7) >> 3) - (before >> 3))
     builder.validity.size = (n + 7) >> 3
     if node.kind == KIND_BOOL:
-        reserve(&builder.values, (n + 7) >> 3)
+        builder.values.size = before >> 3
+        reserve(&builder.values, (more >> 3) + 1)
     elif node.kind == KIND_FIXED:
-        reserve(&builder.values, n * node.width)
+        builder.values.size = before * node.width
+        reserve(&builder.values, more * node.width)
     elif node.kind == KIND_BYTES or node.kind == KIND_LIST:
-        reserve(&builder.offsets, n * 4)
+        reserve(&builder.offsets, more * 4)
     elif node.kind == KIND_LARGE_BYTES or node.kind == KIND_LARGE_LIST:
-        reserve(&builder.offsets, n * 8)
+        reserve(&builder.offsets, more * 8)
     return 0
 
 
 cdef int start_tile(
     const Layout* layout,
     const uint8_t* data,
-    const uint64_t* offsets,
+    const uint64_t* offsets,  # of the tile
     Tile* tile,
     Place* place,
 ) except -1 nogil:
@@ -98,8 +105,8 @@ cdef int start_tile(
     cdef uint64_t start
     cdef uint64_t end
     for i in range(tile.n):
-        start = offsets[tile.first + i]
-        end = offsets[tile.first + i + 1]
+        start = offsets[i]
+        end = offsets[i + 1]
         if end < start or end - start < <uint64_t> layout.header:
             place.row = tile.first + i
             corrupt(b"shorter than its fixed part")

@@ -20,15 +20,14 @@ class Interrupter:
             return
         self._left -= 1
         if self._left == 0:
-            sys.setprofile(None)
             self.is_through = True
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt  # with which the interpreter takes the profile away
 
     def call(self, function, *arguments):
         """Whether it was interrupted; the interrupt, and with it the call's frames, is kept."""
-        before = sys.getprofile()
+        before, count = sys.getprofile(), self._count
         try:
-            sys.setprofile(self._count)
+            sys.setprofile(count)
             function(*arguments)
         except KeyboardInterrupt as interrupt:
             self.interrupt = interrupt
