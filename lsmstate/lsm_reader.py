@@ -63,9 +63,14 @@ def hidden_number(number: int, streams: Sized) -> int:
 class TierHold:
     """Keeps what a snapshot reads: memtables, and files from being deleted."""
 
-    def __init__(self, tiers: Tiers, pins: list[FilePin]) -> None:
-        self._retained = Retained(tiers.memtables)
+    def __init__(self) -> None:
+        self._retained = Retained(())
+        self._pins: list[FilePin] = []
+
+    def take(self, tiers: Tiers, pins: list[FilePin]) -> None:
+        """Keep these, once the hold is among those that its store lets go when it is closed."""
         self._pins = pins
+        self._retained = Retained(tiers.memtables)
 
     @property
     def memtables(self) -> list[Memtable]:
@@ -87,8 +92,9 @@ class TierHolds:
 
     def hold(self, tiers: Tiers) -> TierHold:
         files = [file for run in tiers.runs for file in run.files]
-        hold = TierHold(tiers, self._tables.pin(self._directory, files))
+        hold = TierHold()
         self._known.add(hold)
+        hold.take(tiers, self._tables.pin(self._directory, files))
         return hold
 
     def close(self) -> None:
