@@ -1,8 +1,8 @@
 """The rows a Lookup found, read in pieces.
 
 Rows are copied, key by key and from the oldest tier to the newest, into one staging buffer of
-bounded size, and decoded into an Arrow batch, portion by portion. Sorted keys visit the blocks of each run in order,
-so each is loaded about once per batch, and only one per run is held at a time.
+bounded size, and decoded into an Arrow batch, portion by portion. Sorted keys visit the blocks of
+each run in order, so each is loaded about once per batch, and only one per run is held at a time.
 """
 
 cimport cython

@@ -95,8 +95,9 @@ class Worker:
             _log.warning(
                 "no background thread (%s): stores flush and merge by themselves", str(error)
             )
-            while not self._submitted.empty():
-                self._submitted.get()
+            with suppress(Empty):
+                while True:  # without waiting: another thread may be at it, too
+                    self._submitted.get(block=False)
 
     def _run(self) -> None:
         threading.current_thread().name = "lsmstate"
