@@ -175,18 +175,25 @@ class CheckpointPin:
         found = _readable(directory, name)
         self._file = Descriptor(found.path, os.O_RDONLY)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            gone = os.fstat(self._file.fileno()).st_nlink == 0
-        except BlockingIOError:
-            gone = True
-        if gone:
+            if not _locked_for_reading(self._file):
+                raise InvalidArgumentError(f"checkpoint {name!r} of {directory} is being deleted")
+        except BaseException:
             self._file.close()
-            raise InvalidArgumentError(f"checkpoint {name!r} of {directory} is being deleted")
+            raise
         self.checkpoint = found
 
     def release(self) -> None:
         """A second call does nothing."""
         self._file.close()
+
+
+def _locked_for_reading(file: Descriptor) -> bool:
+    """False if the checkpoint is being deleted, or is."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return os.fstat(file.fileno()).st_nlink != 0
 
 
 def _lock_out_readers(file: Descriptor, checkpoint: Checkpoint) -> None:

@@ -46,7 +46,6 @@ from lsmstate.store_checks import (
     streams_by_name,
 )
 from lsmstate.store_writes import StoreWrites
-from lsmstate.stream_codecs import codecs_of
 from lsmstate.write_path import WritePath
 from lsmstate.write_plan import WritePlanner, checked_entry, encoded_bytes, held_bytes
 
@@ -64,18 +63,13 @@ class LsmStore(StoreWrites):
         self, directory: str, streams: Sequence[StreamSchema], options: Options, owner: Owner
     ) -> None:
         self._streams = streams_by_name(streams)
-        key_codecs = {s.name: codecs_of(s).key for s in streams}
-        row_codecs = {s.name: codecs_of(s).rows for s in streams}
-        sizes = {s.name: codecs_of(s).sizes for s in streams}
-        self._planner = WritePlanner(self._streams, key_codecs, row_codecs, sizes)
+        self._planner = WritePlanner(self._streams)
         self._directory = directory
         self._options = options
         self._owner = owner
         self._memory = process_memory()
         self._runs = RunSet(directory, self._streams, options, owner)
-        self._reader = LsmReader(
-            directory, self._streams, key_codecs, row_codecs, self._memory, self._tiers
-        )
+        self._reader = self._reader_of(self._tiers)
         self._guard = StoreGuard(
             directory, find_damage=self._reader.find_damage, turns=self._memory.turns
         )
@@ -148,11 +142,7 @@ class LsmStore(StoreWrites):
                 # disk, so it is written anew before more is promised.
                 store.commit()
 
-        try:
-            return cls._opened(directory, streams, options, owner, begin)
-        except BaseException:
-            owner.release()
-            raise
+        return cls._opened(directory, streams, options, owner, begin)
 
     @classmethod
     def open_commit(cls, directory: str | DurableBucket, pointer: str, *, options: Options) -> Self:
@@ -184,11 +174,7 @@ class LsmStore(StoreWrites):
             store._start_at(owner.pointer)
             store._guard.seal(f"is open for reading, at checkpoint {name!r}; open the store itself")
 
-        try:
-            return cls._opened(directory, list(owner.streams.values()), options, owner, begin)
-        except BaseException:
-            owner.release()
-            raise
+        return cls._opened(directory, list(owner.streams.values()), options, owner, begin)
 
     @classmethod
     def _opened(
@@ -199,12 +185,15 @@ class LsmStore(StoreWrites):
         owner: Owner,
         begin: Callable[[Self], None],
     ) -> Self:
-        """A store that has begun where it is to; on an error it is closed."""
-        store = cls(directory, streams, options, owner)
+        """A store that has begun where it is to; on an error it is closed, the owner released."""
+        store = None
         try:
+            store = cls(directory, streams, options, owner)
             begin(store)
         except BaseException:
-            store.close()
+            if store is not None:
+                store.close()
+            owner.release()
             raise
         store._gives_memory = True  # not before: what is being replayed is not to be flushed
         return store
@@ -380,6 +369,11 @@ class LsmStore(StoreWrites):
     def _tiers(self) -> Tiers:
         return Tiers(self._runs.version.runs, self._memtables.all)
 
+    def _reader_of(self, tiers: Callable[[], Tiers]) -> LsmReader:
+        planner = self._planner
+        codecs = (planner.key_codecs, planner.row_codecs)
+        return LsmReader(self._directory, self._streams, *codecs, self._memory, tiers)
+
     def snapshot(self) -> Snapshot:
         """See store.MultimapStore.snapshot. Cost: none, or a flush if the memtables that snapshots
         retain would take more than the store's share for memtables."""
@@ -389,14 +383,7 @@ class LsmStore(StoreWrites):
                 self.flush()
             tiers = Tiers(self._runs.version.runs, self._memtables.seal())
             hold = self._holds.hold(tiers)
-            reader = LsmReader(
-                self._directory,
-                self._streams,
-                self._planner.key_codecs,
-                self._planner.row_codecs,
-                self._memory,
-                lambda: tiers,
-            )
+            reader = self._reader_of(lambda: tiers)
             where = f"{self._directory} as of write {self._sequence}"
             return self._snapshots.add(
                 Snapshot(

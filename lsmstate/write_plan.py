@@ -1,7 +1,6 @@
 """From what is asked of a store to the numbered writes that do it, keys and rows encoded."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -17,17 +16,19 @@ from lsmstate.options import Options
 from lsmstate.row_parts import check_largest_row, parts_of
 from lsmstate.store import KeyBounds, Mutation, StreamSchema
 from lsmstate.store_checks import encoded_keys
+from lsmstate.stream_codecs import codecs_of
 from lsmstate.write_steps import KINDS
 
 
-@dataclass(frozen=True, slots=True)
 class WritePlanner:
     """Plans for one store's streams. Writes are numbered from ``sequence`` on."""
 
-    streams: Mapping[str, StreamSchema]
-    key_codecs: Mapping[str, KeyCodec]
-    row_codecs: Mapping[str, RowCodec]
-    sizes: Mapping[str, EntrySizes]
+    def __init__(self, streams: Mapping[str, StreamSchema]) -> None:
+        codecs = {name: codecs_of(stream) for name, stream in streams.items()}
+        self.streams = streams
+        self.key_codecs: Mapping[str, KeyCodec] = {name: c.key for name, c in codecs.items()}
+        self.row_codecs: Mapping[str, RowCodec] = {name: c.rows for name, c in codecs.items()}
+        self.sizes: Mapping[str, EntrySizes] = {name: c.sizes for name, c in codecs.items()}
 
     def stored(
         self, kind: int, stream: str, sequence: int, keys: KeyBatch, rows: RowBatch

@@ -3,7 +3,7 @@
 import gc
 import threading
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +13,7 @@ from sampling import some_or_every
 
 from lsmstate import background
 from lsmstate.background import Worker
+from lsmstate.checkpoints import CheckpointPin
 from lsmstate.durable_dir import piece_memory
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError, StoreClosedError
 from lsmstate.expiring_store import ExpiringStore
@@ -94,39 +95,61 @@ def test_a_store_with_a_worker_goes_on_after_an_interrupted_append(tmp_path, mon
 # Stores ---------------------------------------------------------------------------------------
 
 
+class Bucket:
+    """A directory, and the attempts at its batches."""
+
+    def __init__(self, backend, directory):
+        self.backend, self.directory = backend, directory
+
+    def attempt(self, batch_id, pointer):
+        return self.backend.open_attempt(
+            self.directory,
+            [STREAM],
+            pointer=pointer,
+            batch_id=batch_id,
+            attempt_id="a",
+            options=OPTIONS,
+        )
+
+    def first(self):
+        store = self.attempt(1, None)
+        store.append("s", rows_of([1, 2], [0, 0]), keys_of([1, 2]))
+        return store
+
+    def check_second(self, pointer):
+        with self.attempt(2, pointer) as store:
+            assert found(store) == {1: 1, 2: 1}
+
+
+def buckets_at_each_step(root, backend, every):
+    steps = each_step(1 if every or backend is MemoryStore else 7)
+    for place, step in enumerate(steps):
+        yield Bucket(backend, str(root / str(place))), step
+
+
 @pytest.mark.parametrize("backend", [LsmStore, MemoryStore])
 @some_or_every
 def test_an_interrupted_close_is_repeated_and_loses_no_commit(tmp_path, backend, every):
-    for place, step in enumerate(each_step(1 if every or backend is MemoryStore else 7)):
-        attempt = {"batch_id": 1, "attempt_id": "a", "options": OPTIONS}
-        directory = str(tmp_path / str(place))
-        store = backend.open_attempt(directory, [STREAM], pointer=None, **attempt)
-        store.append("s", rows_of([1, 2], [0, 0]), keys_of([1, 2]))
+    for bucket, step in buckets_at_each_step(tmp_path, backend, every):
+        store = bucket.first()
         pointer = store.commit()
         step.call(store.close)
         store.close()
         store.close()
-        attempt["batch_id"] = 2
-        with backend.open_attempt(directory, [STREAM], pointer=pointer, **attempt) as store:
-            assert found(store) == {1: 1, 2: 1}
+        bucket.check_second(pointer)
 
 
 @pytest.mark.parametrize("backend", [LsmStore, MemoryStore])
 @some_or_every
 def test_an_interrupted_commit_of_an_attempt_can_be_made_again(tmp_path, backend, every):
-    for place, step in enumerate(each_step(1 if every or backend is MemoryStore else 7)):
-        attempt = {"batch_id": 1, "attempt_id": "a", "options": OPTIONS}
-        directory = str(tmp_path / str(place))
-        with backend.open_attempt(directory, [STREAM], pointer=None, **attempt) as store:
-            store.append("s", rows_of([1, 2], [0, 0]), keys_of([1, 2]))
+    for bucket, step in buckets_at_each_step(tmp_path, backend, every):
+        with bucket.first() as store:
             step.call(store.commit)
             if not store._guard.is_usable:
                 continue
             pointer = store.commit()
             assert store.commit() == pointer
-        attempt["batch_id"] = 2
-        with backend.open_attempt(directory, [STREAM], pointer=pointer, **attempt) as store:
-            assert found(store) == {1: 1, 2: 1}
+        bucket.check_second(pointer)
 
 
 def test_a_memory_store_is_committed_after_an_interrupted_commit(tmp_path):
@@ -201,6 +224,12 @@ def test_stores_that_nobody_holds_are_collected_before_one_more_is_refused(tmp_p
         gc.enable()
 
 
+def is_deleted(store, name):
+    with suppress(InvalidArgumentError):
+        store.checkpoints.delete(name)
+    return not list(store.checkpoints)
+
+
 @some_or_every
 def test_a_checkpoint_can_be_deleted_after_interrupted_readers_and_deletions(tmp_path, every):
     for place, step in enumerate(each_step(1 if every else 5)):
@@ -215,6 +244,20 @@ def test_a_checkpoint_can_be_deleted_after_interrupted_readers_and_deletions(tmp
             if "one" in [each.name for each in store.checkpoints]:
                 store.checkpoints.delete("one")
             assert not list(store.checkpoints)
+
+
+def test_an_interrupted_pin_is_given_up_unless_it_is_being_returned(tmp_path):
+    pinned, steps = [], 0
+    with LsmStore.open(str(tmp_path), [STREAM], options=OPTIONS) as store:
+        for steps, step in enumerate(each_step()):
+            store.checkpoint("one")
+            step.call(CheckpointPin, str(tmp_path), "one")
+            if not is_deleted(store, "one"):
+                pinned.append(steps)
+                step.interrupt = None
+                assert is_deleted(store, "one")
+    assert steps > 10
+    assert pinned in ([], [steps - 1])
 
 
 def test_other_threads_have_the_file_cache_after_an_interrupt(tmp_path):
