@@ -2,6 +2,7 @@
 
 import json as json_text
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -10,8 +11,8 @@ import typer
 from lsmstate.checkpoints import Checkpoint, read_each_checkpoint
 from lsmstate.cli_console import plain_console, plain_table
 from lsmstate.cli_states import DAMAGED, damage_line
-from lsmstate.export_catalog import Catalog
-from lsmstate.exporting import delete_export, export, list_exports
+from lsmstate.export_catalog import Catalog, whole
+from lsmstate.exporting import delete_export, export, list_each_export
 from lsmstate.inspection import find_standalone
 from lsmstate.local_directory import check_is_there
 from lsmstate.lsm_store import LsmStore
@@ -56,10 +57,16 @@ def show_checkpoints(
         known = _read_ones(place)
     found = [_described(place, checkpoint) for checkpoint in known]
     _print(found, ("name", "files", "bytes", "pointer"), json)
-    lost = [each for each in read_each_checkpoint(place) if not isinstance(each[1], Checkpoint)]
-    for path, error in lost:
-        typer.echo(damage_line(os.path.basename(path), str(error)), err=True)
-    if lost:
+    read = read_each_checkpoint(place)
+    _name_lost((os.path.basename(path), said) for path, said in read if isinstance(said, Exception))
+
+
+def _name_lost(lost: Iterable[tuple[str, Exception]]) -> None:
+    """typer.Exit if there are any."""
+    found = list(lost)
+    for name, error in found:
+        typer.echo(damage_line(name, str(error)), err=True)
+    if found:
         raise typer.Exit(DAMAGED)
 
 
@@ -113,11 +120,14 @@ def show_exports(
     ] = None,
     json: JsonList = False,
 ) -> None:
-    """List the exports at a place, oldest first; delete one."""
+    """List the exports at a place, oldest first; delete one. Status 1 if one cannot be read, which
+    is named on the standard error."""
     if delete is not None:
         delete_export(place, delete)
-    found = [_listed(catalog) for catalog in list_exports(place)]
+    read = list_each_export(place)
+    found = [_listed(catalog) for catalog in whole(read)]
     _print(found, ("name", "files", "bytes", "pointer"), json)
+    _name_lost((each.file_name, each.said) for each in read if isinstance(each.said, Exception))
 
 
 def _listed(catalog: Catalog) -> dict[str, Any]:

@@ -18,10 +18,11 @@ from lsmstate.cli_states import (
     show_states,
     unsealed_line,
 )
-from lsmstate.inspection import Damage, State, Unreadable, each_state
+from lsmstate.inspection import READ_ERRORS, Damage, State, Unreadable, damage_of, each_state
 from lsmstate.state_rows import entries_of, logged_writes, with_open_files
 from lsmstate.state_summary import describe
 from lsmstate.state_watch import settled
+from lsmstate.store import Entries
 from lsmstate.verification import Finding, verify
 
 app = typer.Typer()
@@ -177,15 +178,13 @@ def dump_rows(
 
     Key columns come first, as `_key_` and their name, with more underscores where the rows have
     such a name themselves. Of several states one after the other. Rows that only a changelog has
-    are not shown; the standard error says how many writes. Exit status 1 if a state, the newest
-    commit of one, or a changelog cannot be read: its rows are missing.
+    are not shown; the standard error says how many writes. Exit status 1 if a state, a block of
+    its rows, its newest commit or a changelog cannot be read: rows are missing then.
     """
     damaged: list[Damage] = []
     notes: list[str] = []
     for found in each_state(str(directory), pointer):
         if isinstance(found, Unreadable):
-            if found.directory == str(directory):
-                raise found.error
             damaged.append(found.damage)
             continue
         state = with_open_files(found)
@@ -193,10 +192,18 @@ def dump_rows(
         if logged:
             notes.append(f"{state.directory}: {logged_line(logged)}")
         damaged += [*state.damaged, *damaged_logs]
-        for piece in entries_of(state, stream, limit):
+        for piece in _readable(entries_of(state, stream, limit), damaged):
             print_entries(piece, as_json=json)
             limit -= piece.rows.num_rows
     for line in notes + [damage_line(each.file or str(directory), each.what) for each in damaged]:
         typer.echo(line, err=True)
     if damaged:
         raise typer.Exit(DAMAGED)
+
+
+def _readable(pieces: Iterator[Entries], damaged: list[Damage]) -> Iterator[Entries]:
+    """Those before the first that cannot be read, which is added to what is damaged."""
+    try:
+        yield from pieces
+    except READ_ERRORS as error:
+        damaged.append(damage_of(error))

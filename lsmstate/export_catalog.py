@@ -9,6 +9,7 @@ exist.
 import json
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ CATALOG_VERSION = 1
 
 _CATALOG = re.compile(r"EXPORT-(\d{10})-([A-Za-z0-9_.-]{1,128})")
 _INCOMPLETE = "it was interrupted, or its catalog was cut short or zeroed"
-_REMEDY = "restore another export by its name; delete this file and export the state again"
+_REMEDY = "restore another export by its name; delete this one and export the state again"
 #: Longer catalogs are not read: 20 bytes a MiB of state make this some terabytes.
 _MOST_BYTES = 256 << 20
 
@@ -75,7 +76,24 @@ def check_export_name(name: str) -> None:
         )
 
 
-def chosen(catalogs: list[Catalog], name: str | None, where: str, sizes: dict[str, int]) -> Catalog:
+class ReadCatalog(NamedTuple):
+    """What the catalog of one export says, or why it cannot be read."""
+
+    number: int
+    name: str
+    file_name: str
+    said: Catalog | CorruptionError | FormatVersionError
+
+    def catalog(self) -> Catalog:
+        """CorruptionError, FormatVersionError."""
+        if isinstance(self.said, Catalog):
+            return self.said
+        raise self.said
+
+
+def chosen(
+    read: list[ReadCatalog], name: str | None, where: str, sizes: dict[str, int]
+) -> ReadCatalog:
     """The export of that name, or the newest. InvalidArgumentError, with the nearest name, if
     there is none. CorruptionError if none is named and one that is not complete is newer: an older
     state must not be taken for it."""
@@ -85,12 +103,12 @@ def chosen(catalogs: list[Catalog], name: str | None, where: str, sizes: dict[st
             f"{where} holds no export and no checkpoint; name the directory that an export was "
             "written to, or that of a store with checkpoints"
         )
-    found = [catalog for catalog in catalogs if name in (None, catalog.name)]
-    complete = {catalog.file_name for catalog in found}
+    found = [each for each in read if name in (None, each.name)]
+    complete = {each.file_name for each in found}
     last = found[-1].number if found else 0
     newer = [each for each in begun if each.number >= last and each.file_name not in complete]
     if name is None and newer:
-        known = ", ".join(catalog.name for catalog in found) or "none"
+        known = ", ".join(catalog.name for catalog in whole(found)) or "none"
         raise CorruptionError(
             f"the newest export is not complete ({_INCOMPLETE}); restore another by its name "
             f"(complete: {known}), or export the state again",
@@ -136,19 +154,34 @@ def write_catalog(place: DurableDir, catalog: Catalog) -> None:
     place.force()
 
 
-def read_catalogs(
+def read_each_catalog(
     place: DurableDir, sizes: dict[str, int], name: str | None = None
-) -> list[Catalog]:
-    """The complete exports (of that name) in a directory with these files, oldest first. Torn
-    catalogs are of exports that never ended. CorruptionError, FormatVersionError."""
-    read = []
+) -> list[ReadCatalog]:
+    """The complete exports (of that name) in a directory with these files, oldest first: each one's
+    catalog, or why it cannot be read. Torn catalogs are of exports that never ended."""
+    read: list[ReadCatalog] = []
     for each in _begun(sizes):
-        if name in (None, each.name):
+        if name not in (None, each.name):
+            continue
+        said: Catalog | CorruptionError | FormatVersionError | None
+        try:
             size = sizes[each.file_name]
-            catalog = _read(place, each.file_name, each.name, each.number, size)
-            if catalog is not None:
-                read.append(catalog)
+            said = _read(place, each.file_name, each.name, each.number, size)
+        except (CorruptionError, FormatVersionError) as error:
+            said = error
+        if said is not None:
+            read.append(ReadCatalog(each.number, each.name, each.file_name, said))
     return read
+
+
+def whole(read: Iterable[ReadCatalog]) -> list[Catalog]:
+    """Those that could be read, be the others what they may."""
+    return [each.said for each in read if isinstance(each.said, Catalog)]
+
+
+def all_whole(read: Iterable[ReadCatalog]) -> list[Catalog]:
+    """CorruptionError, FormatVersionError: one could not be read."""
+    return [each.catalog() for each in read]
 
 
 def _packed(catalog: Catalog) -> bytes:

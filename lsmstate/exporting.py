@@ -18,15 +18,18 @@ from cython_ext.codec import checksum
 from cython_ext.sst_check import verify
 from lsmstate.checkpoints import CheckpointPin, list_checkpoints
 from lsmstate.durable_dir import DurableDir, LocalDir, durable_dir, file_pieces, piece_memory
-from lsmstate.errors import InvalidArgumentError, StoreLockedError
+from lsmstate.errors import FormatVersionError, InvalidArgumentError, StoreLockedError
 from lsmstate.export_catalog import (
     Catalog,
     ExportedFile,
+    ReadCatalog,
+    all_whole,
     check_export_name,
     chosen,
     next_number,
-    read_catalogs,
+    read_each_catalog,
     stored_name,
+    whole,
     write_catalog,
 )
 from lsmstate.file_names import holds_standalone_store, parse_attempt_file
@@ -87,15 +90,15 @@ def export(
         name = name or checkpoint or f"{commit.name.removesuffix('.sst')}-{commit.checksum:016x}"
         check_export_name(name)
         sizes = place.sizes()
-        catalogs = read_catalogs(place, sizes)
+        read = read_each_catalog(place, sizes)
         number = next_number(sizes)
-        same = [catalog for catalog in catalogs if catalog.name == name]
+        same = all_whole(each for each in read if each.name == name)
         if same and same[0].pointer != found:
             raise InvalidArgumentError(
                 f"{place.where} holds an export {name!r} of another state; choose another name, "
                 "or delete it"
             )
-        sender = _Sender(directory, place, sizes, catalogs)
+        sender = _Sender(directory, place, sizes, whole(read))
         tables = TableCache(process_memory())
         files = tuple(sender.send(file) for file in needed_files(tables, directory, found))
         _check_sizes(place, files)
@@ -107,21 +110,33 @@ def export(
 
 
 def list_exports(destination: Place, *, filesystem: FileSystem | None = None) -> list[Catalog]:
-    """The complete exports at a place, oldest first. Cost: one listing, one read each."""
+    """The complete exports at a place, oldest first. CorruptionError, FormatVersionError: one
+    cannot be read; ``list_each_export`` lists the others. Cost: one listing, one read each."""
+    return all_whole(list_each_export(destination, filesystem=filesystem))
+
+
+def list_each_export(
+    destination: Place, *, filesystem: FileSystem | None = None
+) -> list[ReadCatalog]:
+    """The same, and of those that cannot be read the error."""
     place = durable_dir(destination, filesystem)
-    return read_catalogs(place, place.sizes())
+    return read_each_catalog(place, place.sizes())
 
 
 def delete_export(destination: Place, name: str, *, filesystem: FileSystem | None = None) -> int:
-    """Delete an export and all files that no other one needs; how many. Its catalog goes first.
-    Not to be called while somebody exports to the same place."""
+    """Delete an export, be its catalog damaged, and all files that no other one needs; how many.
+    Its catalog goes first. CorruptionError, FormatVersionError: what another one needs cannot be
+    read; delete that first. Not to be called while somebody exports to the same place."""
     place = durable_dir(destination, filesystem)
     sizes = place.sizes()
-    catalogs = read_catalogs(place, sizes)
-    gone = chosen(catalogs, name, place.where, sizes)
+    read = read_each_catalog(place, sizes)
+    gone = chosen(read, name, place.where, sizes)
+    if isinstance(gone.said, FormatVersionError):
+        raise gone.said
+    others = all_whole(each for each in read if each is not gone)
     place.remove(gone.file_name)
     place.force()
-    needed = {each.stored for catalog in catalogs if catalog is not gone for each in catalog.files}
+    needed = {each.stored for catalog in others for each in catalog.files}
     unneeded = [stored for stored in sizes if _is_stored(stored) and stored not in needed]
     for stored in unneeded:
         place.remove(stored)

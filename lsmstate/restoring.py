@@ -23,7 +23,7 @@ from lsmstate.durable_dir import (
     write_file,
 )
 from lsmstate.errors import CorruptionError, InvalidArgumentError
-from lsmstate.export_catalog import Catalog, ExportedFile, chosen, read_catalogs
+from lsmstate.export_catalog import Catalog, ExportedFile, chosen, read_each_catalog
 from lsmstate.exporting import Place, checkpoint_catalog
 from lsmstate.file_names import holds_standalone_store, numbered, parse_numbered
 from lsmstate.memory_budget import process_memory
@@ -76,8 +76,8 @@ def restore(
         release: Callable[[], None] = pin.release
     else:
         sizes = place.sizes()
-        catalogs = read_catalogs(place, sizes, name)
-        catalog = chosen(catalogs, name, place.where, sizes)
+        read = read_each_catalog(place, sizes, name)
+        catalog = chosen(read, name, place.where, sizes).catalog()
         release = _nothing
     building = f"{directory}.restoring-{os.urandom(6).hex()}"
     try:

@@ -59,6 +59,18 @@ def test_rows_of_the_other_buckets_are_dumped(buckets):
     assert f"DAMAGED {path.name}" in shown.stderr
 
 
+def test_rows_behind_a_damaged_block_are_missing_and_those_of_other_buckets_are_not(buckets):
+    (path,) = (buckets / "bucket-0").glob("commit-*.sst")
+    damage(path, "row")
+    shown = run("dump", buckets, "people")
+    assert shown.exit_code == 1
+    assert len(shown.stdout.splitlines()) == 11
+    assert f"DAMAGED {path.name}" in shown.stderr
+    alone = run("dump", buckets / "bucket-0", "people")
+    assert (alone.exit_code, alone.stdout) == (1, "")
+    assert f"DAMAGED {path.name}" in alone.stderr
+
+
 @pytest.fixture
 def unopened(standalone):
     """A store of two runs of which this process has no file open; and its oldest file."""

@@ -14,15 +14,18 @@ from flaky_filesystem import flaky
 from power_cut import Disk
 from sample_streams import STREAMS
 from test_checkpoints import OPTIONS, opened
+from test_cli_upkeep import run
 from test_crash import BATCHES, found
 
 import lsmstate
+import lsmstate.exporting
 from lsmstate.durable_dir import PIECE_BYTES
 from lsmstate.errors import (
     CorruptionError,
     FormatVersionError,
     InvalidArgumentError,
 )
+from lsmstate.export_catalog import Catalog
 from lsmstate.lsm_store import LsmStore
 from lsmstate.sealed_text import seal_text
 
@@ -79,6 +82,32 @@ def test_a_damaged_catalog_costs_that_export_only(tmp_path):
         path.write_bytes(seal_text(json.dumps({**entry, **change}).encode()))
         with pytest.raises(error, match="bad"):
             lsmstate.restore(tmp_path / "backup", str(tmp_path / "new"))
+    read = lsmstate.exporting.list_each_export(tmp_path / "backup")
+    assert [each.name for each in read] == ["good", "bad"]
+    assert [type(each.said) for each in read] == [Catalog, CorruptionError]
+    with pytest.raises(CorruptionError, match="bad"):
+        lsmstate.list_exports(tmp_path / "backup")
+    shown = run("exports", tmp_path / "backup", "--json")
+    assert shown.exit_code == 1
+    assert [each["name"] for each in json.loads(shown.stdout)] == ["good"]
+    assert f"DAMAGED {path.name}" in shown.stderr
+    # It keeps no other export from being made, and can be deleted itself, which comes first.
+    filled(tmp_path / "store", BATCHES[2:3])
+    lsmstate.export(str(tmp_path / "store"), tmp_path / "backup", name="newest")
+    with pytest.raises(CorruptionError, match=path.name):
+        lsmstate.delete_export(tmp_path / "backup", "newest")
+    shutil.copytree(tmp_path / "backup", tmp_path / "other")
+    assert run("exports", tmp_path / "other", "--delete", "bad").exit_code == 0
+    lsmstate.restore(tmp_path / "other", str(tmp_path / "three"))
+    assert rows_of(tmp_path / "three") == list(range(360))
+    assert lsmstate.delete_export(tmp_path / "other", "newest") > 0
+    lsmstate.restore(tmp_path / "other", str(tmp_path / "one"))
+    assert rows_of(tmp_path / "one") == list(range(120))
+    path.write_bytes(seal_text(json.dumps({**entry, "format": 2}).encode()))
+    with pytest.raises(FormatVersionError, match=path.name):  # another release can read it
+        lsmstate.delete_export(tmp_path / "backup", "bad")
+    path.write_bytes(data)
+    lsmstate.delete_export(tmp_path / "backup", "newest")
     path.write_bytes(data[:-5])  # its export never ended
     assert [catalog.name for catalog in lsmstate.list_exports(tmp_path / "backup")] == ["good"]
     with pytest.raises(InvalidArgumentError, match="no complete export 'bad'"):
