@@ -4,12 +4,14 @@ Each goes from its low key on and ends below its high key. Ranges that touch are
 found by halving.
 """
 
+from bisect import bisect_right
+
 cimport cython
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 
 from cython_ext.budget cimport MEMTABLE, TABLES, Budget
-from cython_ext.coding cimport compare
+from cython_ext.coding cimport compare, shared_prefix
 
 
 @cython.final
@@ -75,6 +77,26 @@ cdef class KeyRanges:
         """Whether one range holds all keys from the least to the greatest, both included."""
         return any(low <= least and greatest < high for low, high in self.items)
 
+    def part_of(self, bytes least not None, bytes greatest not None) -> float:
+        """About which part of the keys from the least to the greatest lies in the ranges, 0 to 1: as
+        if keys were spread evenly over the 8 bytes in which those two begin to differ."""
+        cdef size_t shared = shared_prefix(
+            <const uint8_t*> <const char*> least, len(least),
+            <const uint8_t*> <const char*> greatest, len(greatest),
+        )
+        cdef int64_t first = bisect_right(self.items, (least, b""))
+        if first and self.items[first - 1][1] > least:
+            first -= 1
+        begin = _place(least, shared)
+        size = _place(greatest, shared) + 1 - begin
+        covered = 0
+        for low, high in self.items[first:]:
+            if low > greatest:
+                break
+            end = size if high > greatest else _place(high, shared) - begin
+            covered += end - max(0, _place(low, shared) - begin if low > least else 0)
+        return covered / size
+
     cdef bint covers(self, const uint8_t* key, size_t size) noexcept nogil:
         cdef Py_ssize_t first = 0, last = self.count, middle
         cdef Bound* bound
@@ -89,6 +111,11 @@ cdef class KeyRanges:
             return False
         bound = &self.bounds[2 * first - 1]
         return compare(key, size, bound.data, bound.size) < 0
+
+
+def _place(bytes key, size_t shared):
+    """What the 8 bytes behind a prefix are as a number; those that are not there are 0."""
+    return int.from_bytes(key[shared:shared + 8].ljust(8, b"\0"), "big")
 
 
 def _in_order(items) -> tuple:

@@ -25,6 +25,7 @@ cdef class Memtable:
     cdef readonly uint64_t last_sequence
     cdef readonly KeyRanges deleted    # of everything older than this table
     cdef bint _written
+    cdef bint _resets              # a key was deleted
     cdef int users                 # see retain
     cdef Tree* _tree_for_writing(self, KeyBatch keys) except? NULL
     cdef bint _full(self, size_t size) noexcept nogil

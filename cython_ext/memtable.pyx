@@ -80,7 +80,7 @@ cdef class Memtable:
         self.limit_bytes = limit_bytes
         self.trees = NULL
         self.tree_count = 0
-        self._written = False
+        self._written = self._resets = False
         self.keys = 0
         self.rows = 0
         self.row_bytes = 0
@@ -98,6 +98,11 @@ cdef class Memtable:
 
     def __len__(self) -> int:
         return self.keys + self.deleted.count
+
+    @property
+    def deletes(self) -> bool:
+        """Whether it deletes what older tables may have."""
+        return self._resets or self.deleted.count > 0
 
     @property
     def nbytes(self) -> int:
@@ -161,6 +166,7 @@ cdef class Memtable:
         if tree == NULL:
             return place
         self._note(sequence)
+        self._resets |= not appending
         with nogil:
             while place < keys.n_valid:
                 count = _gather(keys, place, searches, ends)
@@ -334,7 +340,7 @@ cdef class Memtable:
         free(self.trees)
         self.trees = NULL
         self.tree_count = 0
-        self._written = False
+        self._written = self._resets = False
         self.keys = self.rows = self.row_bytes = 0
         self.deleted = KeyRanges()
 

@@ -132,6 +132,7 @@ cdef class SstWriter:
         self.entry_bytes = 0
         self.entry_continued = False
         self.keys += 1
+        self.tombstones += (flags & FLAG_RESET) != 0
         return 0
 
     cdef bint _shares(self, const uint8_t* key, size_t size) noexcept nogil:
@@ -212,7 +213,6 @@ cdef class SstWriter:
         if self.entry_rows == 0 and not self.entry_continued:
             self.entry_block = <uint32_t> (self.block_ends.size // 8)
             self.entry_row = self.row_count
-            self.tombstones += 1
         self._put_entry(self.entry_flags)
         hash = mix_stream(
             xxh3(self.entry_key.data + 2, self.entry_key.size - 2),

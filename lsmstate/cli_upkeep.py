@@ -45,8 +45,9 @@ def _print_stats(found: dict[str, Any]) -> None:
     console = plain_console()
     console.print(found["directory"], style="bold", soft_wrap=True)
     console.print(
-        f"{found['rows']:,} rows, {found['bytes']:,} bytes, {found['bytes_per_raw_byte']:.2f} of "
-        f"their size before compression; changelog {found['changelog_bytes']:,}, the commit's "
+        f"{found['rows']:,} rows, deleted ones that are still there included, {found['bytes']:,} "
+        f"bytes with keys, indexes and filters: {found['bytes_per_raw_byte']:.2f} a byte of rows "
+        f"before compression; changelog {found['changelog_bytes']:,}, the commit's "
         f"other files {found['commit_bytes']:,}, kept by checkpoints alone "
         f"{found['checkpoint_bytes']:,}, other commits' and unneeded files "
         f"{found['other_bytes']:,} bytes",
@@ -65,7 +66,10 @@ def compact_store(
     memory: Annotated[str, typer.Option(help="Cap while merging, e.g. 64m.")] = "64m",
     json: Json = False,
 ) -> None:
-    """Merge the runs of a standalone store that nobody has open into one."""
+    """Merge the runs of a standalone store into one, and free what was deleted.
+
+    Nobody has it open. Small runs stay where one holds nearly all and nothing was deleted.
+    """
     place = str(directory)
     before = find_standalone(place, _MERGED_BY_QUERY)
     streams = list(before.found.streams.values())
@@ -76,9 +80,10 @@ def compact_store(
     if json:
         typer.echo(json_text.dumps(found))
     else:
+        left = "; one of them holds nearly all" if _size(after)["runs"] > 1 else ""
         typer.echo(
             f"{place}: {_size(before)['runs']} runs, {_size(before)['bytes']:,} bytes -> "
-            f"{_size(after)['runs']} runs, {_size(after)['bytes']:,} bytes"
+            f"{_size(after)['runs']} runs, {_size(after)['bytes']:,} bytes{left}"
         )
 
 

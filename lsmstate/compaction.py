@@ -29,6 +29,9 @@ LARGE_PART = 1 / 4
 LARGE_LEVEL_PART = 1 / 3
 #: What ``compact`` leaves unmerged: runs that hold less than this part of the bottom run together.
 UNMERGED_PART = 1 / 16
+#: Where newer runs delete this part of what older ones hold, all that is merged: only the bottom
+#: forgets deletions, and with them what they delete.
+DELETED_PART = 1 / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,8 @@ def pick(runs: Sequence[Run], options: Options, busy: int = 0) -> Task | None:
     if task is not None:
         return task
     free = runs[busy:]
+    if not busy and (end := _deleting(runs)):
+        return Task(0, end, max(1, runs[0].level))
     if not busy and sum(run.deleted.nbytes for run in runs) > options.memory_bytes // 32:
         # Only the bottom forgets deleted ranges: those of the run with most of them go there.
         most = max(range(len(runs)), key=lambda place: runs[place].deleted.nbytes)
@@ -71,12 +76,31 @@ def pick_beside(runs: Sequence[Run], busy: int, surplus: int = 1) -> Task | None
 
 
 def pick_for_reading(runs: Sequence[Run], *, has_pairs: bool = False) -> Task | None:
-    """The merge of all runs into one, unless they nearly are: what probes gain most by. Also of one
-    run, if it ``has_pairs`` of rows and what retracted them: reading them is what costs then."""
+    """The merge of all runs into one, unless they nearly are and delete nothing: what probes gain
+    most by, and all that frees what was deleted. Also of one run, if it ``has_pairs`` of rows and
+    what retracted them: reading them is what costs then."""
     above = sum(run.size for run in runs[1:])
-    if has_pairs or (len(runs) > 1 and above >= UNMERGED_PART * runs[0].size):
+    deletes = any(run.tombstones or run.deleted for run in runs[1:])
+    if has_pairs or deletes or (len(runs) > 1 and above >= UNMERGED_PART * runs[0].size):
         return Task(0, len(runs), BOTTOM_LEVEL)
     return None
+
+
+def _deleting(runs: Sequence[Run]) -> int:
+    """How many runs, oldest first, go into one because the newer of them delete much of what the
+    older ones hold: 0 if they do not. How much that is can only be estimated: a deleted key counts
+    as much as the older runs have a key, a deleted range by how far it covers their files."""
+    deleted, end = 0.0, 0
+    for place, run in enumerate(runs):
+        if not (run.tombstones or run.deleted):
+            continue
+        older = runs[:place]
+        size, keys = sum(each.size for each in older), sum(each.keys for each in older)
+        by_key = run.tombstones * size / max(keys, run.tombstones, 1)
+        by_range = sum(each.bytes_in(run.deleted) for each in older) if run.deleted else 0.0
+        deleted, end = deleted + min(size, by_key + by_range), place + 1
+    total = sum(run.size for run in runs[:end])
+    return end if end > 1 and deleted >= DELETED_PART * total else 0
 
 
 def _by_level(runs: Sequence[Run], options: Options, busy: int) -> Task | None:

@@ -54,6 +54,12 @@ class Tiers(NamedTuple):
             self.runs, number
         )
 
+    def may_delete(self, streams: int) -> bool:
+        """Whether memtables may hold what was deleted, or retracted, or what did that."""
+        return bool(self.memtables) and (
+            any(table.deletes for table in self.memtables) or self.may_hold(streams)
+        )
+
 
 def hidden_number(number: int, streams: Sized) -> int:
     """The number of the hidden stream that holds the retractions of another one."""

@@ -348,16 +348,16 @@ class LsmStore(StoreWrites):
 
     def compact(self, *, due_only: bool = False) -> None:
         """Merge all runs into one, unless the largest holds nearly all; probes are cheapest then.
-        Rows that were retracted go with what retracted them, however large the largest run is and
-        however many they are; memtables are flushed for that.
+        What was deleted or retracted goes, however little it is and however large the largest run;
+        memtables are flushed for that.
         ``due_only`` makes the merges that the appends so far ask for, which else the next ones pay.
         A standalone store is committed, so that the files that were merged away are deleted.
         Cost: what is merged is read and written once."""
         self._guard.check_writable()
         with self._guard.whole_or_nothing():
             self._writes.end_flush()
-            if not due_only and self._memtables and self._tiers().may_hold(len(self._streams)):
-                self._writes.flush()  # only runs are rid of what was retracted
+            if not due_only and self._tiers().may_delete(len(self._streams)):
+                self._writes.flush()  # only a merge of runs frees what was deleted or retracted
             self._runs.compact(due_only=due_only)
             if self._runs.has_changed and not self._owner.single_commit:
                 self._writes.commit()

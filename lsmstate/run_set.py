@@ -76,6 +76,8 @@ class RunSet:
         #: As of the last commit.
         self._committed = self.version
         self._merge: Merge | None = None
+        #: What ``pick`` says of a version: it is asked at every append.
+        self._picked: tuple[Version, Task | None] = self.version, None
         self._pace = Pace(options)
         #: Attempts: how many bytes of merges were read so far.
         self._paid_bytes = 0
@@ -126,13 +128,14 @@ class RunSet:
 
     def compact(self, *, due_only: bool) -> None:
         """Do what is due; before that, unless ``due_only``, merge all runs into one, if what lies
-        above the bottom run is not small beside it or rows were retracted in them."""
+        above the bottom run is not small beside it, or anything was deleted or retracted there."""
         if self._merge is not None:
             self._step(EVERYTHING)
         has_pairs = not due_only and self._has_pairs()
-        while task := (
-            None if due_only else pick_for_reading(self.version.runs, has_pairs=has_pairs)
-        ) or pick(self.version.runs, self._options):
+        while (
+            task := (None if due_only else pick_for_reading(self.version.runs, has_pairs=has_pairs))
+            or self._due()
+        ):
             self._begin(task, EVERYTHING)
             self._step(EVERYTHING)
             has_pairs = False  # the first merge was of all runs then, and left none
@@ -240,11 +243,15 @@ class RunSet:
     def begin_merge(self, left: int = EVERYTHING, *, may_be_left: bool = False) -> Merge | None:
         """The merge under way; begins the one that is due, of which an attempt pays for ``left``
         bytes, not all at once if it ``may_be_left``."""
-        if self._merge is None:
-            task = pick(self.version.runs, self._options)
-            if task is not None:
-                self._begin(task, left, may_be_left=may_be_left)
+        if self._merge is None and (task := self._due()) is not None:
+            self._begin(task, left, may_be_left=may_be_left)
         return self._merge
+
+    def _due(self) -> Task | None:
+        """The merge that is due where none is under way."""
+        if self._picked[0] is not self.version:
+            self._picked = self.version, pick(self.version.runs, self._options)
+        return self._picked[1]
 
     def _begin(self, task: Task, left: int, *, may_be_left: bool = False) -> None:
         runs = self.version.runs[task.start : task.end]

@@ -86,9 +86,9 @@ class SalvagedTable:
         keys: list[bytes] = []
         sequences: list[int] = []
         deletions = size = 0
-        for key, _, rows in self.entries(base_sequence):
+        for key, flags, rows in self.entries(base_sequence):
             keys.append(key)
-            deletions += not rows
+            deletions += flags & _RESET
             size += sum(len(row) for _, _, row in rows)
             sequences += [sequence for sequence, _, _ in rows]
         if not keys:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from cython_ext.key_ranges import KeyRanges
-from lsmstate.compaction import pick, pick_beside, pick_for_reading
+from lsmstate.compaction import Task, pick, pick_beside, pick_for_reading
 from lsmstate.options import Options
 from lsmstate.version import NOTHING, FileMeta, Run, Version
 
@@ -20,18 +20,18 @@ OPTIONS = st.builds(
 )
 
 
-def meta(name, size):
+def meta(name, size, *, keys=1, tombstones=0, bounds=(b"", b"")):
     return FileMeta(
         name=name,
         size=size,
         checksum=0,
         uid=0,
-        keys=1,
+        keys=keys,
         rows=1,
-        tombstones=0,
+        tombstones=tombstones,
         raw_bytes=size,
-        min_key=b"",
-        max_key=b"",
+        min_key=bounds[0],
+        max_key=bounds[1],
         min_sequence=0,
         max_sequence=0,
     )
@@ -223,6 +223,52 @@ def test_deleted_ranges_take_no_more_than_a_small_part_of_the_memory():
         version.check()
         most = max(most, sum(each.deleted.nbytes for each in version.runs))
     assert most <= 8 << 15
+
+
+@pytest.mark.parametrize("merging", MERGING)
+def test_what_is_deleted_is_freed_when_it_is_half_of_what_is_older(merging):
+    """However small the run is that says so: by key or by range."""
+    options = Options(merging=merging)
+
+    def older():
+        return [
+            Run(place, level, (meta(f"r{place}", 10**7, keys=10**5, bounds=(b"\x10", b"\x90")),))
+            for place, level in enumerate((5, 2))
+        ]
+
+    def newest(tombstones, *ranges):
+        file = meta("d", 10**5, keys=tombstones or 1, tombstones=tombstones)
+        return Run(2, 0, (file,), KeyRanges(ranges))
+
+    few = [*older(), newest(80_000)]
+    assert pick(few, options) is None
+    many = [*older(), newest(110_000), run(3, 0, 10**5)]
+    assert pick(many, options) == Task(0, 3, 5)
+    assert pick(many, options, busy=1) is None
+    narrow = [*older(), newest(0, (b"\x18", b"\x50"))]
+    assert pick(narrow, options) is None
+    wide = [*older(), newest(0, (b"\x18", b"\x70"))]
+    assert pick(wide, options) == Task(0, 3, 5)
+    for runs in (few, narrow):
+        assert pick_for_reading(runs).end == 3  # compact frees whatever there is
+        assert pick_for_reading(runs[:2]).end == 2
+        assert pick_for_reading([runs[0]]) is None
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    OPTIONS, st.lists(st.tuples(st.integers(1, 10**6), st.floats(0, 1)), min_size=1, max_size=60)
+)
+def test_a_store_that_deletes_holds_about_twice_what_is_left_at_most(options, flushes):
+    """As estimated: with a run of deletions of distinct keys at each flush."""
+    version = Version()
+    for count, part in flushes:
+        place = len(version.runs)
+        tombstones = int(count * part)
+        file = meta(f"f{version.next_run}", 100 * count, keys=count, tombstones=tombstones)
+        version, _ = settled(version.replaced(place, place, (file,), 0), options)
+        deletions = sum(each.tombstones for each in version.runs[1:])
+        assert deletions * 100 <= max(1, version.size), deletions
 
 
 def test_tiny_flushes_do_not_rewrite_a_large_bottom(record_property):

@@ -94,6 +94,57 @@ def test_compact_deletes_files_of_which_nothing_is_left(tmp_path):
         assert len(list(tmp_path.glob("*.sst"))) == 1
 
 
+DELETING = {
+    "keys": lambda store, numbers: store.delete("s", numbered(numbers)),
+    "a range": lambda store, numbers: store.delete_range("s", low=numbers[0], high=numbers[-1] + 1),
+    "put": lambda store, numbers: store.put("s", tall(numbers, 0), numbered(numbers)),
+}
+
+
+def numbered(numbers):
+    return pa.record_batch([pa.array(numbers, pa.int64())], schema=KEY)
+
+
+def tall(numbers, text_bytes=600):
+    """A row a key, whose text does not compress to less than half."""
+    texts = pa.array([os.urandom(text_bytes // 2).hex() for _ in numbers])
+    return pa.record_batch([pa.array(numbers, pa.int64()), texts], schema=ROWS)
+
+
+def size_of(directory):
+    return sum(file.stat().st_size for file in directory.iterdir())
+
+
+@pytest.mark.parametrize("merging", ["lazy", "leveled", "tiered"])
+@pytest.mark.parametrize("deleting", DELETING)
+def test_what_was_deleted_is_freed(tmp_path, merging, deleting):
+    """By itself where it was most of all there was, by ``compact`` however little it was."""
+    delete, options = DELETING[deleting], dataclasses.replace(OPTIONS, merging=merging)
+    with LsmStore.open(str(tmp_path), [STREAM], options=options) as store:
+        for first in range(0, 5000, 1000):
+            numbers = range(first, first + 1000)
+            store.append("s", tall(numbers), numbered(numbers))
+        store.compact()
+        full = size_of(tmp_path)
+        delete(store, range(4500))
+        store.commit()
+        later = range(7000, 7300)  # what pays for a merge is in proportion to what is appended
+        store.append("s", tall(later), numbered(later))
+        store.commit()
+        before = size_of(tmp_path)
+        assert before < full / 3
+        delete(store, range(4750, 4850))
+        store.compact()
+        assert size_of(tmp_path) < before * 0.92
+        assert [run.tombstones for run in store._runs.version.runs] == [0]
+        deleted = [*range(4500), *range(4750, 4850)]
+        kept = (
+            set(range(5000)) - set(deleted) | set(later) | set(deleted if deleting == "put" else ())
+        )
+        assert values(store) == sorted(kept)
+        store.check()
+
+
 def test_a_commit_does_not_wait_for_a_merge_and_keeps_its_files(tmp_path):
     with opened(tmp_path) as store:
         count = append_until(store, under_way)
