@@ -12,7 +12,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memmove
 
-from cython_ext.errors import MemoryLimitError
+from cython_ext.errors import CorruptionError, MemoryLimitError
 
 from cython_ext.block cimport (
     BLOCK_KEYS, BLOCK_ROWS, RowBlock, parse_row_block, row_span, set_upright, take_transposed,
@@ -80,6 +80,7 @@ cdef class Cursor:
     cdef Buffer found
     cdef int64_t decoded          # bytes of the piece that have left the staging buffer
     cdef int64_t charged
+    cdef int64_t batch_charged    # for the batch that is being made
     cdef bint is_refused          # memory, in the middle
 
     def __init__(self, Lookup lookup not None, positions):
@@ -110,8 +111,8 @@ cdef class Cursor:
         release(&self.staging)
         release(&self.offsets)
         release(&self.found)
-        self.lookup.budget.release(PROBE, self.charged)
-        self.charged = 0
+        self.lookup.budget.release(PROBE, self.charged + self.batch_charged)
+        self.charged = self.batch_charged = 0
 
     cdef void _unpin(self, RunCursor* cursor) noexcept:
         if cursor.file != NULL:
@@ -121,32 +122,42 @@ cdef class Cursor:
 
     def next_piece(self, int64_t max_bytes):
         """(positions, RecordBatch) with about max_bytes of rows, or None at the end."""
-        cdef Py_ssize_t n, i, begun = self.place
         cdef BatchBuilder batch = BatchBuilder(self.lookup.codec)
         self._check_paid()
-        max_bytes = piece_limit(self.lookup.budget, max_bytes)
+        try:
+            with nogil:
+                self._read_piece(batch, piece_limit(self.lookup.budget, max_bytes))
+            return self._positions_and(batch) if self.found.size else None
+        except CorruptionError as error:
+            raise batch.located(error) from None
+        except MemoryLimitError:
+            self._free()
+            self.is_refused = True
+            raise
+        finally:
+            self._pay_for_piece(0)  # it is its reader's now, or gone
+
+    cdef int _read_piece(self, BatchBuilder batch, int64_t max_bytes) except -1 nogil:
+        """Without the interpreter, which another thread may have: each time one asks for it, that
+        takes it 5 ms to give it up."""
+        cdef Py_ssize_t begun = self.place
         self.staging.size = 0
         self.offsets.size = 0
         self.found.size = 0
         self.decoded = 0
-        with nogil:
-            put_u64(&self.offsets, 0)
-            while self.place < self.positions.shape[0]:
-                if not self.inside:
-                    self._prefetch_hits(self.place + 3 * AHEAD_KEYS)
-                    self._prefetch(self.place + 2 * AHEAD_KEYS, False)
-                    self._prefetch(self.place + AHEAD_KEYS, True)
-                if self._read_key(max_bytes):
-                    break  # the piece is full
-                self.place += 1
-                self.inside = False
-                if self.staging.size >= PORTION_BYTES:
-                    with gil:
-                        self._decode_portion(batch, max_bytes, self.place - begun)
+        put_u64(&self.offsets, 0)
+        while self.place < self.positions.shape[0]:
+            if not self.inside:
+                self._prefetch_hits(self.place + 3 * AHEAD_KEYS)
+                self._prefetch(self.place + 2 * AHEAD_KEYS, False)
+                self._prefetch(self.place + AHEAD_KEYS, True)
+            if self._read_key(max_bytes):
+                break  # the piece is full
+            self.place += 1
+            self.inside = False
+            if self.staging.size >= PORTION_BYTES and self.offsets.size > 8 * 8:
+                self._decode_portion(batch, max_bytes, self.place - begun)
         self._pay()
-        n = <Py_ssize_t> (self.found.size // 8)
-        if n == 0:
-            return None
         batch.add(
             self.staging.data, <const uint64_t*> self.offsets.data,
             <Py_ssize_t> (self.offsets.size // 8) - 1, 0,
@@ -154,6 +165,11 @@ cdef class Cursor:
         if self.staging.capacity > kept_bytes(self.lookup.budget):  # for one huge row
             release(&self.staging)
             self._pay()
+        self._pay_for_piece(batch.nbytes())
+        return 0
+
+    cdef object _positions_and(self, BatchBuilder batch):
+        cdef Py_ssize_t n = <Py_ssize_t> (self.found.size // 8), i
         positions = np.empty(n, dtype=np.int64)
         cdef int64_t[::1] target = positions
         for i in range(n):
@@ -162,7 +178,7 @@ cdef class Cursor:
 
     cdef int _decode_portion(
         self, BatchBuilder batch, int64_t max_bytes, Py_ssize_t keys
-    ) except -1:
+    ) except -1 nogil:
         """Decode the rows that are staged, but for those behind the last eighth one. So many keys
         have been read for the piece: their rows say how many it will have, about."""
         cdef uint64_t* offsets = <uint64_t*> self.offsets.data
@@ -182,9 +198,16 @@ cdef class Cursor:
         for i in range(staged - rows + 1):
             offsets[i] = offsets[rows + i] - end
         self.offsets.size = 8 * (staged - rows + 1)
+        self._pay_for_piece(batch.nbytes())
         return 0
 
-    cdef int _pay(self) except -1:
+    cdef int _pay_for_piece(self, int64_t size) except -1 nogil:
+        """Charge what the batch that is being made holds."""
+        take_memory(self.lookup.budget, size - self.batch_charged)
+        self.batch_charged = size
+        return 0
+
+    cdef int _pay(self) except -1 nogil:
         """Charge what the piece made the buffers grow by. Refused, it is lost with them."""
         cdef int64_t grown
         cdef Py_ssize_t i
@@ -193,12 +216,7 @@ cdef class Cursor:
         ) - self.charged
         for i in range(self.lookup.run_count):
             grown += <int64_t> passed_bytes(&self.cursors[i].passed)
-        try:
-            take_memory(self.lookup.budget, grown)
-        except MemoryLimitError:
-            self._free()
-            self.is_refused = True
-            raise
+        take_memory(self.lookup.budget, grown)
         self.charged += grown
         return 0
 

@@ -40,16 +40,17 @@ cdef bint _fits(Budget budget, int64_t size) noexcept nogil:
     return atomic_get(&budget.firm) + size <= limit
 
 
-cdef int take_memory(Budget budget, int64_t size) except -1:
+cdef int take_memory(Budget budget, int64_t size) except -1 nogil:
     if size <= 0:
         budget.release(PROBE, -size)
     elif _fits(budget, size):
         budget.charge(PROBE, size)
     else:
-        raise MemoryLimitError(
-            f"no memory to read on, {size} bytes more: {_in_use(budget)}; close or drop some, ask "
-            "for fewer keys or smaller pieces at a time, or raise memory_bytes"
-        )
+        with gil:
+            raise MemoryLimitError(
+                f"no memory to read on, {size} bytes more: {_in_use(budget)}; close or drop some, "
+                "ask for fewer keys or smaller pieces at a time, or raise memory_bytes"
+            )
     return 0
 
 

@@ -17,6 +17,8 @@ cdef struct Builder:
 
 cdef int open_builder(Builder* builder, const Node* node) except -1 nogil
 cdef void close_builder(Builder* builder) noexcept nogil
+# What its buffers hold, without the room they have for more.
+cdef int64_t builder_bytes(const Builder* builder) noexcept nogil
 # Hands the builder's buffers over; whoever holds `array` releases it.
 cdef int export_builder(Builder* builder, ArrowArray* array) except -1 nogil
 cdef int grow_bytes(Builder* builder, int64_t extra) except -1 nogil

@@ -64,6 +64,18 @@ cdef void close_builder(Builder* builder) noexcept nogil:
     release(&builder.values)
 
 
+cdef int64_t builder_bytes(const Builder* builder) noexcept nogil:
+    cdef int64_t held = <int64_t> (builder.validity.size + builder.offsets.size)
+    cdef Py_ssize_t i
+    if builder.node.kind == KIND_BOOL or builder.node.kind == KIND_FIXED:
+        held += <int64_t> values_size(builder.node, builder.length)
+    else:
+        held += <int64_t> builder.values.size
+    for i in range(builder.n_children):
+        held += builder_bytes(&builder.children[i])
+    return held
+
+
 cdef int grow_bytes(Builder* builder, int64_t extra) except -1 nogil:
     """Room for the bytes of strings, and 16 more for copies that write too much."""
     cdef int64_t total = <int64_t> builder.values.size + extra
@@ -255,6 +267,7 @@ cdef int export_builder(Builder* builder, ArrowArray* array) except -1 nogil:
         return 0
     array.n_buffers = 1
     if builder.null_count:
+        shrink(&builder.validity)
         hand_over(&builder.validity, array, 0)
     if node.kind == KIND_BOOL or node.kind == KIND_FIXED:
         array.n_buffers = 2
@@ -263,11 +276,13 @@ cdef int export_builder(Builder* builder, ArrowArray* array) except -1 nogil:
         hand_over(&builder.values, array, 1)
     elif node.kind == KIND_BYTES or node.kind == KIND_LARGE_BYTES:
         array.n_buffers = 3
+        shrink(&builder.offsets)
         hand_over(&builder.offsets, array, 1)
         shrink(&builder.values)
         hand_over(&builder.values, array, 2)
     elif node.kind == KIND_LIST or node.kind == KIND_LARGE_LIST:
         array.n_buffers = 2
+        shrink(&builder.offsets)
         hand_over(&builder.offsets, array, 1)
     return 0
 

@@ -41,7 +41,13 @@ from libc.string cimport memset
 
 from cython_ext.arrow_c cimport ArrowArray
 from cython_ext.arrow_read cimport TypeTree, borrowed
-from cython_ext.row_builder cimport Builder, close_builder, export_builder, open_builder
+from cython_ext.row_builder cimport (
+    Builder,
+    builder_bytes,
+    close_builder,
+    export_builder,
+    open_builder,
+)
 from cython_ext.row_decode cimport read_rows
 from cython_ext.row_encode cimport measure_rows, write_rows
 from cython_ext.row_layout cimport Place, is_fixed
@@ -177,7 +183,11 @@ cdef class RowCodec:
 
     cdef object decode_c(self, const uint8_t* data, const uint64_t* offsets, Py_ssize_t n):
         cdef BatchBuilder batch = BatchBuilder(self)
-        batch.add(data, offsets, n, n)
+        try:
+            with nogil:
+                batch.add(data, offsets, n, n)
+        except CorruptionError as error:
+            raise batch.located(error) from None
         return batch.finished()
 
     cdef object located(self, object error, int64_t row, Py_ssize_t column):
@@ -210,15 +220,19 @@ cdef class BatchBuilder:
 
     cdef int add(
         self, const uint8_t* data, const uint64_t* offsets, Py_ssize_t n, Py_ssize_t expected
-    ) except -1:
-        try:
-            with nogil:
-                read_rows(
-                    &self.codec.layout, data, offsets, n, expected, &self.builder, &self.place
-                )
-        except CorruptionError as error:
-            raise self.codec.located(error, self.place.row, self.place.column) from None
+    ) except -1 nogil:
+        self.is_adding = True
+        read_rows(&self.codec.layout, data, offsets, n, expected, &self.builder, &self.place)
+        self.is_adding = False
         return 0
+
+    cdef object located(self, object error):
+        if not self.is_adding:
+            return error
+        return self.codec.located(error, self.place.row, self.place.column)
+
+    cdef int64_t nbytes(self) noexcept nogil:
+        return builder_bytes(&self.builder)
 
     cdef object finished(self):
         cdef ArrowArray array

@@ -1,6 +1,9 @@
 """Pieces of a probe that are decoded in several portions: columns of every kind, with nulls."""
 
 import random
+import sys
+import threading
+import time
 from collections import defaultdict
 from decimal import Decimal
 
@@ -8,8 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from lsmstate.errors import MemoryLimitError
 from lsmstate.lsm_store import LsmStore
-from lsmstate.options import MIB, Options
+from lsmstate.memory_budget import process_memory
+from lsmstate.options import KIB, MIB, Options
 from lsmstate.store import StreamSchema
 
 PAIR = pa.struct([("x", pa.int32()), ("y", pa.bool_())])
@@ -74,3 +79,100 @@ def test_pieces_hold_the_rows_whatever_portions_they_are_decoded_in(tmp_path, ma
             found += piece.rows.to_pylist()
     assert positions == [key for key in range(KEYS) for _ in expected[key]]
     assert found == [each for key in range(KEYS) for each in expected[key]]
+
+
+def test_a_piece_is_read_beside_a_thread_that_has_the_interpreter(tmp_path):
+    """Who asks for it waits until the thread gives it up, which it does once an interval. That was
+    once for each portion."""
+    interval, stops = 0.05, threading.Event()
+
+    def use_the_interpreter():
+        while not stops.is_set():
+            sum(range(100))
+
+    schema = StreamSchema("s", STREAM.key, pa.schema([("text", pa.string())]))
+    numbers = np.arange(20_000)
+    keys = pa.RecordBatch.from_arrays([pa.array(numbers)], schema=STREAM.key)
+    rows = pa.RecordBatch.from_arrays([pa.array(["x" * 400] * len(numbers))], schema=schema.rows)
+    options = Options(memory_bytes=256 * MIB, sync="never", background=False)
+    with LsmStore.open(str(tmp_path), [schema], options=options) as store:
+        store.append("s", rows, keys)
+        store.flush()
+        probe, before = store.probe("s", keys), sys.getswitchinterval()
+        thread = threading.Thread(target=use_the_interpreter, daemon=True)
+        try:
+            sys.setswitchinterval(interval)
+            thread.start()
+            began = time.perf_counter()
+            pieces = list(probe.fetch(numbers, 16 * MIB))
+            waits = (time.perf_counter() - began) / interval
+        finally:
+            stops.set()
+            sys.setswitchinterval(before)
+            thread.join()
+    assert sum(piece.rows.num_rows for piece in pieces) == len(numbers)
+    portions = sum(piece.rows.nbytes for piece in pieces) / (64 * KIB)
+    assert len(pieces) == 1
+    assert portions > 100
+    assert waits < portions / 4
+
+
+def test_a_piece_is_charged_while_it_is_made(tmp_path):
+    schema = StreamSchema("s", STREAM.key, pa.schema([("text", pa.string())]))
+    numbers = np.arange(6000)
+    keys = pa.RecordBatch.from_arrays([pa.array(numbers)], schema=STREAM.key)
+    rows = pa.RecordBatch.from_arrays([pa.array(["x" * 400] * len(numbers))], schema=schema.rows)
+    budget = process_memory().budget
+    options = Options(memory_bytes=64 * MIB, sync="never", background=False)
+    with LsmStore.open(str(tmp_path), [schema], options=options) as store:
+        store.append("s", rows, keys)
+        store.flush()
+        probe = store.probe("s", keys)
+        before = budget.usage()["probe"]
+        kept = probe.fetch(numbers, 4 * MIB)
+        piece = next(kept)
+        assert budget.usage()["probe"] - before < MIB < piece.rows.nbytes
+        # No more than half a MiB is left to reads (an eighth of the cap is the writers'): enough
+        # for what a piece is read into.
+        used, limit = budget.usage()["probe"], budget.limit
+        budget.hold("probe", limit // 2 - used)
+        others = limit - limit // 8 - MIB // 2 - budget.firm_bytes
+        budget.hold("frames", others)
+        try:
+            reading = probe.fetch(numbers, 4 * MIB)
+            with pytest.raises(MemoryLimitError, match="no memory to read on"):
+                next(reading)
+            del reading
+            assert budget.usage()["probe"] == limit // 2
+        finally:
+            budget.hold("frames", -others)
+            budget.hold("probe", used - limit // 2)
+        assert next(probe.fetch(numbers, 4 * MIB)).rows.num_rows == piece.rows.num_rows
+
+
+def test_a_piece_that_begins_with_short_rows_has_no_more_room_than_it_takes(tmp_path):
+    """Room is made for as many rows as there would be."""
+    names = [f"c{number}" for number in range(100)]
+    schema = StreamSchema("s", STREAM.key, pa.schema([(name, pa.string()) for name in names]))
+    short, long = [""] * 1000, ["x" * 100] * 400  # 4 MB
+    texts = pa.array((short + long) * 5 + short * 20)
+    rows = pa.RecordBatch.from_arrays([texts] * len(names), schema=schema.rows)
+    numbers = np.arange(len(texts))
+    keys = pa.RecordBatch.from_arrays([pa.array(numbers)], schema=STREAM.key)
+    options = Options(memory_bytes=128 * MIB, sync="never", background=False)
+    with LsmStore.open(str(tmp_path), [schema], options=options) as store:
+        store.append("s", rows, keys)
+        store.flush()
+        probe = store.probe("s", keys)
+        before = allocated_bytes()
+        pieces = [next(probe.fetch(numbers[1400 * place :], 4 * MIB)) for place in range(5)]
+        held = sum(piece.rows.nbytes for piece in pieces)
+        assert held > 16 * MIB
+        assert allocated_bytes() - before < 1.5 * held
+
+
+def allocated_bytes():
+    """Of private memory of this process, whether or not it was touched."""
+    with open("/proc/self/status") as file:
+        sizes = [line.split()[1] for line in file if line.startswith("VmData:")]
+    return int(sizes[0]) * KIB
