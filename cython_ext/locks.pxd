@@ -6,6 +6,11 @@ cdef class FairLock:
     cdef object _held
 
 
+cdef class Standstill:
+    cdef object _lock
+    cdef bint _is_held
+
+
 cdef class Turns:
     cdef Budget _budget
     cdef FairLock _lock

@@ -69,6 +69,33 @@ cdef class FairLock:
 
 
 @cython.final
+cdef class Standstill:
+    """Of whatever works under a lock, while the process is being forked: what a signal handler raises
+    meanwhile the interpreter reports, and forks all the same."""
+
+    def __init__(self, lock):
+        self._lock = lock
+
+    def begin(self) -> None:
+        """Wait for the lock, whatever interrupts it; that is raised when it is there."""
+        cdef object interrupted = None
+        while True:
+            try:
+                self._lock.acquire()
+                break
+            except BaseException as error:
+                interrupted = error
+        self._is_held = True
+        if interrupted is not None:
+            raise interrupted
+
+    def end(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            self._lock.release()
+
+
+@cython.final
 cdef class Within:
     """See FairLock.within."""
 

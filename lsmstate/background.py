@@ -21,6 +21,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
+from cython_ext.locks import Standstill
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import KIB
 
@@ -55,6 +56,10 @@ class Worker:
 
     def __init__(self) -> None:
         self.standing = threading.Lock()
+        self.standstill = Standstill(self.standing)
+        #: Its number, if there is one: a name of its own it gets nowhere, since what
+        #: ``threading`` makes for that stays there for good.
+        self.thread: int | None = None
         self._submitted: SimpleQueue[Job | None] = SimpleQueue()
         #: Of the thread that has ``_running``.
         self._jobs: list[Job] = []
@@ -100,10 +105,10 @@ class Worker:
                     self._submitted.get(block=False)
 
     def _run(self) -> None:
-        threading.current_thread().name = "lsmstate"
         # Again, if a job came after the last look and before the thread was not there any more.
         while not self._stopped and not self.is_idle and self._running.acquire(blocking=False):
             try:
+                self.thread = threading.get_ident()
                 while (job := self._next()) is not None:
                     with process_memory().turns.turn(counted=False), self.standing:
                         is_over = job.advance(SLICE_BYTES)
@@ -111,6 +116,7 @@ class Worker:
                         self._jobs.remove(job)
                     del job  # what it holds is its store's to give back
             finally:
+                self.thread = None
                 self._running.release()
 
     def _next(self) -> Job | None:
@@ -138,11 +144,11 @@ def _stop() -> None:
 
 
 def _before_fork() -> None:
-    _worker.standing.acquire()
+    _worker.standstill.begin()
 
 
 def _after_fork_in_parent() -> None:
-    _worker.standing.release()
+    _worker.standstill.end()
 
 
 def _after_fork_in_child() -> None:

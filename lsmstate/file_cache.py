@@ -282,3 +282,11 @@ def _writer(name: str) -> str | None:
     file = parse_attempt_file(name)
     parts = file.attempt_id.split("-") if file is not None else []
     return parts[-2] if len(parts) >= 2 else None
+
+
+def _forget_the_parents_lock() -> None:
+    global _process_lock
+    _process_lock = threading.RLock()  # another thread of the parent may have it
+
+
+os.register_at_fork(after_in_child=_forget_the_parents_lock)

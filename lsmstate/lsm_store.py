@@ -424,6 +424,7 @@ class LsmStore(StoreWrites):
     def checkpoint(self, name: str) -> Checkpoint:
         """Commit, and keep that commit's files under a name until it is deleted. A standalone
         store's only. InvalidArgumentError if the name is taken. Cost: that of a commit."""
+        self._guard.check_writable()  # a forked child may wait for the lock for ever
         with self._guard.lock:  # no other thread flushes in between, and deletes what is named
             self.checkpoints.check_free(name)
             return self.checkpoints.create(name, self.commit())

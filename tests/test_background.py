@@ -134,7 +134,7 @@ def test_an_append_leaves_a_file_that_is_being_forced_to_the_worker(tmp_path, mo
     forcing, may_go_on = threading.Event(), threading.Event()
 
     def hook(operation, path, _offset, _size):
-        if operation == "sync" and threading.current_thread().name == "lsmstate":
+        if operation == "sync" and threading.get_ident() == worker().thread:
             merge = store._runs._merge
             if merge is not None and os.path.basename(path) in merge.names:
                 forcing.set()
@@ -199,7 +199,7 @@ def test_a_file_that_is_not_deleted_is_found_again(tmp_path, caplog):
     refused = set()
 
     def refuse(operation, path, offset, size):
-        if operation == "remove" and threading.current_thread().name == "lsmstate":
+        if operation == "remove" and threading.get_ident() == worker().thread:
             refused.add(os.path.basename(path))
             raise OSError(5, "Input/output error", path)
 

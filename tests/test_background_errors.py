@@ -38,7 +38,7 @@ def test_an_error_of_the_worker_is_raised_by_the_next_write(tmp_path, what):
         under_way = job()
 
         def fail(operation, path, offset, size):
-            if operation == "append" and threading.current_thread().name == "lsmstate":
+            if operation == "append" and threading.get_ident() == worker().thread:
                 raise OSError(28, "No space left on device", path)
 
         set_fault_hook(fail)
@@ -88,7 +88,7 @@ def test_the_worker_may_close_the_store_it_works_for_as_garbage(tmp_path):
             yield
 
     def collect(operation, path, offset, size):
-        if operation == "append" and threading.current_thread().name == "lsmstate":
+        if operation == "append" and threading.get_ident() == worker().thread:
             gc.collect()
             collected.set()
 
