@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.kept_backend import check_kept_backend
 from lsmstate.local_directory import check_is_there, directory_path
-from lsmstate.options import Options
+from lsmstate.options import DEFAULTS, Options, check_options
 from lsmstate.store import MultimapStore, StreamSchema
-from lsmstate.store_checks import nearest
+from lsmstate.store_checks import check_streams, nearest
 
 if TYPE_CHECKING:
     from lsmstate.checkpoints import Checkpoint, Checkpoints
@@ -42,7 +42,7 @@ def open_attempt(
     pointer: str | None = None,
     batch_id: int,
     attempt_id: str,
-    options: Options,
+    options: Options = DEFAULTS,
 ) -> MultimapStore:
     """A task attempt's private store, at the state a commit pointer names; None: empty.
 
@@ -53,6 +53,7 @@ def open_attempt(
     that of a ``StatePlace`` elsewhere; there a commit sends its files first (OSError: nothing was
     committed).
     """
+    check_options(options)
     backend_class = store_class(backend)
     if isinstance(directory, str | os.PathLike):
         directory = directory_path(directory)
@@ -84,13 +85,17 @@ def check_place(backend: str, where: str) -> None:
 
 
 def open_commit(
-    directory: "str | os.PathLike[str] | DurableBucket", pointer: str, *, options: Options
+    directory: "str | os.PathLike[str] | DurableBucket",
+    pointer: str,
+    *,
+    options: Options = DEFAULTS,
 ) -> MultimapStore:
     """What an attempt of the backend ``lsm`` committed, to be read only, whoever works on from
     there. Its streams are those it was written with. It can be read as long as retention keeps
     the commit. CorruptionError if its files are not what the pointer says."""
     from lsmstate.lsm_store import LsmStore
 
+    check_options(options)
     if isinstance(directory, str | os.PathLike):
         directory = directory_path(directory)
     return LsmStore.open_commit(directory, pointer, options=options)
@@ -102,7 +107,7 @@ def open_store(
     streams: Sequence[StreamSchema],
     *,
     backend: Literal["lsm"] = "lsm",
-    options: Options,
+    options: Options = DEFAULTS,
 ) -> StandaloneStore: ...
 
 
@@ -112,7 +117,7 @@ def open_store(
     streams: Sequence[StreamSchema],
     *,
     backend: str,
-    options: Options,
+    options: Options = DEFAULTS,
 ) -> MultimapStore: ...
 
 
@@ -121,7 +126,7 @@ def open_store(
     streams: Sequence[StreamSchema],
     *,
     backend: str = "lsm",
-    options: Options,
+    options: Options = DEFAULTS,
 ) -> MultimapStore:
     """A store that one process owns (StoreLockedError otherwise); finds what was committed.
 
@@ -130,6 +135,7 @@ def open_store(
     InvalidArgumentError if that state is of another backend, or has other streams, or the directory
     is a file.
     """
+    check_options(options)
     backend_class = store_class(backend)
     place = directory_path(directory)
     check_kept_backend(place, backend)
@@ -146,7 +152,7 @@ def open_checkpoint(
     name: str,
     *,
     streams: Sequence[StreamSchema] | None = None,
-    options: Options,
+    options: Options = DEFAULTS,
 ) -> MultimapStore:
     """A named checkpoint of a standalone store of the backend ``lsm``, to be read only, whoever
     has the store itself open. It cannot be deleted until this is closed.
@@ -157,6 +163,7 @@ def open_checkpoint(
     from lsmstate.expiring_lane import LANES
     from lsmstate.lsm_store import LsmStore
 
+    check_options(options)
     place = directory_path(directory)
     check_is_there(place)
 
@@ -189,6 +196,7 @@ def _with_expiry(
     is_reader: bool = False,
 ) -> MultimapStore:
     """The store itself where no stream has an expiry: then it costs nothing."""
+    check_streams(streams)
     if all(stream.expiry is None for stream in streams):
         return opened(streams)
     from lsmstate.expiring_store import ExpiringStore

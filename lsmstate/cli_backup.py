@@ -11,6 +11,8 @@ import typer
 from lsmstate.checkpoints import Checkpoint, read_each_checkpoint
 from lsmstate.cli_console import plain_console, plain_table
 from lsmstate.cli_states import DAMAGED, damage_line
+from lsmstate.durable_dir import LocalDir, durable_dir
+from lsmstate.errors import InvalidArgumentError
 from lsmstate.export_catalog import Catalog, whole
 from lsmstate.exporting import delete_export, export, list_each_export
 from lsmstate.inspection import find_standalone
@@ -122,6 +124,9 @@ def show_exports(
 ) -> None:
     """List the exports at a place, oldest first; delete one. Status 1 if one cannot be read, which
     is named on the standard error."""
+    local = durable_dir(place, None)
+    if isinstance(local, LocalDir) and not os.path.isdir(local.where):
+        raise InvalidArgumentError(f"{place} is no directory; name the place of exports")
     if delete is not None:
         delete_export(place, delete)
     read = list_each_export(place)

@@ -14,6 +14,7 @@ from lsmstate.cli_states import (
     DAMAGED,
     JsonStates,
     damage_line,
+    level_name,
     logged_line,
     show_states,
     unsealed_line,
@@ -96,7 +97,7 @@ def _run_cells(run: dict[str, Any]) -> list[str]:
     filter_bits = 8 * sum(file.get("filter_bytes", 0) for file in files)
     return [
         str(run["number"]),
-        str(run["level"]),
+        level_name(run["level"]),
         str(len(files)),
         f"{run['bytes']:,}",
         f"{keys:,}",

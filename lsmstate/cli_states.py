@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from lsmstate.compaction import BOTTOM_LEVEL
 from lsmstate.inspection import State, Unreadable, each_state
 
 #: Exit status when something is damaged.
@@ -53,6 +54,11 @@ def _print_beside(found: Described) -> None:
         typer.echo(damage_line(damage["file"] or found["directory"], damage["what"]))
     for name in found.get("unsealed", ()):
         typer.echo(unsealed_line(name))
+
+
+def level_name(level: int) -> str:
+    """As tables have it; in JSON it is the number."""
+    return "bottom" if level == BOTTOM_LEVEL else str(level)
 
 
 def damage_line(name: str, what: str) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from lsmstate.cli_console import plain_console, plain_table
-from lsmstate.cli_states import JsonStates, show_states
+from lsmstate.cli_states import JsonStates, level_name, show_states
 from lsmstate.inspection import State, find_standalone
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import Options, parse_bytes
@@ -56,7 +56,8 @@ def _print_stats(found: dict[str, Any]) -> None:
     columns = ("level", "runs", "files", "bytes", "keys", "rows", "deletions")
     table = plain_table(*columns)
     for level in found["levels"]:
-        table.add_row(*(f"{level[column]:,}" for column in columns))
+        counts = (f"{level[column]:,}" for column in columns[1:])
+        table.add_row(level_name(level["level"]), *counts)
     console.print(table)
 
 

@@ -170,7 +170,11 @@ class Lane:
             return kept
         asked = rows if due.all() else rows.filter(pa.array(due))
         with process_memory().turns.given_up():  # it may wait for another thread
-            answer = np.asarray(self.keep(asked))
+            try:
+                answer = np.asarray(self.keep(asked))
+            except Exception as error:
+                error.add_note(f"in the keep rule of stream {self.schema.name!r}")
+                raise
         if answer.dtype != np.bool_ or answer.shape != (int(due.sum()),):
             raise InvalidArgumentError(
                 f"stream {self.schema.name!r}: the keep rule of its expiry answered "

@@ -28,7 +28,7 @@ class StoreMapping(MutableMapping[Any, Any]):
     The store stays its owner's: it is not closed here, and commits are made there. An iteration
     ends with InvalidArgumentError if the store is written to meanwhile. ``len`` reads all keys and
     rows; ``in`` reads no row. Rows under a key that holds a null are not stored, so such a key is
-    refused here.
+    absent, and refused where a value is assigned to it.
 
     What can be no key of the stream, a text where its column has numbers say, is absent where
     that is an answer: for ``in``, and for ``get`` and ``pop`` with a default. Else it is

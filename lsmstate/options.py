@@ -39,7 +39,8 @@ class Options:
 
     memory_bytes: int = 64 * MIB
     """The cap over everything the stores of this process hold: memtables, cache, filters,
-    indexes, buffers of flush, merge and probe. Reaching it flushes or evicts; never exceeded. A row
+    indexes, buffers of flush, merge and probe. Reaching it flushes or evicts; never exceeded. Of
+    stores that are open with different caps the largest one counts, for all of them together. A row
     may take a quarter of it, a key 128 KiB, or 1/1024 of it if that is more (1/64 below 8 MiB)."""
 
     memtable_bytes: int | None = None
@@ -178,3 +179,15 @@ class Options:
     @property
     def memtable_limit_bytes(self) -> int:
         return self.memtable_bytes or max(256 * KIB, self.memory_bytes // 4)
+
+
+#: Of stores that are opened without any.
+DEFAULTS = Options()
+
+
+def check_options(options: object) -> None:
+    """InvalidArgumentError unless they are options."""
+    if not isinstance(options, Options):
+        raise InvalidArgumentError(
+            f"options={options!r}: give lsmstate.Options(...), or none for the defaults"
+        )

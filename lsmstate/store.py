@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cython_ext.key_codec import KeyBatch
+from lsmstate.errors import InvalidArgumentError
 from lsmstate.expiry import Expiry
 from lsmstate.stats import StoreStats
 
@@ -30,6 +31,8 @@ KeyValues = Any
 @dataclass(frozen=True, slots=True)
 class StreamSchema:
     """The types of one stream: ``key`` columns it is looked up by, ``rows`` columns it stores.
+    Dictionaries and views are stored, and come back, as their plain types (string views as strings,
+    a dictionary as its values), which may be given as well; ``RowCodec(rows).schema`` has them.
     With ``expiry``, rows are forgotten when they are due (``MultimapStore.advance``), and those of
     a key come by time bucket first, then in arrival order."""
 
@@ -37,6 +40,15 @@ class StreamSchema:
     key: pa.Schema
     rows: pa.Schema
     expiry: Expiry | None = None
+
+    def __post_init__(self) -> None:
+        for what, kind in (("name", str), ("key", pa.Schema), ("rows", pa.Schema)):
+            given = getattr(self, what)
+            if not isinstance(given, kind):
+                raise InvalidArgumentError(
+                    f"{what} of stream {self.name!r} is a {type(given).__name__}; give a "
+                    f"{'pyarrow.Schema' if kind is pa.Schema else 'text'}"
+                )
 
 
 class Matches(NamedTuple):

@@ -177,6 +177,19 @@ def read_stepwise(access: Access, pieces: Iterator[T]) -> Iterator[T]:
         yield piece
 
 
+def check_streams(streams: object) -> None:
+    """InvalidArgumentError unless they are streams, one after the other."""
+    if not isinstance(streams, Sequence) or isinstance(streams, str | bytes):
+        raise InvalidArgumentError(
+            f"streams={streams!r} is a {type(streams).__name__}; give a list of StreamSchema"
+        )
+    for stream in streams:
+        if not isinstance(stream, StreamSchema):
+            raise InvalidArgumentError(
+                f"stream {stream!r} is a {type(stream).__name__}; give a StreamSchema"
+            )
+
+
 def streams_by_name(streams: Sequence[StreamSchema]) -> dict[str, StreamSchema]:
     """The streams of a store by name. InvalidArgumentError if there are none or two of a name."""
     if not streams:
@@ -250,7 +263,7 @@ def check_rows(stream: StreamSchema, rows: pa.RecordBatch, keys: pa.RecordBatch 
         rows.schema, codecs_of(stream).rows.schema
     ):
         raise InvalidArgumentError(
-            f"rows of stream {stream.name!r}: {_difference(stream.rows, rows.schema)}"
+            f"rows of stream {stream.name!r}: {_difference(stream.rows, rows.schema)}; cast them"
         )
     count = len(keys) if isinstance(keys, KeyBatch) else keys.num_rows
     if count != rows.num_rows:
@@ -279,11 +292,13 @@ def encoded_keys(
 
 
 def check_key_types(stream: StreamSchema, keys: pa.RecordBatch) -> None:
-    """InvalidArgumentError unless the keys have the types of the stream's key columns."""
+    """InvalidArgumentError unless the keys have the types of the stream's key columns, or the plain
+    ones that a store gives instead of dictionaries and views."""
     check_is_batch(f"keys of stream {stream.name!r}", keys)
-    if keys.schema.types != stream.key.types:
+    given = keys.schema.types
+    if given != stream.key.types and tuple(given) != codecs_of(stream).key.types:
         raise InvalidArgumentError(
-            f"keys of stream {stream.name!r}: {_difference(stream.key, keys.schema)}"
+            f"keys of stream {stream.name!r}: {_difference(stream.key, keys.schema)}; cast them"
         )
 
 
@@ -379,6 +394,6 @@ def _difference(expected: pa.Schema, given: pa.Schema) -> str:
     if expected.names != given.names:
         return f"expected the columns {expected.names}, given {given.names}"
     for want, have in zip(expected, given, strict=True):
-        if not want.equals(have):
-            return f"column {want.name!r}: expected {want}, given {have}"
+        if want.type != have.type:
+            return f"column {want.name!r}: expected {want.type}, given {have.type}"
     return f"expected {expected}, given {given}"

@@ -83,6 +83,18 @@ class WriteTests(BackendTests):
             assert store.put("texts", found, keys_of(1, 2)) == 2
             assert store.retract("texts", found.slice(1), keys_of(2)) == 1
             assert scanned(store, "texts") == [{"d": "b", "v": "a"}]
+        with self.attempt(tmp_path, streams=(StreamSchema("texts", schema, schema),)) as store:
+            store.append("texts", rows, rows)
+            (piece,) = store.iterate("texts")
+            assert piece.keys.schema.types == [pa.string(), pa.string()]
+            assert store.exists("texts", piece.keys).all()
+            assert store.append("texts", piece.rows, piece.keys) == 2
+            store.delete("texts", piece.keys.slice(1))
+            assert store.get_many("texts", piece.keys).positions.tolist() == [0, 0]
+            assert store.get("texts", ("a", "b")).num_rows == 2
+            other = schema.set(0, pa.field("d", pa.large_string()))
+            with pytest.raises(InvalidArgumentError, match="given large_string; cast them"):
+                store.exists("texts", piece.keys.cast(other))
 
     def test_rows_of_one_large_value_count_each(self, tmp_path):
         schema = pa.schema({"text": pa.dictionary(pa.int8(), pa.string())})

@@ -72,8 +72,9 @@ def test_a_rule_that_fails_in_the_middle_of_a_move(tmp_path, backend, due):
             store.append("timed", *batch((10**6, 10**6, 1000)))  # the ring is around it
         store.append("timed", *big)
         asked_until_it_fails[:] = [True, True]
-        with pytest.raises(ArithmeticError):
+        with pytest.raises(ArithmeticError) as failed:
             store.advance("timed", 1000 + (2 * LIFE if due else LIFE // 2 + 1))
+        assert failed.value.__notes__ == ["in the keep rule of stream 'timed'"]
         kept = [i for i in range(count) if i % 2 == 0 or (not due and times[i] > 1000)]
         assert [i for i in all_ids(store) if i < count] == kept
         asked_until_it_fails[:] = []

@@ -10,6 +10,7 @@ from export_cases import attempts, filled, rows_of, stored
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from sample_streams import STREAMS, customers, keys_of
 from test_checkpoints import OPTIONS, opened
+from test_cli_upkeep import run
 from test_crash import BATCHES, found
 from typer.testing import CliRunner
 
@@ -164,6 +165,8 @@ def test_an_attempts_state_at_a_pointer(tmp_path):
             store.append("customers", customers(1), keys_of(1))
             store.commit()
     assert len(lsmstate.list_exports(tmp_path / "backup")) == 4
+    with pytest.raises(InvalidArgumentError, match="backing is no directory; name the place"):
+        raise run("exports", tmp_path / "backing").exception
 
 
 def test_a_manifest_that_builds_upon_a_base(tmp_path):

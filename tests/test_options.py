@@ -2,10 +2,13 @@
 
 import itertools
 
+import pyarrow as pa
 import pytest
 
+import lsmstate
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.options import KIB, MIB, Options, parse_bytes
+from lsmstate.store import StreamSchema
 
 REFUSED = {
     "memory_bytes": [0, -1, 5 * MIB - 1, "64m", 64.0 * MIB, None, True],
@@ -46,6 +49,31 @@ def test_whatever_goes_together_leaves_room_for_a_merge():
         options = Options(**given)
         assert runs <= options.most_runs <= runs + fanout
         assert options.memtable_limit_bytes <= memory // 2
+
+
+def test_a_store_is_opened_without_options_and_what_is_none_is_refused(tmp_path):
+    schema = pa.schema([("k", pa.int64())])
+    stream = StreamSchema("s", schema, schema)
+    with lsmstate.open_store(tmp_path / "store", [stream]) as store:
+        assert store.stats().memory_limit_bytes == 64 * MIB
+    for open_one in (
+        lambda: lsmstate.open_store(tmp_path / "new", [stream], options={}),
+        lambda: lsmstate.open_checkpoint(tmp_path / "store", "x", options="64m"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=r"options=.*give lsmstate.Options"):
+            open_one()
+    for streams, said in (
+        (["s"], "stream 's' is a str; give a StreamSchema"),
+        ("s", "streams='s' is a str; give a list"),
+        (stream, "is a StreamSchema; give a list"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=said):
+            lsmstate.open_store(tmp_path / "new", streams)
+    with pytest.raises(InvalidArgumentError, match="key of stream 's' is a list; give a pyarrow"):
+        StreamSchema("s", ["k"], schema)
+    with pytest.raises(InvalidArgumentError, match="name of stream 7 is a int; give a text"):
+        StreamSchema(7, schema, schema)
+    assert not (tmp_path / "new").exists()
 
 
 def test_sizes_are_read_as_spark_writes_them():
