@@ -14,6 +14,7 @@ from lsmstate.cli_states import (
     DAMAGED,
     JsonStates,
     damage_line,
+    key_text,
     level_name,
     logged_line,
     show_states,
@@ -50,8 +51,6 @@ _RUN_COLUMNS: Final = (
     "deleted\nranges",
     "filter\nbits\na key",
 )
-#: Of a key on the terminal; JSON has all of it.
-_MOST_KEY_CHARACTERS: Final = 60
 
 
 @app.command("inspect")
@@ -86,8 +85,8 @@ def _print_described(described: dict[str, Any]) -> None:
     console.print(table)
     for run in described["runs"]:
         if run["files"]:
-            first = _key_text(run["files"][0], "first_key", "min_key")
-            last = _key_text(run["files"][-1], "last_key", "max_key")
+            first = _end_of(run["files"][0], "first_key", "min_key")
+            last = _end_of(run["files"][-1], "last_key", "max_key")
             console.print(f"keys of run {run['number']}: {first} to {last}", soft_wrap=True)
 
 
@@ -108,18 +107,8 @@ def _run_cells(run: dict[str, Any]) -> list[str]:
     ]
 
 
-def _key_text(file: dict[str, Any], decoded: str, stored: str) -> str:
-    """A key of a file as its stream and values; in hex if it does not decode."""
-    found = file[decoded]
-    if found is None:
-        return _cut(file[stored])
-    values = ", ".join(json_text.dumps(each, ensure_ascii=False) for each in found["key"].values())
-    retracted = " retracted" if found["retracted"] else ""
-    return f"{found['stream']}{retracted} ({_cut(values)})"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_KEY_CHARACTERS else text[:_MOST_KEY_CHARACTERS] + "..."
+def _end_of(file: dict[str, Any], decoded: str, stored: str) -> str:
+    return key_text(file[decoded], file[stored])
 
 
 @app.command("verify")

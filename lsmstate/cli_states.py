@@ -6,7 +6,7 @@ A state that cannot be read does not hide the others: it is named, and the exit 
 import json as json_text
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -15,6 +15,8 @@ from lsmstate.inspection import State, Unreadable, each_state
 
 #: Exit status when something is damaged.
 DAMAGED = 1
+
+_MOST_KEY_CHARACTERS: Final = 60
 
 Described = dict[str, Any]
 
@@ -59,6 +61,21 @@ def _print_beside(found: Described) -> None:
 def level_name(level: int) -> str:
     """As tables have it; in JSON it is the number."""
     return "bottom" if level == BOTTOM_LEVEL else str(level)
+
+
+def key_text(decoded: dict[str, Any] | None, stored: str) -> str:
+    """A stored key as its stream and values; in hex, as given, if it does not decode."""
+    if decoded is None:
+        return _cut(stored)
+    values = ", ".join(
+        json_text.dumps(each, ensure_ascii=False) for each in decoded["key"].values()
+    )
+    retracted = " retracted" if decoded["retracted"] else ""
+    return f"{decoded['stream']}{retracted} ({_cut(values)})"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_KEY_CHARACTERS else text[:_MOST_KEY_CHARACTERS] + "..."
 
 
 def damage_line(name: str, what: str) -> str:

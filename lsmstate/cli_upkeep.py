@@ -1,18 +1,21 @@
 """The commands that look after a state on disk: stats, compact, repair."""
 
 import json as json_text
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from lsmstate.cli_console import plain_console, plain_table
-from lsmstate.cli_states import JsonStates, level_name, show_states
-from lsmstate.inspection import State, find_standalone
+from lsmstate.cli_states import JsonStates, key_text, level_name, show_states
+from lsmstate.inspection import State, find_standalone, find_state
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import Options, parse_bytes
 from lsmstate.repair import RepairReport, repair
 from lsmstate.state_summary import summarize
+from lsmstate.store import StreamSchema
+from lsmstate.stored_keys import decoded_key
 
 app = typer.Typer()
 
@@ -117,18 +120,26 @@ def repair_state(
         raise typer.Exit(LOST)
 
 
+def _bound(streams: Sequence[StreamSchema], stored: str | None) -> str | None:
+    """A stored key in hex by its values."""
+    return stored and key_text(decoded_key(streams, bytes.fromhex(stored)), stored)
+
+
 def _print_report(report: RepairReport) -> None:
     typer.echo(
         f"{report.target}: {report.rows:,} rows in tables and {report.logged_writes:,} logged "
         f"writes; {report.copied_files} files copied, {report.rebuilt_files} rebuilt"
     )
+    state = find_state(report.target, report.pointer)
+    streams = list(state.found.streams.values()) if state is not None else []
     for problem in report.problems:
         typer.echo(f"note: {problem}")
     for loss in report.as_dict()["losses"]:
         rows = "an unknown number of" if loss["rows"] is None else f"{loss['rows']:,}"
         typer.echo(f"LOST {loss['file']}: {loss['what']}; {rows} rows")
         for keys in loss["ranges"]:
-            typer.echo(f"  between the keys {keys['low'] or 'first'} and {keys['high'] or 'last'}")
+            low, high = (_bound(streams, keys[end]) for end in ("low", "high"))
+            typer.echo(f"  between the keys {low or 'first'} and {high or 'last'}")
         if loss["deletions"]:
             typer.echo("  deletions may be lost too: rows deleted earlier may be back")
     if not report.losses:
