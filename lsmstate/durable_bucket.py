@@ -35,6 +35,7 @@ from lsmstate.memory_budget import process_memory
 from lsmstate.owners import AttemptOwner
 from lsmstate.recovery import Named, named_by, read_commit
 from lsmstate.retries import os_error, retried
+from lsmstate.store import StreamSchema
 from lsmstate.table_cache import table_cache
 
 FOOTER_BYTES = 80
@@ -250,7 +251,11 @@ class CommitReader(AttemptOwner):
         else:
             super().__init__(LocalFiles(files), 0, "reader")
             self.directory = files
-        self.streams = read_commit(tables, self.directory, pointer).streams
+        self._streams = read_commit(tables, self.directory, pointer).streams
+
+    def known_streams(self) -> list[StreamSchema]:
+        """Those that the commit was written with."""
+        return list(self._streams.values())
 
     def release(self) -> None:
         if self._bucket is not None:

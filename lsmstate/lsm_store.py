@@ -118,7 +118,7 @@ class LsmStore(StoreWrites):
                 os.makedirs(directory, exist_ok=True)  # the first of its bucket
             owner = AttemptOwner(LocalFiles(directory), batch_id, attempt_id)
         return cls._opened(
-            directory, streams, options, owner, lambda store: store._start_at(pointer)
+            directory, lambda: streams, options, owner, lambda store: store._start_at(pointer)
         )
 
     @classmethod
@@ -142,7 +142,7 @@ class LsmStore(StoreWrites):
                 # disk, so it is written anew before more is promised.
                 store.commit()
 
-        return cls._opened(directory, streams, options, owner, begin)
+        return cls._opened(directory, lambda: streams, options, owner, begin)
 
     @classmethod
     def open_commit(cls, directory: str | DurableBucket, pointer: str, *, options: Options) -> Self:
@@ -154,7 +154,7 @@ class LsmStore(StoreWrites):
             store._start_at(pointer)
             store._guard.seal(f"is open for reading, at commit {pointer}")
 
-        return cls._opened(owner.directory, list(owner.streams.values()), options, owner, begin)
+        return cls._opened(owner.directory, owner.known_streams, options, owner, begin)
 
     @classmethod
     def open_checkpoint(
@@ -174,21 +174,22 @@ class LsmStore(StoreWrites):
             store._start_at(owner.pointer)
             store._guard.seal(f"is open for reading, at checkpoint {name!r}; open the store itself")
 
-        return cls._opened(directory, list(owner.streams.values()), options, owner, begin)
+        return cls._opened(directory, owner.known_streams, options, owner, begin)
 
     @classmethod
     def _opened(
         cls,
         directory: str,
-        streams: Sequence[StreamSchema],
+        streams: Callable[[], Sequence[StreamSchema]],
         options: Options,
         owner: Owner,
         begin: Callable[[Self], None],
     ) -> Self:
-        """A store that has begun where it is to; on an error it is closed, the owner released."""
+        """A store that has begun where it is to; on an error all is given up."""
         store = None
         try:
-            store = cls(directory, streams, options, owner)
+            owner.take()
+            store = cls(directory, streams(), options, owner)
             begin(store)
         except BaseException:
             if store is not None:
@@ -437,9 +438,8 @@ class LsmStore(StoreWrites):
 
     def _collect(self) -> None:
         live = {file.name for file in self._runs.version.files}
-        opened_at = self._runs.opened_at
         try:
-            self._owner.collect(live, opened_at, self._options.retained_batches)
+            self._owner.collect(live, self._runs.opened_at, self._options.retained_batches)
         except (OSError, CorruptionError, FormatVersionError) as error:
             # The commit is sealed; files that stay cost space only, and the next time comes.
             _log.warning("old files of %s were not deleted: %s", self._directory, error)

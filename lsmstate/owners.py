@@ -21,6 +21,7 @@ from lsmstate.options import Options
 from lsmstate.recovery import read_commit
 from lsmstate.removal import Removal
 from lsmstate.sealed_text import seal_text, unseal_text
+from lsmstate.store import StreamSchema
 from lsmstate.table_cache import table_cache
 
 #: A new store's first commit: run 1 and MANIFEST 2.
@@ -33,6 +34,12 @@ _UNREAD = sys.maxsize
 
 class Owner(Protocol):
     """What differs between the owners. The store calls; the owner keeps the directory's books."""
+
+    def take(self) -> None:
+        """Take the directory and read its books, before anything else; ``release`` comes after it
+        also where it failed or was interrupted. So whoever is to release an owner has it before
+        there is anything to release."""
+        ...
 
     @property
     def single_commit(self) -> bool:
@@ -109,6 +116,9 @@ class AttemptOwner:
         parent = None if opened_at is None else parse_pointer(opened_at).name
         collect_now_and_then(self._attempt_files, live, parent, self._batch_id, retained_batches)
 
+    def take(self) -> None:
+        """Nothing is taken."""
+
     def release(self) -> None:
         """Nothing is held."""
 
@@ -118,17 +128,22 @@ class CheckpointReader(AttemptOwner):
 
     def __init__(self, directory: str, name: str) -> None:
         super().__init__(LocalFiles(directory), 0, "reader")
-        self._pin = CheckpointPin(directory, name)
+        self._directory, self._name = directory, name
+        self._pin: CheckpointPin | None = None
+
+    def take(self) -> None:
+        self._pin = CheckpointPin(self._directory, self._name)
         self.pointer = self._pin.checkpoint.pointer
-        try:
-            tables = table_cache(process_memory())
-            self.streams = read_commit(tables, directory, self.pointer).streams
-        except BaseException:
-            self._pin.release()
-            raise
+        tables = table_cache(process_memory())
+        self.streams = read_commit(tables, self._directory, self.pointer).streams
+
+    def known_streams(self) -> list[StreamSchema]:
+        """Those that the checkpoint was written with."""
+        return list(self.streams.values())
 
     def release(self) -> None:
-        self._pin.release()
+        if self._pin is not None:
+            self._pin.release()
 
 
 class ProcessOwner:
@@ -141,10 +156,6 @@ class ProcessOwner:
     single_commit = False
 
     def __init__(self, directory: str, options: Options) -> None:
-        if not os.path.isdir(directory):
-            os.makedirs(directory, exist_ok=True)
-            if options.syncs_commits:
-                sync_directory(os.path.dirname(os.path.abspath(directory)))
         self._directory = directory
         self._options = options
         self._log: Changelog | None = None
@@ -155,21 +166,30 @@ class ProcessOwner:
         self._begun: set[str] = set()
         #: What the last commit made needless.
         self._removal = Removal((), remove)
-        self._lock = DirectoryLock(directory)
-        try:
-            numbers = [
-                (found[1], name)
-                for name in os.listdir(directory)
-                if (found := parse_numbered(name)) is not None
-            ]
-            last_number, newest = max(numbers, default=(0, ""))
-            self.pointer: str | None = None
-            self._checkpoints = Checkpoints(directory, options, self)
-            self.pointer = self._newest_pointer(last_number, newest)
-            self._numbers = itertools.count(1 + (last_number if self.pointer else 0))
-        except BaseException:
-            self._lock.release()
-            raise
+        self._held: DirectoryLock | None = None
+        self.pointer: str | None = None
+
+    def take(self) -> None:
+        directory, options = self._directory, self._options
+        if not os.path.isdir(directory):
+            os.makedirs(directory, exist_ok=True)
+            if options.syncs_commits:
+                sync_directory(os.path.dirname(os.path.abspath(directory)))
+        self._held = DirectoryLock(directory)
+        numbers = [
+            (found[1], name)
+            for name in os.listdir(directory)
+            if (found := parse_numbered(name)) is not None
+        ]
+        last_number, newest = max(numbers, default=(0, ""))
+        self._checkpoints = Checkpoints(directory, options, self)
+        self.pointer = self._newest_pointer(last_number, newest)
+        self._numbers = itertools.count(1 + (last_number if self.pointer else 0))
+
+    @property
+    def _lock(self) -> DirectoryLock:
+        assert self._held is not None, "the directory was not taken"
+        return self._held
 
     @property
     def checkpoints(self) -> Checkpoints:
@@ -310,7 +330,8 @@ class ProcessOwner:
             self._log.close()
             self._log = None
         self._removal.finish()
-        self._lock.release()
+        if self._held is not None:
+            self._held.release()
 
 
 def newest_pointer(directory: str) -> tuple[str | None, list[str]]:

@@ -103,6 +103,7 @@ def repair(source: str, target: str, pointer: str | None = None) -> RepairReport
         else AttemptOwner(LocalFiles(target), _batch_of(state.commit), "repaired")
     )
     try:
+        owner.take()
         return _Repair(state, target, options, owner).run()
     finally:
         owner.release()

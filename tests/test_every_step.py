@@ -15,7 +15,12 @@ from lsmstate import background
 from lsmstate.background import Worker
 from lsmstate.checkpoints import CheckpointPin
 from lsmstate.durable_dir import piece_memory
-from lsmstate.errors import InvalidArgumentError, MemoryLimitError, StoreClosedError
+from lsmstate.errors import (
+    InvalidArgumentError,
+    MemoryLimitError,
+    StoreClosedError,
+    StoreLockedError,
+)
 from lsmstate.expiring_store import ExpiringStore
 from lsmstate.expiry import Expiry
 from lsmstate.file_cache import FileCache
@@ -222,6 +227,34 @@ def test_stores_that_nobody_holds_are_collected_before_one_more_is_refused(tmp_p
         assert not thread.is_alive()
     finally:
         gc.enable()
+
+
+def open_into(stores, directory):
+    stores.append(LsmStore.open(directory, [STREAM], options=OPTIONS))
+
+
+def test_a_store_is_opened_after_an_interrupted_opening(tmp_path):
+    """Though the exception is kept; but for the three steps in which what has just come about, the
+    lock and the store (twice), is being returned: the interrupt's frame leads to who had it."""
+    directory, locked = str(tmp_path), []
+    with LsmStore.open(directory, [STREAM], options=OPTIONS) as store:
+        store.append("s", rows_of([1], [0]), keys_of([1]))
+        store.commit()
+        store.append("s", rows_of([2], [0]), keys_of([2]))
+    for place, step in enumerate(each_step()):
+        opened = []
+        step.call(open_into, opened, directory)
+        for store in opened:
+            store.close()
+        try:
+            open_into(opened, directory)
+        except StoreLockedError:
+            locked.append(place)
+            step.interrupt = None
+            open_into(opened, directory)
+        with opened[-1] as store:
+            assert found(store) == {1: 1, 2: 1}
+    assert len(locked) <= 3, locked
 
 
 def is_deleted(store, name):
