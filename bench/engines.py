@@ -40,9 +40,9 @@ class RocksSetup:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From ``"layout=rows,block_kib=8"``."""
+        """From ``"layout=rows,block_kib=8"``, or with a plus where commas part set-ups."""
         kinds = {field.name: type(field.default) for field in fields(cls)}
-        given = dict(part.split("=") for part in text.split(",") if part)
+        given = dict(part.split("=") for part in text.replace("+", ",").split(",") if part)
         return cls(
             **{
                 name: value == "True" if kinds[name] is bool else kinds[name](value)
