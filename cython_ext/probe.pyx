@@ -129,6 +129,8 @@ cdef class Cursor:
                 self._read_piece(batch, piece_limit(self.lookup.budget, max_bytes))
             return self._positions_and(batch) if self.found.size else None
         except CorruptionError as error:
+            if not batch.is_adding:
+                raise  # of a block
             raise batch.located(error) from None
         except MemoryLimitError:
             self._free()

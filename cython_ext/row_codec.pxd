@@ -30,13 +30,13 @@ cdef class BatchBuilder:
     cdef RowCodec codec
     cdef Builder builder
     cdef Place place
-    cdef bint is_adding
+    cdef bint is_adding  # or `add` raised
     # n rows more, a multiple of eight but for the last ones, where about `expected` come in all.
     # A CorruptionError does not say yet of which row it is: see `located`.
     cdef int add(
         self, const uint8_t* data, const uint64_t* offsets, Py_ssize_t n, Py_ssize_t expected
     ) except -1 nogil
-    # The CorruptionError of `add` with row and column; another one as it is.
+    # The CorruptionError of `add` with row and column.
     cdef object located(self, object error)
     # Bytes of the columns so far.
     cdef int64_t nbytes(self) noexcept nogil

@@ -227,8 +227,6 @@ cdef class BatchBuilder:
         return 0
 
     cdef object located(self, object error):
-        if not self.is_adding:
-            return error
         return self.codec.located(error, self.place.row, self.place.column)
 
     cdef int64_t nbytes(self) noexcept nogil:

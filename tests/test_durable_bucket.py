@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from durable_cases import OPTIONS, append, attempt, bucket_at, expected, held, rows_of, run_batch
 from flaky_filesystem import flaky
@@ -245,6 +246,22 @@ def test_damage_at_the_durable_place_names_its_file(tmp_path):
         path.unlink(missing_ok=True)
         path.write_bytes(whole)
         assert held(bucket_at(filesystem, tmp_path / f"{how} 2"), pointer) == expected([0], 3000)
+
+
+def test_damage_of_an_open_copy_and_of_its_original_says_what_was_found_first(tmp_path):
+    filesystem, _ = flaky(tmp_path / "far")
+    bucket = bucket_at(filesystem, tmp_path / "cache")
+    pointer = run_batch(bucket, 0, None, count=3000)
+    (name,) = durable_files(tmp_path / "far")
+    with attempt(bucket, 1, pointer) as store:
+        (copy,) = copies(bucket)
+        for path in (copy, tmp_path / "far" / "q" / "bucket-000000" / name):
+            damage(path, "byte")
+        forget_blocks()
+        keys = pa.RecordBatch.from_arrays([pa.array(range(3000))], names=["k"])
+        with pytest.raises(CorruptionError, match="not only in its copy") as caught:
+            store.get_many("s", keys)
+        assert isinstance(caught.value.__cause__, CorruptionError)
 
 
 @pytest.mark.parametrize("how", ["end", "cut"])
