@@ -267,6 +267,7 @@ cdef int export_builder(Builder* builder, ArrowArray* array) except -1 nogil:
         return 0
     array.n_buffers = 1
     if builder.null_count:
+        builder.validity.size = <size_t> ((builder.length + 7) >> 3)
         shrink(&builder.validity)
         hand_over(&builder.validity, array, 0)
     if node.kind == KIND_BOOL or node.kind == KIND_FIXED:
@@ -276,13 +277,13 @@ cdef int export_builder(Builder* builder, ArrowArray* array) except -1 nogil:
         hand_over(&builder.values, array, 1)
     elif node.kind == KIND_BYTES or node.kind == KIND_LARGE_BYTES:
         array.n_buffers = 3
-        shrink(&builder.offsets)
+        shrink_offsets(builder)
         hand_over(&builder.offsets, array, 1)
         shrink(&builder.values)
         hand_over(&builder.values, array, 2)
     elif node.kind == KIND_LIST or node.kind == KIND_LARGE_LIST:
         array.n_buffers = 2
-        shrink(&builder.offsets)
+        shrink_offsets(builder)
         hand_over(&builder.offsets, array, 1)
     return 0
 
@@ -290,6 +291,13 @@ cdef int export_builder(Builder* builder, ArrowArray* array) except -1 nogil:
 cdef size_t values_size(const Node* node, int64_t n) noexcept nogil:
     """Of values of one width."""
     return <size_t> ((n + 7) >> 3 if node.kind == KIND_BOOL else n * node.width)
+
+
+cdef void shrink_offsets(Builder* builder) noexcept nogil:
+    """How many there are follows from the length: who gathers them does not count them."""
+    cdef bint is_large = builder.node.kind == KIND_LARGE_BYTES or builder.node.kind == KIND_LARGE_LIST
+    builder.offsets.size = <size_t> (builder.length + 1) * (8 if is_large else 4)
+    shrink(&builder.offsets)
 
 
 cdef void hand_over(Buffer* buffer, ArrowArray* array, int place) noexcept nogil:
