@@ -15,8 +15,9 @@ runs on every level, the reverse.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cython_ext.key_ranges import KeyRanges
 from lsmstate.options import Options
-from lsmstate.version import Run
+from lsmstate.version import NOTHING, FileMeta, Run
 
 #: Of the bottom run of lazy leveling. Were its level that of the runs above, it would be merged
 #: with as few of them as make that level full, however large it is.
@@ -29,9 +30,11 @@ LARGE_PART = 1 / 4
 LARGE_LEVEL_PART = 1 / 3
 #: What ``compact`` leaves unmerged: runs that hold less than this part of the bottom run together.
 UNMERGED_PART = 1 / 16
-#: Where newer runs delete this part of what older ones hold, all that is merged: only the bottom
-#: forgets deletions, and with them what they delete.
+#: Where newer runs delete this part of what there is, all that is merged: only the bottom forgets
+#: deletions, and with them what they delete.
 DELETED_PART = 1 / 2
+#: But not before they hold this part of the oldest run: that much is written for each such merge.
+PAYING_PART = 1 / 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +80,10 @@ def pick_beside(runs: Sequence[Run], busy: int, surplus: int = 1) -> Task | None
 
 def pick_for_reading(runs: Sequence[Run], *, has_pairs: bool = False) -> Task | None:
     """The merge of all runs into one, unless they nearly are and delete nothing: what probes gain
-    most by, and all that frees what was deleted. Also of one run, if it ``has_pairs`` of rows and
-    what retracted them: reading them is what costs then."""
+    most by, and all that frees what was deleted. Also of one run, if it has deletions, or
+    ``has_pairs`` of rows and what retracted them: reading them is what costs then."""
     above = sum(run.size for run in runs[1:])
-    deletes = any(run.tombstones or run.deleted for run in runs[1:])
+    deletes = any(run.tombstones or run.deleted for run in runs)
     if has_pairs or deletes or (len(runs) > 1 and above >= UNMERGED_PART * runs[0].size):
         return Task(0, len(runs), BOTTOM_LEVEL)
     return None
@@ -88,19 +91,34 @@ def pick_for_reading(runs: Sequence[Run], *, has_pairs: bool = False) -> Task | 
 
 def _deleting(runs: Sequence[Run]) -> int:
     """How many runs, oldest first, go into one because the newer of them delete much of what the
-    older ones hold: 0 if they do not. How much that is can only be estimated: a deleted key counts
-    as much as the older runs have a key, a deleted range by how far it covers their files."""
-    deleted, end = 0.0, 0
-    for place, run in enumerate(runs):
-        if not (run.tombstones or run.deleted):
-            continue
-        older = runs[:place]
-        size, keys = sum(each.size for each in older), sum(each.keys for each in older)
-        by_key = run.tombstones * size / max(keys, run.tombstones, 1)
-        by_range = sum(each.bytes_in(run.deleted) for each in older) if run.deleted else 0.0
-        deleted, end = deleted + min(size, by_key + by_range), place + 1
-    total = sum(run.size for run in runs[:end])
-    return end if end > 1 and deleted >= DELETED_PART * total else 0
+    older ones hold, and are themselves large enough to pay for it: 0 if they do not. A deletion of
+    keys that are not there looks like any other, so it is the second that bounds what is merged."""
+    deleting = [place for place, run in enumerate(runs) if run.tombstones or run.deleted]
+    if not deleting or not deleting[-1]:
+        return 0
+    concerned = runs[: deleting[-1] + 1]
+    if not _are_large(concerned[1:], PAYING_PART, concerned):
+        return 0
+    size = sum(run.size for run in concerned)
+    return len(concerned) if deleted_bytes(concerned) >= DELETED_PART * size else 0
+
+
+def deleted_bytes(runs: Sequence[Run]) -> float:
+    """About how many bytes of files newer runs delete: a deleted key counts as much as files of
+    older runs have a key around it, a deleted range by how far it covers a file's."""
+    ranges, deleting = NOTHING, list[FileMeta]()
+    found = 0.0
+    for run in reversed(runs):
+        for file in run.files:
+            own = KeyRanges([(file.min_key, file.max_key + b"\0")])
+            keys = sum(
+                each.tombstones * own.part_of(each.min_key, each.max_key) for each in deleting
+            )
+            covered = ranges.part_of(file.min_key, file.max_key)
+            found += file.size * min(1.0, keys / max(1, file.keys) + covered)
+        ranges = ranges.joined(run.deleted)
+        deleting += [file for file in run.files if file.tombstones]
+    return found
 
 
 def _by_level(runs: Sequence[Run], options: Options, busy: int) -> Task | None:

@@ -126,17 +126,22 @@ def list_each_export(
 def delete_export(destination: Place, name: str, *, filesystem: FileSystem | None = None) -> int:
     """Delete an export, be its catalog damaged, and all files that no other one needs; how many.
     Its catalog goes first. CorruptionError, FormatVersionError: what another one needs cannot be
-    read; delete that first. Not to be called while somebody exports to the same place."""
+    read; delete that first, of which only the catalog goes as long as there are more of them. Not
+    to be called while somebody exports to the same place."""
     place = durable_dir(destination, filesystem)
     sizes = place.sizes()
     read = read_each_catalog(place, sizes)
     gone = chosen(read, name, place.where, sizes)
     if isinstance(gone.said, FormatVersionError):
         raise gone.said
-    others = all_whole(each for each in read if each is not gone)
+    others = [each for each in read if each is not gone]
+    if isinstance(gone.said, Catalog):
+        all_whole(others)
     place.remove(gone.file_name)
     place.force()
-    needed = {each.stored for catalog in others for each in catalog.files}
+    if len(whole(others)) < len(others):
+        return 0  # which files are needed, nobody knows yet
+    needed = {each.stored for catalog in whole(others) for each in catalog.files}
     unneeded = [stored for stored in sizes if _is_stored(stored) and stored not in needed]
     for stored in unneeded:
         place.remove(stored)

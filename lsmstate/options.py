@@ -74,7 +74,8 @@ class Options:
     one run a level. ``tiered``: several runs on every level. Bytes written for each that arrives,
     and runs that hold rows of a key with five rows, simulated with 16 MB flushes up to 1 GB: 5.5
     and 1.4, 4.8 and 1.5, 4.0 and 2.5. Up to 5.6 GB: 6.1 and 1.5, 7.7 and 1.5, 4.3 and 2.3. With
-    each, runs that delete half of what the older ones hold are merged with them."""
+    each, runs that delete half of what there is are merged with it as soon as they hold an eighth
+    of the oldest one; ``compact`` frees what was deleted at once."""
 
     max_runs: int = 10
     """At most this many sorted runs are left for a probe to visit; while they are being merged,

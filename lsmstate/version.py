@@ -53,17 +53,9 @@ class Run:
         return sum(file.rows for file in self.files)
 
     @property
-    def keys(self) -> int:
-        return sum(file.keys for file in self.files)
-
-    @property
     def tombstones(self) -> int:
         """Keys of which it hides what older runs have, beside those in ``deleted``."""
         return sum(file.tombstones for file in self.files)
-
-    def bytes_in(self, ranges: KeyRanges) -> float:
-        """About how many bytes of its files are of keys in ranges."""
-        return sum(file.size * ranges.part_of(file.min_key, file.max_key) for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from cython_ext.key_ranges import KeyRanges
-from lsmstate.compaction import Task, pick, pick_beside, pick_for_reading
+from lsmstate.compaction import Task, deleted_bytes, pick, pick_beside, pick_for_reading
 from lsmstate.options import Options
 from lsmstate.version import NOTHING, FileMeta, Run, Version
 
@@ -41,7 +41,7 @@ def run(number, level, size):
     return Run(number, level, (meta(str(number), size),))
 
 
-def settled(version, options, shrink=1.0):
+def settled(version, options, shrink=1.0, bounds=(b"", b"")):
     """Do what pick asks for until it is content: (version, bytes written)."""
     written = 0
     for _ in range(1000):
@@ -53,7 +53,11 @@ def settled(version, options, shrink=1.0):
         assert task.bottom == (task.start == 0)
         size = int(sum(r.size for r in version.runs[task.start : task.end]) * shrink)
         written += size
-        files = (meta(f"m{version.next_run}", size),) if size else ()
+        taken = [file for r in version.runs[task.start : task.end] for file in r.files]
+        tombstones = 0 if task.bottom else sum(file.tombstones for file in taken)
+        keys = sum(file.keys for file in taken)
+        made = meta(f"m{version.next_run}", size, keys=keys, tombstones=tombstones, bounds=bounds)
+        files = (made,) if size else ()
         deleted = NOTHING
         for each in version.runs[task.start : task.end]:
             deleted = deleted.joined(each.deleted)
@@ -225,50 +229,67 @@ def test_deleted_ranges_take_no_more_than_a_small_part_of_the_memory():
     assert most <= 8 << 15
 
 
+WIDE = (b"\x10", b"\x90")
+
+
+def deleting(number, size, tombstones=0, ranges=(), bounds=WIDE):
+    file = meta(f"d{number}", size, keys=max(1, tombstones), tombstones=tombstones, bounds=bounds)
+    return Run(number, 0, (file,), KeyRanges(ranges))
+
+
 @pytest.mark.parametrize("merging", MERGING)
-def test_what_is_deleted_is_freed_when_it_is_half_of_what_is_older(merging):
-    """However small the run is that says so: by key or by range."""
+def test_what_is_deleted_is_freed_when_it_is_half_and_an_eighth_was_written(merging):
     options = Options(merging=merging)
-
-    def older():
-        return [
-            Run(place, level, (meta(f"r{place}", 10**7, keys=10**5, bounds=(b"\x10", b"\x90")),))
-            for place, level in enumerate((5, 2))
-        ]
-
-    def newest(tombstones, *ranges):
-        file = meta("d", 10**5, keys=tombstones or 1, tombstones=tombstones)
-        return Run(2, 0, (file,), KeyRanges(ranges))
-
-    few = [*older(), newest(80_000)]
-    assert pick(few, options) is None
-    many = [*older(), newest(110_000), run(3, 0, 10**5)]
-    assert pick(many, options) == Task(0, 3, 5)
-    assert pick(many, options, busy=1) is None
-    narrow = [*older(), newest(0, (b"\x18", b"\x50"))]
-    assert pick(narrow, options) is None
-    wide = [*older(), newest(0, (b"\x18", b"\x70"))]
-    assert pick(wide, options) == Task(0, 3, 5)
-    for runs in (few, narrow):
-        assert pick_for_reading(runs).end == 3  # compact frees whatever there is
-        assert pick_for_reading(runs[:2]).end == 2
-        assert pick_for_reading([runs[0]]) is None
+    older = Run(0, 5, (meta("r0", 10**7, keys=10**5, bounds=WIDE),))
+    for run_of, most, least in (
+        (lambda part, size: deleting(1, size, int(part * 10**5)), 0.4, 0.7),
+        (
+            lambda part, size: deleting(1, size, ranges=[(b"", bytes([16 + int(part * 128)]))]),
+            0.4,
+            0.7,
+        ),
+    ):
+        few, many = run_of(most, 2 * 10**6), run_of(least, 2 * 10**6)
+        assert pick([older, few], options) is None
+        assert pick([older, many, run(2, 0, 10**5)], options) == Task(0, 2, 5)
+        assert pick([older, many], options, busy=1) is None
+        assert pick([older, run_of(least, 10**6)], options) is None
+        small = [older, run_of(0.01, 10)]
+        assert pick(small, options) is None
+        assert pick_for_reading(small).end == 2  # compact frees whatever there is
+        assert pick_for_reading([older]) is None
+        assert pick_for_reading([small[1]]).end == 1  # of a single run, too
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(
-    OPTIONS, st.lists(st.tuples(st.integers(1, 10**6), st.floats(0, 1)), min_size=1, max_size=60)
-)
-def test_a_store_that_deletes_holds_about_twice_what_is_left_at_most(options, flushes):
-    """As estimated: with a run of deletions of distinct keys at each flush."""
-    version = Version()
-    for count, part in flushes:
+def test_what_is_deleted_elsewhere_or_again_counts_for_nothing():
+    """As keys of another stream, or a range that the run before deletes already."""
+    older = Run(0, 5, (meta("r0", 10**7, keys=1000, bounds=WIDE),))
+    other = deleting(1, 10**6, 10**6, bounds=(b"\xa0", b"\xb0"))
+    assert deleted_bytes([older, other]) == 0
+    half = [deleting(n, 10**6, ranges=[(b"\x10", b"\x50")]) for n in range(1, 5)]
+    assert deleted_bytes([older, half[0]]) == pytest.approx(5 * 10**6, rel=0.01)
+    again = deleted_bytes([older, *half])
+    assert 5 * 10**6 < again < 5 * 10**6 + 3.1 * 10**6  # of the runs that repeat it, too
+    whole = [deleting(n, 10**6, 10**6) for n in range(1, 4)]
+    assert deleted_bytes([older, *whole]) <= 10**7 + 2 * 10**6
+
+
+@pytest.mark.parametrize("merging", MERGING)
+@pytest.mark.parametrize("ranges", [(), ((b"\x11", b"\x90"),)], ids=["keys", "a range"])
+def test_deletions_that_free_nothing_rewrite_no_more_than_is_written(merging, ranges):
+    """What they delete is not there, which the manifest does not say."""
+    options = Options(merging=merging)
+    version = Version((Run(0, 8, (meta("r0", 10**8, keys=1000, bounds=WIDE),)),), 1, 1)
+    arrived = written = 0
+    for _ in range(2000):
         place = len(version.runs)
-        tombstones = int(count * part)
-        file = meta(f"f{version.next_run}", 100 * count, keys=count, tombstones=tombstones)
-        version, _ = settled(version.replaced(place, place, (file,), 0), options)
-        deletions = sum(each.tombstones for each in version.runs[1:])
-        assert deletions * 100 <= max(1, version.size), deletions
+        new = deleting(version.next_run, 10**5, 1000 * (not ranges), ranges)
+        version = version.replaced(place, place, new.files, 0, new.deleted)
+        arrived += 10**5
+        version, merged = settled(version, options, bounds=WIDE)
+        written += merged
+    print(f"{merging}: {written / arrived:.1f} bytes merged for each that arrived")
+    assert written / arrived < 16
 
 
 def test_tiny_flushes_do_not_rewrite_a_large_bottom(record_property):

@@ -117,6 +117,31 @@ def test_a_damaged_catalog_costs_that_export_only(tmp_path):
     assert rows_of(tmp_path / "new") == list(range(120))
 
 
+def test_damaged_catalogs_are_deleted_one_after_the_other(tmp_path):
+    backup = tmp_path / "backup"
+    for number, name in enumerate(("one", "two", "three")):
+        filled(tmp_path / "store", BATCHES[number : number + 1])
+        if name == "three":
+            with opened(tmp_path / "store") as store:
+                store.compact()
+        lsmstate.export(str(tmp_path / "store"), backup, name=name)
+    for path in catalogs(backup)[:2]:
+        path.write_bytes(b"x" + path.read_bytes()[1:])
+    files = sorted(path.name for path in backup.glob("*.sst.*"))
+    with pytest.raises(CorruptionError, match="delete this one"):
+        lsmstate.delete_export(backup, "three")
+    assert len(catalogs(backup)) == 3
+    assert lsmstate.delete_export(backup, "one") == 0  # what "two" needs is not known
+    assert sorted(path.name for path in backup.glob("*.sst.*")) == files
+    freed = lsmstate.delete_export(backup, "two")
+    (left,) = lsmstate.list_exports(backup)
+    assert left.name == "three"
+    assert freed == len(files) - len(left.files) > 0
+    assert {path.name for path in backup.glob("*.sst.*")} == {each.stored for each in left.files}
+    lsmstate.restore(backup, str(tmp_path / "new"))
+    assert rows_of(tmp_path / "new") == list(range(360))
+
+
 def test_an_older_export_is_not_taken_for_the_newest_in_silence(tmp_path):
     backup = tmp_path / "backup"
     for number, name in enumerate(("one", "two")):
