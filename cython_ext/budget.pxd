@@ -21,6 +21,7 @@ cdef class Budget:
     cdef int64_t peak
     cdef int64_t large_limit   # a row of more bytes is large
     cdef int64_t large_rows    # whether there are any
+    cdef int64_t free_pieces   # taken: 0 or 1
     cdef int64_t used[7]
     cdef void* spare
     # Called without the GIL when a charge does not fit: frees about `size` bytes of cache.
@@ -28,6 +29,11 @@ cdef class Budget:
     cdef int64_t (*evictor)(void* object, int64_t size) noexcept nogil
     # There is a row of so many bytes: whether it is large, so that has_large_rows from now on.
     cpdef bint note_row(self, int64_t size) noexcept nogil
+    # A piece of a read is going to be made: whether it is the one of all that are being made whose
+    # batch is not counted. Counting it would drive a sixteenth of the cap out of the block cache
+    # for a moment, again and again; and once it is handed out it is not counted either.
+    cpdef bint begin_free_piece(self) noexcept nogil
+    cpdef void end_free_piece(self) noexcept nogil
     cdef int64_t _add(self, int64_t size) noexcept nogil
     cdef int64_t _limit_of_firm(self) noexcept nogil
     cdef int64_t _add_firm(self, int64_t size) noexcept nogil

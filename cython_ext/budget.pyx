@@ -99,6 +99,12 @@ cdef class Budget:
     def has_large_rows(self, bint value):
         atomic_set(&self.large_rows, value)
 
+    cpdef bint begin_free_piece(self) noexcept nogil:
+        return atomic_add_within(&self.free_pieces, 1, 1) == 1
+
+    cpdef void end_free_piece(self) noexcept nogil:
+        atomic_add(&self.free_pieces, -1)
+
     cpdef bint note_row(self, int64_t size) noexcept nogil:
         """There is a row of so many bytes: whether it is large, so that has_large_rows from now on."""
         if size <= atomic_get(&self.large_limit):

@@ -81,6 +81,7 @@ cdef class Cursor:
     cdef int64_t decoded          # bytes of the piece that have left the staging buffer
     cdef int64_t charged
     cdef int64_t batch_charged    # for the batch that is being made
+    cdef int64_t batch_free       # bytes of it that are not counted
     cdef bint is_refused          # memory, in the middle
 
     def __init__(self, Lookup lookup not None, positions):
@@ -123,10 +124,14 @@ cdef class Cursor:
     def next_piece(self, int64_t max_bytes):
         """(positions, RecordBatch) with about max_bytes of rows, or None at the end."""
         cdef BatchBuilder batch = BatchBuilder(self.lookup.codec)
+        cdef bint is_free
         self._check_paid()
+        is_free = self.lookup.budget.begin_free_piece()
+        max_bytes = piece_limit(self.lookup.budget, max_bytes)
+        self.batch_free = 2 * max_bytes if is_free else 0
         try:
             with nogil:
-                self._read_piece(batch, piece_limit(self.lookup.budget, max_bytes))
+                self._read_piece(batch, max_bytes)
             return self._positions_and(batch) if self.found.size else None
         except CorruptionError as error:
             if not batch.is_adding:
@@ -138,6 +143,8 @@ cdef class Cursor:
             raise
         finally:
             self._pay_for_piece(0)  # it is its reader's now, or gone
+            if is_free:
+                self.lookup.budget.end_free_piece()
 
     cdef int _read_piece(self, BatchBuilder batch, int64_t max_bytes) except -1 nogil:
         """Without the interpreter, which another thread may have: each time one asks for it, that
@@ -204,7 +211,8 @@ cdef class Cursor:
         return 0
 
     cdef int _pay_for_piece(self, int64_t size) except -1 nogil:
-        """Charge what the batch that is being made holds."""
+        """Charge what the batch that is being made holds, if it is not the free one."""
+        size = max(<int64_t> 0, size - self.batch_free)
         take_memory(self.lookup.budget, size - self.batch_charged)
         self.batch_charged = size
         return 0

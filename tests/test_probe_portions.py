@@ -117,7 +117,7 @@ def test_a_piece_is_read_beside_a_thread_that_has_the_interpreter(tmp_path):
     assert waits < portions / 4
 
 
-def test_a_piece_is_charged_while_it_is_made(tmp_path):
+def test_a_piece_is_charged_while_it_is_made_beside_another(tmp_path):
     schema = StreamSchema("s", STREAM.key, pa.schema([("text", pa.string())]))
     numbers = np.arange(6000)
     keys = pa.RecordBatch.from_arrays([pa.array(numbers)], schema=STREAM.key)
@@ -138,6 +138,9 @@ def test_a_piece_is_charged_while_it_is_made(tmp_path):
         budget.hold("probe", limit // 2 - used)
         others = limit - limit // 8 - MIB // 2 - budget.firm_bytes
         budget.hold("frames", others)
+        assert next(probe.fetch(numbers, 4 * MIB)).rows.num_rows == piece.rows.num_rows
+        assert budget.begin_free_piece()  # as another thread's
+        assert not budget.begin_free_piece()
         try:
             reading = probe.fetch(numbers, 4 * MIB)
             with pytest.raises(MemoryLimitError, match="no memory to read on"):
@@ -145,6 +148,7 @@ def test_a_piece_is_charged_while_it_is_made(tmp_path):
             del reading
             assert budget.usage()["probe"] == limit // 2
         finally:
+            budget.end_free_piece()
             budget.hold("frames", -others)
             budget.hold("probe", used - limit // 2)
         assert next(probe.fetch(numbers, 4 * MIB)).rows.num_rows == piece.rows.num_rows
