@@ -39,10 +39,10 @@ from libc.string cimport memset
 from cython_ext.atomic cimport atomic_get
 from cython_ext.budget cimport CACHE, MERGE, PROBE, Budget
 from cython_ext.coding cimport release
+from cython_ext.prefetch cimport prefetch_line
 
 cdef extern from *:
     """
-    #define prefetch_line(place) __builtin_prefetch(place)
     #define add_pin(pins) ((void)__atomic_add_fetch((pins), 1, __ATOMIC_RELAXED))
     /* What was read of the block was read before somebody sees that it may go. */
     #define take_pin(pins) ((void)__atomic_sub_fetch((pins), 1, __ATOMIC_RELEASE))
@@ -51,7 +51,6 @@ cdef extern from *:
     #define set_size(place, value) __atomic_store_n((place), (value), __ATOMIC_RELEASE)
     #define seen_size(place) __atomic_load_n((place), __ATOMIC_ACQUIRE)
     """
-    void prefetch_line(const void* place) noexcept nogil
     void add_pin(uint32_t* pins) noexcept nogil
     void take_pin(uint32_t* pins) noexcept nogil
     uint32_t seen_pins(uint32_t* pins) noexcept nogil

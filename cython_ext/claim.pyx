@@ -41,7 +41,8 @@ cdef class Claim:
 
     def open(self, str path not None) -> int:
         """The descriptor of a file, made if need be, that stays open until the claim is given up."""
-        assert self._file is None, "a claim holds one file"
+        if self._file is not None:
+            raise RuntimeError("a claim holds one file")
         self._file = Descriptor(path, os.O_RDWR | os.O_CREAT)
         return self._file.fileno()
 

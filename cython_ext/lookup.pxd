@@ -48,3 +48,5 @@ cdef class Lookup:
     cdef bint _add(
         self, Py_ssize_t tier, uint32_t position, int64_t* rows, int64_t* row_bytes
     ) noexcept nogil
+    cdef void prefetch_hits(self, uint32_t position) noexcept nogil
+    cdef void prefetch(self, uint32_t position, bint rows) noexcept nogil

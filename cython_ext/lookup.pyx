@@ -17,13 +17,15 @@ from cython_ext.entries cimport FLAG_RESET
 from cython_ext.key_codec cimport KeyBatch
 from cython_ext.key_ranges cimport KeyRanges
 from cython_ext.memtable cimport Memtable, tree_of
-from cython_ext.row_codec cimport RowCodec
+from cython_ext.prefetch cimport prefetch_line
 from cython_ext.read_memory cimport take_memory
+from cython_ext.row_codec cimport RowCodec
 from cython_ext.sst_probe cimport Hit, ProbeCounters, probe_sst
 from cython_ext.sst_reader cimport Sst
 
 cdef enum:
-    HEAD_BYTES = 24  # of a key: what is there from the start, and its counts
+    HEAD_BYTES = 24          # of a key: what is there from the start, and its counts
+    MOST_AHEAD_BYTES = 512   # behind these the processor sees by itself what comes next
 
 
 @cython.final
@@ -282,6 +284,46 @@ cdef class Lookup:
             row_bytes[0] += <int64_t> hit.row_bytes
             hidden = hidden or (hit.flags & FLAG_RESET) != 0
         return hidden
+
+    cdef void prefetch_hits(self, uint32_t position) noexcept nogil:
+        """Have what is known of a key fetched: of a large batch it is no longer in the processor's
+        caches."""
+        cdef Py_ssize_t tier
+        cdef const Hit* hit
+        for tier in range(self.start[position], self.run_count):
+            if self.holds(tier, position):
+                hit = &self.runs[tier].hits.items[self.runs[tier].first[position]]
+                prefetch_line(hit)
+                prefetch_line(<const uint8_t*> (hit + 1) - 1)
+
+    cdef void prefetch(self, uint32_t position, bint rows) noexcept nogil:
+        """Have a key's rows fetched that are in the block cache and in memtables, or else what says
+        where they are: the cache's slots and the memtables' entries."""
+        cdef Py_ssize_t tier
+        cdef int32_t first
+        cdef RunHits* run
+        cdef Entry* entry
+        cdef Hit* hit
+        for tier in range(self.start[position], self.run_count + self.memtable_count):
+            if not self.holds(tier, position):
+                continue
+            if tier >= self.run_count:
+                entry = self.entries[tier - self.run_count][position]
+                prefetch_line(entry.first if rows else <void*> entry)
+                continue
+            run = &self.runs[tier]
+            first = run.first[position]
+            hit = &run.hits.items[first]
+            if not rows:
+                (<Sst> run.files[first]).cache.prefetch_slot(
+                    (<Sst> run.files[first]).uid, hit.row_block
+                )
+            elif hit.rows:
+                (<Sst> run.files[first]).cache.prefetch(
+                    (<Sst> run.files[first]).uid, hit.row_block,
+                    hit.row_index * (hit.row_bytes // hit.rows),
+                    min(hit.row_bytes, <uint64_t> MOST_AHEAD_BYTES),
+                )
 
     def counters(self) -> tuple:
         """Pairs of a key and a run visited, filters asked, filters that said no, and filters that

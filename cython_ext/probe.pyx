@@ -18,7 +18,6 @@ from cython_ext.block cimport (
     BLOCK_KEYS, BLOCK_ROWS, RowBlock, parse_row_block, row_span, set_upright, take_transposed,
 )
 from cython_ext.block_cache cimport CachedBlock, PassedBlock, free_passed, passed_bytes
-from cython_ext.btree cimport Entry
 from cython_ext.budget cimport PROBE
 from cython_ext.coding cimport Buffer, put_bytes, put_u64, release, reserve
 from cython_ext.file cimport is_there
@@ -30,16 +29,9 @@ from cython_ext.row_codec cimport BatchBuilder
 from cython_ext.sst_probe cimport Hit
 from cython_ext.sst_reader cimport USE_PROBE, Sst
 
-cdef extern from *:
-    """
-    #define prefetch_line(place) __builtin_prefetch(place)
-    """
-    void prefetch_line(const void* place) noexcept nogil
-
 cdef enum:
     PORTION_BYTES = 64 << 10  # of rows, that are decoded while they are in the nearer caches
     AHEAD_KEYS = 4           # about the time that the memory takes
-    MOST_AHEAD_BYTES = 512   # behind these the processor sees by itself what comes next
     NEXT_KEYS = 32           # looked at for blocks that are worth reading together
     MOST_TOGETHER = 8        # blocks, or as much
     MOST_TRANSPOSED = 16     # rows of a key; for more it pays to set the whole block upright
@@ -157,9 +149,7 @@ cdef class Cursor:
         put_u64(&self.offsets, 0)
         while self.place < self.positions.shape[0]:
             if not self.inside:
-                self._prefetch_hits(self.place + 3 * AHEAD_KEYS)
-                self._prefetch(self.place + 2 * AHEAD_KEYS, False)
-                self._prefetch(self.place + AHEAD_KEYS, True)
+                self._prefetch()
             if self._read_key(max_bytes):
                 break  # the piece is full
             self.place += 1
@@ -235,55 +225,17 @@ cdef class Cursor:
             raise MemoryLimitError("this read was refused memory before; probe again")
         return 0
 
-    cdef void _prefetch_hits(self, Py_ssize_t place) noexcept nogil:
-        """Have what is known of the key at a later place fetched: of a large batch it is no longer
-        in the processor's caches."""
-        cdef Py_ssize_t tier
-        cdef uint32_t position
-        cdef const Hit* hit
-        if place >= self.positions.shape[0]:
-            return
-        position = <uint32_t> self.positions[place]
-        for tier in range(self.lookup.start[position], self.lookup.run_count):
-            if self.lookup.holds(tier, position):
-                hit = &self.lookup.runs[tier].hits.items[self.lookup.runs[tier].first[position]]
-                prefetch_line(hit)
-                prefetch_line(<const uint8_t*> (hit + 1) - 1)
-
-    cdef void _prefetch(self, Py_ssize_t place, bint inside) noexcept nogil:
-        """Have what the key at a later place needs fetched; `inside`: its rows in the block cache and
-        in memtables, else what says where they are: the cache's slots and the memtables' entries."""
-        cdef Py_ssize_t tier
-        cdef uint32_t position
-        cdef int32_t first
-        cdef RunHits* run
-        cdef Entry* entry
-        cdef Hit* hit
-        if place >= self.positions.shape[0]:
-            return
-        position = <uint32_t> self.positions[place]
-        for tier in range(
-            self.lookup.start[position], self.lookup.run_count + self.lookup.memtable_count
-        ):
-            if not self.lookup.holds(tier, position):
-                continue
-            if tier >= self.lookup.run_count:
-                entry = self.lookup.entries[tier - self.lookup.run_count][position]
-                prefetch_line(entry.first if inside else <void*> entry)
-                continue
-            run = &self.lookup.runs[tier]
-            first = run.first[position]
-            hit = &run.hits.items[first]
-            if not inside:
-                (<Sst> run.files[first]).cache.prefetch_slot(
-                    (<Sst> run.files[first]).uid, hit.row_block
-                )
-            elif hit.rows:
-                (<Sst> run.files[first]).cache.prefetch(
-                    (<Sst> run.files[first]).uid, hit.row_block,
-                    hit.row_index * (hit.row_bytes // hit.rows),
-                    min(hit.row_bytes, <uint64_t> MOST_AHEAD_BYTES),
-                )
+    cdef void _prefetch(self) noexcept nogil:
+        """Have fetched what the next keys need, each thing some keys before it is needed."""
+        cdef Py_ssize_t place = self.place + AHEAD_KEYS, end = self.positions.shape[0]
+        if place < end:
+            self.lookup.prefetch(<uint32_t> self.positions[place], True)
+        place += AHEAD_KEYS
+        if place < end:
+            self.lookup.prefetch(<uint32_t> self.positions[place], False)
+        place += AHEAD_KEYS
+        if place < end:
+            self.lookup.prefetch_hits(<uint32_t> self.positions[place])
 
     cdef int _note(self, size_t end) except -1 nogil:
         """A row of the present key ends there in the staging buffer."""

@@ -178,7 +178,8 @@ def read_stepwise(access: Access, pieces: Iterator[T]) -> Iterator[T]:
 
 
 def check_streams(streams: object) -> None:
-    """InvalidArgumentError unless they are streams, one after the other."""
+    """InvalidArgumentError unless they are streams, one after the other, whose columns can be told
+    by their names."""
     if not isinstance(streams, Sequence) or isinstance(streams, str | bytes):
         raise InvalidArgumentError(
             f"streams={streams!r} is a {type(streams).__name__}; give a list of StreamSchema"
@@ -188,6 +189,13 @@ def check_streams(streams: object) -> None:
             raise InvalidArgumentError(
                 f"stream {stream!r} is a {type(stream).__name__}; give a StreamSchema"
             )
+        for what, names in (("key", stream.key.names), ("rows", stream.rows.names)):
+            if len(set(names)) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise InvalidArgumentError(
+                    f"{what} of stream {stream.name!r} has several columns called {twice!r}; "
+                    "rename all but one"
+                )
 
 
 def streams_by_name(streams: Sequence[StreamSchema]) -> dict[str, StreamSchema]:

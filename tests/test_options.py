@@ -53,6 +53,7 @@ def test_whatever_goes_together_leaves_room_for_a_merge():
 
 def test_a_store_is_opened_without_options_and_what_is_none_is_refused(tmp_path):
     schema = pa.schema([("k", pa.int64())])
+    twice = pa.schema([("k", pa.int64()), ("k", pa.string())])
     stream = StreamSchema("s", schema, schema)
     with lsmstate.open_store(tmp_path / "store", [stream]) as store:
         assert store.stats().memory_limit_bytes == 64 * MIB
@@ -66,6 +67,8 @@ def test_a_store_is_opened_without_options_and_what_is_none_is_refused(tmp_path)
         (["s"], "stream 's' is a str; give a StreamSchema"),
         ("s", "streams='s' is a str; give a list"),
         (stream, "is a StreamSchema; give a list"),
+        ([StreamSchema("s", twice, schema)], "key of stream 's' has several columns called 'k'"),
+        ([StreamSchema("s", schema, twice)], "rows of stream 's' has several columns called 'k'"),
     ):
         with pytest.raises(InvalidArgumentError, match=said):
             lsmstate.open_store(tmp_path / "new", streams)
