@@ -15,5 +15,7 @@ cdef class KeyRanges:
     cdef Budget budget             # charged with nbytes, or None
     cdef int component
     cdef void _charge(self, Budget budget, int component) noexcept
+    cdef Py_ssize_t _first_behind(self, bytes key) except -1
+    cdef double _part_of_one(self, bytes least, bytes greatest) except -1
     # Whether the key lies in one of the ranges.
     cdef bint covers(self, const uint8_t* key, size_t size) noexcept nogil

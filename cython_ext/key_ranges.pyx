@@ -4,14 +4,15 @@ Each goes from its low key on and ends below its high key. Ranges that touch are
 found by halving.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 
 cimport cython
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 from cython_ext.budget cimport MEMTABLE, TABLES, Budget
 from cython_ext.coding cimport compare, shared_prefix
+from cython_ext.key_block cimport STREAM_BYTES
 
 
 @cython.final
@@ -67,7 +68,9 @@ cdef class KeyRanges:
 
     def joined(self, KeyRanges other not None) -> KeyRanges:
         """What lies in the one or in the other."""
-        return KeyRanges(self.items + other.items) if other.count else self
+        if self.count == 0 or other.count == 0:
+            return self if other.count == 0 else other
+        return KeyRanges(self.items + other.items)
 
     def contains(self, bytes key not None) -> bool:
         """Whether the key lies in one of the ranges."""
@@ -79,23 +82,59 @@ cdef class KeyRanges:
 
     def part_of(self, bytes least not None, bytes greatest not None) -> float:
         """About which part of the keys from the least to the greatest lies in the ranges, 0 to 1: as
-        if keys were spread evenly over the 8 bytes in which those two begin to differ."""
-        cdef size_t shared = shared_prefix(
-            <const uint8_t*> <const char*> least, len(least),
-            <const uint8_t*> <const char*> greatest, len(greatest),
-        )
-        cdef int64_t first = bisect_right(self.items, (least, b""))
-        if first and self.items[first - 1][1] > least:
-            first -= 1
-        begin = _place(least, shared)
-        size = _place(greatest, shared) + 1 - begin
-        covered = 0
-        for low, high in self.items[first:]:
-            if low > greatest:
+        if each stream between them had as many, spread evenly over the 8 bytes in which its first
+        and its last one begin to differ. Where a stream begins or ends that neither of the two
+        belongs to is not known: as far as ranges reach in it."""
+        cdef int64_t first = _stream_of(least), last = _stream_of(greatest), stream = first, reached
+        cdef Py_ssize_t place
+        cdef double covered = 0
+        cdef bytes begin, end, low, high
+        while stream <= last:
+            begin = least if stream == first else stream.to_bytes(STREAM_BYTES, "big")
+            end = greatest + b"\0" if stream == last else (stream + 1).to_bytes(STREAM_BYTES, "big")
+            place = self._first_behind(begin)
+            if place == self.count or self.items[place][0] > greatest:
                 break
-            end = size if high > greatest else _place(high, shared) - begin
-            covered += end - max(0, _place(low, shared) - begin if low > least else 0)
-        return covered / size
+            low, high = self.items[place]
+            if low >= end:
+                stream = _stream_of(low)
+            elif low <= begin and high >= end:
+                reached = last + 1 if high > greatest else _stream_of(high)
+                covered += reached - stream
+                stream = reached
+            else:
+                if stream != first:
+                    begin = max(begin, low)
+                high = self.items[bisect_left(self.items, (end, b"")) - 1][1]
+                covered += self._part_of_one(begin, greatest if stream == last else min(high, end))
+                stream += 1
+        return covered / (last - first + 1)
+
+    cdef Py_ssize_t _first_behind(self, bytes key) except -1:
+        """The first range that ends behind the key, and may hold it."""
+        cdef Py_ssize_t place = bisect_right(self.items, (key, b""))
+        return place - 1 if place and self.items[place - 1][1] > key else place
+
+    cdef double _part_of_one(self, bytes least, bytes greatest) except -1:
+        """As part_of, of the keys of one stream."""
+        cdef Py_ssize_t i = 2 * self._first_behind(least)
+        cdef const uint8_t* key = greatest
+        cdef size_t size = len(greatest), least_size = len(least)
+        cdef const uint8_t* least_key = least
+        cdef size_t shared = shared_prefix(least_key, least_size, key, size)
+        cdef double begin = _place(least_key, least_size, shared)
+        cdef double end = _place(key, size, shared) + 1.0
+        cdef double covered = 0, low, high
+        cdef Bound* bound = self.bounds
+        while i < 2 * self.count and compare(bound[i].data, bound[i].size, key, size) <= 0:
+            low, high = begin, end
+            if compare(bound[i].data, bound[i].size, least_key, least_size) > 0:
+                low = _place(bound[i].data, bound[i].size, shared)
+            if compare(bound[i + 1].data, bound[i + 1].size, key, size) <= 0:
+                high = _place(bound[i + 1].data, bound[i + 1].size, shared)
+            covered += high - low
+            i += 2
+        return covered / (end - begin)
 
     cdef bint covers(self, const uint8_t* key, size_t size) noexcept nogil:
         cdef Py_ssize_t first = 0, last = self.count, middle
@@ -113,9 +152,18 @@ cdef class KeyRanges:
         return compare(key, size, bound.data, bound.size) < 0
 
 
-def _place(bytes key, size_t shared):
+cdef int64_t _stream_of(bytes key) except -1:
+    """The number that a stored key begins with; what is not there of it is 0."""
+    return int.from_bytes(key[:STREAM_BYTES].ljust(STREAM_BYTES, b"\0"), "big")
+
+
+cdef double _place(const uint8_t* key, size_t size, size_t shared) noexcept nogil:
     """What the 8 bytes behind a prefix are as a number; those that are not there are 0."""
-    return int.from_bytes(key[shared:shared + 8].ljust(8, b"\0"), "big")
+    cdef uint64_t found = 0
+    cdef size_t i
+    for i in range(shared, shared + 8):
+        found = found << 8 | (key[i] if i < size else 0)
+    return <double> found
 
 
 def _in_order(items) -> tuple:

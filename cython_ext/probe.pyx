@@ -24,7 +24,9 @@ from cython_ext.file cimport is_there
 from cython_ext.key_block cimport KeyBlock, parse_key_block, row_block_place
 from cython_ext.lookup cimport Lookup, RunHits
 from cython_ext.memtable cimport Chunk, RowHead
-from cython_ext.read_memory cimport kept_bytes, piece_limit, take_memory
+from cython_ext.read_memory cimport (
+    Piece, begin_piece, end_piece, kept_bytes, pay_for_batch, take_memory,
+)
 from cython_ext.row_codec cimport BatchBuilder
 from cython_ext.sst_probe cimport Hit
 from cython_ext.sst_reader cimport USE_PROBE, Sst
@@ -72,8 +74,7 @@ cdef class Cursor:
     cdef Buffer found
     cdef int64_t decoded          # bytes of the piece that have left the staging buffer
     cdef int64_t charged
-    cdef int64_t batch_charged    # for the batch that is being made
-    cdef int64_t batch_free       # bytes of it that are not counted
+    cdef Piece piece              # that is being made
     cdef bint is_refused          # memory, in the middle
 
     def __init__(self, Lookup lookup not None, positions):
@@ -104,8 +105,8 @@ cdef class Cursor:
         release(&self.staging)
         release(&self.offsets)
         release(&self.found)
-        self.lookup.budget.release(PROBE, self.charged + self.batch_charged)
-        self.charged = self.batch_charged = 0
+        self.lookup.budget.release(PROBE, self.charged)
+        self.charged = 0
 
     cdef void _unpin(self, RunCursor* cursor) noexcept:
         if cursor.file != NULL:
@@ -116,14 +117,11 @@ cdef class Cursor:
     def next_piece(self, int64_t max_bytes):
         """(positions, RecordBatch) with about max_bytes of rows, or None at the end."""
         cdef BatchBuilder batch = BatchBuilder(self.lookup.codec)
-        cdef bint is_free
         self._check_paid()
-        is_free = self.lookup.budget.begin_free_piece()
-        max_bytes = piece_limit(self.lookup.budget, max_bytes)
-        self.batch_free = 2 * max_bytes if is_free else 0
+        begin_piece(self.lookup.budget, max_bytes, &self.piece)
         try:
             with nogil:
-                self._read_piece(batch, max_bytes)
+                self._read_piece(batch, self.piece.max_bytes)
             return self._positions_and(batch) if self.found.size else None
         except CorruptionError as error:
             if not batch.is_adding:
@@ -134,9 +132,7 @@ cdef class Cursor:
             self.is_refused = True
             raise
         finally:
-            self._pay_for_piece(0)  # it is its reader's now, or gone
-            if is_free:
-                self.lookup.budget.end_free_piece()
+            end_piece(self.lookup.budget, &self.piece)
 
     cdef int _read_piece(self, BatchBuilder batch, int64_t max_bytes) except -1 nogil:
         """Without the interpreter, which another thread may have: each time one asks for it, that
@@ -164,7 +160,7 @@ cdef class Cursor:
         if self.staging.capacity > kept_bytes(self.lookup.budget):  # for one huge row
             release(&self.staging)
             self._pay()
-        self._pay_for_piece(batch.nbytes())
+        pay_for_batch(self.lookup.budget, &self.piece, batch.nbytes())
         return 0
 
     cdef object _positions_and(self, BatchBuilder batch):
@@ -197,14 +193,7 @@ cdef class Cursor:
         for i in range(staged - rows + 1):
             offsets[i] = offsets[rows + i] - end
         self.offsets.size = 8 * (staged - rows + 1)
-        self._pay_for_piece(batch.nbytes())
-        return 0
-
-    cdef int _pay_for_piece(self, int64_t size) except -1 nogil:
-        """Charge what the batch that is being made holds, if it is not the free one."""
-        size = max(<int64_t> 0, size - self.batch_free)
-        take_memory(self.lookup.budget, size - self.batch_charged)
-        self.batch_charged = size
+        pay_for_batch(self.lookup.budget, &self.piece, batch.nbytes())
         return 0
 
     cdef int _pay(self) except -1 nogil:

@@ -5,6 +5,11 @@ only one is not to fail because of writers, whose memtables take three eighths a
 take beyond that has to fit beside all that cannot be evicted. An eighth of the cap is left to
 writers, or a small memtable and what flushes and merges hold or have reserved, so that a store on
 which too many iterators are open can still be written to.
+
+A batch that is made of a piece's rows takes up to twice as much as they, which is charged while it
+is made, but for one of those that are made at a time: of a single reader, for whom that would drive
+as much out of the block cache again and again (hits 8 % dearer). Of many readers at a time, pieces
+are smaller where memory is short.
 """
 
 from libc.stdint cimport int64_t
@@ -16,6 +21,7 @@ from cython_ext.budget cimport MERGE, PROBE, Budget
 
 cdef enum:
     LEAST_PIECE_BYTES = 256 * 1024
+    SHORT_PIECE_BYTES = 64 * 1024  # as small as a shortage makes them
     LEAST_READ_BYTES = 1024 * 1024  # so much is never refused, however small the cap
     LEAST_WRITE_BYTES = 256 * 1024  # a memtable, beside the reserve of flushes and merges
 
@@ -23,6 +29,36 @@ cdef enum:
 cdef int64_t piece_limit(Budget budget, int64_t asked) noexcept nogil:
     cdef int64_t most = atomic_get(&budget.limit_bytes) // 16
     return min(asked, max(most, <int64_t> LEAST_PIECE_BYTES))
+
+
+cdef int begin_piece(Budget budget, int64_t asked, Piece* piece) except -1 nogil:
+    piece.max_bytes = piece_limit(budget, asked)
+    piece.is_free = budget.begin_free_piece()
+    piece.charged = 0
+    if piece.is_free:
+        return 0
+    # One takes a quarter of what is left at most: others, and lookups, may begin before it ends.
+    while piece.max_bytes > SHORT_PIECE_BYTES and not _fits(budget, 8 * piece.max_bytes):
+        piece.max_bytes = max(piece.max_bytes // 2, <int64_t> SHORT_PIECE_BYTES)
+    take_memory(budget, 2 * piece.max_bytes)
+    piece.charged = 2 * piece.max_bytes
+    return 0
+
+
+cdef int pay_for_batch(Budget budget, Piece* piece, int64_t size) except -1 nogil:
+    cdef int64_t beyond = max(<int64_t> 0, size - 2 * piece.max_bytes)
+    cdef int64_t due = beyond if piece.is_free else 2 * piece.max_bytes + beyond
+    take_memory(budget, due - piece.charged)
+    piece.charged = due
+    return 0
+
+
+cdef void end_piece(Budget budget, Piece* piece) noexcept nogil:
+    budget.release(PROBE, piece.charged)
+    piece.charged = 0
+    if piece.is_free:
+        budget.end_free_piece()
+    piece.is_free = False
 
 
 cdef size_t kept_bytes(Budget budget) noexcept nogil:

@@ -9,7 +9,7 @@ from cython_ext.budget cimport PROBE, Budget
 from cython_ext.coding cimport Buffer, compare, put_bytes, put_u64, release
 from cython_ext.entries cimport EntrySource, RowRef
 from cython_ext.key_decode cimport KeyDecoder
-from cython_ext.read_memory cimport kept_bytes, piece_limit, take_memory
+from cython_ext.read_memory cimport Piece, begin_piece, end_piece, kept_bytes, take_memory
 from cython_ext.row_codec cimport RowCodec
 
 cdef enum:
@@ -40,6 +40,7 @@ cdef class Scanner:
     cdef Buffer key_offsets
     cdef Buffer key               # of the entry, as one of those
     cdef int64_t charged
+    cdef Piece piece              # that is being made
     cdef bint is_refused          # memory, in the middle
 
     def __init__(
@@ -75,21 +76,29 @@ cdef class Scanner:
         cdef size_t bound_size = 0
         if self.is_refused:
             raise MemoryLimitError("this read was refused memory before; iterate again")
-        max_bytes = piece_limit(self.budget, max_bytes)
         if self.bound is not None:
             bound = <const uint8_t*> <const char*> self.bound
             bound_size = len(self.bound)
-        with nogil:
-            self._fill(max_bytes, bound, bound_size)
-        self._pay()
-        if self.rows == 0:
-            return None
-        found = self.codec.decode_c(
-            self.staging.data, <const uint64_t*> self.offsets.data, self.rows
-        )
-        if self.staging.capacity > kept_bytes(self.budget):  # for one huge row
-            release(&self.staging)
+        begin_piece(self.budget, max_bytes, &self.piece)
+        try:
+            with nogil:
+                self._fill(self.piece.max_bytes, bound, bound_size)
             self._pay()
+            if self.rows == 0:
+                return None
+            found = self.codec.decode_c(
+                self.staging.data, <const uint64_t*> self.offsets.data, self.rows
+            )
+            if self.staging.capacity > kept_bytes(self.budget):  # for one huge row
+                release(&self.staging)
+                self._pay()
+        except MemoryLimitError:
+            self._free()
+            self.source = None
+            self.is_refused = True
+            raise
+        finally:
+            end_piece(self.budget, &self.piece)
         return found
 
     cdef int _pay(self) except -1:
@@ -98,13 +107,7 @@ cdef class Scanner:
             self.staging.capacity + self.offsets.capacity
             + self.keys.capacity + self.key_offsets.capacity + self.key.capacity
         ) - self.charged
-        try:
-            take_memory(self.budget, grown)
-        except MemoryLimitError:
-            self._free()
-            self.source = None
-            self.is_refused = True
-            raise
+        take_memory(self.budget, grown)
         self.charged += grown
         return 0
 

@@ -12,8 +12,11 @@ Leveled keeps one run a level, which costs more writes and spares probes; tiered
 runs on every level, the reverse.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, repeat
+from operator import attrgetter
 
 from cython_ext.key_ranges import KeyRanges
 from lsmstate.options import Options
@@ -33,8 +36,11 @@ UNMERGED_PART = 1 / 16
 #: Where newer runs delete this part of what there is, all that is merged: only the bottom forgets
 #: deletions, and with them what they delete.
 DELETED_PART = 1 / 2
-#: But not before they hold this part of the oldest run: that much is written for each such merge.
+#: But not before they hold this part of the oldest run: that much is written for each such merge,
+#: and goes into it.
 PAYING_PART = 1 / 8
+
+_min_key, _max_key = attrgetter("min_key"), attrgetter("max_key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +64,8 @@ def pick(runs: Sequence[Run], options: Options, busy: int = 0) -> Task | None:
     if task is not None:
         return task
     free = runs[busy:]
-    if not busy and (end := _deleting(runs)):
-        return Task(0, end, max(1, runs[0].level))
+    if not busy and _delete_much(runs):
+        return Task(0, len(runs), max(1, runs[0].level))
     if not busy and sum(run.deleted.nbytes for run in runs) > options.memory_bytes // 32:
         # Only the bottom forgets deleted ranges: those of the run with most of them go there.
         most = max(range(len(runs)), key=lambda place: runs[place].deleted.nbytes)
@@ -83,42 +89,57 @@ def pick_for_reading(runs: Sequence[Run], *, has_pairs: bool = False) -> Task | 
     most by, and all that frees what was deleted. Also of one run, if it has deletions, or
     ``has_pairs`` of rows and what retracted them: reading them is what costs then."""
     above = sum(run.size for run in runs[1:])
-    deletes = any(run.tombstones or run.deleted for run in runs)
-    if has_pairs or deletes or (len(runs) > 1 and above >= UNMERGED_PART * runs[0].size):
+    if (
+        has_pairs
+        or _hold_deletions(runs)
+        or (len(runs) > 1 and above >= UNMERGED_PART * runs[0].size)
+    ):
         return Task(0, len(runs), BOTTOM_LEVEL)
     return None
 
 
-def _deleting(runs: Sequence[Run]) -> int:
-    """How many runs, oldest first, go into one because the newer of them delete much of what the
-    older ones hold, and are themselves large enough to pay for it: 0 if they do not. A deletion of
-    keys that are not there looks like any other, so it is the second that bounds what is merged."""
-    deleting = [place for place, run in enumerate(runs) if run.tombstones or run.deleted]
-    if not deleting or not deleting[-1]:
-        return 0
-    concerned = runs[: deleting[-1] + 1]
-    if not _are_large(concerned[1:], PAYING_PART, concerned):
-        return 0
-    size = sum(run.size for run in concerned)
-    return len(concerned) if deleted_bytes(concerned) >= DELETED_PART * size else 0
+def _delete_much(runs: Sequence[Run]) -> bool:
+    """Whether newer runs delete much of what there is, and are themselves large enough to pay for
+    merging all of it. A deletion of keys that are not there looks like any other, so it is the
+    second that bounds what is merged."""
+    if not _are_large(runs[1:], PAYING_PART, runs) or not _hold_deletions(runs[1:]):
+        return False
+    return deleted_bytes(runs) >= DELETED_PART * sum(run.size for run in runs)
+
+
+def _hold_deletions(runs: Iterable[Run]) -> bool:
+    return any(run.deleted or run.tombstones for run in runs)
 
 
 def deleted_bytes(runs: Sequence[Run]) -> float:
-    """About how many bytes of files newer runs delete: a deleted key counts as much as files of
-    older runs have a key around it, a deleted range by how far it covers a file's."""
+    """About how many bytes of files newer runs delete: the deleted keys of a file are among those of
+    each older run's files around it, in equal parts; a deleted range counts by how far it covers a
+    file's. Cost: about as for each file to be passed once; no pair of files is looked at."""
     ranges, deleting = NOTHING, list[FileMeta]()
     found = 0.0
     for run in reversed(runs):
-        for file in run.files:
-            own = KeyRanges([(file.min_key, file.max_key + b"\0")])
-            keys = sum(
-                each.tombstones * own.part_of(each.min_key, each.max_key) for each in deleting
-            )
-            covered = ranges.part_of(file.min_key, file.max_key)
-            found += file.size * min(1.0, keys / max(1, file.keys) + covered)
-        ranges = ranges.joined(run.deleted)
-        deleting += [file for file in run.files if file.tombstones]
+        files = run.files
+        parts = _deleted_parts(files, deleting) if deleting else repeat(0.0)
+        for file, part in zip(files, parts, strict=False):
+            covered = ranges.part_of(file.min_key, file.max_key) if ranges else 0.0
+            found += file.size * min(1.0, part + covered)
+        if run.deleted:
+            ranges = ranges.joined(run.deleted)
+        deleting += [file for file in files if file.tombstones]
     return found
+
+
+def _deleted_parts(files: Sequence[FileMeta], deleting: Iterable[FileMeta]) -> Iterable[float]:
+    """Of the keys of each file of a run, which part the deleted keys of newer files are."""
+    keys_before = [0, *accumulate(file.keys for file in files)]
+    begins = [0.0] * (len(files) + 1)
+    for each in deleting:
+        start = bisect_left(files, each.min_key, key=_max_key)
+        end = bisect_right(files, each.max_key, lo=start, key=_min_key)
+        part = each.tombstones / max(1, keys_before[end] - keys_before[start])
+        begins[start] += part
+        begins[end] -= part
+    return accumulate(begins[:-1])
 
 
 def _by_level(runs: Sequence[Run], options: Options, busy: int) -> Task | None:

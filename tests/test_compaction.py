@@ -251,9 +251,13 @@ def test_what_is_deleted_is_freed_when_it_is_half_and_an_eighth_was_written(merg
     ):
         few, many = run_of(most, 2 * 10**6), run_of(least, 2 * 10**6)
         assert pick([older, few], options) is None
-        assert pick([older, many, run(2, 0, 10**5)], options) == Task(0, 2, 5)
+        assert pick([older, many], options) == Task(0, 2, 5)
         assert pick([older, many], options, busy=1) is None
-        assert pick([older, run_of(least, 10**6)], options) is None
+        early = [older, run_of(least, 10**6)]
+        assert pick(early, options) is None
+        # Whatever comes behind pays as well, and goes with them.
+        assert pick([*early, run(2, 0, 10**5)], options) is None
+        assert pick([*early, run(2, 0, 3 * 10**5)], options) == Task(0, 3, 5)
         small = [older, run_of(0.01, 10)]
         assert pick(small, options) is None
         assert pick_for_reading(small).end == 2  # compact frees whatever there is
@@ -272,6 +276,43 @@ def test_what_is_deleted_elsewhere_or_again_counts_for_nothing():
     assert 5 * 10**6 < again < 5 * 10**6 + 3.1 * 10**6  # of the runs that repeat it, too
     whole = [deleting(n, 10**6, 10**6) for n in range(1, 4)]
     assert deleted_bytes([older, *whole]) <= 10**7 + 2 * 10**6
+
+
+def stored(stream, key):
+    """As KeyCodec has a key of one integer."""
+    return stream.to_bytes(2, "big") + (2**63 + key).to_bytes(8, "big")
+
+
+@pytest.mark.parametrize("files", [1, 3, 100])
+def test_what_is_deleted_of_several_streams_counts_in_each(files):
+    """Whose keys are a small part of all that there could be between the first and the last."""
+    keys = 30_000 // files
+    places = [stored(place // 10_000, place % 10_000) for place in range(30_000)]
+    older = Run(
+        0,
+        5,
+        tuple(
+            meta(
+                f"r{i}",
+                300_000 // files,
+                keys=keys,
+                bounds=(places[keys * i], places[keys * i + keys - 1]),
+            )
+            for i in range(files)
+        ),
+    )
+    bounds = places[0], places[-1]
+    for part in (0.3, 0.9):
+        by_key = deleting(1, 10**5, int(part * 30_000), bounds=bounds)
+        assert deleted_bytes([older, by_key]) == pytest.approx(part * 300_000, rel=0.01)
+        end = int(part * 10_000)
+        ranges = [(stored(stream, 0), stored(stream, end)) for stream in range(3)]
+        by_range = deleted_bytes([older, deleting(1, 10**5, 0, ranges)])
+        # One file for all three does not say where those between begin and end.
+        most = 1 if files == 1 else part
+        assert 0.99 * part * 300_000 <= by_range <= 1.01 * most * 300_000
+    whole = deleting(1, 10**5, 0, [(stored(1, 0)[:2], stored(2, 0)[:2])])
+    assert deleted_bytes([older, whole]) == pytest.approx(10**5, rel=0.05)
 
 
 @pytest.mark.parametrize("merging", MERGING)

@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from contextlib import contextmanager
 from decimal import Decimal
 
 import numpy as np
@@ -117,7 +118,10 @@ def test_a_piece_is_read_beside_a_thread_that_has_the_interpreter(tmp_path):
     assert waits < portions / 4
 
 
-def test_a_piece_is_charged_while_it_is_made_beside_another(tmp_path):
+@pytest.mark.parametrize("read", ["fetch", "scan"])
+def test_a_piece_is_charged_while_it_is_made_beside_another(tmp_path, read):
+    """Of the batches that are made at a time one is not; the others' are smaller where memory is
+    short, and there is none where there is none."""
     schema = StreamSchema("s", STREAM.key, pa.schema([("text", pa.string())]))
     numbers = np.arange(6000)
     keys = pa.RecordBatch.from_arrays([pa.array(numbers)], schema=STREAM.key)
@@ -128,30 +132,54 @@ def test_a_piece_is_charged_while_it_is_made_beside_another(tmp_path):
         store.append("s", rows, keys)
         store.flush()
         probe = store.probe("s", keys)
+
+        def pieces():
+            if read == "scan":
+                return store.scan("s", 4 * MIB)
+            return (piece.rows for piece in probe.fetch(numbers, 4 * MIB))
+
         before = budget.usage()["probe"]
-        kept = probe.fetch(numbers, 4 * MIB)
-        piece = next(kept)
-        assert budget.usage()["probe"] - before < MIB < piece.rows.nbytes
-        # No more than half a MiB is left to reads (an eighth of the cap is the writers'): enough
-        # for what a piece is read into.
-        used, limit = budget.usage()["probe"], budget.limit
-        budget.hold("probe", limit // 2 - used)
-        others = limit - limit // 8 - MIB // 2 - budget.firm_bytes
-        budget.hold("frames", others)
-        assert next(probe.fetch(numbers, 4 * MIB)).rows.num_rows == piece.rows.num_rows
-        assert budget.begin_free_piece()  # as another thread's
-        assert not budget.begin_free_piece()
-        try:
-            reading = probe.fetch(numbers, 4 * MIB)
-            with pytest.raises(MemoryLimitError, match="no memory to read on"):
-                next(reading)
-            del reading
-            assert budget.usage()["probe"] == limit // 2
-        finally:
-            budget.end_free_piece()
-            budget.hold("frames", -others)
-            budget.hold("probe", used - limit // 2)
-        assert next(probe.fetch(numbers, 4 * MIB)).rows.num_rows == piece.rows.num_rows
+        kept = pieces()
+        whole = next(kept)
+        assert 2 * MIB < whole.nbytes < 4 * MIB
+        staged = budget.usage()["probe"] - before
+        assert staged < (MIB if read == "fetch" else 4 * MIB)
+        del kept
+        with held_beside(budget, 5 * MIB):
+            assert next(pieces()).num_rows == whole.num_rows
+            assert budget.begin_free_piece()  # as another thread's
+            assert not budget.begin_free_piece()
+            try:
+                short = list(pieces())
+                assert MIB / 4 < short[0].nbytes < MIB
+                assert pa.Table.from_batches(short).to_pydict()["text"] == ["x" * 400] * len(
+                    numbers
+                )
+                used = budget.usage()["probe"]
+                with (
+                    held_beside(budget, 100 * KIB),
+                    pytest.raises(MemoryLimitError, match="no memory to read on"),
+                ):
+                    next(pieces())
+                assert budget.usage()["probe"] == used
+            finally:
+                budget.end_free_piece()
+        assert next(pieces()).num_rows == whole.num_rows
+
+
+@contextmanager
+def held_beside(budget, left):
+    """No more than so many bytes are left to reads; an eighth of the cap is the writers'."""
+    used, limit = budget.usage()["probe"], budget.limit
+    half = max(0, limit // 2 - used)
+    budget.hold("probe", half)
+    others = limit - limit // 8 - left - budget.firm_bytes
+    budget.hold("frames", others)
+    try:
+        yield
+    finally:
+        budget.hold("frames", -others)
+        budget.hold("probe", -half)
 
 
 def test_a_piece_that_begins_with_short_rows_has_no_more_room_than_it_takes(tmp_path):
