@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from itertools import accumulate, repeat
 from operator import attrgetter
 
-from cython_ext.key_ranges import KeyRanges
 from lsmstate.options import Options
 from lsmstate.version import NOTHING, FileMeta, Run
 
@@ -112,9 +111,9 @@ def _hold_deletions(runs: Iterable[Run]) -> bool:
 
 
 def deleted_bytes(runs: Sequence[Run]) -> float:
-    """About how many bytes of files newer runs delete: the deleted keys of a file are among those of
-    each older run's files around it, in equal parts; a deleted range counts by how far it covers a
-    file's. Cost: about as for each file to be passed once; no pair of files is looked at."""
+    """About how many bytes of files newer runs delete: the deleted keys of a file are among those
+    of each older run's files around it, in equal parts; a deleted range counts by how far it covers
+    a file's. Cost: each file is passed once, and the older ones around it are found by halving."""
     ranges, deleting = NOTHING, list[FileMeta]()
     found = 0.0
     for run in reversed(runs):
