@@ -82,32 +82,30 @@ cdef class KeyRanges:
 
     def part_of(self, bytes least not None, bytes greatest not None) -> float:
         """About which part of the keys from the least to the greatest lies in the ranges, 0 to 1: as
-        if each stream between them had as many, spread evenly over the 8 bytes in which its first
-        and its last one begin to differ. Where a stream begins or ends that neither of the two
-        belongs to is not known: as far as ranges reach in it."""
+        if they were spread evenly over the 8 bytes in which those two begin to differ. Where they
+        are of several streams, as if of each there were as many; the ranges count there that cover
+        a stream wholly, since where those between the two begin and end is not known."""
         cdef int64_t first = _stream_of(least), last = _stream_of(greatest), stream = first, reached
-        cdef Py_ssize_t place
         cdef double covered = 0
+        cdef Py_ssize_t place
         cdef bytes begin, end, low, high
+        if first == last:
+            return self._part_of_one(least, greatest)
         while stream <= last:
             begin = least if stream == first else stream.to_bytes(STREAM_BYTES, "big")
             end = greatest + b"\0" if stream == last else (stream + 1).to_bytes(STREAM_BYTES, "big")
             place = self._first_behind(begin)
-            if place == self.count or self.items[place][0] > greatest:
+            if place == self.count:
                 break
             low, high = self.items[place]
-            if low >= end:
-                stream = _stream_of(low)
-            elif low <= begin and high >= end:
+            if low > begin:
+                stream = max(stream + 1, _stream_of(low))
+            elif high < end:
+                stream += 1
+            else:
                 reached = last + 1 if high > greatest else _stream_of(high)
                 covered += reached - stream
                 stream = reached
-            else:
-                if stream != first:
-                    begin = max(begin, low)
-                high = self.items[bisect_left(self.items, (end, b"")) - 1][1]
-                covered += self._part_of_one(begin, greatest if stream == last else min(high, end))
-                stream += 1
         return covered / (last - first + 1)
 
     cdef Py_ssize_t _first_behind(self, bytes key) except -1:
@@ -122,19 +120,20 @@ cdef class KeyRanges:
         cdef size_t size = len(greatest), least_size = len(least)
         cdef const uint8_t* least_key = least
         cdef size_t shared = shared_prefix(least_key, least_size, key, size)
-        cdef double begin = _place(least_key, least_size, shared)
-        cdef double end = _place(key, size, shared) + 1.0
-        cdef double covered = 0, low, high
+        # Differences of whole numbers: as floating-point numbers, places near 2^63 would be rounded.
+        cdef uint64_t begin = _place(least_key, least_size, shared), low
+        cdef double all_keys = <double> (_place(key, size, shared) - begin) + 1, high
+        cdef double covered = 0
         cdef Bound* bound = self.bounds
         while i < 2 * self.count and compare(bound[i].data, bound[i].size, key, size) <= 0:
-            low, high = begin, end
+            low, high = 0, all_keys
             if compare(bound[i].data, bound[i].size, least_key, least_size) > 0:
-                low = _place(bound[i].data, bound[i].size, shared)
+                low = _place(bound[i].data, bound[i].size, shared) - begin
             if compare(bound[i + 1].data, bound[i + 1].size, key, size) <= 0:
-                high = _place(bound[i + 1].data, bound[i + 1].size, shared)
-            covered += high - low
+                high = <double> (_place(bound[i + 1].data, bound[i + 1].size, shared) - begin)
+            covered += high - <double> low
             i += 2
-        return covered / (end - begin)
+        return covered / all_keys
 
     cdef bint covers(self, const uint8_t* key, size_t size) noexcept nogil:
         cdef Py_ssize_t first = 0, last = self.count, middle
@@ -157,13 +156,13 @@ cdef int64_t _stream_of(bytes key) except -1:
     return int.from_bytes(key[:STREAM_BYTES].ljust(STREAM_BYTES, b"\0"), "big")
 
 
-cdef double _place(const uint8_t* key, size_t size, size_t shared) noexcept nogil:
+cdef uint64_t _place(const uint8_t* key, size_t size, size_t shared) noexcept nogil:
     """What the 8 bytes behind a prefix are as a number; those that are not there are 0."""
     cdef uint64_t found = 0
     cdef size_t i
     for i in range(shared, shared + 8):
         found = found << 8 | (key[i] if i < size else 0)
-    return <double> found
+    return found
 
 
 def _in_order(items) -> tuple:

@@ -8,8 +8,8 @@ which too many iterators are open can still be written to.
 
 A batch that is made of a piece's rows takes up to twice as much as they, which is charged while it
 is made, but for one of those that are made at a time: of a single reader, for whom that would drive
-as much out of the block cache again and again (hits 8 % dearer). Of many readers at a time, pieces
-are smaller where memory is short.
+as much out of the block cache again and again (hits 8 % dearer). Where there are several, pieces
+are smaller when memory is short.
 """
 
 from libc.stdint cimport int64_t

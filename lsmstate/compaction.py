@@ -15,9 +15,10 @@ runs on every level, the reverse.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, repeat
+from itertools import accumulate, chain, repeat
 from operator import attrgetter
 
+from cython_ext.key_ranges import KeyRanges
 from lsmstate.options import Options
 from lsmstate.version import NOTHING, FileMeta, Run
 
@@ -38,6 +39,8 @@ DELETED_PART = 1 / 2
 #: But not before they hold this part of the oldest run: that much is written for each such merge,
 #: and goes into it.
 PAYING_PART = 1 / 8
+#: A run with less of all bytes is not worth joining ranges for, to see what they delete of it.
+SMALL_RUN_PART = 1 / 32
 
 _min_key, _max_key = attrgetter("min_key"), attrgetter("max_key")
 
@@ -114,16 +117,20 @@ def deleted_bytes(runs: Sequence[Run]) -> float:
     """About how many bytes of files newer runs delete: the deleted keys of a file are among those
     of each older run's files around it, in equal parts; a deleted range counts by how far it covers
     a file's. Cost: each file is passed once, and the older ones around it are found by halving."""
-    ranges, deleting = NOTHING, list[FileMeta]()
+    total = sum(run.size for run in runs)
+    ranges, others, deleting = NOTHING, list[KeyRanges](), list[FileMeta]()
     found = 0.0
     for run in reversed(runs):
         files = run.files
+        if others and run.size >= SMALL_RUN_PART * total:
+            ranges = KeyRanges(chain(ranges.items, *(each.items for each in others)))
+            others = []
         parts = _deleted_parts(files, deleting) if deleting else repeat(0.0)
         for file, part in zip(files, parts, strict=False):
             covered = ranges.part_of(file.min_key, file.max_key) if ranges else 0.0
             found += file.size * min(1.0, part + covered)
         if run.deleted:
-            ranges = ranges.joined(run.deleted)
+            others.append(run.deleted)
         deleting += [file for file in files if file.tombstones]
     return found
 

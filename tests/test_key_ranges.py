@@ -27,6 +27,17 @@ def test_ranges_cover_what_each_of_them_covers(items, others, keys):
     assert flat == sorted(set(flat))
 
 
+def stored(stream, key):
+    """As KeyCodec has a key of one integer."""
+    return stream.to_bytes(2, "big") + (2**63 + key).to_bytes(8, "big")
+
+
+NUMBERS = st.integers(-3000, 3000)
+KEYS_OF_STREAMS = st.one_of(
+    st.builds(stored, st.integers(0, 4), NUMBERS),
+    st.binary(max_size=12),
+    st.integers(0, 5).map(lambda stream: stream.to_bytes(2, "big")),
+)
 WORDS = st.integers(0, 3000).map(lambda number: b"key" + number.to_bytes(4, "big"))
 
 
@@ -43,12 +54,56 @@ def test_the_part_of_evenly_spread_keys_that_ranges_cover(items, one, other):
         assert ranges.part_of(least, greatest) == 1
 
 
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=6), NUMBERS, NUMBERS)
+def test_the_part_of_integers_around_0_that_ranges_cover(items, one, other):
+    """As stored, they begin to differ where those below have ff after ff and those above 00."""
+    least, greatest = min(one, other), max(one, other)
+    numbers = range(least, greatest + 1)
+    exact = sum(any(low <= number < high for low, high in items) for number in numbers)
+    ranges = KeyRanges([(stored(1, low), stored(1, high)) for low, high in items])
+    found = ranges.part_of(stored(1, least), stored(1, greatest))
+    assert found == pytest.approx(exact / len(numbers), abs=1.5 / len(numbers))
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    st.lists(st.tuples(KEYS_OF_STREAMS, KEYS_OF_STREAMS), max_size=6),
+    st.tuples(KEYS_OF_STREAMS, KEYS_OF_STREAMS),
+    KEYS_OF_STREAMS,
+    KEYS_OF_STREAMS,
+)
+def test_more_ranges_cover_no_less(items, more, one, other):
+    least, greatest = min(one, other), max(one, other)
+    some = KeyRanges(items).part_of(least, greatest)
+    assert 0 <= some <= 1
+    assert some <= KeyRanges([*items, more]).part_of(least, greatest) * (1 + 1e-9)
+    assert KeyRanges([*items, (b"", greatest + b"\0")]).part_of(least, greatest) == 1
+
+
+def test_of_several_streams_those_count_that_are_covered_wholly():
+    least, greatest = stored(3, 5), stored(6, 5)
+    streams = [stream.to_bytes(2, "big") for stream in range(8)]
+    for ranges, part in (
+        ([(streams[4], streams[5])], 1 / 4),
+        ([(streams[4], streams[7])], 3 / 4),
+        ([(streams[0], stored(6, 5))], 3 / 4),
+        ([(stored(3, 5), streams[4]), (streams[5], streams[6])], 2 / 4),
+        ([(stored(3, 6), stored(4, 0)), (stored(5, 0), stored(5, 9))], 0),
+    ):
+        assert KeyRanges(ranges).part_of(least, greatest) == part
+
+
 def test_the_part_of_long_and_of_short_keys_that_ranges_cover():
-    ranges = KeyRanges([(b"", b"a"), (b"m", b"m" + b"\0" * 20), (b"x", b"zz")])
-    assert 0 < ranges.part_of(b"", b"b") < 1
-    assert ranges.part_of(b"b", b"c") == 0
-    assert ranges.part_of(b"m", b"m") == ranges.part_of(b"x", b"z") == 1
-    assert 0 <= ranges.part_of(b"m" + b"\0" * 9, b"m" + b"\0" * 30) <= 1
+    def part_of(least, greatest):
+        return ranges.part_of(b"\0\1" + least, b"\0\1" + greatest)
+
+    items = [(b"", b"a"), (b"m", b"m" + b"\0" * 20), (b"x", b"zz")]
+    ranges = KeyRanges([(b"\0\1" + low, b"\0\1" + high) for low, high in items])
+    assert 0 < part_of(b"", b"b") < 1
+    assert part_of(b"b", b"c") == 0
+    assert part_of(b"m", b"m") == part_of(b"x", b"z") == 1
+    assert 0 <= part_of(b"m" + b"\0" * 9, b"m" + b"\0" * 30) <= 1
     assert KeyRanges().part_of(b"a", b"b") == 0
 
 
