@@ -110,8 +110,9 @@ class OurSide:
             yield Match(*match)
 
     def join(self, first: int, second: int, keys: pa.RecordBatch) -> Iterator[Match]:
-        one = self._store.probe(f"s{first}", keys)
-        other = self._store.probe(f"s{second}", keys, np.flatnonzero(one.counts))
+        encoded = KeyCodec(keys.schema).encode(keys)
+        one = self._store.probe(f"s{first}", encoded)
+        other = self._store.probe(f"s{second}", encoded, np.flatnonzero(one.counts))
         both = np.flatnonzero(other.counts)
         for probe in (one, other):
             for match in probe.fetch(both, PIECE_BYTES):
@@ -171,15 +172,19 @@ class PeerSide:
         self._layout.append(self._engine, names, np.diff(starts), values)
 
     def probe(self, stream: int, keys: pa.RecordBatch) -> Iterator[Match]:
-        names = self._encoded(stream, keys)
+        with self._converting():
+            names = self._named(stream, self._keys.encode(keys).to_pylist())
         counts, values = self._layout.find(self._engine, names)
         yield from self._matches(np.repeat(np.arange(len(names)), counts), values)
 
     def join(self, first: int, second: int, keys: pa.RecordBatch) -> Iterator[Match]:
-        counts, values = self._layout.find(self._engine, self._encoded(first, keys))
+        with self._converting():
+            names = self._keys.encode(keys).to_pylist()
+            asked = self._named(first, names)
+        counts, values = self._layout.find(self._engine, asked)
         present = np.flatnonzero(counts)
-        names = self._encoded(second, keys)
-        asked = [names[place] for place in present.tolist()]
+        with self._converting():
+            asked = self._named(second, [names[place] for place in present.tolist()])
         others, other_values = self._layout.find(self._engine, asked)
         yield from self._matches(np.repeat(present, others), other_values)
         both = np.zeros(len(names), dtype=bool)
@@ -196,10 +201,6 @@ class PeerSide:
 
     def close(self) -> None:
         self._engine.close()
-
-    def _encoded(self, stream: int, keys: pa.RecordBatch) -> list[bytes]:
-        with self._converting():
-            return self._named(stream, self._keys.encode(keys).to_pylist())
 
     def _named(self, stream: int, names: list[bytes]) -> list[bytes]:
         prefix = self._prefixes[stream]

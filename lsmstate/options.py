@@ -46,9 +46,10 @@ class Options:
     memtable_bytes: int | None = None
     """A memtable is flushed when it has grown to this. Default: a quarter of the cap."""
 
-    block_bytes: int = 8 * KIB
+    block_bytes: int | None = None
     """Size of a key block before compression; a row block has half of it. Larger: smaller files,
-    dearer reads."""
+    cheaper merges and reads of what the cap holds, dearer reads of what it does not. Default:
+    1/4096 of the cap, between 8 and 16 KiB."""
 
     filter_bits_per_key: int = 10
     """Bits per key of the Bloom filters; 10 let one absent key in a hundred through. 0: none."""
@@ -112,7 +113,7 @@ class Options:
 
         for name in _NUMBERS:
             value = getattr(self, name)
-            is_default = name == "memtable_bytes" and value is None
+            is_default = name in ("memtable_bytes", "block_bytes") and value is None
             if not is_default and (isinstance(value, bool) or not isinstance(value, Integral)):
                 refuse(name, "give a whole number; options.parse_bytes reads sizes like '64m'")
 
@@ -126,10 +127,11 @@ class Options:
             256 * KIB <= self.memtable_bytes <= self.memory_bytes // 2
         ):
             refuse("memtable_bytes", "must lie between 256 KiB and half of memory_bytes")
-        if not 1 * KIB <= self.block_bytes <= 256 * KIB:
+        block_bytes = self.block_limit_bytes
+        if not 1 * KIB <= block_bytes <= 256 * KIB:
             refuse("block_bytes", "must lie between 1 KiB and 256 KiB")
         sources = max(self.fanout, self.max_runs)
-        if self.block_bytes > 1 * KIB and 4 * sources * self.block_bytes > self.memory_bytes:
+        if block_bytes > 1 * KIB and 4 * sources * block_bytes > self.memory_bytes:
             refuse(
                 "block_bytes",
                 f"merging {sources} runs would not fit memory_bytes={self.memory_bytes}; give at "
@@ -175,12 +177,18 @@ class Options:
         """How many may stand, as a memtable is flushed, while some of them are merged: as far as
         memory would carry a merge of all of them, ``fanout`` more than are left otherwise. The
         commits of attempts that flush none are bounded by ``2 * max_runs + 1``."""
-        carried = self.memory_bytes // (4 * self.block_bytes)
+        carried = self.memory_bytes // (4 * self.block_limit_bytes)
         return max(self.max_runs, min(self.max_runs + self.fanout, carried))
 
     @property
     def memtable_limit_bytes(self) -> int:
         return self.memtable_bytes or max(256 * KIB, self.memory_bytes // 4)
+
+    @property
+    def block_limit_bytes(self) -> int:
+        if self.block_bytes is not None:
+            return self.block_bytes
+        return min(max(8 * KIB, self.memory_bytes // 4096), 16 * KIB)
 
 
 #: Of stores that are opened without any.

@@ -58,7 +58,7 @@ def database_options(
     """Everything RocksDB holds is charged to one cache: blocks, indexes, filters, write buffers."""
     table = rocksdict.BlockBasedOptions()
     table.set_block_cache(cache)
-    table.set_block_size(options.block_bytes)
+    table.set_block_size(options.block_limit_bytes)
     table.set_cache_index_and_filter_blocks(True)
     table.set_index_type(rocksdict.BlockBasedIndexType.two_level_index_search())
     table.set_format_version(5)

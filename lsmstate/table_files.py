@@ -131,7 +131,7 @@ class TableWriter:
             file,
             self.budget,
             codec=codec_number(codec),
-            block_bytes=self.options.block_bytes,
+            block_bytes=self.options.block_limit_bytes,
             filter_bits=self.options.filter_bits_per_key,
             uid=int.from_bytes(os.urandom(8), "little"),
             base_sequence=base_sequence,

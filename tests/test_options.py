@@ -13,7 +13,7 @@ from lsmstate.store import StreamSchema
 REFUSED = {
     "memory_bytes": [0, -1, 5 * MIB - 1, "64m", 64.0 * MIB, None, True],
     "memtable_bytes": [0, 256 * KIB - 1, 32 * MIB + 1, "1m", 1e6],
-    "block_bytes": [0, KIB - 1, 256 * KIB + 1, 8.5 * KIB, None],
+    "block_bytes": [0, KIB - 1, 256 * KIB + 1, 8.5 * KIB, True],
     "filter_bits_per_key": [-1, 33, 9.6, "10", None],
     "compression": ["LZ4", "snappy", "", None, 1],
     "bottom_compression": ["gzip", None],
@@ -77,6 +77,14 @@ def test_a_store_is_opened_without_options_and_what_is_none_is_refused(tmp_path)
     with pytest.raises(InvalidArgumentError, match="name of stream 7 is a int; give a text"):
         StreamSchema(7, schema, schema)
     assert not (tmp_path / "new").exists()
+
+
+def test_blocks_are_a_part_of_the_cap_within_limits():
+    caps = {5 * MIB: 8, 16 * MIB: 8, 32 * MIB: 8, 48 * MIB: 12, 64 * MIB: 16, 1024 * MIB: 16}
+    for cap, block in caps.items():
+        assert Options(memory_bytes=cap).block_limit_bytes == block * KIB
+    assert Options(memory_bytes=5 * MIB, fanout=16, max_runs=32).block_limit_bytes == 8 * KIB
+    assert Options(block_bytes=4 * KIB).block_limit_bytes == 4 * KIB
 
 
 def test_sizes_are_read_as_spark_writes_them():
