@@ -32,7 +32,7 @@ cdef int64_t piece_limit(Budget budget, int64_t asked) noexcept nogil:
 
 
 cdef int begin_piece(Budget budget, int64_t asked, Piece* piece) except -1 nogil:
-    piece.max_bytes = piece_limit(budget, asked)
+    piece.max_bytes = max(<int64_t> 1, piece_limit(budget, asked))
     piece.is_free = budget.begin_free_piece()
     piece.charged = 0
     if piece.is_free:

@@ -34,6 +34,7 @@ ROWS = pa.schema(
 )
 STREAM = StreamSchema("s", pa.schema([("k", pa.int64())]), ROWS)
 KEYS = 700
+GIB = 1024 * MIB
 
 
 def row(chance, number):
@@ -165,6 +166,30 @@ def test_a_piece_is_charged_while_it_is_made_beside_another(tmp_path, read):
             finally:
                 budget.end_free_piece()
         assert next(pieces()).num_rows == whole.num_rows
+
+
+@pytest.mark.parametrize("read", ["fetch", "scan"])
+def test_a_piece_of_less_than_nothing_takes_nothing_off_what_is_charged(tmp_path, read):
+    schema = StreamSchema("s", STREAM.key, pa.schema([("text", pa.string())]))
+    keys = pa.RecordBatch.from_arrays([pa.array([1])], schema=STREAM.key)
+    rows = pa.RecordBatch.from_arrays([pa.array(["x" * 400_000])], schema=schema.rows)
+    budget = process_memory().budget
+    options = Options(memory_bytes=64 * MIB, sync="never", background=False)
+    with LsmStore.open(str(tmp_path), [schema], options=options) as store:
+        store.append("s", rows, keys)
+        store.flush()
+        probe = store.probe("s", keys)
+
+        def pieces():
+            return store.scan("s", -GIB) if read == "scan" else probe.fetch([0], -GIB)
+
+        assert len(list(pieces())) == 1
+        assert budget.begin_free_piece()  # as another thread's
+        try:
+            with held_beside(budget, 100 * KIB), pytest.raises(MemoryLimitError):
+                next(pieces())
+        finally:
+            budget.end_free_piece()
 
 
 @contextmanager
