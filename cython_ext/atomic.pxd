@@ -1,5 +1,6 @@
 """Counters that several threads change without a lock and without the GIL; no order is implied.
-Except for an exchanged pointer: who takes it sees what was written behind it before."""
+Except for an exchanged pointer (who takes it sees what was written behind it before), for the last
+one to leave, and for who gets a lock: these see what the others did before."""
 
 from libc.stdint cimport int64_t, uint64_t
 
@@ -11,6 +12,9 @@ cdef extern from *:
     #define atomic_get(place) __atomic_load_n((place), __ATOMIC_RELAXED)
     #define atomic_seen(place) __atomic_load_n((place), __ATOMIC_RELAXED)
     #define atomic_exchange(place, value) __atomic_exchange_n((place), (value), __ATOMIC_ACQ_REL)
+    #define atomic_leave(place) __atomic_sub_fetch((place), 1, __ATOMIC_ACQ_REL)
+    #define atomic_try_lock(place) (!__atomic_exchange_n((place), 1, __ATOMIC_ACQUIRE))
+    #define atomic_unlock(place) __atomic_store_n((place), 0, __ATOMIC_RELEASE)
     #define atomic_set(place, value) __atomic_store_n((place), (value), __ATOMIC_RELAXED)
     static inline void atomic_max(int64_t* place, int64_t value) {
         int64_t seen = __atomic_load_n(place, __ATOMIC_RELAXED);
@@ -33,6 +37,9 @@ cdef extern from *:
     int64_t atomic_get(int64_t* place) noexcept nogil
     uint64_t atomic_seen(uint64_t* place) noexcept nogil
     void* atomic_exchange(void** place, void* value) noexcept nogil
+    int64_t atomic_leave(int64_t* place) noexcept nogil
+    bint atomic_try_lock(int64_t* place) noexcept nogil
+    void atomic_unlock(int64_t* place) noexcept nogil
     void atomic_set(int64_t* place, int64_t value) noexcept nogil
     void atomic_max(int64_t* place, int64_t value) noexcept nogil
     int64_t atomic_add_within(int64_t* place, int64_t value, int64_t limit) noexcept nogil

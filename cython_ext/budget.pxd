@@ -1,5 +1,7 @@
 from libc.stdint cimport int64_t
 
+from cython_ext.spare_buffers cimport SpareBuffers
+
 cdef enum:
     MEMTABLE = 0   # slabs of memtables
     CACHE = 1      # blocks held by the block cache
@@ -7,23 +9,25 @@ cdef enum:
     MERGE = 3      # buffers of flush and merge
     PROBE = 4      # hits and staging of probes
     FRAMES = 5     # batches being encoded or built
-    SPARE = 6      # a slab that was given back and is kept for the next memtable
+    SPARE = 6      # a slab kept for the next memtable, and room for buffers kept for the next batch
     COMPONENTS = 7
     SPARE_SLAB_BYTES = 2 << 20         # a huge page
     SPARE_LIMIT_BYTES = 32 << 20       # no slab is kept under a smaller cap
+    SPARE_BATCH_PART = 16              # of the cap: buffers of batches that are kept
 
 
 cdef class Budget:
     cdef int64_t limit_bytes
     cdef int64_t merge_reserve
     cdef int64_t total
-    cdef int64_t firm    # of it, all but cached blocks, the spare slab, and MERGE
+    cdef int64_t firm    # of it, all but cached blocks, what is spare, and MERGE
     cdef int64_t peak
     cdef int64_t large_limit   # a row of more bytes is large
     cdef int64_t large_rows    # whether there are any
     cdef int64_t free_pieces   # taken: 0 or 1
     cdef int64_t used[7]
     cdef void* spare
+    cdef SpareBuffers* buffers
     # Called without the GIL when a charge does not fit: frees about `size` bytes of cache.
     cdef void* evictor_object
     cdef int64_t (*evictor)(void* object, int64_t size) noexcept nogil
@@ -50,6 +54,10 @@ cdef class Budget:
     # Whether the mapping, charged to `component` so far, is kept instead of being unmapped.
     cdef bint keep_spare(self, int component, void* slab) noexcept nogil
     cdef bint _drop_spare(self) noexcept nogil
+    # A batch of so many bytes is handed out: when it is let go, its buffers may be kept for the next
+    # one. They stay charged while they are out again. It may evict cached blocks, once.
+    cdef void allow_buffers(self, int64_t size) noexcept nogil
+    cdef bint _drop_buffers(self) noexcept nogil
 
 
 cdef class Holding:

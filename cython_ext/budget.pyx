@@ -2,9 +2,9 @@
 
 Capacity is charged, not length: what was asked of the system, whether or not it is full. The
 policy (what to flush, when to wait) is lsmstate.memory_budget; here only counting and what can be
-given back at once and without the GIL: the block cache, and the spare slab. That one a memtable
-left, and the next one takes it over: the system would clear a new one first. Any thread may charge
-and release at any time.
+given back at once and without the GIL: the block cache, and what is spare. That a memtable left (a
+slab), or a batch (buffers), and the next one takes it over: the system would clear new memory
+first. Any thread may charge and release at any time.
 
 A part of the limit is reserved for what flushes and merges hold: they give memory back, and do not
 ask for it. Of all else, nothing that asks is let into that part, unless it can be evicted.
@@ -18,6 +18,9 @@ from cython_ext.errors import InvalidArgumentError
 
 from cython_ext.atomic cimport (
     atomic_add, atomic_add_within, atomic_exchange, atomic_get, atomic_max, atomic_set,
+)
+from cython_ext.spare_buffers cimport (
+    free_spares, leave_spares, new_spares, try_lock_spares, unlock_spares,
 )
 
 COMPONENT_NAMES = ("memtable", "cache", "tables", "merge", "probe", "frames", "spare")
@@ -42,6 +45,7 @@ cdef class Budget:
         self.large_limit = 0
         self.large_rows = 0
         self.spare = NULL
+        self.buffers = new_spares()
         self.evictor = NULL
         self.evictor_object = NULL
         for component in range(COMPONENTS):
@@ -53,6 +57,9 @@ cdef class Budget:
 
     def __dealloc__(self):
         self._drop_spare()
+        if self.buffers != NULL:
+            self._drop_buffers()
+            leave_spares(self.buffers)
 
     @property
     def limit(self) -> int:
@@ -66,6 +73,8 @@ cdef class Budget:
         atomic_set(&self.limit_bytes, value)
         if value < SPARE_LIMIT_BYTES:
             self._drop_spare()
+        if value < SPARE_BATCH_PART * atomic_get(&self.buffers.room):
+            self._drop_buffers()
 
     @property
     def reserve(self) -> int:
@@ -160,9 +169,9 @@ cdef class Budget:
         return atomic_get(&self.firm) + atomic_get(&self.used[MERGE]) + size
 
     cdef int64_t _add(self, int64_t size) noexcept nogil:
-        """The new total, or -1 if it does not fit although the spare slab was given up and the
-        cache was asked for room. What it gave may be taken by another thread, so it is asked until
-        it has no more."""
+        """The new total, or -1 if it does not fit although the spare slab was given up, the cache
+        was asked for room, and at last spare buffers were given up. What the cache gave may be
+        taken by another thread, so it is asked until it has no more."""
         cdef int64_t limit = atomic_get(&self.limit_bytes)
         cdef int64_t total = atomic_add_within(&self.total, size, limit)
         if total < 0 and self._drop_spare():
@@ -170,6 +179,8 @@ cdef class Budget:
         while total < 0 and self.evictor != NULL and self.evictor(
             self.evictor_object, max(1, atomic_get(&self.total) + size - limit)
         ):
+            total = atomic_add_within(&self.total, size, limit)
+        if total < 0 and self._drop_buffers():
             total = atomic_add_within(&self.total, size, limit)
         return total
 
@@ -211,6 +222,33 @@ cdef class Budget:
         munmap(slab, SPARE_SLAB_BYTES)
         self.release(SPARE, SPARE_SLAB_BYTES)
         return True
+
+    cdef void allow_buffers(self, int64_t size) noexcept nogil:
+        cdef int64_t most = atomic_get(&self.limit_bytes) // SPARE_BATCH_PART
+        cdef int64_t total
+        size = min(size, most) - atomic_get(&self.buffers.room)
+        if size <= 0 or not try_lock_spares(self.buffers):
+            return
+        size = min(size, most - self.buffers.room)
+        total = self._add(size) if size > 0 else -1
+        if total >= 0:
+            atomic_add(&self.used[SPARE], size)
+            atomic_max(&self.peak, total)
+            atomic_add(&self.buffers.room, size)
+        unlock_spares(self.buffers)
+
+    cdef bint _drop_buffers(self) noexcept nogil:
+        """Whether there was room for any. Not while another thread has the lock."""
+        cdef int64_t room
+        if atomic_get(&self.buffers.room) == 0 or not try_lock_spares(self.buffers):
+            return False
+        room = self.buffers.room
+        free_spares(self.buffers)
+        atomic_set(&self.buffers.room, 0)
+        unlock_spares(self.buffers)
+        if room:
+            self.release(SPARE, room)
+        return room != 0
 
     def hold(self, str component not None, int64_t size) -> None:
         """Charge `size` bytes (negative: give them back) for something made in Python."""

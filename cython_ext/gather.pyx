@@ -150,7 +150,7 @@ cdef class Sources:
                 rows[side].at = &found[0] if rows[side].n else NULL
                 self.check(rows, side)
             with nogil:
-                open_builder(&builder, &self.gatherer.tree.root)
+                open_builder(&builder, &self.gatherer.tree.root, NULL)
                 self.fill(&builder, rows)
                 export_builder(&builder, &array)
             batch = pa.RecordBatch._import_from_c(<uintptr_t> &array, self.gatherer.tree.storage)

@@ -60,7 +60,7 @@ cdef class KeyDecoder:
                 key = keys[i]
                 self.put_row(<const uint8_t*> <const char*> key, len(key), &rows)
                 offsets[i + 1] = rows.size
-            return self.codec.decode_c(rows.data, offsets, len(keys))
+            return self.codec.decode_c(rows.data, offsets, len(keys), None)
         finally:
             free(offsets)
             release(&rows)

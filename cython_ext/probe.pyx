@@ -116,7 +116,7 @@ cdef class Cursor:
 
     def next_piece(self, int64_t max_bytes):
         """(positions, RecordBatch) with about max_bytes of rows, or None at the end."""
-        cdef BatchBuilder batch = BatchBuilder(self.lookup.codec)
+        cdef BatchBuilder batch = BatchBuilder(self.lookup.codec, self.lookup.budget)
         self._check_paid()
         begin_piece(self.lookup.budget, max_bytes, &self.piece)
         try:
@@ -231,6 +231,32 @@ cdef class Cursor:
         put_u64(&self.offsets, end)
         put_u64(&self.found, <uint64_t> self.positions[self.place])
         return 0
+
+    cdef int _note_rows(self, uint32_t count, size_t width) except -1 nogil:
+        """The same of so many rows of one width, which are not in the staging buffer yet."""
+        cdef uint64_t* offsets
+        cdef int64_t* found
+        cdef size_t end = self.staging.size, i
+        reserve(&self.offsets, 8 * <size_t> count)
+        reserve(&self.found, 8 * <size_t> count)
+        offsets = <uint64_t*> (self.offsets.data + self.offsets.size)
+        found = <int64_t*> (self.found.data + self.found.size)
+        for i in range(count):
+            end += width
+            offsets[i] = end
+            found[i] = self.positions[self.place]
+        self.offsets.size += 8 * <size_t> count
+        self.found.size += 8 * <size_t> count
+        return 0
+
+    cdef uint32_t _fitting(self, uint32_t wanted, size_t width, int64_t max_bytes) noexcept nogil:
+        """How many rows of one width can be taken until the piece is full."""
+        cdef int64_t row = <int64_t> width, room = max_bytes - self.decoded - row - <int64_t> (
+            self.staging.size + self.found.size
+        )
+        if room < 0:
+            return 0 if self.found.size else 1
+        return <uint32_t> min(<int64_t> wanted, room // (row + 8) + 1)
 
     cdef bint _full(self, int64_t max_bytes, size_t extra) noexcept nogil:
         """A piece holds at least one row; the offsets count, or empty rows would never fill it."""
@@ -404,10 +430,9 @@ cdef class Cursor:
             view.data = cursor.block.data + cursor.block.size
             cursor.block.transposed = 0
             return self._take_rows(<Sst> cursor.file, view, max_bytes)
-        while taken < wanted and not self._full(max_bytes, (taken + 1) * view.width):
-            taken += 1
-            self._note(self.staging.size + <size_t> taken * view.width)
+        taken = self._fitting(wanted, view.width, max_bytes)
         reserve(&self.staging, <size_t> taken * view.width)
+        self._note_rows(taken, view.width)
         take_transposed(view, self.row_index, taken, self.staging.data + self.staging.size)
         self.staging.size += <size_t> taken * view.width
         return taken
@@ -421,6 +446,12 @@ cdef class Cursor:
         cdef size_t first = 0, start = 0, end = 0, copied
         if row_span(view, self.row_index, wanted, &first, &end):
             file.damaged(self.block_offset, BLOCK_ROWS)
+        if view.ends == NULL:
+            taken = self._fitting(wanted, view.width, max_bytes)
+            reserve(&self.staging, <size_t> taken * view.width)
+            self._note_rows(taken, view.width)
+            put_bytes(&self.staging, view.data + first, <size_t> taken * view.width)
+            return taken
         copied = first
         while taken < wanted:
             if row_span(view, self.row_index + taken, 1, &start, &end) or start != copied:

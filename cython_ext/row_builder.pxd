@@ -4,9 +4,11 @@ from cython_ext.arrow_c cimport ArrowArray
 from cython_ext.arrow_read cimport Node
 from cython_ext.coding cimport Buffer
 from cython_ext.row_layout cimport Place, Tile
+from cython_ext.spare_buffers cimport SpareBuffers
 
 cdef struct Builder:
     const Node* node
+    SpareBuffers* spares  # that large buffers are taken from and come back to, or NULL
     int64_t length
     int64_t null_count
     Buffer validity  # bits
@@ -15,12 +17,16 @@ cdef struct Builder:
     Py_ssize_t n_children
     Builder* children
 
-cdef int open_builder(Builder* builder, const Node* node) except -1 nogil
+cdef int open_builder(
+    Builder* builder, const Node* node, SpareBuffers* spares
+) except -1 nogil
 cdef void close_builder(Builder* builder) noexcept nogil
 # What its buffers hold, without the room they have for more.
 cdef int64_t builder_bytes(const Builder* builder) noexcept nogil
 # Hands the builder's buffers over; whoever holds `array` releases it.
 cdef int export_builder(Builder* builder, ArrowArray* array) except -1 nogil
+# As `reserve`.
+cdef int grow_buffer(Builder* builder, Buffer* buffer, size_t extra) except -1 nogil
 cdef int grow_bytes(Builder* builder, int64_t extra) except -1 nogil
 # The end of a list, which must fit the type; strings and lists begin with a 0.
 cdef int push_offset(Builder* builder, int64_t value) except -1 nogil

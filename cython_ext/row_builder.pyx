@@ -4,7 +4,7 @@ The bytes are not trusted: every length is checked against the end of its value 
 """
 
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from cython_ext.arrow_c cimport ArrowArray
@@ -22,8 +22,16 @@ from cython_ext.arrow_read cimport (
 )
 from cython_ext.coding cimport Buffer, release, reserve
 from cython_ext.row_layout cimport Place, Tile, checked_varint, clean_bitmap, copy_bytes, read_cell
+from cython_ext.spare_buffers cimport (
+    SpareBuffers, give_back, hold_spares, leave_spares, reserve_spare, trim_buffer,
+)
 
 from cython_ext.errors import CorruptionError, MemoryLimitError
+
+
+cdef struct Owned:  # what an exported array gives back
+    SpareBuffers* spares
+    size_t capacities[3]  # of its buffers
 
 
 cdef int corrupt(const char* what) except -1 nogil:
@@ -31,10 +39,13 @@ cdef int corrupt(const char* what) except -1 nogil:
         raise CorruptionError(what.decode())
 
 
-cdef int open_builder(Builder* builder, const Node* node) except -1 nogil:
+cdef int open_builder(
+    Builder* builder, const Node* node, SpareBuffers* spares
+) except -1 nogil:
     """`builder` is zeroed memory; close_builder frees it also after a failure."""
     cdef Py_ssize_t i
     builder.node = node
+    builder.spares = spares
     if node.kind == KIND_BYTES or node.kind == KIND_LIST:
         push_offset(builder, 0)
     elif node.kind == KIND_LARGE_BYTES or node.kind == KIND_LARGE_LIST:
@@ -48,7 +59,7 @@ cdef int open_builder(Builder* builder, const Node* node) except -1 nogil:
             raise MemoryError(f"cannot allocate {node.n_children} column builders")
     builder.n_children = node.n_children
     for i in range(node.n_children):
-        open_builder(&builder.children[i], &node.children[i])
+        open_builder(&builder.children[i], &node.children[i], spares)
     return 0
 
 
@@ -85,8 +96,11 @@ cdef int grow_bytes(Builder* builder, int64_t extra) except -1 nogil:
                 f"{total} bytes of strings do not fit one batch; "
                 "read fewer rows at a time, or store the column as a large_string or large_binary"
             )
-    reserve(&builder.values, extra + 16)
-    return 0
+    return grow_buffer(builder, &builder.values, extra + 16)
+
+
+cdef int grow_buffer(Builder* builder, Buffer* buffer, size_t extra) except -1 nogil:
+    return reserve_spare(builder.spares, buffer, extra)
 
 
 cdef int read_nested(Builder* builder, Py_ssize_t c, Tile* tile, Place* place) except -1 nogil:
@@ -253,9 +267,13 @@ cdef int export_builder(Builder* builder, ArrowArray* array) except -1 nogil:
     array.null_count = builder.length if node.kind == KIND_NULL else builder.null_count
     array.buffers = <const void**> calloc(3 + builder.n_children, sizeof(void*))
     array.children = <ArrowArray**> calloc(builder.n_children + 1, sizeof(void*))
-    if array.buffers == NULL or array.children == NULL:
+    array.private_data = calloc(1, sizeof(Owned))
+    if array.buffers == NULL or array.children == NULL or array.private_data == NULL:
         with gil:
             raise MemoryError("cannot allocate an Arrow array")
+    if builder.spares != NULL:
+        hold_spares(builder.spares)
+        (<Owned*> array.private_data).spares = builder.spares
     for i in range(builder.n_children):
         array.children[i] = <ArrowArray*> calloc(1, sizeof(ArrowArray))
         if array.children[i] == NULL:
@@ -268,18 +286,18 @@ cdef int export_builder(Builder* builder, ArrowArray* array) except -1 nogil:
     array.n_buffers = 1
     if builder.null_count:
         builder.validity.size = <size_t> ((builder.length + 7) >> 3)
-        shrink(&builder.validity)
+        trim_buffer(&builder.validity)
         hand_over(&builder.validity, array, 0)
     if node.kind == KIND_BOOL or node.kind == KIND_FIXED:
         array.n_buffers = 2
         builder.values.size = values_size(node, builder.length)
-        shrink(&builder.values)
+        trim_buffer(&builder.values)
         hand_over(&builder.values, array, 1)
     elif node.kind == KIND_BYTES or node.kind == KIND_LARGE_BYTES:
         array.n_buffers = 3
         shrink_offsets(builder)
         hand_over(&builder.offsets, array, 1)
-        shrink(&builder.values)
+        trim_buffer(&builder.values)
         hand_over(&builder.values, array, 2)
     elif node.kind == KIND_LIST or node.kind == KIND_LARGE_LIST:
         array.n_buffers = 2
@@ -297,34 +315,30 @@ cdef void shrink_offsets(Builder* builder) noexcept nogil:
     """How many there are follows from the length: who gathers them does not count them."""
     cdef bint is_large = builder.node.kind == KIND_LARGE_BYTES or builder.node.kind == KIND_LARGE_LIST
     builder.offsets.size = <size_t> (builder.length + 1) * (8 if is_large else 4)
-    shrink(&builder.offsets)
+    trim_buffer(&builder.offsets)
 
 
 cdef void hand_over(Buffer* buffer, ArrowArray* array, int place) noexcept nogil:
     array.buffers[place] = buffer.data
+    (<Owned*> array.private_data).capacities[place] = buffer.capacity
     buffer.data = NULL
     release(buffer)
 
 
-cdef void shrink(Buffer* buffer) noexcept nogil:
-    """Give back what growing by half, or expecting more, left over."""
-    cdef void* data
-    if buffer.capacity > 4096 and buffer.capacity - buffer.size > buffer.size >> 3:
-        data = realloc(buffer.data, buffer.size + 16)
-        if data != NULL:
-            buffer.data = <uint8_t*> data
-
-
 cdef void release_array(ArrowArray* array) noexcept nogil:
     """The callback of the Arrow C data interface. A consumer may have taken children out."""
+    cdef Owned* owned = <Owned*> array.private_data
     cdef int64_t i
     for i in range(array.n_children):
         if array.children[i].release != NULL:
             array.children[i].release(array.children[i])
         free(array.children[i])
-    if array.buffers != NULL:
+    if owned != NULL:
         for i in range(array.n_buffers):
-            free(<void*> array.buffers[i])
+            give_back(owned.spares, <void*> array.buffers[i], owned.capacities[i])
+        if owned.spares != NULL:
+            leave_spares(owned.spares)
+    free(owned)
     free(array.buffers)
     free(array.children)
     array.release = NULL

@@ -1,6 +1,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from cython_ext.arrow_read cimport TypeTree
+from cython_ext.budget cimport Budget
 from cython_ext.row_builder cimport Builder
 from cython_ext.row_layout cimport Layout, Place
 
@@ -19,15 +20,19 @@ cdef class RowCodec:
     cdef list extensions  # columns to wrap again
     cdef RowBatch encode_c(self, object batch)
     # Rows -> one pyarrow.RecordBatch. The bytes are checked, never trusted: CorruptionError.
-    cdef object decode_c(self, const uint8_t* data, const uint64_t* offsets, Py_ssize_t n)
+    # `budget` (or None) as a BatchBuilder's.
+    cdef object decode_c(
+        self, const uint8_t* data, const uint64_t* offsets, Py_ssize_t n, Budget budget
+    )
     cdef object located(self, object error, int64_t row, Py_ssize_t column)
     cdef object wrapped(self, object batch)
 
 
 cdef class BatchBuilder:
     """One batch of rows that come in portions: these are decoded while the processor's cache has
-    them. `codec` is the rows'."""
+    them. `codec` is the rows', `budget` may keep large buffers that are let go for the next batch."""
     cdef RowCodec codec
+    cdef Budget budget
     cdef Builder builder
     cdef Place place
     cdef bint is_adding  # or `add` raised

@@ -41,6 +41,7 @@ from libc.string cimport memset
 
 from cython_ext.arrow_c cimport ArrowArray
 from cython_ext.arrow_read cimport TypeTree, borrowed
+from cython_ext.budget cimport Budget
 from cython_ext.row_builder cimport (
     Builder,
     builder_bytes,
@@ -150,7 +151,7 @@ cdef class RowCodec:
         try:
             for i in range(len(rows)):
                 offsets[i + 1] = offsets[i] + <uint64_t> len(rows[i])
-            return self.decode_c(<const uint8_t*> <const char*> data, offsets, len(rows))
+            return self.decode_c(<const uint8_t*> <const char*> data, offsets, len(rows), None)
         finally:
             free(offsets)
 
@@ -181,8 +182,10 @@ cdef class RowCodec:
             )
         return rows
 
-    cdef object decode_c(self, const uint8_t* data, const uint64_t* offsets, Py_ssize_t n):
-        cdef BatchBuilder batch = BatchBuilder(self)
+    cdef object decode_c(
+        self, const uint8_t* data, const uint64_t* offsets, Py_ssize_t n, Budget budget
+    ):
+        cdef BatchBuilder batch = BatchBuilder(self, budget)
         try:
             with nogil:
                 batch.add(data, offsets, n, n)
@@ -209,11 +212,14 @@ cdef class RowCodec:
 cdef class BatchBuilder:
     """See row_codec.pxd."""
 
-    def __cinit__(self, RowCodec codec not None):
+    def __cinit__(self, RowCodec codec not None, Budget budget=None):
         self.codec = codec
+        self.budget = budget
         memset(&self.builder, 0, sizeof(Builder))
         self.place = Place(row=0, column=-1)
-        open_builder(&self.builder, &codec.tree.root)
+        open_builder(
+            &self.builder, &codec.tree.root, NULL if budget is None else budget.buffers
+        )
 
     def __dealloc__(self):
         close_builder(&self.builder)
@@ -234,10 +240,14 @@ cdef class BatchBuilder:
 
     cdef object finished(self):
         cdef ArrowArray array
+        cdef int64_t size
         for c in self.codec.required:
             if self.builder.children[<Py_ssize_t> c].null_count:
                 error = CorruptionError("a null in a column that is not nullable")
                 raise self.codec.located(error, self.place.row, c)
+        if self.budget is not None:
+            size = self.nbytes()
+            self.budget.allow_buffers(size + size // 8)  # they may be that much larger
         memset(&array, 0, sizeof(ArrowArray))
         try:
             export_builder(&self.builder, &array)

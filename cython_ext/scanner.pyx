@@ -87,7 +87,8 @@ cdef class Scanner:
             if self.rows == 0:
                 return None
             found = self.codec.decode_c(
-                self.staging.data, <const uint64_t*> self.offsets.data, self.rows
+                self.staging.data, <const uint64_t*> self.offsets.data, self.rows,
+                self.budget,
             )
             if self.staging.capacity > kept_bytes(self.budget):  # for one huge row
                 release(&self.staging)
@@ -114,7 +115,7 @@ cdef class Scanner:
     def keys_of_piece(self):
         """The key of each row of the piece that was given last. Needs a decoder."""
         return self.decoder.codec.decode_c(
-            self.keys.data, <const uint64_t*> self.key_offsets.data, self.rows
+            self.keys.data, <const uint64_t*> self.key_offsets.data, self.rows, self.budget
         )
 
     cdef int _fill(

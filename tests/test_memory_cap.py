@@ -336,7 +336,7 @@ def test_flushes_and_merges_find_room_where_all_else_is_taken(tmp_path, retracti
             store.append("customers", *batch(numbers, numbers, 400))
             if retracting:
                 store.retract("customers", *batch(numbers[::2], numbers[::2], 400))
-            taken = budget.limit - budget.reserve - budget.total_bytes + budget.usage()["cache"]
+            taken = budget.limit - budget.reserve - budget.firm_bytes
             assert budget.try_hold("frames", taken)
             assert not budget.try_hold("frames", 1)
             store.flush()
@@ -420,7 +420,7 @@ def test_no_room_for_a_row_is_an_error_and_ends(tmp_path):
     for store in stores[1:]:
         store.append("customers", *batch(numbers, numbers, 400))
     budget = process_memory().budget
-    taken = budget.limit - budget.reserve - budget.total_bytes - 300 * KIB
+    taken = budget.limit - budget.reserve - budget.firm_bytes - 300 * KIB
     budget.hold("frames", taken)
     try:
         # Makes room by flushing the others.
@@ -463,7 +463,7 @@ def test_what_other_stores_read_is_named_where_there_is_no_room(tmp_path):
         one.append("customers", customers(*numbers), keys_of(*numbers))
         probe = one.probe("customers", keys_of(*numbers))
         budget = process_memory().budget
-        taken = budget.limit - budget.total_bytes - 100 * KIB
+        taken = budget.limit - budget.firm_bytes - 100 * KIB
         budget.hold("frames", taken)
         try:
             with pytest.raises(MemoryLimitError, match=r"memtables of other stores hold \d+ bytes"):

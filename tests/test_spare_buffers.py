@@ -1,0 +1,288 @@
+"""Buffers of batches that were let go, in the next ones: whose they are, and what they cost."""
+
+import gc
+import os
+import random
+import threading
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from faults import in_use, opened, write_sst
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cython_ext.block_cache import BlockCache
+from cython_ext.budget import Budget
+from cython_ext.key_codec import KeyBatch
+from cython_ext.lookup import Lookup
+from cython_ext.memtable import Memtable
+from cython_ext.probe import Cursor
+from cython_ext.row_codec import RowCodec
+from cython_ext.scanner import Scanner
+
+MIB = 1 << 20
+LIMIT = 64 * MIB
+#: Of the cap, at most.
+ROOM = LIMIT // 16
+ROWS = pa.schema(
+    [
+        ("number", pa.int64()),
+        ("wide", pa.decimal128(38, 0)),
+        ("text", pa.string()),
+        ("flag", pa.bool_()),
+        ("list", pa.list_(pa.int32())),
+    ]
+)
+CODEC = RowCodec(ROWS)
+COUNT = 40_000
+NUMBERS = np.arange(COUNT)
+
+
+def batch_of(numbers):
+    """What is stored under keys of these numbers."""
+    listed = numbers.tolist()
+    columns = [
+        pa.array(numbers),
+        pa.array(numbers).cast(pa.decimal128(38, 0)),
+        pa.array([None if number % 7 == 0 else f"{number}-" * (number % 5) for number in listed]),
+        pa.array([number % 3 == 0 for number in listed]),
+        pa.array([[number] * (number % 3) for number in listed], pa.list_(pa.int32())),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=ROWS)
+
+
+ALL = batch_of(NUMBERS)
+KEYS = KeyBatch.from_bytes([b"%08d" % number for number in range(COUNT)]).of_stream(0)
+
+
+def state(limit=LIMIT):
+    budget = Budget(limit)
+    table = Memtable(budget, 32 * MIB)
+    assert table.append(KEYS, CODEC.encode(ALL), 1, 0) == COUNT
+    return budget, table
+
+
+def cursor_of(budget, table, start=0):
+    lookup = Lookup(KEYS, 0, None, CODEC, budget, 0)
+    lookup.search_memtable(table)
+    lookup.count()
+    return Cursor(lookup, NUMBERS[start:])
+
+
+def pieces(budget, table, max_bytes=MIB, start=0):
+    cursor = cursor_of(budget, table, start)
+    while (piece := cursor.next_piece(max_bytes)) is not None:
+        yield piece
+
+
+def addresses(batch):
+    """Of buffers that are large enough to be kept."""
+    return {
+        buffer.address
+        for column in batch.columns
+        for buffer in column.buffers()
+        if buffer is not None and buffer.size >= 1 << 14
+    }
+
+
+@pytest.mark.parametrize("read", ["fetch", "scan"])
+def test_a_batch_has_the_buffers_of_one_that_was_let_go(read):
+    budget, table = state()
+    if read == "fetch":
+        batches = (rows for _, rows in pieces(budget, table, MIB // 8))
+    else:
+        scanner = Scanner(table.source(), b"\0\0", b"\0\1", CODEC, budget)
+        batches = iter(lambda: scanner.next_piece(MIB // 8), None)
+    earlier, reused, seen = set(), 0, 0
+    for rows in batches:
+        assert rows.equals(batch_of(rows.column(0).to_numpy()))
+        found = addresses(rows)
+        seen += len(found)
+        reused += len(found & earlier)
+        earlier |= found
+        assert budget.usage()["spare"] <= ROOM
+    assert seen > 20
+    assert reused > seen // 2
+    assert budget.usage()["spare"] > MIB // 8
+
+
+def test_what_is_held_is_not_given_to_another():
+    budget, table = state()
+    held = []
+    for number, (_, rows) in enumerate(pieces(budget, table, MIB // 4)):
+        if number % 3 == 0:
+            held.append(rows)
+        elif number % 3 == 1:
+            held.append(rows.select(["text", "number"]).slice(5))  # columns outlive their batch
+    again = sum(rows.num_rows for _, rows in pieces(budget, table, MIB // 4))
+    assert again == COUNT
+    assert len(held) > 4
+    for rows in held:
+        rows.validate(full=True)
+        assert rows.equals(batch_of(rows.column("number").to_numpy()).select(rows.schema.names))
+
+
+def test_room_is_that_of_a_batch_and_stays_charged_while_its_buffers_are_out():
+    budget, table = state()
+    before = budget.usage()
+    assert before["spare"] == 0
+    (_, rows) = next(pieces(budget, table, MIB))
+    room = budget.usage()["spare"]
+    assert rows.nbytes <= room <= rows.nbytes * 1.2
+    del rows
+    assert budget.usage()["spare"] == room
+    (_, rows) = next(pieces(budget, table, MIB))
+    assert budget.usage()["spare"] == room
+    for _ in pieces(budget, table, 16 * MIB):
+        assert budget.usage()["spare"] <= ROOM
+    assert budget.usage() | {"spare": 0} == before
+
+
+def test_room_is_given_up_for_what_fits_nowhere_else():
+    budget, table = state()
+    (_, rows) = next(pieces(budget, table, MIB))
+    del rows
+    room = budget.usage()["spare"]
+    assert room > MIB
+    left = LIMIT - budget.total_bytes
+    assert budget.try_hold("frames", left)
+    assert budget.usage()["spare"] == room
+    assert budget.try_hold("frames", 1)
+    assert budget.usage()["spare"] == 0
+    assert not budget.try_hold("frames", room)
+    assert budget.total_bytes == sum(budget.usage().values())
+    # There is none to be had again before there is memory.
+    (_, rows) = next(pieces(budget, table, MIB // 4))
+    assert budget.usage()["spare"] in range(MIB)
+    budget.hold("frames", -left - 1)
+    assert next(pieces(budget, table, MIB))[1].num_rows > rows.num_rows
+    assert budget.usage()["spare"] > MIB
+
+
+def test_a_smaller_cap_has_less_room():
+    budget, table = state()
+    for _ in pieces(budget, table, 16 * MIB):
+        pass
+    assert budget.usage()["spare"] > 2 * MIB
+    budget.limit = 32 * MIB
+    assert budget.usage()["spare"] == 0
+    for _ in pieces(budget, table, 16 * MIB):
+        pass
+    assert MIB < budget.usage()["spare"] <= 2 * MIB
+
+
+def test_cached_blocks_make_way_for_room_once(tmp_path):
+    budget, table = state(16 * MIB)
+    path = str(tmp_path / "sst")
+    write_sst(path, budget, table.source(), codec="none", block_bytes=4096)
+    table.clear()
+    cache = BlockCache(budget)
+    sst = opened(path, cache)
+    used = budget.total_bytes
+    budget.hold("frames", budget.limit // 4)
+
+    def read_all():
+        lookup = Lookup(KEYS, 0, None, CODEC, budget, 1)
+        lookup.search_run([sst])
+        lookup.count()
+        cursor = Cursor(lookup, NUMBERS)
+        count = 0
+        while (piece := cursor.next_piece(MIB // 2)) is not None:
+            count += piece[1].num_rows
+        return count
+
+    rooms = []
+    for _ in range(4):
+        assert read_all() == COUNT
+        rooms.append(budget.usage()["spare"])
+        assert budget.total_bytes <= budget.limit
+    assert used < budget.total_bytes
+    assert 0 < rooms[0] <= MIB
+    assert rooms == rooms[:1] * 4
+
+
+def test_a_batch_outlives_its_budget():
+    budget, table = state()
+    first = next(pieces(budget, table, MIB))[1]
+    kept = next(pieces(budget, table, MIB))[1]
+    del first
+    assert in_use(budget).keys() == {"memtable"}
+    del budget, table
+    gc.collect()
+    assert kept.equals(batch_of(kept.column(0).to_numpy()))
+    del kept
+    gc.collect()
+    budget, table = state()
+    assert sum(rows.num_rows for _, rows in pieces(budget, table)) == COUNT
+
+
+def test_threads_read_and_let_go_what_others_read():
+    budget, table = state()
+    lock, shelf, wrong = threading.Lock(), [], []
+
+    def work(number):
+        chance = random.Random(number)
+        for _ in range(4):
+            start = chance.randrange(COUNT // 2)
+            for _, rows in pieces(budget, table, chance.choice([MIB // 8, MIB // 3]), start):
+                expected = ALL.slice(rows.column(0)[0].as_py(), rows.num_rows)
+                with lock:
+                    shelf.append((rows, expected))
+                    chance.shuffle(shelf)
+                    del shelf[8:]
+                    other, expected = shelf[0]
+                if not other.equals(expected):
+                    wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert 0 < budget.usage()["spare"] <= ROOM
+    shelf.clear()
+    assert in_use(budget).keys() == {"memtable"}
+
+
+def test_a_forked_child_lets_go_and_reads():
+    budget, table = state()
+    batch = next(pieces(budget, table))[1]
+    child = os.fork()
+    if child == 0:
+        expected = ALL.slice(0, batch.num_rows)
+        right = batch.equals(expected)
+        del batch
+        right = right and next(pieces(budget, table))[1].equals(expected)
+        os._exit(0 if right else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert batch.equals(ALL.slice(0, batch.num_rows))
+
+
+@pytest.fixture(scope="module")
+def shared():
+    return state()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    reads=st.lists(
+        st.tuples(st.integers(0, COUNT - 1), st.integers(1, 3 * MIB), st.integers(0, 5)),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_any_order_of_reading_and_letting_go(shared, reads):
+    """Each read takes a few pieces, and lets go one batch of those it has, or all at the end."""
+    budget, table = shared
+    held = []
+    for start, max_bytes, place in reads:
+        taken = zip(range(4), pieces(budget, table, max_bytes, start), strict=False)
+        for _, (positions, rows) in taken:
+            held.append((int(positions[0]), rows))
+            if place < len(held):
+                del held[place]
+    for start, rows in held:
+        assert rows.equals(ALL.slice(start, rows.num_rows))
+    assert budget.usage()["spare"] <= ROOM
