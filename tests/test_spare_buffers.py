@@ -127,13 +127,14 @@ def test_room_is_that_of_a_batch_and_stays_charged_while_its_buffers_are_out():
     budget, table = state()
     before = budget.usage()
     assert before["spare"] == 0
-    (_, rows) = next(pieces(budget, table, MIB))
+    rows = next(pieces(budget, table, MIB))[1]
     room = budget.usage()["spare"]
     assert rows.nbytes <= room <= rows.nbytes * 1.2
     del rows
     assert budget.usage()["spare"] == room
-    (_, rows) = next(pieces(budget, table, MIB))
+    again = next(pieces(budget, table, MIB))[1]
     assert budget.usage()["spare"] == room
+    assert again.nbytes <= room
     for _ in pieces(budget, table, 16 * MIB):
         assert budget.usage()["spare"] <= ROOM
     assert budget.usage() | {"spare": 0} == before
@@ -141,7 +142,7 @@ def test_room_is_that_of_a_batch_and_stays_charged_while_its_buffers_are_out():
 
 def test_room_is_given_up_for_what_fits_nowhere_else():
     budget, table = state()
-    (_, rows) = next(pieces(budget, table, MIB))
+    rows = next(pieces(budget, table, MIB))[1]
     del rows
     room = budget.usage()["spare"]
     assert room > MIB
@@ -153,7 +154,7 @@ def test_room_is_given_up_for_what_fits_nowhere_else():
     assert not budget.try_hold("frames", room)
     assert budget.total_bytes == sum(budget.usage().values())
     # There is none to be had again before there is memory.
-    (_, rows) = next(pieces(budget, table, MIB // 4))
+    rows = next(pieces(budget, table, MIB // 4))[1]
     assert budget.usage()["spare"] in range(MIB)
     budget.hold("frames", -left - 1)
     assert next(pieces(budget, table, MIB))[1].num_rows > rows.num_rows
