@@ -1,6 +1,8 @@
-"""Counters that several threads change without a lock and without the GIL; no order is implied.
-Except for an exchanged pointer (who takes it sees what was written behind it before), for the last
-one to leave, and for who gets a lock: these see what the others did before."""
+"""Counters that several threads change without a lock and without the GIL.
+
+No order is implied, with these exceptions: who exchanges a pointer sees what was written behind it,
+the last one to leave and who gets a lock see what was done before by those that left or had it, and
+what is read in order is read after whatever unlocked before it."""
 
 from libc.stdint cimport int64_t, uint64_t
 
@@ -14,12 +16,20 @@ cdef extern from *:
     #define atomic_exchange(place, value) __atomic_exchange_n((place), (value), __ATOMIC_ACQ_REL)
     #define atomic_leave(place) __atomic_sub_fetch((place), 1, __ATOMIC_ACQ_REL)
     #define atomic_try_lock(place) (!__atomic_exchange_n((place), 1, __ATOMIC_ACQUIRE))
-    #define atomic_unlock(place) __atomic_store_n((place), 0, __ATOMIC_RELEASE)
+    #define atomic_unlock(place) ((void)__atomic_exchange_n((place), 0, __ATOMIC_SEQ_CST))
+    #define atomic_get_in_order(place) __atomic_load_n((place), __ATOMIC_SEQ_CST)
     #define atomic_set(place, value) __atomic_store_n((place), (value), __ATOMIC_RELAXED)
     static inline void atomic_max(int64_t* place, int64_t value) {
         int64_t seen = __atomic_load_n(place, __ATOMIC_RELAXED);
         while (seen < value && !__atomic_compare_exchange_n(
             place, &seen, value, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+    }
+    /* Makes it as small as that; by how much. */
+    static inline int64_t atomic_lower(int64_t* place, int64_t value) {
+        int64_t seen = __atomic_load_n(place, __ATOMIC_RELAXED);
+        while (seen > value && !__atomic_compare_exchange_n(
+            place, &seen, value, 0, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) {}
+        return seen > value ? seen - value : 0;
     }
     /* Adds unless the sum would pass the limit; the sum, or -1. Unlike adding and taking back, it
        never makes another thread's charge fail that would have fitted. */
@@ -42,4 +52,6 @@ cdef extern from *:
     void atomic_unlock(int64_t* place) noexcept nogil
     void atomic_set(int64_t* place, int64_t value) noexcept nogil
     void atomic_max(int64_t* place, int64_t value) noexcept nogil
+    int64_t atomic_get_in_order(int64_t* place) noexcept nogil
+    int64_t atomic_lower(int64_t* place, int64_t value) noexcept nogil
     int64_t atomic_add_within(int64_t* place, int64_t value, int64_t limit) noexcept nogil

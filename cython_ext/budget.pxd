@@ -1,5 +1,6 @@
 from libc.stdint cimport int64_t
 
+from cython_ext.arrow_c cimport ArrowArray
 from cython_ext.spare_buffers cimport SpareBuffers
 
 cdef enum:
@@ -28,6 +29,10 @@ cdef class Budget:
     cdef int64_t used[7]
     cdef void* spare
     cdef SpareBuffers* buffers
+    cdef int64_t small_batches  # one after the other, beside the room for their buffers
+    # Changes of that room: where the one is more than the other, total and room do not agree.
+    cdef int64_t begun_changes
+    cdef int64_t ended_changes
     # Called without the GIL when a charge does not fit: frees about `size` bytes of cache.
     cdef void* evictor_object
     cdef int64_t (*evictor)(void* object, int64_t size) noexcept nogil
@@ -54,10 +59,12 @@ cdef class Budget:
     # Whether the mapping, charged to `component` so far, is kept instead of being unmapped.
     cdef bint keep_spare(self, int component, void* slab) noexcept nogil
     cdef bint _drop_spare(self) noexcept nogil
-    # A batch of so many bytes is handed out: when it is let go, its buffers may be kept for the next
-    # one. They stay charged while they are out again. It may evict cached blocks, once.
-    cdef void allow_buffers(self, int64_t size) noexcept nogil
-    cdef bint _drop_buffers(self) noexcept nogil
+    # A batch is handed out: when it is let go, its large buffers may be kept for the next one. Room
+    # for them, a part of the limit at most, is charged from now on, also while they are out, if it
+    # fits or cached blocks make way; it becomes less when batches are much smaller for a while.
+    cdef void allow_buffers(self, const ArrowArray* batch) noexcept nogil
+    cdef int _raise_room(self, int64_t size) noexcept nogil
+    cdef bint _lower_room(self, int64_t room) noexcept nogil
 
 
 cdef class Holding:

@@ -2,8 +2,8 @@
 
 Capacity is charged, not length: what was asked of the system, whether or not it is full. The
 policy (what to flush, when to wait) is lsmstate.memory_budget; here only counting and what can be
-given back at once and without the GIL: the block cache, and what is spare. That a memtable left (a
-slab), or a batch (buffers), and the next one takes it over: the system would clear new memory
+given back at once and without the GIL: the block cache, and what is spare, a slab that a memtable
+or buffers that batches left, for the next one to take over: the system would clear new memory
 first. Any thread may charge and release at any time.
 
 A part of the limit is reserved for what flushes and merges hold: they give memory back, and do not
@@ -16,12 +16,15 @@ from posix.mman cimport munmap
 
 from cython_ext.errors import InvalidArgumentError
 
+from cython_ext.arrow_c cimport ArrowArray
 from cython_ext.atomic cimport (
-    atomic_add, atomic_add_within, atomic_exchange, atomic_get, atomic_max, atomic_set,
+    atomic_add, atomic_add_within, atomic_exchange, atomic_get, atomic_lower, atomic_max, atomic_set,
 )
-from cython_ext.spare_buffers cimport (
-    free_spares, leave_spares, new_spares, try_lock_spares, unlock_spares,
-)
+from cython_ext.spare_buffers cimport keepable_bytes, leave_spares, new_spares, trim_spares
+
+cdef enum:
+    MOST_SMALL_BATCHES = 64  # then the room that larger ones needed is given up
+    MOST_TRIES = 1000
 
 COMPONENT_NAMES = ("memtable", "cache", "tables", "merge", "probe", "frames", "spare")
 
@@ -58,7 +61,6 @@ cdef class Budget:
     def __dealloc__(self):
         self._drop_spare()
         if self.buffers != NULL:
-            self._drop_buffers()
             leave_spares(self.buffers)
 
     @property
@@ -73,8 +75,7 @@ cdef class Budget:
         atomic_set(&self.limit_bytes, value)
         if value < SPARE_LIMIT_BYTES:
             self._drop_spare()
-        if value < SPARE_BATCH_PART * atomic_get(&self.buffers.room):
-            self._drop_buffers()
+        self._lower_room(value // SPARE_BATCH_PART)
 
     @property
     def reserve(self) -> int:
@@ -171,17 +172,27 @@ cdef class Budget:
     cdef int64_t _add(self, int64_t size) noexcept nogil:
         """The new total, or -1 if it does not fit although the spare slab was given up, the cache
         was asked for room, and at last spare buffers were given up. What the cache gave may be
-        taken by another thread, so it is asked until it has no more."""
+        taken by another thread, so it is asked until it has no more. Likewise the room for spare
+        buffers, which is also on its way while another thread changes it: in a forked child that
+        thread may not be there, so this ends."""
         cdef int64_t limit = atomic_get(&self.limit_bytes)
         cdef int64_t total = atomic_add_within(&self.total, size, limit)
+        cdef int64_t ended
+        cdef bint is_lowered
         if total < 0 and self._drop_spare():
             total = atomic_add_within(&self.total, size, limit)
         while total < 0 and self.evictor != NULL and self.evictor(
             self.evictor_object, max(1, atomic_get(&self.total) + size - limit)
         ):
             total = atomic_add_within(&self.total, size, limit)
-        if total < 0 and self._drop_buffers():
+        for _ in range(MOST_TRIES):
+            if total >= 0:
+                break
+            ended = atomic_get(&self.ended_changes)
+            is_lowered = self._lower_room(0)
             total = atomic_add_within(&self.total, size, limit)
+            if not is_lowered and atomic_get(&self.begun_changes) == ended:
+                break  # none was on its way
         return total
 
     cdef void release(self, int component, int64_t size) noexcept nogil:
@@ -223,32 +234,52 @@ cdef class Budget:
         self.release(SPARE, SPARE_SLAB_BYTES)
         return True
 
-    cdef void allow_buffers(self, int64_t size) noexcept nogil:
+    cdef void allow_buffers(self, const ArrowArray* batch) noexcept nogil:
         cdef int64_t most = atomic_get(&self.limit_bytes) // SPARE_BATCH_PART
+        cdef int64_t size = min(most, keepable_bytes(batch, most))
+        cdef int64_t room = atomic_get(&self.buffers.room)
+        if 2 * size >= room:
+            atomic_set(&self.small_batches, 0)
+        elif atomic_add(&self.small_batches, 1) >= MOST_SMALL_BATCHES:
+            self._lower_room(size)
+        while size > room and self._raise_room(size - room):
+            if self.evictor == NULL or not self.evictor(
+                self.evictor_object,
+                max(1, atomic_get(&self.total) + size - room - atomic_get(&self.limit_bytes)),
+            ):
+                break
+            room = atomic_get(&self.buffers.room)
+        # Other threads may have made it larger too, or the limit smaller.
+        self._lower_room(atomic_get(&self.limit_bytes) // SPARE_BATCH_PART)
+
+    cdef int _raise_room(self, int64_t size) noexcept nogil:
+        """-1 if that does not fit beside all that is charged."""
         cdef int64_t total
-        size = min(size, most) - atomic_get(&self.buffers.room)
-        if size <= 0 or not try_lock_spares(self.buffers):
-            return
-        size = min(size, most - self.buffers.room)
-        total = self._add(size) if size > 0 else -1
+        atomic_add(&self.begun_changes, 1)
+        total = atomic_add_within(&self.total, size, atomic_get(&self.limit_bytes))
         if total >= 0:
             atomic_add(&self.used[SPARE], size)
             atomic_max(&self.peak, total)
             atomic_add(&self.buffers.room, size)
-        unlock_spares(self.buffers)
+        atomic_add(&self.ended_changes, 1)
+        return 0 if total >= 0 else -1
 
-    cdef bint _drop_buffers(self) noexcept nogil:
-        """Whether there was room for any. Not while another thread has the lock."""
-        cdef int64_t room
-        if atomic_get(&self.buffers.room) == 0 or not try_lock_spares(self.buffers):
+    cdef bint _lower_room(self, int64_t room) noexcept nogil:
+        """Whether there was more."""
+        cdef int64_t freed
+        if atomic_get(&self.buffers.room) <= room:
             return False
-        room = self.buffers.room
-        free_spares(self.buffers)
-        atomic_set(&self.buffers.room, 0)
-        unlock_spares(self.buffers)
-        if room:
-            self.release(SPARE, room)
-        return room != 0
+        atomic_add(&self.begun_changes, 1)
+        freed = atomic_lower(&self.buffers.room, room)
+        self.release(SPARE, freed)
+        atomic_add(&self.ended_changes, 1)
+        trim_spares(self.buffers)
+        return freed > 0
+
+    @property
+    def spare_buffers(self) -> tuple[int, int]:
+        """How many buffers of batches are kept for the next ones, and their bytes."""
+        return self.buffers.count, atomic_get(&self.buffers.kept)
 
     def hold(self, str component not None, int64_t size) -> None:
         """Charge `size` bytes (negative: give them back) for something made in Python."""

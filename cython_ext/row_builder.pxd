@@ -25,8 +25,6 @@ cdef void close_builder(Builder* builder) noexcept nogil
 cdef int64_t builder_bytes(const Builder* builder) noexcept nogil
 # Hands the builder's buffers over; whoever holds `array` releases it.
 cdef int export_builder(Builder* builder, ArrowArray* array) except -1 nogil
-# As `reserve`.
-cdef int grow_buffer(Builder* builder, Buffer* buffer, size_t extra) except -1 nogil
 cdef int grow_bytes(Builder* builder, int64_t extra) except -1 nogil
 # The end of a list, which must fit the type; strings and lists begin with a 0.
 cdef int push_offset(Builder* builder, int64_t value) except -1 nogil

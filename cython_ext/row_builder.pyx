@@ -23,15 +23,10 @@ from cython_ext.arrow_read cimport (
 from cython_ext.coding cimport Buffer, release, reserve
 from cython_ext.row_layout cimport Place, Tile, checked_varint, clean_bitmap, copy_bytes, read_cell
 from cython_ext.spare_buffers cimport (
-    SpareBuffers, give_back, hold_spares, leave_spares, reserve_spare, trim_buffer,
+    Owned, SpareBuffers, give_back, hold_spares, leave_spares, reserve_spare, trim_buffer,
 )
 
 from cython_ext.errors import CorruptionError, MemoryLimitError
-
-
-cdef struct Owned:  # what an exported array gives back
-    SpareBuffers* spares
-    size_t capacities[3]  # of its buffers
 
 
 cdef int corrupt(const char* what) except -1 nogil:
@@ -50,7 +45,7 @@ cdef int open_builder(
         push_offset(builder, 0)
     elif node.kind == KIND_LARGE_BYTES or node.kind == KIND_LARGE_LIST:
         push_offset(builder, 0)
-    reserve(&builder.values, 8)
+    reserve_spare(builder.spares, &builder.values, 8)
     if node.n_children == 0:
         return 0
     builder.children = <Builder*> calloc(node.n_children, sizeof(Builder))
@@ -96,11 +91,7 @@ cdef int grow_bytes(Builder* builder, int64_t extra) except -1 nogil:
                 f"{total} bytes of strings do not fit one batch; "
                 "read fewer rows at a time, or store the column as a large_string or large_binary"
             )
-    return grow_buffer(builder, &builder.values, extra + 16)
-
-
-cdef int grow_buffer(Builder* builder, Buffer* buffer, size_t extra) except -1 nogil:
-    return reserve_spare(builder.spares, buffer, extra)
+    return reserve_spare(builder.spares, &builder.values, extra + 16)
 
 
 cdef int read_nested(Builder* builder, Py_ssize_t c, Tile* tile, Place* place) except -1 nogil:
@@ -139,11 +130,11 @@ cdef int push_offset(Builder* builder, int64_t value) except -1 nogil:
                     f"{value} list elements do not fit one batch; read fewer rows at a time, or "
                     "store the column as a large_list"
                 )
-        reserve(&builder.offsets, 4)
+        reserve_spare(builder.spares, &builder.offsets, 4)
         memcpy(builder.offsets.data + builder.offsets.size, &narrow, 4)
         builder.offsets.size += 4
     else:
-        reserve(&builder.offsets, 8)
+        reserve_spare(builder.spares, &builder.offsets, 8)
         memcpy(builder.offsets.data + builder.offsets.size, &value, 8)
         builder.offsets.size += 8
     return 0
@@ -173,7 +164,7 @@ cdef int add_null(Builder* builder) except -1 nogil:
     if node.kind == KIND_BOOL:
         push_bit(&builder.values, builder.length - 1, False)
     elif node.kind == KIND_FIXED:
-        reserve(&builder.values, node.width)
+        reserve_spare(builder.spares, &builder.values, node.width)
         memset(builder.values.data + builder.values.size, 0, node.width)
         builder.values.size += node.width
     elif node.kind == KIND_BYTES or node.kind == KIND_LARGE_BYTES:
@@ -206,7 +197,7 @@ cdef const uint8_t* add_value(
     if node.kind == KIND_FIXED:
         if end - at < node.row_width:
             corrupt(b"a nested value passes its end")
-        reserve(&builder.values, node.width)
+        reserve_spare(builder.spares, &builder.values, node.width)
         read_cell(node, at, builder.values.data + builder.values.size)
         builder.values.size += node.width
         return at + node.row_width
@@ -320,7 +311,7 @@ cdef void shrink_offsets(Builder* builder) noexcept nogil:
 
 cdef void hand_over(Buffer* buffer, ArrowArray* array, int place) noexcept nogil:
     array.buffers[place] = buffer.data
-    (<Owned*> array.private_data).capacities[place] = buffer.capacity
+    (<Owned*> array.private_data).capacities[place] = <int64_t> buffer.capacity
     buffer.data = NULL
     release(buffer)
 

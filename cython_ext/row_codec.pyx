@@ -240,17 +240,15 @@ cdef class BatchBuilder:
 
     cdef object finished(self):
         cdef ArrowArray array
-        cdef int64_t size
         for c in self.codec.required:
             if self.builder.children[<Py_ssize_t> c].null_count:
                 error = CorruptionError("a null in a column that is not nullable")
                 raise self.codec.located(error, self.place.row, c)
-        if self.budget is not None:
-            size = self.nbytes()
-            self.budget.allow_buffers(size + size // 8)  # they may be that much larger
         memset(&array, 0, sizeof(ArrowArray))
         try:
             export_builder(&self.builder, &array)
+            if self.budget is not None:
+                self.budget.allow_buffers(&array)
             batch = pa.RecordBatch._import_from_c(<uintptr_t> &array, self.codec.tree.storage)
         finally:
             if array.release != NULL:

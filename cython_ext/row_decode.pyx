@@ -17,7 +17,7 @@ from cython_ext.arrow_read cimport (
     KIND_NULL,
     Node,
 )
-from cython_ext.row_builder cimport Builder, corrupt, grow_buffer, grow_bytes, read_nested
+from cython_ext.row_builder cimport Builder, corrupt, grow_bytes, read_nested
 from cython_ext.row_layout cimport (
     TILE,
     Layout,
@@ -29,6 +29,7 @@ from cython_ext.row_layout cimport (
     read_cell,
     word,
 )
+from cython_ext.spare_buffers cimport reserve_spare
 
 
 cdef int read_rows(
@@ -77,19 +78,19 @@ cdef int size_column(Builder* builder, int64_t before, int64_t n, int64_t room) 
     cdef const Node* node = builder.node
     cdef int64_t more = room - before
     builder.validity.size = before >> 3
-    grow_buffer(builder, &builder.validity, (more >> 3) + 2)  # memset wants a buffer even for no rows
+    reserve_spare(builder.spares, &builder.validity, (more >> 3) + 2)  # memset wants a buffer even for no rows
     memset(builder.validity.data + builder.validity.size, 0xFF, ((n + 7) >> 3) - (before >> 3))
     builder.validity.size = (n + 7) >> 3
     if node.kind == KIND_BOOL:
         builder.values.size = before >> 3
-        grow_buffer(builder, &builder.values, (more >> 3) + 1)
+        reserve_spare(builder.spares, &builder.values, (more >> 3) + 1)
     elif node.kind == KIND_FIXED:
         builder.values.size = before * node.width
-        grow_buffer(builder, &builder.values, more * node.width)
+        reserve_spare(builder.spares, &builder.values, more * node.width)
     elif node.kind == KIND_BYTES or node.kind == KIND_LIST:
-        grow_buffer(builder, &builder.offsets, more * 4)
+        reserve_spare(builder.spares, &builder.offsets, more * 4)
     elif node.kind == KIND_LARGE_BYTES or node.kind == KIND_LARGE_LIST:
-        grow_buffer(builder, &builder.offsets, more * 8)
+        reserve_spare(builder.spares, &builder.offsets, more * 8)
     return 0
 
 

@@ -1,18 +1,25 @@
 """Large buffers of Arrow columns that a consumer has let go, kept for the next batch.
 
-What goes back to the system comes from it again page by page, each of them cleared: a fifth to a
-quarter of the time of a reader that drops one batch after the other. A batch may be let go by any
-thread, without the GIL, when its store and budget are gone, and in a forked child whose parent had
-the lock at that moment. So nobody waits for the lock (who does not get it does without), and each
-array that is out holds what it may come back to.
+Memory that goes back to the system comes from it again page by page, each of them cleared. How much
+goes back depends on the allocator: with glibc and its defaults in a new process, what lies at the
+end of the heap; with fixed thresholds, as Spark's workers have them here, every large buffer.
+
+A batch may be let go by any thread, without the GIL, when its store and budget are gone. So each
+array that is out holds what it may come back to. Nobody waits for the lock: who does not get it
+does without, and who has it looks at the room again afterwards. In a forked child it may be
+another thread's of the parent for ever, which is then a holder for ever, too.
 """
 
 from libc.stdint cimport int64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memmove
 
-from cython_ext.atomic cimport atomic_add, atomic_leave, atomic_try_lock, atomic_unlock
-from cython_ext.coding cimport Buffer, release, reserve
+from cython_ext.arrow_c cimport ArrowArray
+from cython_ext.atomic cimport (
+    atomic_add, atomic_get, atomic_get_in_order, atomic_leave, atomic_set, atomic_try_lock,
+    atomic_unlock,
+)
+from cython_ext.coding cimport Buffer, reserve
 
 
 cdef SpareBuffers* new_spares() except NULL:
@@ -29,37 +36,30 @@ cdef void hold_spares(SpareBuffers* spares) noexcept nogil:
 
 cdef void leave_spares(SpareBuffers* spares) noexcept nogil:
     if atomic_leave(&spares.holders) == 0:
-        free_spares(spares)
+        atomic_set(&spares.room, 0)
+        trim_spares(spares)
         free(spares)
 
 
-cdef bint try_lock_spares(SpareBuffers* spares) noexcept nogil:
-    return atomic_try_lock(&spares.lock)
-
-
-cdef void unlock_spares(SpareBuffers* spares) noexcept nogil:
-    atomic_unlock(&spares.lock)
-
-
-cdef int reserve_spare(SpareBuffers* spares, Buffer* buffer, size_t extra) except -1 nogil:
+cdef int take_or_grow(SpareBuffers* spares, Buffer* buffer, size_t extra) except -1 nogil:
     cdef size_t wanted = buffer.size + extra
-    cdef size_t capacity
+    cdef int64_t capacity
     cdef void* data
-    if wanted <= buffer.capacity:
-        return 0
     if spares == NULL or wanted < LEAST_SPARE_BYTES:
         return reserve(buffer, extra)
     capacity = _class_of(wanted if buffer.size == 0 else max(wanted, buffer.size * 3 // 2))
     data = _take(spares, &capacity)
-    if data == NULL:
-        data = malloc(capacity)
-    if data == NULL:
-        return reserve(buffer, extra)  # what is wanted, at least, or its error
-    if buffer.size:
-        memcpy(data, buffer.data, buffer.size)
-    free(buffer.data)
+    if data != NULL:
+        if buffer.size:
+            memcpy(data, buffer.data, buffer.size)
+        give_back(spares, buffer.data, <int64_t> buffer.capacity)
+    else:
+        # Not a new one beside the old: the system moves the pages of large ones.
+        data = realloc(buffer.data, <size_t> capacity)
+        if data == NULL:
+            return reserve(buffer, extra)  # what is wanted, at least, or its error
     buffer.data = <unsigned char*> data
-    buffer.capacity = capacity
+    buffer.capacity = <size_t> capacity
     return 0
 
 
@@ -69,7 +69,7 @@ cdef void trim_buffer(Buffer* buffer) noexcept nogil:
     if buffer.capacity <= 4096 or buffer.capacity - buffer.size <= buffer.size >> 3:
         return
     if capacity >= LEAST_SPARE_BYTES:
-        capacity = _class_of(capacity)
+        capacity = <size_t> _class_of(capacity)
     if capacity >= buffer.capacity:
         return
     data = realloc(buffer.data, capacity)
@@ -78,67 +78,108 @@ cdef void trim_buffer(Buffer* buffer) noexcept nogil:
         buffer.capacity = capacity
 
 
-cdef void give_back(SpareBuffers* spares, void* data, size_t capacity) noexcept nogil:
-    cdef SpareBuffer* last
+cdef void give_back(SpareBuffers* spares, void* data, int64_t capacity) noexcept nogil:
+    cdef void* gone[MOST_SPARES]
+    cdef Py_ssize_t n = 0
+    cdef int64_t room
     if (
         data == NULL or spares == NULL or capacity < LEAST_SPARE_BYTES
-        or not try_lock_spares(spares)
+        or capacity > atomic_get(&spares.room) or not atomic_try_lock(&spares.lock)
     ):
         free(data)
         return
-    if capacity <= <size_t> spares.room:
-        # The oldest make way: they are of a size that is not wanted any more.
-        while spares.count == MOST_SPARES or spares.kept + capacity > <size_t> spares.room:
-            free(spares.items[0].data)
-            _remove(spares, 0)
-        last = &spares.items[spares.count]
-        last.data = data
-        last.capacity = capacity
+    room = atomic_get(&spares.room)
+    if capacity <= room:
+        # The oldest make way, which nobody wanted for the longest time.
+        while spares.count == MOST_SPARES or spares.kept + capacity > room:
+            gone[n] = _taken_out(spares, 0)
+            n += 1
+        spares.items[spares.count].data = data
+        spares.items[spares.count].capacity = capacity
         spares.count += 1
         spares.kept += capacity
         data = NULL
-    unlock_spares(spares)
+    atomic_unlock(&spares.lock)
     free(data)
+    _free_all(gone, n)
+    trim_spares(spares)
 
 
-cdef void free_spares(SpareBuffers* spares) noexcept nogil:
-    while spares.count:
-        free(spares.items[spares.count - 1].data)
-        _remove(spares, spares.count - 1)
+cdef void trim_spares(SpareBuffers* spares) noexcept nogil:
+    cdef void* gone[MOST_SPARES]
+    cdef Py_ssize_t n
+    # Again: who makes the room smaller while another has the lock leaves it to that one.
+    while (
+        atomic_get_in_order(&spares.kept) > atomic_get_in_order(&spares.room)
+        and atomic_try_lock(&spares.lock)
+    ):
+        n = 0
+        while spares.kept > atomic_get(&spares.room):
+            gone[n] = _taken_out(spares, 0)
+            n += 1
+        atomic_unlock(&spares.lock)
+        _free_all(gone, n)
 
 
-cdef size_t _class_of(size_t size) noexcept nogil:
+cdef int64_t keepable_bytes(const ArrowArray* array, int64_t most) noexcept nogil:
+    cdef Py_ssize_t count = 0
+    return _keepable(array, most, &count)
+
+
+cdef int64_t _keepable(const ArrowArray* array, int64_t most, Py_ssize_t* count) noexcept nogil:
+    """`count` of them were found so far."""
+    cdef Owned* owned = <Owned*> array.private_data
+    cdef int64_t found = 0, i
+    for i in range(array.n_buffers):
+        if LEAST_SPARE_BYTES <= owned.capacities[i] <= most and count[0] < MOST_SPARES:
+            count[0] += 1
+            found += owned.capacities[i]
+    for i in range(array.n_children):
+        found += _keepable(array.children[i], most, count)
+    return found
+
+
+cdef int64_t _class_of(size_t size) noexcept nogil:
     """The size itself or up to an eighth more: one of eight sizes between a power of two and the
     next, so that columns of about as many rows have buffers of one size."""
     cdef size_t step = LEAST_SPARE_BYTES // 8
     while size > 16 * step:
         step *= 2
-    return (size + step - 1) // step * step
+    return <int64_t> ((size + step - 1) // step * step)
 
 
-cdef void* _take(SpareBuffers* spares, size_t* capacity) noexcept nogil:
+cdef void* _take(SpareBuffers* spares, int64_t* capacity) noexcept nogil:
     """The newest of those that are the smallest of at least that capacity, and not much larger."""
     cdef Py_ssize_t i, found = -1
-    cdef size_t least = capacity[0] + capacity[0] // 4 + 1
+    cdef int64_t least = capacity[0] + capacity[0] // 4 + 1
     cdef void* data = NULL
-    if not try_lock_spares(spares):
+    if not atomic_try_lock(&spares.lock):
         return NULL
     for i in range(spares.count - 1, -1, -1):
         if capacity[0] <= spares.items[i].capacity < least:
             found = i
             least = spares.items[i].capacity
     if found >= 0:
-        data = spares.items[found].data
         capacity[0] = spares.items[found].capacity
-        _remove(spares, found)
-    unlock_spares(spares)
+        data = _taken_out(spares, found)
+    atomic_unlock(&spares.lock)
+    trim_spares(spares)
     return data
 
 
-cdef void _remove(SpareBuffers* spares, Py_ssize_t place) noexcept nogil:
+cdef void* _taken_out(SpareBuffers* spares, Py_ssize_t place) noexcept nogil:
+    """Under the lock."""
+    cdef void* data = spares.items[place].data
     spares.count -= 1
     spares.kept -= spares.items[place].capacity
     memmove(
         &spares.items[place], &spares.items[place + 1],
         (spares.count - place) * sizeof(SpareBuffer),
     )
+    return data
+
+
+cdef void _free_all(void** gone, Py_ssize_t n) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(n):
+        free(gone[i])

@@ -1,0 +1,1 @@
+"""Buffers that batches left for the next ones; used from Cython only."""
