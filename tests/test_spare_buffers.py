@@ -3,6 +3,7 @@
 import gc
 import os
 import random
+import subprocess
 import sys
 import threading
 import time
@@ -23,6 +24,7 @@ from cython_ext.memtable import Memtable
 from cython_ext.probe import Cursor
 from cython_ext.row_codec import RowCodec
 from cython_ext.scanner import Scanner
+from spark_integration.worker_memory import ENVIRONMENT
 
 MIB = 1 << 20
 LIMIT = 64 * MIB
@@ -206,6 +208,23 @@ def test_no_room_is_charged_for_what_would_not_be_kept(rows):
 
 
 def test_a_huge_nested_row_is_not_in_memory_twice_while_it_is_decoded():
+    """With thresholds of Spark's workers: whether a large buffer is moved or copied when it grows
+    would depend on what the process has freed before."""
+    process = subprocess.run(
+        [sys.executable, "-c", "import test_spare_buffers as it; it.decode_a_huge_row()"],
+        cwd=Path(__file__).parent,
+        env=os.environ | ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert process.returncode == 0, process.stderr
+    # As staged, and as a batch.
+    assert float(process.stdout) < 2.3
+
+
+def decode_a_huge_row():
+    """Print how much the resident memory grows meanwhile, in sizes of the row."""
     size = 15 * MIB
     values = pa.array([[b"x" * 1024] * (size // 1024)])
     batch = pa.RecordBatch.from_arrays([values], ["list"])
@@ -214,8 +233,7 @@ def test_a_huge_nested_row_is_not_in_memory_twice_while_it_is_decoded():
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     before = resident("VmRSS")
     [(_, found)] = pieces(budget, table, MIB, 0, codec, 1)
-    # As staged, and as a batch.
-    assert resident("VmHWM") - before < 2.3 * size
+    print((resident("VmHWM") - before) / size)
     assert found.equals(batch)
 
 
@@ -290,7 +308,8 @@ def test_spare_buffers_go_with_their_budget():
     assert resident("VmRSS") - before < 16 * MIB
 
 
-def test_room_that_threads_take_and_give_up_keeps_nothing_from_what_fits():
+def test_room_that_a_thread_takes_and_gives_up_keeps_nothing_from_what_fits():
+    """One reader: what it takes at most is seen within a second of reading the same again."""
     budget, table = state()
     stop, refused = threading.Event(), 0
 
@@ -300,17 +319,14 @@ def test_room_that_threads_take_and_give_up_keeps_nothing_from_what_fits():
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-4)
-    threads = [threading.Thread(target=read) for _ in range(3)]
+    thread = threading.Thread(target=read)
     try:
-        for thread in threads:
-            thread.start()
-        until = time.monotonic() + 1
+        thread.start()
         firm = 0
-        while time.monotonic() < until:
+        for _ in moments(1):
             firm = max(firm, budget.firm_bytes)
-        asked = budget.limit - firm - 2 * MIB
-        until = time.monotonic() + 3
-        while time.monotonic() < until:
+        asked = budget.limit - firm - MIB // 4
+        for _ in moments(3):
             if budget.try_hold("frames", asked):
                 assert budget.total_bytes <= budget.limit
                 budget.hold("frames", -asked)
@@ -318,12 +334,17 @@ def test_room_that_threads_take_and_give_up_keeps_nothing_from_what_fits():
                 refused += 1
     finally:
         stop.set()
-        for thread in threads:
-            thread.join()
+        thread.join()
         sys.setswitchinterval(interval)
     assert refused == 0
     assert budget.total_bytes == sum(budget.usage().values())
     assert budget.spare_buffers[1] <= budget.usage()["spare"]
+
+
+def moments(seconds):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        yield
 
 
 def test_threads_read_and_let_go_what_others_read():
