@@ -2,7 +2,7 @@
 
 No order is implied, with these exceptions: who exchanges a pointer sees what was written behind it,
 the last one to leave and who gets a lock see what was done before by those that left or had it, and
-what is read in order is read after whatever unlocked before it."""
+what is read or counted in order stays between what is done before and after it."""
 
 from libc.stdint cimport int64_t, uint64_t
 
@@ -17,6 +17,7 @@ cdef extern from *:
     #define atomic_leave(place) __atomic_sub_fetch((place), 1, __ATOMIC_ACQ_REL)
     #define atomic_try_lock(place) (!__atomic_exchange_n((place), 1, __ATOMIC_ACQUIRE))
     #define atomic_unlock(place) ((void)__atomic_exchange_n((place), 0, __ATOMIC_SEQ_CST))
+    #define atomic_count_in_order(place) ((void)__atomic_add_fetch((place), 1, __ATOMIC_SEQ_CST))
     #define atomic_get_in_order(place) __atomic_load_n((place), __ATOMIC_SEQ_CST)
     #define atomic_set(place, value) __atomic_store_n((place), (value), __ATOMIC_RELAXED)
     static inline void atomic_max(int64_t* place, int64_t value) {
@@ -52,6 +53,7 @@ cdef extern from *:
     void atomic_unlock(int64_t* place) noexcept nogil
     void atomic_set(int64_t* place, int64_t value) noexcept nogil
     void atomic_max(int64_t* place, int64_t value) noexcept nogil
+    void atomic_count_in_order(int64_t* place) noexcept nogil
     int64_t atomic_get_in_order(int64_t* place) noexcept nogil
     int64_t atomic_lower(int64_t* place, int64_t value) noexcept nogil
     int64_t atomic_add_within(int64_t* place, int64_t value, int64_t limit) noexcept nogil

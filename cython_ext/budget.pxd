@@ -30,6 +30,7 @@ cdef class Budget:
     cdef void* spare
     cdef SpareBuffers* buffers
     cdef int64_t small_batches  # one after the other, beside the room for their buffers
+    cdef int64_t largest_small  # of these, what can be kept
     # Changes of that room: where the one is more than the other, total and room do not agree.
     cdef int64_t begun_changes
     cdef int64_t ended_changes
@@ -61,9 +62,10 @@ cdef class Budget:
     cdef bint _drop_spare(self) noexcept nogil
     # A batch is handed out: when it is let go, its large buffers may be kept for the next one. Room
     # for them, a part of the limit at most, is charged from now on, also while they are out, if it
-    # fits or cached blocks make way; it becomes less when batches are much smaller for a while.
+    # fits or would fit if cached blocks made way; it becomes less when batches are much smaller for a while.
     cdef void allow_buffers(self, const ArrowArray* batch) noexcept nogil
-    cdef int _raise_room(self, int64_t size) noexcept nogil
+    cdef int64_t _raise_room(self, int64_t size) noexcept nogil
+    cdef bint _evict_for(self, int64_t size) noexcept nogil
     cdef bint _lower_room(self, int64_t room) noexcept nogil
 
 

@@ -18,13 +18,17 @@ from cython_ext.errors import InvalidArgumentError
 
 from cython_ext.arrow_c cimport ArrowArray
 from cython_ext.atomic cimport (
-    atomic_add, atomic_add_within, atomic_exchange, atomic_get, atomic_lower, atomic_max, atomic_set,
+    atomic_add, atomic_add_within, atomic_count_in_order, atomic_exchange, atomic_get,
+    atomic_get_in_order, atomic_lower, atomic_max, atomic_set,
 )
 from cython_ext.spare_buffers cimport keepable_bytes, leave_spares, new_spares, trim_spares
 
 cdef enum:
     MOST_SMALL_BATCHES = 64  # then the room that larger ones needed is given up
     MOST_TRIES = 1000
+
+cdef extern from "<sched.h>":
+    int sched_yield() noexcept nogil
 
 COMPONENT_NAMES = ("memtable", "cache", "tables", "merge", "probe", "frames", "spare")
 
@@ -61,6 +65,7 @@ cdef class Budget:
     def __dealloc__(self):
         self._drop_spare()
         if self.buffers != NULL:
+            self._lower_room(0)  # nobody takes what comes back later
             leave_spares(self.buffers)
 
     @property
@@ -178,6 +183,7 @@ cdef class Budget:
         cdef int64_t limit = atomic_get(&self.limit_bytes)
         cdef int64_t total = atomic_add_within(&self.total, size, limit)
         cdef int64_t ended
+        cdef int tries
         cdef bint is_lowered
         if total < 0 and self._drop_spare():
             total = atomic_add_within(&self.total, size, limit)
@@ -185,14 +191,16 @@ cdef class Budget:
             self.evictor_object, max(1, atomic_get(&self.total) + size - limit)
         ):
             total = atomic_add_within(&self.total, size, limit)
-        for _ in range(MOST_TRIES):
+        for tries in range(MOST_TRIES):
             if total >= 0:
                 break
-            ended = atomic_get(&self.ended_changes)
+            ended = atomic_get_in_order(&self.ended_changes)
             is_lowered = self._lower_room(0)
             total = atomic_add_within(&self.total, size, limit)
-            if not is_lowered and atomic_get(&self.begun_changes) == ended:
+            if not is_lowered and atomic_get_in_order(&self.begun_changes) == ended:
                 break  # none was on its way
+            if tries & 63 == 63:
+                sched_yield()
         return total
 
     cdef void release(self, int component, int64_t size) noexcept nogil:
@@ -238,41 +246,57 @@ cdef class Budget:
         cdef int64_t most = atomic_get(&self.limit_bytes) // SPARE_BATCH_PART
         cdef int64_t size = min(most, keepable_bytes(batch, most))
         cdef int64_t room = atomic_get(&self.buffers.room)
+        cdef int64_t raised = -1
         if 2 * size >= room:
             atomic_set(&self.small_batches, 0)
-        elif atomic_add(&self.small_batches, 1) >= MOST_SMALL_BATCHES:
-            self._lower_room(size)
-        while size > room and self._raise_room(size - room):
-            if self.evictor == NULL or not self.evictor(
-                self.evictor_object,
-                max(1, atomic_get(&self.total) + size - room - atomic_get(&self.limit_bytes)),
-            ):
+            atomic_set(&self.largest_small, 0)
+        else:
+            atomic_max(&self.largest_small, size)
+            if atomic_add(&self.small_batches, 1) >= MOST_SMALL_BATCHES:
+                self._lower_room(atomic_get(&self.largest_small))
+                atomic_set(&self.small_batches, 0)
+                atomic_set(&self.largest_small, 0)
+        while size > room:
+            raised = self._raise_room(size - room)
+            if raised >= 0 or not self._evict_for(size - room):
                 break
             room = atomic_get(&self.buffers.room)
-        # Other threads may have made it larger too, or the limit smaller.
-        self._lower_room(atomic_get(&self.limit_bytes) // SPARE_BATCH_PART)
+        if raised >= 0:
+            # Another thread may have made room meanwhile, or the limit be smaller.
+            most = atomic_get(&self.limit_bytes) // SPARE_BATCH_PART
+            self._lower_room(min(most, max(size, raised - (size - room))))
 
-    cdef int _raise_room(self, int64_t size) noexcept nogil:
-        """-1 if that does not fit beside all that is charged."""
-        cdef int64_t total
-        atomic_add(&self.begun_changes, 1)
+    cdef int64_t _raise_room(self, int64_t size) noexcept nogil:
+        """The room then, or -1 if that does not fit beside all that is charged."""
+        cdef int64_t total, room = -1
+        atomic_count_in_order(&self.begun_changes)
         total = atomic_add_within(&self.total, size, atomic_get(&self.limit_bytes))
         if total >= 0:
             atomic_add(&self.used[SPARE], size)
             atomic_max(&self.peak, total)
-            atomic_add(&self.buffers.room, size)
-        atomic_add(&self.ended_changes, 1)
-        return 0 if total >= 0 else -1
+            room = atomic_add(&self.buffers.room, size)
+        atomic_count_in_order(&self.ended_changes)
+        return room
+
+    cdef bint _evict_for(self, int64_t size) noexcept nogil:
+        """Whether cached blocks were evicted, of which all would be enough."""
+        cdef int64_t limit = atomic_get(&self.limit_bytes)
+        if self.evictor == NULL or self._merges_with(size) + atomic_get(&self.used[SPARE]) > limit:
+            return False
+        return self.evictor(
+            self.evictor_object, max(1, atomic_get(&self.total) + size - limit)
+        ) != 0
 
     cdef bint _lower_room(self, int64_t room) noexcept nogil:
-        """Whether there was more."""
+        """Whether there was more. What was kept in it is freed a moment after it is not charged any
+        more, by the thread that has the lock."""
         cdef int64_t freed
         if atomic_get(&self.buffers.room) <= room:
             return False
-        atomic_add(&self.begun_changes, 1)
+        atomic_count_in_order(&self.begun_changes)
         freed = atomic_lower(&self.buffers.room, room)
         self.release(SPARE, freed)
-        atomic_add(&self.ended_changes, 1)
+        atomic_count_in_order(&self.ended_changes)
         trim_spares(self.buffers)
         return freed > 0
 

@@ -20,7 +20,7 @@ from cython_ext.arrow_read cimport (
     KIND_STRUCT,
     Node,
 )
-from cython_ext.coding cimport Buffer, release, reserve
+from cython_ext.coding cimport Buffer, release
 from cython_ext.row_layout cimport Place, Tile, checked_varint, clean_bitmap, copy_bytes, read_cell
 from cython_ext.spare_buffers cimport (
     Owned, SpareBuffers, give_back, hold_spares, leave_spares, reserve_spare, trim_buffer,
@@ -111,10 +111,12 @@ cdef int read_nested(Builder* builder, Py_ssize_t c, Tile* tile, Place* place) e
     return 0
 
 
-cdef int push_bit(Buffer* bits, int64_t at, bint value) except -1 nogil:
+cdef int push_bit(
+    const Builder* builder, Buffer* bits, int64_t at, bint value
+) except -1 nogil:
     """Bit number `at`, which is the next one."""
     if at & 7 == 0:
-        reserve(bits, 1)
+        reserve_spare(builder.spares, bits, 1)
         bits.data[bits.size] = 0
         bits.size += 1
     bits.data[at >> 3] |= <uint8_t> (value << (at & 7))
@@ -143,7 +145,7 @@ cdef int push_offset(Builder* builder, int64_t value) except -1 nogil:
 cdef int add_child_null(Builder* builder) except -1 nogil:
     if builder.node.required:
         corrupt(b"a map has a null key or entry")
-    push_bit(&builder.validity, builder.length, False)
+    push_bit(builder, &builder.validity, builder.length, False)
     builder.length += 1
     builder.null_count += 1
     return add_null(builder)
@@ -152,7 +154,7 @@ cdef int add_child_null(Builder* builder) except -1 nogil:
 cdef const uint8_t* add_child(
     Builder* builder, const uint8_t* at, const uint8_t* end
 ) except NULL nogil:
-    push_bit(&builder.validity, builder.length, True)
+    push_bit(builder, &builder.validity, builder.length, True)
     builder.length += 1
     return add_value(builder, at, end)
 
@@ -162,7 +164,7 @@ cdef int add_null(Builder* builder) except -1 nogil:
     cdef const Node* node = builder.node
     cdef int64_t k
     if node.kind == KIND_BOOL:
-        push_bit(&builder.values, builder.length - 1, False)
+        push_bit(builder, &builder.values, builder.length - 1, False)
     elif node.kind == KIND_FIXED:
         reserve_spare(builder.spares, &builder.values, node.width)
         memset(builder.values.data + builder.values.size, 0, node.width)
@@ -182,7 +184,7 @@ cdef int add_null(Builder* builder) except -1 nogil:
 
 cdef int add_hidden(Builder* builder) except -1 nogil:
     """A slot under a null parent; null itself."""
-    push_bit(&builder.validity, builder.length, False)
+    push_bit(builder, &builder.validity, builder.length, False)
     builder.length += 1
     builder.null_count += 1
     return add_null(builder)
@@ -204,7 +206,7 @@ cdef const uint8_t* add_value(
     if node.kind == KIND_BOOL:
         if end - at < 1 or at[0] > 1:
             corrupt(b"a nested boolean is neither 0 nor 1")
-        push_bit(&builder.values, builder.length - 1, at[0])
+        push_bit(builder, &builder.values, builder.length - 1, at[0])
         return at + 1
     if node.kind == KIND_STRUCT:
         return add_children(builder, node.n_children, at, end)

@@ -45,7 +45,7 @@ cdef int take_or_grow(SpareBuffers* spares, Buffer* buffer, size_t extra) except
     cdef size_t wanted = buffer.size + extra
     cdef int64_t capacity
     cdef void* data
-    if spares == NULL or wanted < LEAST_SPARE_BYTES:
+    if spares == NULL or not LEAST_SPARE_BYTES <= wanted < <size_t> 1 << 48:
         return reserve(buffer, extra)
     capacity = _class_of(wanted if buffer.size == 0 else max(wanted, buffer.size * 3 // 2))
     data = _take(spares, &capacity)

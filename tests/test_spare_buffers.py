@@ -69,11 +69,15 @@ def state(limit=LIMIT, codec=CODEC, rows=ALL):
     return budget, table
 
 
-def pieces(budget, table, max_bytes=MIB, start=0, codec=CODEC, count=COUNT):
+def cursor_of(budget, table, start=0, codec=CODEC, count=COUNT):
     lookup = Lookup(KeyBatch.from_bytes(KEYS[:count]).of_stream(0), 0, None, codec, budget, 0)
     lookup.search_memtable(table)
     lookup.count()
-    cursor = Cursor(lookup, np.arange(start, count))
+    return Cursor(lookup, np.arange(start, count))
+
+
+def pieces(budget, table, max_bytes=MIB, *others):
+    cursor = cursor_of(budget, table, *others)
     while (piece := cursor.next_piece(max_bytes)) is not None:
         yield piece
 
@@ -193,6 +197,15 @@ def test_room_becomes_less_when_batches_are_small_for_a_while():
     assert budget.usage()["spare"] > MIB // 2
 
 
+def test_room_becomes_that_of_the_largest_of_the_small_batches():
+    budget, table = state()
+    read_all(budget, table, MIB)
+    whole = budget.usage()["spare"]
+    for number in range(69):
+        next(pieces(budget, table, MIB // 256 if number % 10 else MIB // 4))
+    assert MIB // 16 < budget.usage()["spare"] < whole // 2
+
+
 @pytest.mark.parametrize("rows", ["many narrow columns", "rows of more than the room"])
 def test_no_room_is_charged_for_what_would_not_be_kept(rows):
     if rows == "many narrow columns":
@@ -274,6 +287,27 @@ def test_cached_blocks_make_way_for_room_once(tmp_path):
     assert rooms[1] < rooms[0] * 1.1
 
 
+def test_no_block_is_evicted_for_room_that_would_not_fit_without_any(tmp_path):
+    budget, table = state()
+    path = str(tmp_path / "sst")
+    write_sst(path, budget, table.source(), codec="none", block_bytes=4096)
+    cache = BlockCache(budget)
+    sst = opened(path, cache)
+    lookup = Lookup(KeyBatch.from_bytes(KEYS[:9000]).of_stream(0), 0, None, CODEC, budget, 1)
+    lookup.search_run([sst])
+    del lookup
+    cached = budget.usage()["cache"]
+    assert cached > MIB // 16
+    short, ample = cursor_of(budget, table), cursor_of(budget, table)
+    budget.hold("frames", budget.limit - budget.firm_bytes - cached - 600 * 1024)
+    assert short.next_piece(MIB)[1].nbytes > 900_000
+    assert budget.usage()["cache"] == cached
+    assert budget.usage()["spare"] == 0
+    budget.hold("frames", -MIB)
+    assert ample.next_piece(MIB)[1].nbytes > 900_000
+    assert budget.usage()["spare"] > MIB // 2
+
+
 def test_a_batch_outlives_its_budget():
     budget, table = state()
     first = next(pieces(budget, table, MIB))[1]
@@ -290,22 +324,23 @@ def test_a_batch_outlives_its_budget():
 
 
 def test_spare_buffers_go_with_their_budget():
+    """Also where a small batch is still held."""
+
     def use_up():
         budget, table = state()
         held = [rows for _, rows in pieces(budget, table)]
-        last = held.pop()
+        small = next(pieces(budget, table, MIB // 256))[1]
         del held
         assert budget.spare_buffers[1] > MIB // 2
-        del budget, table
-        return last.num_rows
+        return small
 
-    use_up()
+    held = [use_up()]
     gc.collect()
     before = resident("VmRSS")
-    for _ in range(40):
-        use_up()
+    held += [use_up() for _ in range(40)]
     gc.collect()
     assert resident("VmRSS") - before < 16 * MIB
+    assert all(small.equals(held[0]) for small in held)
 
 
 def test_room_that_a_thread_takes_and_gives_up_keeps_nothing_from_what_fits():
