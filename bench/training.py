@@ -45,6 +45,8 @@ from lsmstate.verification import verify
 MIB = 1 << 20
 #: Little memory, so that most rows are read from files, and runs are merged again and again.
 OPTIONS = Options(memory_bytes=12 * MIB, sync="never", background=False)
+#: The blocks of larger caps, which have twice the rows.
+LARGER_BLOCKS = replace(OPTIONS, block_bytes=16 << 10)
 #: Of the other work: rows in a batch, and about how many of them have one key.
 BATCH_ROWS = 2000
 ROWS_OF_KEY = 4
@@ -101,6 +103,7 @@ def joins_do(directory: str, rows: int) -> None:
     half = replace(work, rows=rows // 2)
     measure_join(_opener(half, attempt=True), half, os.path.join(directory, "attempt"))
     _commit(replace(work, rows=2 * rows), os.path.join(directory, "commits"))
+    _commit(replace(work, skew="zipf"), os.path.join(directory, "skewed-commits"))
     texts = replace(work, rows=rows // 4, key="string")
     measure_store(_opener(texts, attempt=False), texts, os.path.join(directory, "texts"))
     skewed = replace(work, rows=rows // 8, skew="zipf")
@@ -111,7 +114,7 @@ def _opener(work: Workload, *, attempt: bool) -> Opener:
     def opened(directory: str, streams: int) -> OurSide:
         if attempt:
             return OurSide.attempt(directory, work, OPTIONS, None, 0, streams)
-        return OurSide.process(directory, work, streams, OPTIONS)
+        return OurSide.process(directory, work, streams, LARGER_BLOCKS)
 
     return opened
 
@@ -122,7 +125,7 @@ def _commit(work: Workload, directory: str) -> None:
     half = len(batches) // 2
     pointer = None
     for number, turn in enumerate([batches[:half], *([batch] for batch in batches[half:])]):
-        with closing(OurSide.attempt(directory, work, OPTIONS, pointer, number)) as side:
+        with closing(OurSide.attempt(directory, work, LARGER_BLOCKS, pointer, number)) as side:
             for rows, keys in turn:
                 side.append(0, rows, keys)
             if number % 4 == 0:

@@ -10,7 +10,7 @@ import numpy as np
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memmove
+from libc.string cimport memcpy
 
 from cython_ext.errors import CorruptionError, MemoryLimitError
 
@@ -19,7 +19,7 @@ from cython_ext.block cimport (
 )
 from cython_ext.block_cache cimport CachedBlock, PassedBlock, free_passed, passed_bytes
 from cython_ext.budget cimport PROBE
-from cython_ext.coding cimport Buffer, put_bytes, put_u64, release, reserve
+from cython_ext.coding cimport Buffer, put_bytes, release
 from cython_ext.file cimport is_there
 from cython_ext.key_block cimport KeyBlock, parse_key_block, row_block_place
 from cython_ext.lookup cimport Lookup, RunHits
@@ -28,15 +28,21 @@ from cython_ext.read_memory cimport (
     Piece, begin_piece, end_piece, kept_bytes, pay_for_batch, take_memory,
 )
 from cython_ext.row_codec cimport BatchBuilder
+from cython_ext.row_planes cimport Planes, are_alike
 from cython_ext.sst_probe cimport Hit
 from cython_ext.sst_reader cimport USE_PROBE, Sst
+from cython_ext.staging cimport (
+    Staging, begin_staging, bytes_of, fitting, free_staging, held_by, is_full, note_positions,
+    note_row, rows_of, stage_rows,
+)
 
 cdef enum:
     PORTION_BYTES = 64 << 10  # of rows, that are decoded while they are in the nearer caches
     AHEAD_KEYS = 4           # about the time that the memory takes
     NEXT_KEYS = 32           # looked at for blocks that are worth reading together
     MOST_TOGETHER = 8        # blocks, or as much
-    MOST_TRANSPOSED = 16     # rows of a key; for more it pays to set the whole block upright
+    MOST_STAGED = 8          # rows of a key in a block: more are decoded from the block
+    MOST_TRANSPOSED = 16     # the same, of different shapes: for more it pays to set it upright
 
 
 cdef struct RunCursor:
@@ -69,10 +75,10 @@ cdef class Cursor:
     cdef Chunk* chunk             # in a memtable
     cdef uint32_t chunk_place
     cdef RunCursor* cursors
-    cdef Buffer staging
-    cdef Buffer offsets
-    cdef Buffer found
-    cdef int64_t decoded          # bytes of the piece that have left the staging buffer
+    cdef BatchBuilder batch       # of the piece
+    cdef Py_ssize_t begun         # the place where the piece began
+    cdef Staging staging
+    cdef int64_t portion_end      # so many bytes of rows are decoded together, and paid for
     cdef int64_t charged
     cdef Piece piece              # that is being made
     cdef bint is_refused          # memory, in the middle
@@ -102,9 +108,7 @@ cdef class Cursor:
             for i in range(self.lookup.run_count):
                 self._unpin(&self.cursors[i])
                 free_passed(&self.cursors[i].passed)
-        release(&self.staging)
-        release(&self.offsets)
-        release(&self.found)
+        free_staging(&self.staging)
         self.lookup.budget.release(PROBE, self.charged)
         self.charged = 0
 
@@ -116,93 +120,88 @@ cdef class Cursor:
 
     def next_piece(self, int64_t max_bytes):
         """(positions, RecordBatch) with about max_bytes of rows, or None at the end."""
-        cdef BatchBuilder batch = BatchBuilder(self.lookup.codec, self.lookup.budget)
         self._check_paid()
+        self.batch = BatchBuilder(self.lookup.codec, self.lookup.budget)
         begin_piece(self.lookup.budget, max_bytes, &self.piece)
         try:
             with nogil:
-                self._read_piece(batch, self.piece.max_bytes)
-            return self._positions_and(batch) if self.found.size else None
+                self._read_piece()
+            return self._positions_and(self.batch.finished()) if rows_of(&self.staging) else None
         except CorruptionError as error:
-            if not batch.is_adding:
+            if not self.batch.is_adding:
                 raise  # of a block
-            raise batch.located(error) from None
+            raise self.batch.located(error) from None
         except MemoryLimitError:
             self._free()
             self.is_refused = True
             raise
         finally:
+            self.batch = None
             end_piece(self.lookup.budget, &self.piece)
 
-    cdef int _read_piece(self, BatchBuilder batch, int64_t max_bytes) except -1 nogil:
+    cdef int _read_piece(self) except -1 nogil:
         """Without the interpreter, which another thread may have: each time one asks for it, that
         takes it 5 ms to give it up."""
-        cdef Py_ssize_t begun = self.place
-        self.staging.size = 0
-        self.offsets.size = 0
-        self.found.size = 0
-        self.decoded = 0
-        put_u64(&self.offsets, 0)
+        self.begun = self.place
+        self.portion_end = PORTION_BYTES
+        begin_staging(&self.staging, self.piece.max_bytes)
         while self.place < self.positions.shape[0]:
             if not self.inside:
                 self._prefetch()
-            if self._read_key(max_bytes):
+            if self._read_key():
                 break  # the piece is full
             self.place += 1
             self.inside = False
-            if self.staging.size >= PORTION_BYTES and self.offsets.size > 8 * 8:
-                self._decode_portion(batch, max_bytes, self.place - begun)
+            if self.staging.decoded + <int64_t> self.staging.rows.size >= self.portion_end:
+                self._decode_portion()
         self._pay()
-        batch.add(
-            self.staging.data, <const uint64_t*> self.offsets.data,
-            <Py_ssize_t> (self.offsets.size // 8) - 1, 0,
-        )
-        if self.staging.capacity > kept_bytes(self.lookup.budget):  # for one huge row
-            release(&self.staging)
+        self._decode_staged(0)
+        if self.staging.rows.capacity > kept_bytes(self.lookup.budget):  # for one huge row
+            release(&self.staging.rows)
             self._pay()
-        pay_for_batch(self.lookup.budget, &self.piece, batch.nbytes())
+        pay_for_batch(self.lookup.budget, &self.piece, self.batch.nbytes())
         return 0
 
-    cdef object _positions_and(self, BatchBuilder batch):
-        cdef Py_ssize_t n = <Py_ssize_t> (self.found.size // 8), i
+    cdef object _positions_and(self, object batch):
+        cdef Py_ssize_t n = <Py_ssize_t> rows_of(&self.staging), i
         positions = np.empty(n, dtype=np.int64)
         cdef int64_t[::1] target = positions
         for i in range(n):
-            target[i] = (<int64_t*> self.found.data)[i]
-        return positions, batch.finished()
+            target[i] = (<int64_t*> self.staging.positions.data)[i]
+        return positions, batch
 
-    cdef int _decode_portion(
-        self, BatchBuilder batch, int64_t max_bytes, Py_ssize_t keys
-    ) except -1 nogil:
-        """Decode the rows that are staged, but for those behind the last eighth one. So many keys
-        have been read for the piece: their rows say how many it will have, about."""
-        cdef uint64_t* offsets = <uint64_t*> self.offsets.data
-        cdef size_t staged = self.offsets.size // 8 - 1
-        cdef size_t rows = staged & ~(<size_t> 7), i
-        cdef int64_t found = <int64_t> (self.found.size // 8)
-        cdef int64_t size = self.decoded + <int64_t> (self.staging.size + self.found.size)
-        cdef double more = min(
-            <double> max_bytes / size,
-            <double> (self.positions.shape[0] - self.place + keys) / keys,
-        )
-        cdef uint64_t end = offsets[rows]
-        batch.add(self.staging.data, offsets, rows, <Py_ssize_t> (found * more))
-        self.decoded += <int64_t> end
-        memmove(self.staging.data, self.staging.data + end, self.staging.size - end)
-        self.staging.size -= end
-        for i in range(staged - rows + 1):
-            offsets[i] = offsets[rows + i] - end
-        self.offsets.size = 8 * (staged - rows + 1)
-        pay_for_batch(self.lookup.budget, &self.piece, batch.nbytes())
+    cdef int _decode_portion(self) except -1 nogil:
+        self._decode_staged(self._expected())
+        self.portion_end = self.staging.decoded + PORTION_BYTES
+        pay_for_batch(self.lookup.budget, &self.piece, self.batch.nbytes())
         return 0
+
+    cdef int _decode_staged(self, int64_t expected) except -1 nogil:
+        cdef Staging* staging = &self.staging
+        self.batch.add(
+            staging.rows.data, <const uint64_t*> staging.ends.data,
+            <Py_ssize_t> (staging.ends.size // 8) - 1, expected,
+        )
+        staging.decoded += <int64_t> staging.rows.size
+        staging.rows.size = 0
+        staging.ends.size = 8
+        return 0
+
+    cdef int64_t _expected(self) noexcept nogil:
+        """How many rows the piece will have, about: as those of the keys that have been read, and
+        what is left of the present one."""
+        cdef double found = <double> rows_of(&self.staging)
+        cdef double filled = <double> bytes_of(&self.staging) / self.staging.max_bytes
+        cdef double read = <double> max(<Py_ssize_t> 1, self.place - self.begun) / (
+            self.positions.shape[0] - self.begun
+        )
+        return <int64_t> min(found / filled, found / read + <double> self.left)
 
     cdef int _pay(self) except -1 nogil:
         """Charge what the piece made the buffers grow by. Refused, it is lost with them."""
         cdef int64_t grown
         cdef Py_ssize_t i
-        grown = <int64_t> (
-            self.staging.capacity + self.offsets.capacity + self.found.capacity
-        ) - self.charged
+        grown = held_by(&self.staging) - self.charged
         for i in range(self.lookup.run_count):
             grown += <int64_t> passed_bytes(&self.cursors[i].passed)
         take_memory(self.lookup.budget, grown)
@@ -226,56 +225,18 @@ cdef class Cursor:
         if place < end:
             self.lookup.prefetch_hits(<uint32_t> self.positions[place])
 
-    cdef int _note(self, size_t end) except -1 nogil:
-        """A row of the present key ends there in the staging buffer."""
-        put_u64(&self.offsets, end)
-        put_u64(&self.found, <uint64_t> self.positions[self.place])
-        return 0
-
-    cdef int _note_rows(self, uint32_t count, size_t width) except -1 nogil:
-        """The same of so many rows of one width, which are not in the staging buffer yet."""
-        cdef uint64_t* offsets
-        cdef int64_t* found
-        cdef size_t end = self.staging.size, i
-        reserve(&self.offsets, 8 * <size_t> count)
-        reserve(&self.found, 8 * <size_t> count)
-        offsets = <uint64_t*> (self.offsets.data + self.offsets.size)
-        found = <int64_t*> (self.found.data + self.found.size)
-        for i in range(count):
-            end += width
-            offsets[i] = end
-            found[i] = self.positions[self.place]
-        self.offsets.size += 8 * <size_t> count
-        self.found.size += 8 * <size_t> count
-        return 0
-
-    cdef uint32_t _fitting(self, uint32_t wanted, size_t width, int64_t max_bytes) noexcept nogil:
-        """How many rows of one width can be taken until the piece is full."""
-        cdef int64_t row = <int64_t> width, room = max_bytes - self.decoded - row - <int64_t> (
-            self.staging.size + self.found.size
-        )
-        if room < 0:
-            return 0 if self.found.size else 1
-        return <uint32_t> min(<int64_t> wanted, room // (row + 8) + 1)
-
-    cdef bint _full(self, int64_t max_bytes, size_t extra) noexcept nogil:
-        """A piece holds at least one row; the offsets count, or empty rows would never fill it."""
-        return self.found.size > 0 and <int64_t> (
-            self.staging.size + self.found.size + extra
-        ) > max_bytes - self.decoded
-
-    cdef int _read_key(self, int64_t max_bytes) except -1 nogil:
+    cdef int _read_key(self) except -1 nogil:
         """1 if the piece is full before the key has ended, 0 if the key is done."""
         cdef uint32_t position = <uint32_t> self.positions[self.place]
         if not self.inside:
             self.inside = True
             self._enter(self.lookup.start[position], position)
         while self.tier < self.lookup.run_count:
-            if self._read_run(position, max_bytes):
+            if self._read_run(position):
                 return 1
             self._enter(self.tier + 1, position)
         while self.tier < self.lookup.run_count + self.lookup.memtable_count:
-            if self._read_chunks(max_bytes):
+            if self._read_chunks():
                 return 1
             self._enter(self.tier + 1, position)
         return 0
@@ -295,27 +256,27 @@ cdef class Cursor:
         else:
             self.hit = self.lookup.runs[tier].first[position]
 
-    cdef int _read_run(self, uint32_t position, int64_t max_bytes) except -1 nogil:
+    cdef int _read_run(self, uint32_t position) except -1 nogil:
         cdef RunHits* run = &self.lookup.runs[self.tier]
         if self.hit < 0:
             return 0
         while (
             <size_t> self.hit < run.hits.count and run.hits.items[self.hit].position == position
         ):
-            if self._read_hit(run, max_bytes):
+            if self._read_hit(run):
                 return 1
             self.hit += 1
         return 0
 
-    cdef int _read_chunks(self, int64_t max_bytes) except -1 nogil:
+    cdef int _read_chunks(self) except -1 nogil:
         cdef RowHead* head
         while self.chunk != NULL:
             while self.chunk_place < self.chunk.used:
                 head = <RowHead*> (<uint8_t*> self.chunk + sizeof(Chunk) + self.chunk_place)
-                if self._full(max_bytes, head.size):
+                if is_full(&self.staging, head.size):
                     return 1
-                put_bytes(&self.staging, <uint8_t*> head + sizeof(RowHead), head.size)
-                self._note(self.staging.size)
+                put_bytes(&self.staging.rows, <uint8_t*> head + sizeof(RowHead), head.size)
+                note_row(&self.staging, self.staging.rows.size, self.positions[self.place])
                 self.chunk_place += <uint32_t> (
                     (sizeof(RowHead) + head.size + 7) & ~(<size_t> 7)
                 )
@@ -323,7 +284,7 @@ cdef class Cursor:
             self.chunk_place = 0
         return 0
 
-    cdef int _read_hit(self, RunHits* run, int64_t max_bytes) except -1 nogil:
+    cdef int _read_hit(self, RunHits* run) except -1 nogil:
         cdef Hit* hit = &run.hits.items[self.hit]
         cdef RunCursor* cursor = &self.cursors[self.tier]
         cdef void* file = run.files[self.hit]
@@ -337,7 +298,7 @@ cdef class Cursor:
             self.block_offset = hit.row_block
             self.block_size = hit.row_block_size
         while self.left:
-            if self._full(max_bytes, 0):
+            if is_full(&self.staging, 0):
                 return 1  # before a block is held for the next piece
             if cursor.block == NULL or cursor.offset != self.block_offset or cursor.file != file:
                 self._pin_rows(run, cursor, <Sst> file)
@@ -349,9 +310,9 @@ cdef class Cursor:
                 )
                 continue
             if cursor.block == &cursor.passed.block and cursor.block.transposed:
-                taken = self._take_transposed(cursor, max_bytes)
+                taken = self._take_transposed(cursor)
             else:
-                taken = self._take_rows(<Sst> file, &cursor.view, max_bytes)
+                taken = self._take_rows(<Sst> file, &cursor.view)
             if taken == 0:
                 if cursor.block.size > kept_bytes(self.lookup.budget):
                     _leave_block(cursor)  # a large row is rather read twice than held
@@ -382,7 +343,7 @@ cdef class Cursor:
             if not is_there(
                 &cursor.passed.ahead, <void*> file.file, self.block_offset, self.block_size
             ):
-                cursor.passed.ahead.wanted_end = self._wanted_end(run)
+                cursor.passed.ahead.wanted_end = self._wanted_end(run, cursor)
             cursor.block = file._missed(
                 self.block_offset, self.block_size, BLOCK_ROWS, USE_PROBE, &cursor.passed
             )
@@ -394,12 +355,12 @@ cdef class Cursor:
             file.budget.note_row(<int64_t> cursor.block.size)
         return 0
 
-    cdef uint64_t _wanted_end(self, RunHits* run) noexcept nogil:
+    cdef uint64_t _wanted_end(self, RunHits* run, RunCursor* cursor) noexcept nogil:
         """Where in the file the blocks end that this key and the next ones want, as far as reading
         them together is cheaper than one by one: what lies between takes less than a system call,
         and none of them is cached."""
-        cdef uint64_t end = self.block_offset + self.block_size
         cdef uint64_t most = self.block_offset + MOST_TOGETHER * <uint64_t> self.block_size
+        cdef uint64_t end = self._wanted_of_hit(&run.hits.items[self.hit], cursor, most)
         cdef Py_ssize_t place = self.place + 1
         cdef int32_t first
         cdef Hit* hit
@@ -421,47 +382,93 @@ cdef class Cursor:
             end = hit.row_block + hit.row_block_size
         return end
 
-    cdef int64_t _take_transposed(self, RunCursor* cursor, int64_t max_bytes) except -1 nogil:
+    cdef uint64_t _wanted_of_hit(
+        self, const Hit* hit, RunCursor* cursor, uint64_t most
+    ) noexcept nogil:
+        """The same of this key alone, whose blocks lie one behind the other: from its second one
+        on, when it is known where. They have as many rows as the first, about."""
+        cdef uint64_t end = self.block_offset + self.block_size, rows = cursor.view.rows
+        cdef uint64_t offset = 0
+        cdef uint32_t index = self.block_index, size = 0
+        if cursor.key_block == NULL or cursor.key_block.offset != hit.key_block:
+            return end
+        while rows < self.left:
+            rows += cursor.view.rows
+            index += 1
+            if (
+                row_block_place(&cursor.keys, index, &offset, &size)
+                or offset != end
+                or offset + size > most
+                or (<Sst> cursor.file).cache.holds((<Sst> cursor.file).uid, offset)
+            ):
+                break
+            end = offset + size
+        return end
+
+    cdef int64_t _take_transposed(self, RunCursor* cursor) except -1 nogil:
         """As _take_rows, of a block that is."""
         cdef RowBlock* view = &cursor.view
-        cdef uint32_t taken = 0, wanted = min(<uint64_t> view.rows - self.row_index, self.left)
+        cdef uint32_t wanted = min(<uint64_t> view.rows - self.row_index, self.left)
+        cdef uint32_t taken = fitting(&self.staging, wanted, view.width)
+        if taken > MOST_STAGED and self._decode_transposed(view, taken):
+            return taken
         if wanted > MOST_TRANSPOSED:
             set_upright(view, cursor.block.data + cursor.block.size)
             view.data = cursor.block.data + cursor.block.size
             cursor.block.transposed = 0
-            return self._take_rows(<Sst> cursor.file, view, max_bytes)
-        taken = self._fitting(wanted, view.width, max_bytes)
-        reserve(&self.staging, <size_t> taken * view.width)
-        self._note_rows(taken, view.width)
-        take_transposed(view, self.row_index, taken, self.staging.data + self.staging.size)
-        self.staging.size += <size_t> taken * view.width
+            return self._take_rows(<Sst> cursor.file, view)
+        take_transposed(
+            view, self.row_index, taken,
+            stage_rows(&self.staging, taken, view.width, self.positions[self.place]),
+        )
         return taken
 
-    cdef int64_t _take_rows(
-        self, Sst file, const RowBlock* view, int64_t max_bytes
-    ) except -1 nogil:
+    cdef bint _decode_transposed(self, const RowBlock* view, uint32_t count) except -1 nogil:
+        """The rows past the staging buffer into the batch, behind those that are in it; false if
+        they are of different shapes, or it is not known yet how large the batch will be."""
+        cdef Planes planes
+        cdef bint is_first = self.staging.decoded == 0
+        planes.data = view.data + self.row_index
+        planes.stride = view.rows
+        planes.width = view.width
+        planes.n = count
+        if is_first and self.staging.rows.size < PORTION_BYTES:
+            return False
+        if not are_alike(&self.lookup.codec.layout, &planes):
+            return False
+        if is_first:
+            self._decode_portion()
+        elif self.staging.rows.size:
+            self._decode_staged(0)
+        note_positions(&self.staging, count, self.positions[self.place])
+        self.batch.add_planes(&planes, 0)
+        self.staging.decoded += <int64_t> count * view.width
+        return True
+
+    cdef int64_t _take_rows(self, Sst file, const RowBlock* view) except -1 nogil:
         """Copy those of the hit's rows that lie in this block, as many as the piece has room for;
         how many."""
         cdef uint32_t taken = 0, wanted = min(<uint64_t> view.rows - self.row_index, self.left)
         cdef size_t first = 0, start = 0, end = 0, copied
+        cdef Buffer* rows = &self.staging.rows
+        cdef uint8_t* target
         if row_span(view, self.row_index, wanted, &first, &end):
             file.damaged(self.block_offset, BLOCK_ROWS)
         if view.ends == NULL:
-            taken = self._fitting(wanted, view.width, max_bytes)
-            reserve(&self.staging, <size_t> taken * view.width)
-            self._note_rows(taken, view.width)
-            put_bytes(&self.staging, view.data + first, <size_t> taken * view.width)
+            taken = fitting(&self.staging, wanted, view.width)
+            target = stage_rows(&self.staging, taken, view.width, self.positions[self.place])
+            memcpy(target, view.data + first, <size_t> taken * view.width)
             return taken
         copied = first
         while taken < wanted:
             if row_span(view, self.row_index + taken, 1, &start, &end) or start != copied:
                 file.damaged(self.block_offset, BLOCK_ROWS)
-            if self._full(max_bytes, end - first):
+            if is_full(&self.staging, end - first):
                 break
             copied = end
-            self._note(self.staging.size + copied - first)
+            note_row(&self.staging, rows.size + copied - first, self.positions[self.place])
             taken += 1
-        put_bytes(&self.staging, view.data + first, copied - first)
+        put_bytes(rows, view.data + first, copied - first)
         return taken
 
 

@@ -11,6 +11,7 @@ cdef struct Builder:
     SpareBuffers* spares  # that large buffers are taken from and come back to, or NULL
     int64_t length
     int64_t null_count
+    int64_t room  # of a batch: the rows that its columns have room for
     Buffer validity  # bits
     Buffer offsets
     Buffer values  # fixed-width values, or the bytes of strings
@@ -25,6 +26,9 @@ cdef void close_builder(Builder* builder) noexcept nogil
 cdef int64_t builder_bytes(const Builder* builder) noexcept nogil
 # Hands the builder's buffers over; whoever holds `array` releases it.
 cdef int export_builder(Builder* builder, ArrowArray* array) except -1 nogil
+# Room in a batch's columns for `rows` in all, and for `expected` ones, as far as their width is
+# fixed; those behind its length are valid until something else is written.
+cdef int make_room(Builder* batch, int64_t rows, int64_t expected) except -1 nogil
 cdef int grow_bytes(Builder* builder, int64_t extra) except -1 nogil
 # The end of a list, which must fit the type; strings and lists begin with a 0.
 cdef int push_offset(Builder* builder, int64_t value) except -1 nogil

@@ -21,7 +21,9 @@ from cython_ext.arrow_read cimport (
     Node,
 )
 from cython_ext.coding cimport Buffer, release
-from cython_ext.row_layout cimport Place, Tile, checked_varint, clean_bitmap, copy_bytes, read_cell
+from cython_ext.row_layout cimport (
+    SPARE_ROWS, Place, Tile, checked_varint, clean_bitmap, copy_bytes, read_cell,
+)
 from cython_ext.spare_buffers cimport (
     Owned, SpareBuffers, give_back, hold_spares, leave_spares, reserve_spare, trim_buffer,
 )
@@ -71,8 +73,10 @@ cdef void close_builder(Builder* builder) noexcept nogil:
 
 
 cdef int64_t builder_bytes(const Builder* builder) noexcept nogil:
-    cdef int64_t held = <int64_t> (builder.validity.size + builder.offsets.size)
+    cdef int64_t held = <int64_t> builder.offsets.size
     cdef Py_ssize_t i
+    if builder.validity.data != NULL:
+        held += (builder.length + 7) >> 3
     if builder.node.kind == KIND_BOOL or builder.node.kind == KIND_FIXED:
         held += <int64_t> values_size(builder.node, builder.length)
     else:
@@ -80,6 +84,40 @@ cdef int64_t builder_bytes(const Builder* builder) noexcept nogil:
     for i in range(builder.n_children):
         held += builder_bytes(&builder.children[i])
     return held
+
+
+cdef int make_room(Builder* batch, int64_t rows, int64_t expected) except -1 nogil:
+    cdef Py_ssize_t c
+    if rows <= batch.room:
+        return 0
+    if expected < rows:  # not foreseen: not again for a while
+        expected = rows if batch.room == 0 else rows + (rows >> 2)
+    for c in range(batch.n_children):
+        _make_column_room(&batch.children[c], batch.length, expected)
+    batch.room = expected
+    return 0
+
+
+cdef int _make_column_room(Builder* column, int64_t length, int64_t room) except -1 nogil:
+    """Buffers are grown by what they hold, so that has to be said: their sizes follow from the
+    length, and are set at the end."""
+    cdef const Node* node = column.node
+    cdef size_t bits = <size_t> (length + 7) >> 3
+    cdef int64_t more = room - length + SPARE_ROWS
+    column.validity.size = bits
+    reserve_spare(column.spares, &column.validity, (more >> 3) + 3)
+    memset(column.validity.data + bits, 0xFF, (more >> 3) + 3)
+    if node.kind == KIND_BOOL:
+        column.values.size = bits
+        reserve_spare(column.spares, &column.values, (more >> 3) + 3)
+    elif node.kind == KIND_FIXED:
+        column.values.size = length * node.width
+        reserve_spare(column.spares, &column.values, more * node.width)
+    elif node.kind == KIND_BYTES or node.kind == KIND_LIST:
+        reserve_spare(column.spares, &column.offsets, more * 4)
+    elif node.kind == KIND_LARGE_BYTES or node.kind == KIND_LARGE_LIST:
+        reserve_spare(column.spares, &column.offsets, more * 8)
+    return 0
 
 
 cdef int grow_bytes(Builder* builder, int64_t extra) except -1 nogil:

@@ -4,6 +4,7 @@ from cython_ext.arrow_read cimport TypeTree
 from cython_ext.budget cimport Budget
 from cython_ext.row_builder cimport Builder
 from cython_ext.row_layout cimport Layout, Place
+from cython_ext.row_planes cimport Planes
 
 
 cdef class RowBatch:
@@ -36,11 +37,13 @@ cdef class BatchBuilder:
     cdef Builder builder
     cdef Place place
     cdef bint is_adding  # or `add` raised
-    # n rows more, a multiple of eight but for the last ones, where about `expected` come in all.
-    # A CorruptionError does not say yet of which row it is: see `located`.
+    # n rows more, where about `expected` come in all. A CorruptionError does not say yet of which
+    # row it is: see `located`.
     cdef int add(
         self, const uint8_t* data, const uint64_t* offsets, Py_ssize_t n, Py_ssize_t expected
     ) except -1 nogil
+    # The same of transposed rows that are alike.
+    cdef int add_planes(self, const Planes* planes, int64_t expected) except -1 nogil
     # The CorruptionError of `add` with row and column.
     cdef object located(self, object error)
     # Bytes of the columns so far.

@@ -52,6 +52,7 @@ from cython_ext.row_builder cimport (
 from cython_ext.row_decode cimport read_rows
 from cython_ext.row_encode cimport measure_rows, write_rows
 from cython_ext.row_layout cimport Place, is_fixed
+from cython_ext.row_planes cimport SLACK_BYTES, Planes, are_alike, read_planes
 
 import numpy as np
 import pyarrow as pa
@@ -232,6 +233,9 @@ cdef class BatchBuilder:
         self.is_adding = False
         return 0
 
+    cdef int add_planes(self, const Planes* planes, int64_t expected) except -1 nogil:
+        return read_planes(&self.codec.layout, planes, expected, &self.builder)
+
     cdef object located(self, object error):
         return self.codec.located(error, self.place.row, self.place.column)
 
@@ -266,3 +270,30 @@ cdef object checked(RowCodec codec, object batch):
                 f"{batch.column(c).null_count} nulls; drop them or make the field nullable"
             )
     return batch
+
+
+def decode_portions(RowCodec codec not None, list portions) -> tuple:
+    """Decode as a read does, for tests: each portion is (rows, first, count, transposed), of which
+    rows[first:first + count] are decoded. `transposed`: they have one width and lie as in a block
+    that is. The batch, and for each portion whether its rows were taken from their planes."""
+    cdef BatchBuilder batch = BatchBuilder(codec)
+    cdef Planes planes
+    cdef bytes data
+    cdef uint64_t[::1] offsets
+    cdef list taken = []
+    for rows, first, count, transposed in portions:
+        if transposed:
+            planes.width = <size_t> len(rows[0])
+            data = b"".join(bytes(plane) for plane in zip(*rows, strict=True)) + bytes(SLACK_BYTES)
+            planes.data = <const uint8_t*> <const char*> data + <Py_ssize_t> first
+            planes.stride = <size_t> len(rows)
+            planes.n = count
+            if are_alike(&codec.layout, &planes):
+                batch.add_planes(&planes, 0)
+                taken.append(True)
+                continue
+        data = b"".join(rows[first:first + count])
+        offsets = np.cumsum([0, *map(len, rows[first:first + count])], dtype=np.uint64)
+        batch.add(<const uint8_t*> <const char*> data, &offsets[0], count, 0)
+        taken.append(False)
+    return batch.finished(), taken

@@ -3,9 +3,9 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from cython_ext.row_builder cimport Builder
 from cython_ext.row_layout cimport Layout, Place
 
-# Reads the rows into the children of `builder`, which is the root's, behind those that are in it: a
-# multiple of eight. `expected`: how many there will be in the end, about. CorruptionError and
-# MemoryLimitError say what is wrong, `place` where.
+# Reads the rows into the children of `builder`, which is the root's, behind those that are in it.
+# `expected`: how many there will be in the end, about. CorruptionError and MemoryLimitError say
+# what is wrong, `place` where.
 cdef int read_rows(
     const Layout* layout,
     const uint8_t* data,

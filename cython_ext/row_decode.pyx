@@ -5,19 +5,17 @@ bytes that were found in a row (a null of a fixed-width type takes the type's wi
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy
 
 from cython_ext.arrow_read cimport (
     KIND_BOOL,
     KIND_BYTES,
     KIND_FIXED,
     KIND_LARGE_BYTES,
-    KIND_LARGE_LIST,
-    KIND_LIST,
     KIND_NULL,
     Node,
 )
-from cython_ext.row_builder cimport Builder, corrupt, grow_bytes, read_nested
+from cython_ext.row_builder cimport Builder, corrupt, grow_bytes, make_room, read_nested
 from cython_ext.row_layout cimport (
     TILE,
     Layout,
@@ -26,10 +24,10 @@ from cython_ext.row_layout cimport (
     checked_varint,
     clean_bitmap,
     copy_bytes,
+    put_bits,
     read_cell,
     word,
 )
-from cython_ext.spare_buffers cimport reserve_spare
 
 
 cdef int read_rows(
@@ -47,8 +45,7 @@ cdef int read_rows(
     cdef uint8_t nulls = 0
     cdef int64_t before = builder.length
     cdef int64_t total = before + n
-    for c in range(builder.n_children):
-        size_column(&builder.children[c], before, total, max(total, expected))
+    make_room(builder, total, expected)
     tile.first = before
     while tile.first < total:
         tile.n = min(<int64_t> TILE, total - tile.first)
@@ -70,27 +67,6 @@ cdef int read_rows(
                 corrupt(b"bytes are left over at its end")
         tile.first += TILE
     builder.length = total
-    return 0
-
-
-cdef int size_column(Builder* builder, int64_t before, int64_t n, int64_t room) except -1 nogil:
-    """Room for that many values of a column, which has n from now on; variable ones grow."""
-    cdef const Node* node = builder.node
-    cdef int64_t more = room - before
-    builder.validity.size = before >> 3
-    reserve_spare(builder.spares, &builder.validity, (more >> 3) + 2)  # memset wants a buffer even for no rows
-    memset(builder.validity.data + builder.validity.size, 0xFF, ((n + 7) >> 3) - (before >> 3))
-    builder.validity.size = (n + 7) >> 3
-    if node.kind == KIND_BOOL:
-        builder.values.size = before >> 3
-        reserve_spare(builder.spares, &builder.values, (more >> 3) + 1)
-    elif node.kind == KIND_FIXED:
-        builder.values.size = before * node.width
-        reserve_spare(builder.spares, &builder.values, more * node.width)
-    elif node.kind == KIND_BYTES or node.kind == KIND_LIST:
-        reserve_spare(builder.spares, &builder.offsets, more * 4)
-    elif node.kind == KIND_LARGE_BYTES or node.kind == KIND_LARGE_LIST:
-        reserve_spare(builder.spares, &builder.offsets, more * 8)
     return 0
 
 
@@ -127,12 +103,12 @@ cdef int read_column(
     cdef int64_t found = 0
     builder.length = tile.first + tile.n
     if nulls:
-        found = read_validity(builder.validity.data + (tile.first >> 3), c, tile)
+        found = read_validity(builder.validity.data, c, tile)
         builder.null_count += found
     if node.kind == KIND_FIXED:
         read_fixed(node, builder.values.data + tile.first * node.width, at, tile)
     elif node.kind == KIND_BOOL:
-        read_bools(builder.values.data + (tile.first >> 3), at, tile, place)
+        read_bools(builder.values.data, at, tile, place)
     elif node.kind == KIND_NULL:
         if found != tile.n:
             place.row = tile.first
@@ -146,7 +122,7 @@ cdef int read_column(
     return 0
 
 
-cdef int64_t read_validity(uint8_t* target, Py_ssize_t c, Tile* tile) noexcept nogil:
+cdef int64_t read_validity(uint8_t* validity, Py_ssize_t c, Tile* tile) noexcept nogil:
     """Collect one column's bits; the number of nulls."""
     cdef Py_ssize_t i
     cdef Py_ssize_t k
@@ -161,7 +137,7 @@ cdef int64_t read_validity(uint8_t* target, Py_ssize_t c, Tile* tile) noexcept n
             one = (tile.rows[i + k][byte] >> bit) & 1
             bits |= one << k
             nulls += one
-        target[i >> 3] = <uint8_t> ~bits
+        put_bits(validity, tile.first + i, ~bits)
     return nulls
 
 
@@ -175,7 +151,7 @@ cdef int read_bools(uint8_t* target, int64_t at, Tile* tile, Place* place) excep
         for k in range(min(<Py_ssize_t> 8, tile.n - i)):
             bits |= <uint32_t> (tile.rows[i + k][at] & 1) << k
             seen |= tile.rows[i + k][at]
-        target[i >> 3] = <uint8_t> bits
+        put_bits(target, tile.first + i, bits)
     if seen > 1:
         place.row = tile.first
         corrupt(b"a boolean is neither 0 nor 1, in this row or one of the next 255")

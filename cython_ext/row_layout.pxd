@@ -7,7 +7,8 @@ from cython_ext.arrow_read cimport KIND_BOOL, KIND_FIXED, KIND_NULL, Node
 from cython_ext.coding cimport get_varint
 
 cdef enum:
-    TILE = 256  # rows handled together, column by column; a multiple of 8
+    TILE = 256  # rows handled together, column by column
+    SPARE_ROWS = 15  # that fixed-width columns have room for: they are written in vectors of 16
 
 cdef struct Layout:
     const Node* root
@@ -85,6 +86,23 @@ cdef inline void copy_bytes(uint8_t* target, const uint8_t* source, int64_t size
 cdef inline bint clean_bitmap(const uint8_t* bitmap, int64_t n) noexcept nogil:
     """Whether the bits behind the last one are zero."""
     return n & 7 == 0 or bitmap[n >> 3] >> (n & 7) == 0
+
+
+cdef inline uint32_t gathered_bits(uint64_t bytes) noexcept nogil:
+    """The lowest bits of eight bytes, the first one's lowest."""
+    return <uint32_t> (
+        ((bytes & <uint64_t> 0x0101010101010101) * <uint64_t> 0x0102040810204080) >> 56
+    )
+
+
+cdef inline void put_bits(uint8_t* bitmap, int64_t at, uint32_t bits) noexcept nogil:
+    """Behind `at` others, eight bits or more, of which the next ones may be written over. There is
+    room for a byte behind that of the first."""
+    cdef uint16_t word = 0
+    cdef int shift = at & 7
+    memcpy(&word, bitmap + (at >> 3), 1)
+    word = <uint16_t> ((word & ((1 << shift) - 1)) | (bits << shift))
+    memcpy(bitmap + (at >> 3), &word, 2)
 
 
 cdef inline void read_cell(const Node* node, const uint8_t* source, uint8_t* target) noexcept nogil:

@@ -1,0 +1,1 @@
+"""Transposed rows to Arrow columns; used from Cython only."""
