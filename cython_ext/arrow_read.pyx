@@ -196,7 +196,8 @@ cdef int fill_node(Node* node, object t, int depth) except -1:
 cdef int fill_fixed(Node* node, object t) except -1:
     """A type of fixed width: numbers, times, decimals, fixed-size binary."""
     try:
-        node.width = t.bit_width // 8
+        # Their bits are counted in 32 bits.
+        node.width = t.byte_width if pt.is_fixed_size_binary(t) else t.bit_width // 8
     except ValueError:
         raise InvalidArgumentError(f"{t} cannot be stored; cast the column") from None
     node.kind = KIND_FIXED

@@ -42,7 +42,8 @@ cdef enum:
     NEXT_KEYS = 32           # looked at for blocks that are worth reading together
     MOST_TOGETHER = 8        # blocks, or as much
     MOST_STAGED = 8          # rows of a key in a block: more are decoded from the block
-    MOST_TRANSPOSED = 16     # the same, of different shapes: for more it pays to set it upright
+    MOST_TRANSPOSED = 16     # where that cannot be: for more it pays to set the block upright
+    FEW_COLUMNS = 16         # of more, each costs too much for less than MOST_TRANSPOSED rows
 
 
 cdef struct RunCursor:
@@ -78,6 +79,8 @@ cdef class Cursor:
     cdef BatchBuilder batch       # of the piece
     cdef Py_ssize_t begun         # the place where the piece began
     cdef Staging staging
+    cdef uint32_t most_staged
+    cdef readonly int64_t rows_of_planes  #: read from them, so far
     cdef int64_t portion_end      # so many bytes of rows are decoded together, and paid for
     cdef int64_t charged
     cdef Piece piece              # that is being made
@@ -85,6 +88,9 @@ cdef class Cursor:
 
     def __init__(self, Lookup lookup not None, positions):
         self.lookup = lookup
+        self.most_staged = MOST_STAGED
+        if lookup.codec.layout.root.n_children > FEW_COLUMNS:
+            self.most_staged = MOST_TRANSPOSED
         self.positions_array = np.array(positions, dtype=np.int64)  # a copy: the caller's may change
         self.positions = self.positions_array
         self.cursors = <RunCursor*> calloc(lookup.run_count + 1, sizeof(RunCursor))
@@ -120,15 +126,16 @@ cdef class Cursor:
 
     def next_piece(self, int64_t max_bytes):
         """(positions, RecordBatch) with about max_bytes of rows, or None at the end."""
-        self._check_paid()
-        self.batch = BatchBuilder(self.lookup.codec, self.lookup.budget)
+        if self.is_refused:
+            raise MemoryLimitError("this read was refused memory before; probe again")
         begin_piece(self.lookup.budget, max_bytes, &self.piece)
         try:
+            self.batch = BatchBuilder(self.lookup.codec, self.lookup.budget)
             with nogil:
                 self._read_piece()
             return self._positions_and(self.batch.finished()) if rows_of(&self.staging) else None
         except CorruptionError as error:
-            if not self.batch.is_adding:
+            if self.batch is None or not self.batch.is_adding:
                 raise  # of a block
             raise self.batch.located(error) from None
         except MemoryLimitError:
@@ -163,11 +170,10 @@ cdef class Cursor:
         return 0
 
     cdef object _positions_and(self, object batch):
-        cdef Py_ssize_t n = <Py_ssize_t> rows_of(&self.staging), i
+        cdef Py_ssize_t n = <Py_ssize_t> rows_of(&self.staging)
         positions = np.empty(n, dtype=np.int64)
         cdef int64_t[::1] target = positions
-        for i in range(n):
-            target[i] = (<int64_t*> self.staging.positions.data)[i]
+        memcpy(&target[0], self.staging.positions.data, n * sizeof(int64_t))
         return positions, batch
 
     cdef int _decode_portion(self) except -1 nogil:
@@ -189,13 +195,15 @@ cdef class Cursor:
 
     cdef int64_t _expected(self) noexcept nogil:
         """How many rows the piece will have, about: as those of the keys that have been read, and
-        what is left of the present one."""
+        what is left of the present one. Rather some more: too few, and all is copied."""
         cdef double found = <double> rows_of(&self.staging)
         cdef double filled = <double> bytes_of(&self.staging) / self.staging.max_bytes
         cdef double read = <double> max(<Py_ssize_t> 1, self.place - self.begun) / (
             self.positions.shape[0] - self.begun
         )
-        return <int64_t> min(found / filled, found / read + <double> self.left)
+        return <int64_t> min(
+            found / filled * 65 / 64 + 1, (found / read + <double> self.left) * 17 / 16
+        )
 
     cdef int _pay(self) except -1 nogil:
         """Charge what the piece made the buffers grow by. Refused, it is lost with them."""
@@ -206,11 +214,6 @@ cdef class Cursor:
             grown += <int64_t> passed_bytes(&self.cursors[i].passed)
         take_memory(self.lookup.budget, grown)
         self.charged += grown
-        return 0
-
-    cdef int _check_paid(self) except -1:
-        if self.is_refused:
-            raise MemoryLimitError("this read was refused memory before; probe again")
         return 0
 
     cdef void _prefetch(self) noexcept nogil:
@@ -303,11 +306,7 @@ cdef class Cursor:
             if cursor.block == NULL or cursor.offset != self.block_offset or cursor.file != file:
                 self._pin_rows(run, cursor, <Sst> file)
             if self.row_index >= cursor.view.rows:
-                self.block_index += 1
-                self.row_index = 0
-                _next_place(
-                    cursor, file, hit, self.block_index, &self.block_offset, &self.block_size
-                )
+                self._go_to_next_block(cursor, file, hit)
                 continue
             if cursor.block == &cursor.passed.block and cursor.block.transposed:
                 taken = self._take_transposed(cursor)
@@ -323,12 +322,15 @@ cdef class Cursor:
                 # Done with: huge rows of many runs are not all to be held at a time.
                 _leave_block(cursor)
                 if self.left:
-                    self.block_index += 1
-                    self.row_index = 0
-                    _next_place(
-                        cursor, file, hit, self.block_index, &self.block_offset, &self.block_size
-                    )
+                    self._go_to_next_block(cursor, file, hit)
         return 0
+
+    cdef int _go_to_next_block(self, RunCursor* cursor, void* file, Hit* hit) except -1 nogil:
+        self.block_index += 1
+        self.row_index = 0
+        return _next_place(
+            cursor, file, hit, self.block_index, &self.block_offset, &self.block_size
+        )
 
     cdef int _pin_rows(self, RunHits* run, RunCursor* cursor, Sst file) except -1 nogil:
         """Have the cursor at the row block, which is read if it is not cached."""
@@ -387,10 +389,11 @@ cdef class Cursor:
     ) noexcept nogil:
         """The same of this key alone, whose blocks lie one behind the other: from its second one
         on, when it is known where. They have as many rows as the first, about."""
-        cdef uint64_t end = self.block_offset + self.block_size, rows = cursor.view.rows
-        cdef uint64_t offset = 0
+        cdef uint64_t end = self.block_offset + self.block_size, rows = cursor.view.rows, offset = 0
         cdef uint32_t index = self.block_index, size = 0
-        if cursor.key_block == NULL or cursor.key_block.offset != hit.key_block:
+        if index == hit.block_index or (
+            cursor.key_block == NULL or cursor.key_block.offset != hit.key_block
+        ):
             return end
         while rows < self.left:
             rows += cursor.view.rows
@@ -410,7 +413,7 @@ cdef class Cursor:
         cdef RowBlock* view = &cursor.view
         cdef uint32_t wanted = min(<uint64_t> view.rows - self.row_index, self.left)
         cdef uint32_t taken = fitting(&self.staging, wanted, view.width)
-        if taken > MOST_STAGED and self._decode_transposed(view, taken):
+        if taken > self.most_staged and self._decode_transposed(view, taken):
             return taken
         if wanted > MOST_TRANSPOSED:
             set_upright(view, cursor.block.data + cursor.block.size)
@@ -426,15 +429,13 @@ cdef class Cursor:
     cdef bint _decode_transposed(self, const RowBlock* view, uint32_t count) except -1 nogil:
         """The rows past the staging buffer into the batch, behind those that are in it; false if
         they are of different shapes, or it is not known yet how large the batch will be."""
-        cdef Planes planes
         cdef bint is_first = self.staging.decoded == 0
-        planes.data = view.data + self.row_index
-        planes.stride = view.rows
-        planes.width = view.width
-        planes.n = count
-        if is_first and self.staging.rows.size < PORTION_BYTES:
-            return False
-        if not are_alike(&self.lookup.codec.layout, &planes):
+        cdef Planes planes = Planes(
+            data=view.data + self.row_index, stride=view.rows, width=view.width, n=count
+        )
+        if is_first and self.staging.rows.size < PORTION_BYTES or (
+            not are_alike(&self.lookup.codec.layout, &planes)
+        ):
             return False
         if is_first:
             self._decode_portion()
@@ -443,6 +444,7 @@ cdef class Cursor:
         note_positions(&self.staging, count, self.positions[self.place])
         self.batch.add_planes(&planes, 0)
         self.staging.decoded += <int64_t> count * view.width
+        self.rows_of_planes += count
         return True
 
     cdef int64_t _take_rows(self, Sst file, const RowBlock* view) except -1 nogil:
@@ -451,13 +453,14 @@ cdef class Cursor:
         cdef uint32_t taken = 0, wanted = min(<uint64_t> view.rows - self.row_index, self.left)
         cdef size_t first = 0, start = 0, end = 0, copied
         cdef Buffer* rows = &self.staging.rows
-        cdef uint8_t* target
         if row_span(view, self.row_index, wanted, &first, &end):
             file.damaged(self.block_offset, BLOCK_ROWS)
         if view.ends == NULL:
             taken = fitting(&self.staging, wanted, view.width)
-            target = stage_rows(&self.staging, taken, view.width, self.positions[self.place])
-            memcpy(target, view.data + first, <size_t> taken * view.width)
+            memcpy(
+                stage_rows(&self.staging, taken, view.width, self.positions[self.place]),
+                view.data + first, <size_t> taken * view.width,
+            )
             return taken
         copied = first
         while taken < wanted:

@@ -12,6 +12,7 @@ cdef struct Builder:
     int64_t length
     int64_t null_count
     int64_t room  # of a batch: the rows that its columns have room for
+    int64_t spare_rows  # of a batch: which may be written behind these
     Buffer validity  # bits
     Buffer offsets
     Buffer values  # fixed-width values, or the bytes of strings

@@ -3,7 +3,7 @@
 The bytes are not trusted: every length is checked against the end of its value before it is used.
 """
 
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
@@ -22,7 +22,7 @@ from cython_ext.arrow_read cimport (
 )
 from cython_ext.coding cimport Buffer, release
 from cython_ext.row_layout cimport (
-    SPARE_ROWS, Place, Tile, checked_varint, clean_bitmap, copy_bytes, read_cell,
+    SPARE_BITS, Place, Tile, checked_varint, clean_bitmap, copy_bytes, read_cell,
 )
 from cython_ext.spare_buffers cimport (
     Owned, SpareBuffers, give_back, hold_spares, leave_spares, reserve_spare, trim_buffer,
@@ -87,37 +87,63 @@ cdef int64_t builder_bytes(const Builder* builder) noexcept nogil:
 
 
 cdef int make_room(Builder* batch, int64_t rows, int64_t expected) except -1 nogil:
+    cdef int64_t room = INT64_MAX
     cdef Py_ssize_t c
     if rows <= batch.room:
         return 0
     if expected < rows:  # not foreseen: not again for a while
         expected = rows if batch.room == 0 else rows + (rows >> 2)
     for c in range(batch.n_children):
-        _make_column_room(&batch.children[c], batch.length, expected)
-    batch.room = expected
+        room = min(
+            room,
+            _make_column_room(&batch.children[c], batch.length, expected, batch.spare_rows),
+        )
+    # Buffers may be larger than asked for: growing all for one row more would copy them.
+    for c in range(batch.n_children):
+        _start_validity(&batch.children[c].validity, room)
+    batch.room = room
     return 0
 
 
-cdef int _make_column_room(Builder* column, int64_t length, int64_t room) except -1 nogil:
-    """Buffers are grown by what they hold, so that has to be said: their sizes follow from the
-    length, and are set at the end."""
+cdef int64_t _make_column_room(
+    Builder* column, int64_t length, int64_t rows, int64_t spare_rows
+) except -1 nogil:
+    """For how many rows there is room then. A buffer is grown by what it holds, so that has to be
+    said: its size follows from the length, and is set at the end."""
     cdef const Node* node = column.node
     cdef size_t bits = <size_t> (length + 7) >> 3
-    cdef int64_t more = room - length + SPARE_ROWS
+    cdef int64_t more = rows - length
+    cdef int64_t room
     column.validity.size = bits
-    reserve_spare(column.spares, &column.validity, (more >> 3) + 3)
-    memset(column.validity.data + bits, 0xFF, (more >> 3) + 3)
+    reserve_spare(column.spares, &column.validity, ((more + 7) >> 3) + SPARE_BITS // 8)
+    room = _bits_fitting(&column.validity)
     if node.kind == KIND_BOOL:
         column.values.size = bits
-        reserve_spare(column.spares, &column.values, (more >> 3) + 3)
-    elif node.kind == KIND_FIXED:
+        reserve_spare(column.spares, &column.values, ((more + 7) >> 3) + SPARE_BITS // 8)
+        room = min(room, _bits_fitting(&column.values))
+    elif node.kind == KIND_FIXED and node.width:
         column.values.size = length * node.width
-        reserve_spare(column.spares, &column.values, more * node.width)
+        reserve_spare(column.spares, &column.values, (more + spare_rows) * node.width)
+        room = min(room, <int64_t> column.values.capacity // node.width - spare_rows)
     elif node.kind == KIND_BYTES or node.kind == KIND_LIST:
         reserve_spare(column.spares, &column.offsets, more * 4)
+        room = min(room, <int64_t> column.offsets.capacity // 4 - 1)
     elif node.kind == KIND_LARGE_BYTES or node.kind == KIND_LARGE_LIST:
         reserve_spare(column.spares, &column.offsets, more * 8)
-    return 0
+        room = min(room, <int64_t> column.offsets.capacity // 8 - 1)
+    return room
+
+
+cdef inline int64_t _bits_fitting(const Buffer* bits) noexcept nogil:
+    return 8 * <int64_t> bits.capacity - SPARE_BITS
+
+
+cdef void _start_validity(Buffer* validity, int64_t room) noexcept nogil:
+    """Those that come are valid until a null is read."""
+    memset(
+        validity.data + validity.size, 0xFF,
+        ((room + 7) >> 3) - <int64_t> validity.size,
+    )
 
 
 cdef int grow_bytes(Builder* builder, int64_t extra) except -1 nogil:

@@ -40,7 +40,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
 from cython_ext.arrow_c cimport ArrowArray
-from cython_ext.arrow_read cimport TypeTree, borrowed
+from cython_ext.arrow_read cimport KIND_BYTES, KIND_LARGE_BYTES, TypeTree, borrowed
 from cython_ext.budget cimport Budget
 from cython_ext.row_builder cimport (
     Builder,
@@ -51,7 +51,7 @@ from cython_ext.row_builder cimport (
 )
 from cython_ext.row_decode cimport read_rows
 from cython_ext.row_encode cimport measure_rows, write_rows
-from cython_ext.row_layout cimport Place, is_fixed
+from cython_ext.row_layout cimport SPARE_ROWS, WIDEST_PLANAR, Place, is_fixed
 from cython_ext.row_planes cimport SLACK_BYTES, Planes, are_alike, read_planes
 
 import numpy as np
@@ -112,6 +112,13 @@ cdef class RowCodec:
             self.layout.places[c] = self.layout.header
             if is_fixed(&self.tree.root.children[c]):
                 self.layout.header += self.tree.root.children[c].row_width
+        self.layout.is_planar = self.layout.header <= WIDEST_PLANAR
+        for c in range(n):
+            self.layout.is_planar = self.layout.is_planar and (
+                is_fixed(&self.tree.root.children[c])
+                or self.tree.root.children[c].kind == KIND_BYTES
+                or self.tree.root.children[c].kind == KIND_LARGE_BYTES
+            )
         kept = self.tree.schema
         self.required = [c for c in range(n) if not kept.field(c).nullable]
         self.extensions = [
@@ -221,6 +228,7 @@ cdef class BatchBuilder:
         open_builder(
             &self.builder, &codec.tree.root, NULL if budget is None else budget.buffers
         )
+        self.builder.spare_rows = SPARE_ROWS if codec.layout.is_planar else 0
 
     def __dealloc__(self):
         close_builder(&self.builder)
@@ -282,7 +290,9 @@ def decode_portions(RowCodec codec not None, list portions) -> tuple:
     cdef uint64_t[::1] offsets
     cdef list taken = []
     for rows, first, count, transposed in portions:
-        if transposed:
+        if not 0 <= first <= first + count <= len(rows):
+            raise ValueError(f"rows {first} to {first + count} of {len(rows)}")
+        if transposed and rows:
             planes.width = <size_t> len(rows[0])
             data = b"".join(bytes(plane) for plane in zip(*rows, strict=True)) + bytes(SLACK_BYTES)
             planes.data = <const uint8_t*> <const char*> data + <Py_ssize_t> first

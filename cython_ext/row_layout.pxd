@@ -8,13 +8,16 @@ from cython_ext.coding cimport get_varint
 
 cdef enum:
     TILE = 256  # rows handled together, column by column
-    SPARE_ROWS = 15  # that fixed-width columns have room for: they are written in vectors of 16
+    SPARE_ROWS = 15  # that columns of planar rows have room for: they are written in vectors of 16
+    WIDEST_PLANAR = 255  # bytes of a row: wider ones are not transposed
+    SPARE_BITS = 24  # of bitmaps: they are written in words of 16
 
 cdef struct Layout:
     const Node* root
     int64_t bitmap  # bytes
     int64_t header  # bytes of bitmap and fixed part
     int64_t* places  # of the fixed-width columns in a row
+    bint is_planar  # no column is nested, and rows may be so short that blocks have them transposed
 
 cdef struct Tile:  # rows being read
     int64_t first

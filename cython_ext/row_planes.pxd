@@ -14,8 +14,8 @@ cdef struct Planes:
 cdef enum:
     SLACK_BYTES = 15
 
-# Whether read_planes takes these rows: they are whole, and whatever has no fixed width (no nested
-# column) lies in the same bytes of each. Of others read_rows says what is wrong with them.
+# Whether read_planes takes these rows: they are whole, no column is nested, and whatever has no fixed
+# width lies in the same bytes of each. Of others read_rows says what is wrong with them.
 cdef bint are_alike(const Layout* layout, const Planes* planes) noexcept nogil
 # As read_rows, rows that are alike.
 cdef int read_planes(

@@ -9,12 +9,10 @@ them (ARCHITECTURE.md, "Row blocks are byte planes").
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy, memset
 
-from cython_ext.arrow_read cimport (
-    KIND_BOOL, KIND_BYTES, KIND_FIXED, KIND_LARGE_BYTES, KIND_NULL, Node,
-)
+from cython_ext.arrow_read cimport KIND_BOOL, KIND_BYTES, KIND_FIXED, KIND_NULL, Node
 from cython_ext.coding cimport load_u64
 from cython_ext.row_builder cimport Builder, grow_bytes, make_room
-from cython_ext.row_layout cimport Layout, gathered_bits, put_bits
+from cython_ext.row_layout cimport WIDEST_PLANAR, Layout, gathered_bits, put_bits
 
 cdef enum:
     VECTOR = 16  # bytes, and rows taken together: some behind the last are written, too (SPARE_ROWS)
@@ -53,6 +51,7 @@ cdef extern from *:
     Vector HIGH_INTS(Vector, Vector) noexcept nogil
     Vector LOW_LONGS(Vector, Vector) noexcept nogil
     Vector HIGH_LONGS(Vector, Vector) noexcept nogil
+    int __builtin_popcount(unsigned int) nogil
     # All bits of an int (a long) like its highest one.
     Vector INT_SIGNS(Vector) noexcept nogil
     Vector LONG_SIGNS(Vector) noexcept nogil
@@ -65,7 +64,7 @@ cdef bint are_alike(const Layout* layout, const Planes* planes) noexcept nogil:
     cdef Py_ssize_t columns = layout.root.n_children, c
     cdef Py_ssize_t nulls
     cdef uint8_t length
-    if planes.width < at:
+    if not layout.is_planar or not at <= planes.width <= WIDEST_PLANAR:
         return False
     if columns & 7 and _any_bits(_plane(planes, columns >> 3), planes.n) >> (columns & 7):
         return False
@@ -82,8 +81,6 @@ cdef bint are_alike(const Layout* layout, const Planes* planes) noexcept nogil:
             if nulls != planes.n:
                 return False
             continue
-        if node.kind != KIND_BYTES and node.kind != KIND_LARGE_BYTES:
-            return False
         if nulls == planes.n:
             continue
         if nulls or at >= planes.width:
@@ -161,6 +158,7 @@ cdef int64_t _read_nulls(
 ) noexcept nogil:
     """Clear the bits of nulls; how many there are."""
     cdef const uint8_t* plane = _plane(planes, c >> 3)
+    cdef int64_t found = 0
     cdef Py_ssize_t i
     cdef uint32_t nulls
     for i in range(0, planes.n, 8):
@@ -168,7 +166,8 @@ cdef int64_t _read_nulls(
         if planes.n - i < 8:  # who comes next is valid until it is read
             nulls &= (<uint32_t> 1 << (planes.n - i)) - 1
         put_bits(validity, first + i, ~nulls)
-    return _nulls(planes, c)
+        found += __builtin_popcount(nulls)
+    return found
 
 
 cdef void _read_bools(
@@ -184,10 +183,12 @@ cdef void _read_fixed(
 ) noexcept nogil:
     cdef const uint8_t* plane = _plane(planes, at)
     cdef Py_ssize_t i
-    if node.width == 4 and node.row_width == 4:
-        _interleave_ints(plane, planes.stride, planes.n, target)
+    if node.width == 2 and node.row_width == 2:
+        _interleave_values(plane, planes.stride, planes.n, 2, target)
+    elif node.width == 4 and node.row_width == 4:
+        _interleave_values(plane, planes.stride, planes.n, 4, target)
     elif node.width == 8 and node.row_width == 8:
-        _interleave_longs(plane, planes.stride, planes.n, target)
+        _interleave_values(plane, planes.stride, planes.n, 8, target)
     elif node.width == 16 and node.row_width == 4:
         _widen_ints(plane, planes.stride, planes.n, target)
     elif node.width == 16 and node.row_width == 8:
@@ -270,25 +271,32 @@ cdef inline void _weave(const Vector* source, Vector* target, int n) noexcept no
         target[2 * i + 1] = HIGH_BYTES(source[i], source[i + n // 2])
 
 
-cdef inline void _load_ints(const uint8_t* plane, size_t stride, Vector* values) noexcept nogil:
-    cdef Vector planes[4]
-    cdef Vector pairs[4]
+cdef inline void _load_values(
+    const uint8_t* plane, size_t stride, int size, Vector* values
+) noexcept nogil:
+    """16 values of 2, 4 or 8 bytes each."""
+    cdef Vector woven[8]
     cdef int j
-    for j in range(4):
-        planes[j] = _loaded(plane + j * stride)
-    _weave(planes, pairs, 4)
-    _weave(pairs, values, 4)
+    for j in range(size):
+        values[j] = _loaded(plane + j * stride)
+    _weave(values, woven, size)
+    if size == 4:
+        _weave(woven, values, 4)
+        return
+    if size == 8:
+        _weave(woven, values, 8)
+        _weave(values, woven, 8)
+    memcpy(values, woven, size * VECTOR)
 
 
-cdef inline void _load_longs(const uint8_t* plane, size_t stride, Vector* values) noexcept nogil:
-    cdef Vector planes[8]
-    cdef Vector pairs[8]
-    cdef int j
-    for j in range(8):
-        planes[j] = _loaded(plane + j * stride)
-    _weave(planes, pairs, 8)
-    _weave(pairs, planes, 8)
-    _weave(planes, values, 8)
+cdef inline void _interleave_values(
+    const uint8_t* plane, size_t stride, Py_ssize_t n, int size, uint8_t* target
+) noexcept nogil:
+    cdef Vector values[8]
+    cdef Py_ssize_t i
+    for i in range(0, n, 16):
+        _load_values(plane + i, stride, size, values)
+        memcpy(target + size * i, values, size * VECTOR)
 
 
 cdef void _scatter_longs(
@@ -298,45 +306,21 @@ cdef void _scatter_longs(
     cdef Vector values[8]
     cdef Py_ssize_t i, k
     for i in range(0, n, 16):
-        _load_longs(plane + i, stride, values)
+        _load_values(plane + i, stride, 8, values)
         for k in range(min(<Py_ssize_t> VECTOR, n - i)):
             memcpy(target + (i + k) * step, <uint8_t*> values + 8 * k, 8)
-
-
-cdef void _interleave_ints(
-    const uint8_t* plane, size_t stride, Py_ssize_t n, uint8_t* target
-) noexcept nogil:
-    cdef Vector values[4]
-    cdef Py_ssize_t i
-    cdef int j
-    for i in range(0, n, 16):
-        _load_ints(plane + i, stride, values)
-        for j in range(4):
-            _put(target + (4 * i + j * VECTOR), values[j])
-
-
-cdef void _interleave_longs(
-    const uint8_t* plane, size_t stride, Py_ssize_t n, uint8_t* target
-) noexcept nogil:
-    cdef Vector values[8]
-    cdef Py_ssize_t i
-    cdef int j
-    for i in range(0, n, 16):
-        _load_longs(plane + i, stride, values)
-        for j in range(8):
-            _put(target + (8 * i + j * VECTOR), values[j])
 
 
 cdef void _widen_ints(
     const uint8_t* plane, size_t stride, Py_ssize_t n, uint8_t* target
 ) noexcept nogil:
     """Decimals of 4 bytes to 16: each is followed by three times its sign."""
-    cdef Vector values[4]
+    cdef Vector values[8]
     cdef Vector signs, low, high
     cdef Py_ssize_t i
     cdef int j
     for i in range(0, n, 16):
-        _load_ints(plane + i, stride, values)
+        _load_values(plane + i, stride, 4, values)
         for j in range(4):
             signs = INT_SIGNS(values[j])
             low = LOW_INTS(values[j], signs)
@@ -357,7 +341,7 @@ cdef void _widen_longs(
     cdef Py_ssize_t i
     cdef int j
     for i in range(0, n, 16):
-        _load_longs(plane + i, stride, values)
+        _load_values(plane + i, stride, 8, values)
         for j in range(8):
             signs = LONG_SIGNS(values[j])
             _put(target, LOW_LONGS(values[j], signs))

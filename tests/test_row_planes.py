@@ -1,6 +1,8 @@
 """Transposed rows give the batch that the rows themselves give, in whatever portions they come."""
 
 import random
+import subprocess
+import sys
 from itertools import groupby
 from typing import Any
 
@@ -12,12 +14,16 @@ from hypothesis import strategies as st
 from test_row_codec import same_numbers, sample
 
 from cython_ext.errors import CorruptionError
+from cython_ext.file import set_fault_hook
+from cython_ext.probe import Cursor
 from cython_ext.row_codec import RowCodec, decode_portions
-from lsmstate import StreamSchema, open_store
+from lsmstate import Options, StreamSchema, lsm_reader, open_store
 
 KEY = pa.schema({"k": pa.int64()})
 #: Rows of a block: those of 8 and 16 KiB have 32 and 64.
 STRIDES = (1, 7, 16, 32, 33, 64)
+#: Of a piece, that are staged before it is known how large it will be.
+PORTION_BYTES = 64 << 10
 
 
 def portions_of(rows: list[bytes], rng: random.Random) -> list[tuple[list[bytes], int, int, bool]]:
@@ -152,11 +158,19 @@ def test_what_rows_must_be_is_asked_of_planes(place: int, value: int) -> None:
         decode_portions(codec, [(block, 0, 40, True)])
 
 
+@pytest.mark.parametrize("max_bytes", [1 << 20, 200_000, 100_000, 40_000, 1_000])
 @pytest.mark.parametrize("is_alike", [True, False])
-def test_a_hot_key_read_from_files(tmp_path, is_alike):
+def test_a_hot_key_read_from_files(tmp_path, monkeypatch, is_alike, max_bytes):
     """Rows of one width: all of one shape, or of two, which are set upright."""
+    cursors: list[Cursor] = []
+
+    def noted(*arguments: Any) -> Cursor:
+        cursors.append(Cursor(*arguments))
+        return cursors[-1]
+
+    monkeypatch.setattr(lsm_reader, "Cursor", noted)
     n = 20_000
-    lengths = [(3, 5) if is_alike or i % 50 else (5, 3) for i in range(n)]
+    lengths = [(3, 5) if is_alike or i % 17 else (5, 3) for i in range(n)]
     rows = pa.record_batch(
         {
             "i": pa.array(range(n)),
@@ -174,14 +188,77 @@ def test_a_hot_key_read_from_files(tmp_path, is_alike):
     expected: dict[int, list[int]] = {}
     for number in [*range(n), *range(100)]:
         expected.setdefault(keys["k"][number].as_py(), []).append(number)
+    found: dict[int, list[int]] = {}
     with open_store(tmp_path, [StreamSchema("s", KEY, rows.schema)]) as store:
-        asked = pa.record_batch({"k": list(range(11))})
-        probe = store.probe("s", asked)
-        for max_bytes in (1 << 20, 40_000, 1_000):
-            found: dict[int, list[int]] = {}
-            for positions, piece in probe.fetch(range(11), max_bytes):
-                piece.validate(full=True)
-                assert piece.drop_columns(["i"]).equals(rows.take(piece["i"]).drop_columns(["i"]))
-                for position, number in zip(positions, piece["i"].to_pylist(), strict=True):
-                    found.setdefault(int(position), []).append(number)
-            assert found == expected
+        probe = store.probe("s", pa.record_batch({"k": list(range(11))}))
+        for positions, piece in probe.fetch(range(11), max_bytes):
+            piece.validate(full=True)
+            assert piece.nbytes < 2 * max_bytes
+            assert piece.drop_columns(["i"]).equals(rows.take(piece["i"]).drop_columns(["i"]))
+            for position, number in zip(positions, piece["i"].to_pylist(), strict=True):
+                found.setdefault(int(position), []).append(number)
+    assert found == expected
+    (cursor,) = cursors
+    # Not those of a piece's first portion.
+    share = cursor.rows_of_planes / n
+    assert share > 0.4 if is_alike and max_bytes > 3 * PORTION_BYTES else share < 0.1
+
+
+def test_blocks_of_a_hot_key_are_read_together(tmp_path):
+    n = 20_000
+    rows = pa.record_batch({f"i{c}": pa.array(range(c, n + c)) for c in range(10)})
+    stream = StreamSchema("s", KEY, rows.schema)
+    with open_store(tmp_path, [stream]) as store:
+        store.append("s", rows, pa.record_batch({"k": pa.array([i % 2 for i in range(n)])}))
+        store.commit()
+    reads = []
+
+    def note(operation, path, offset, size):
+        if operation == "read" and path.endswith(".sst"):
+            reads.append(size)
+
+    with open_store(tmp_path, [stream]) as store:
+        probe = store.probe("s", pa.record_batch({"k": [0, 1]}))
+        set_fault_hook(note)
+        try:
+            found = sum(piece.num_rows for _, piece in probe.fetch(range(2), 1 << 20))
+        finally:
+            set_fault_hook(None)
+        block_rows = 64  # a row has 82 bytes, a row block 8 KiB
+        assert found == n
+        assert len(reads) < n / block_rows / 4
+        largest_block = Options().block_limit_bytes // 2
+        assert max(reads) < 9 * largest_block, "no more than is worth a buffer"
+
+
+GROWTH = """
+import sys
+import pyarrow as pa
+from lsmstate import MemoryLimitError, Options, StreamSchema, open_store
+
+def peak():
+    return int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0]) << 10
+
+n, columns = 20_000, 400
+stream = StreamSchema(
+    "s", pa.schema({"k": pa.int64()}), pa.schema({f"c{i}": pa.string() for i in range(columns)})
+)
+rows = pa.record_batch([pa.nulls(n, pa.string())] * columns, schema=stream.rows)
+keys = pa.record_batch({"k": pa.array(range(n))})
+with open_store(sys.argv[1], [stream], options=Options(memory_bytes=16 << 20)) as store:
+    for start in range(0, n, 500):
+        store.append("s", rows.slice(start, 500), keys.slice(start, 500))
+    store.commit()
+    before = peak()
+    try:
+        next(store.probe("s", keys).fetch(range(n), 1 << 20))
+    except MemoryLimitError:
+        print(peak() - before)
+"""
+
+
+def test_a_batch_much_larger_than_its_rows_is_refused_before_it_is_there(tmp_path):
+    """400 nulls take 50 bytes in a row, and 1,600 in columns: 28 MB in a piece of 1 MiB."""
+    command = [sys.executable, "-c", GROWTH, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert int(done.stdout) < 20_000_000
