@@ -51,7 +51,7 @@ PARTS = {
     "writing runs": r"^(sst_writer|block_output) |^bloom .*build",
     "looking keys up": r"^(probe|sst_probe|lookup|bloom) ",
     "key blocks and cache": r"^(\w*block|block_cache|sst_reader|file|budget|read_memory) ",
-    "rows and keys to Arrow": r"^(row_decode|key_decode|row_builder|row_planes|spare_buffers|gather|restore) ",
+    "rows and keys to Arrow": r"^(row_(decode|builder|planes)|key_decode|spare_buffers|gather|restore) ",
     "copying and comparing (libc)": r"^libc.* \w*(mem(cpy|move|set|cmp)|strncmp)",
     "allocating (libc)": r"^libc.* \w*(alloc|free|consolidate|unlink_chunk|trim)",
     "Arrow": r"^(libarrow|lib )",
