@@ -51,7 +51,8 @@ PARTS = {
     "writing runs": r"^(sst_writer|block_output) |^bloom .*build",
     "looking keys up": r"^(probe|sst_probe|lookup|bloom) ",
     "key blocks and cache": r"^(\w*block|block_cache|sst_reader|file|budget|read_memory) ",
-    "rows and keys to Arrow": r"^(row_(decode|builder|planes)|key_decode|spare_buffers|gather|restore) ",
+    "rows and keys to Arrow": r"^(row_(decode|builder|planes)|key_decode|spare_buffers|gather"
+    r"|restore) ",
     "copying and comparing (libc)": r"^libc.* \w*(mem(cpy|move|set|cmp)|strncmp)",
     "allocating (libc)": r"^libc.* \w*(alloc|free|consolidate|unlink_chunk|trim)",
     "Arrow": r"^(libarrow|lib )",
