@@ -194,28 +194,33 @@ cdef class BlockCache:
     cdef CachedBlock* allocate(
         self, uint64_t file, uint64_t offset, size_t size, bint kept
     ) noexcept nogil:
-        cdef CachedBlock* block = <CachedBlock*> malloc(sizeof(CachedBlock) + size)
+        cdef int64_t capacity = <int64_t> size + OVERHEAD
+        cdef int component = CACHE
+        cdef CachedBlock* block
+        # A very large one is not kept: while it is read it could not be evicted.
+        if (
+            not kept or <int64_t> size > atomic_get(&self.budget.limit_bytes) // LARGEST_PART
+            or self.budget.try_charge(CACHE, capacity)
+        ):
+            # Reads have a share of their own, of which merges are to take nothing.
+            component = PROBE if kept else MERGE
+            self.budget.charge(component, capacity)
+        # Only now, when a block was evicted for it, which mostly has its size.
+        block = <CachedBlock*> malloc(sizeof(CachedBlock) + size)
         if block == NULL:
+            self.budget.release(component, capacity)
             return NULL
         block.data = <uint8_t*> block + sizeof(CachedBlock)
         block.file = file
         block.offset = offset
         block.size = size
-        block.capacity = size + OVERHEAD
+        block.capacity = <size_t> capacity
         block.pins = 1
-        block.component = CACHE
+        block.component = <uint8_t> component
         block.used = 0
         block.listed = 0
         block.newer = NULL
         block.older = NULL
-        # A very large one is not kept: while it is read it could not be evicted.
-        if (
-            not kept or <int64_t> size > atomic_get(&self.budget.limit_bytes) // LARGEST_PART
-            or self.budget.try_charge(CACHE, <int64_t> block.capacity)
-        ):
-            # Reads have a share of their own, of which merges are to take nothing.
-            block.component = PROBE if kept else MERGE
-            self.budget.charge(block.component, <int64_t> block.capacity)
         return block
 
     cdef bint holds(self, uint64_t file, uint64_t offset) noexcept nogil:

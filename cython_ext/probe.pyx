@@ -147,8 +147,7 @@ cdef class Cursor:
             end_piece(self.lookup.budget, &self.piece)
 
     cdef int _read_piece(self) except -1 nogil:
-        """Without the interpreter, which another thread may have: each time one asks for it, that
-        takes it 5 ms to give it up."""
+        # Without the interpreter, which another thread may have: it takes 5 ms to give it up.
         self.begun = self.place
         self.portion_end = PORTION_BYTES
         begin_staging(&self.staging, self.piece.max_bytes)
@@ -159,11 +158,14 @@ cdef class Cursor:
                 break  # the piece is full
             self.place += 1
             self.inside = False
-            if self.staging.decoded + <int64_t> self.staging.rows.size >= self.portion_end:
+            # What was staged for a huge row is given back before its batch is paid for.
+            if self.staging.decoded + <int64_t> self.staging.rows.size >= self.portion_end and (
+                self.staging.rows.capacity <= kept_bytes(self.lookup.budget)
+            ):
                 self._decode_portion()
         self._pay()
         self._decode_staged(0)
-        if self.staging.rows.capacity > kept_bytes(self.lookup.budget):  # for one huge row
+        if self.staging.rows.capacity > kept_bytes(self.lookup.budget):
             release(&self.staging.rows)
             self._pay()
         pay_for_batch(self.lookup.budget, &self.piece, self.batch.nbytes())
@@ -207,9 +209,8 @@ cdef class Cursor:
 
     cdef int _pay(self) except -1 nogil:
         """Charge what the piece made the buffers grow by. Refused, it is lost with them."""
-        cdef int64_t grown
+        cdef int64_t grown = held_by(&self.staging) - self.charged
         cdef Py_ssize_t i
-        grown = held_by(&self.staging) - self.charged
         for i in range(self.lookup.run_count):
             grown += <int64_t> passed_bytes(&self.cursors[i].passed)
         take_memory(self.lookup.budget, grown)
@@ -328,9 +329,8 @@ cdef class Cursor:
     cdef int _go_to_next_block(self, RunCursor* cursor, void* file, Hit* hit) except -1 nogil:
         self.block_index += 1
         self.row_index = 0
-        return _next_place(
-            cursor, file, hit, self.block_index, &self.block_offset, &self.block_size
-        )
+        _next_place(cursor, file, hit, self.block_index, &self.block_offset, &self.block_size)
+        return 0
 
     cdef int _pin_rows(self, RunHits* run, RunCursor* cursor, Sst file) except -1 nogil:
         """Have the cursor at the row block, which is read if it is not cached."""

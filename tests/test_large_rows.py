@@ -255,6 +255,22 @@ def test_a_reader_holds_no_large_row_from_piece_to_piece(tmp_path, reverse):
             ]
 
 
+def test_of_a_large_row_one_copy_at_a_time_is_paid_for(tmp_path):
+    """That of its block, the staged one and that of the batch: each goes before the next."""
+    cap, large = 16 * MIB, 4 * MIB - 100
+    options = Options(memory_bytes=cap, background=False, sync="never")
+    with LsmStore.open(str(tmp_path), [BINARY], options=options) as store:
+        store.append("s", rows_of(bytes(large)), keys_of(1))  # small on disk
+        store.flush()
+        budget = process_memory().budget
+        process_memory().cache.clear()
+        before = budget.total_bytes
+        budget.reset_peak()
+        (piece,) = store.probe("s", keys_of(1)).fetch(np.arange(1), MIB // 4)
+        assert len(piece.rows["t"][0].as_py()) == large
+        assert budget.peak_bytes - before < 1.2 * large
+
+
 def test_a_merge_holds_two_copies_of_a_large_row_and_none_between_slices(tmp_path):
     cap = 16 * MIB
     options = Options(memory_bytes=cap, background=False, sync="never", max_runs=8, fanout=8)
