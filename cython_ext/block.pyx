@@ -14,9 +14,9 @@ from cython_ext.codec cimport (
 )
 from cython_ext.coding cimport Buffer, load_u32, load_u64, reserve
 from cython_ext.planes cimport pack_planes, unpack_planes
+from cython_ext.row_layout cimport WIDEST_TRANSPOSED
 
 cdef enum:
-    LARGEST_SHUFFLED_WIDTH = 255
     LARGEST_SHUFFLED_BLOCK = 1 << 20  # a block of one huge row is not worth a second copy
     # Columns of bytes, and what keys do not share, repeat at once or never: looking less closely
     # makes LZ4 twice as fast and blocks 2 % larger (bench/README.md).
@@ -154,7 +154,7 @@ cdef int _expand(
 
 
 cdef inline bint _has_shuffled_rows(const RowBlock* rows) noexcept nogil:
-    return 1 < rows.width <= LARGEST_SHUFFLED_WIDTH and rows.data_size != 0
+    return 1 < rows.width <= WIDEST_TRANSPOSED and rows.data_size != 0
 
 
 cdef long check_block(

@@ -158,11 +158,7 @@ cdef class Cursor:
                 break  # the piece is full
             self.place += 1
             self.inside = False
-            # What was staged for a huge row is given back before its batch is paid for.
-            if self.staging.decoded + <int64_t> self.staging.rows.size >= self.portion_end and (
-                self.staging.rows.capacity <= kept_bytes(self.lookup.budget)
-            ):
-                self._decode_portion()
+            self._decode_if_due()
         self._pay()
         self._decode_staged(0)
         if self.staging.rows.capacity > kept_bytes(self.lookup.budget):
@@ -178,7 +174,13 @@ cdef class Cursor:
         memcpy(&target[0], self.staging.positions.data, n * sizeof(int64_t))
         return positions, batch
 
-    cdef int _decode_portion(self) except -1 nogil:
+    cdef int _decode_if_due(self) except -1 nogil:
+        """A portion, unless the piece is full: what was staged for a huge row, which fills it, is
+        given back before the batch is paid for."""
+        if self.staging.decoded + <int64_t> self.staging.rows.size < self.portion_end or (
+            is_full(&self.staging, 0)
+        ):
+            return 0
         self._decode_staged(self._expected())
         self.portion_end = self.staging.decoded + PORTION_BYTES
         pay_for_batch(self.lookup.budget, &self.piece, self.batch.nbytes())
@@ -197,7 +199,8 @@ cdef class Cursor:
 
     cdef int64_t _expected(self) noexcept nogil:
         """How many rows the piece will have, about: as those of the keys that have been read, and
-        what is left of the present one. Rather some more: too few, and all is copied."""
+        what is left of the present one. Rather some more, as too few mean that all is copied: a
+        64th of what fills a piece, a 16th of what keys say."""
         cdef double found = <double> rows_of(&self.staging)
         cdef double filled = <double> bytes_of(&self.staging) / self.staging.max_bytes
         cdef double read = <double> max(<Py_ssize_t> 1, self.place - self.begun) / (
@@ -286,6 +289,7 @@ cdef class Cursor:
                 )
             self.chunk = self.chunk.next
             self.chunk_place = 0
+            self._decode_if_due()
         return 0
 
     cdef int _read_hit(self, RunHits* run) except -1 nogil:
@@ -327,6 +331,7 @@ cdef class Cursor:
         return 0
 
     cdef int _go_to_next_block(self, RunCursor* cursor, void* file, Hit* hit) except -1 nogil:
+        self._decode_if_due()
         self.block_index += 1
         self.row_index = 0
         _next_place(cursor, file, hit, self.block_index, &self.block_offset, &self.block_size)
@@ -429,17 +434,12 @@ cdef class Cursor:
     cdef bint _decode_transposed(self, const RowBlock* view, uint32_t count) except -1 nogil:
         """The rows past the staging buffer into the batch, behind those that are in it; false if
         they are of different shapes, or it is not known yet how large the batch will be."""
-        cdef bint is_first = self.staging.decoded == 0
         cdef Planes planes = Planes(
             data=view.data + self.row_index, stride=view.rows, width=view.width, n=count
         )
-        if is_first and self.staging.rows.size < PORTION_BYTES or (
-            not are_alike(&self.lookup.codec.layout, &planes)
-        ):
+        if self.staging.decoded == 0 or not are_alike(&self.lookup.codec.layout, &planes):
             return False
-        if is_first:
-            self._decode_portion()
-        elif self.staging.rows.size:
+        if self.staging.rows.size:
             self._decode_staged(0)
         note_positions(&self.staging, count, self.positions[self.place])
         self.batch.add_planes(&planes, 0)

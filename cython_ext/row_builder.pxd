@@ -29,7 +29,7 @@ cdef int64_t builder_bytes(const Builder* builder) noexcept nogil
 cdef int export_builder(Builder* builder, ArrowArray* array) except -1 nogil
 # Room in a batch's columns for `rows` in all, and for `expected` ones, as far as their width is
 # fixed; those behind its length are valid until something else is written.
-cdef int make_room(Builder* batch, int64_t rows, int64_t expected) except -1 nogil
+cdef int reserve_rows(Builder* batch, int64_t rows, int64_t expected) except -1 nogil
 cdef int grow_bytes(Builder* builder, int64_t extra) except -1 nogil
 # The end of a list, which must fit the type; strings and lists begin with a 0.
 cdef int push_offset(Builder* builder, int64_t value) except -1 nogil

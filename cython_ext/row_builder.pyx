@@ -73,10 +73,8 @@ cdef void close_builder(Builder* builder) noexcept nogil:
 
 
 cdef int64_t builder_bytes(const Builder* builder) noexcept nogil:
-    cdef int64_t held = <int64_t> builder.offsets.size
+    cdef int64_t held = <int64_t> (builder.validity.size + builder.offsets.size)
     cdef Py_ssize_t i
-    if builder.validity.data != NULL:
-        held += (builder.length + 7) >> 3
     if builder.node.kind == KIND_BOOL or builder.node.kind == KIND_FIXED:
         held += <int64_t> values_size(builder.node, builder.length)
     else:
@@ -86,7 +84,7 @@ cdef int64_t builder_bytes(const Builder* builder) noexcept nogil:
     return held
 
 
-cdef int make_room(Builder* batch, int64_t rows, int64_t expected) except -1 nogil:
+cdef int reserve_rows(Builder* batch, int64_t rows, int64_t expected) except -1 nogil:
     cdef int64_t room = INT64_MAX
     cdef Py_ssize_t c
     if rows <= batch.room:
@@ -140,10 +138,9 @@ cdef inline int64_t _bits_fitting(const Buffer* bits) noexcept nogil:
 
 cdef void _start_validity(Buffer* validity, int64_t room) noexcept nogil:
     """Those that come are valid until a null is read."""
-    memset(
-        validity.data + validity.size, 0xFF,
-        ((room + 7) >> 3) - <int64_t> validity.size,
-    )
+    cdef size_t size = <size_t> (room + 7) >> 3
+    memset(validity.data + validity.size, 0xFF, size - validity.size)
+    validity.size = size
 
 
 cdef int grow_bytes(Builder* builder, int64_t extra) except -1 nogil:

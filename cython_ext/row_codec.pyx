@@ -51,7 +51,7 @@ from cython_ext.row_builder cimport (
 )
 from cython_ext.row_decode cimport read_rows
 from cython_ext.row_encode cimport measure_rows, write_rows
-from cython_ext.row_layout cimport SPARE_ROWS, WIDEST_PLANAR, Place, is_fixed
+from cython_ext.row_layout cimport SPARE_ROWS, WIDEST_TRANSPOSED, Place, is_fixed
 from cython_ext.row_planes cimport SLACK_BYTES, Planes, are_alike, read_planes
 
 import numpy as np
@@ -112,7 +112,7 @@ cdef class RowCodec:
             self.layout.places[c] = self.layout.header
             if is_fixed(&self.tree.root.children[c]):
                 self.layout.header += self.tree.root.children[c].row_width
-        self.layout.is_planar = self.layout.header <= WIDEST_PLANAR
+        self.layout.is_planar = self.layout.header <= WIDEST_TRANSPOSED
         for c in range(n):
             self.layout.is_planar = self.layout.is_planar and (
                 is_fixed(&self.tree.root.children[c])

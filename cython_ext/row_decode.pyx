@@ -15,7 +15,7 @@ from cython_ext.arrow_read cimport (
     KIND_NULL,
     Node,
 )
-from cython_ext.row_builder cimport Builder, corrupt, grow_bytes, make_room, read_nested
+from cython_ext.row_builder cimport Builder, corrupt, grow_bytes, reserve_rows, read_nested
 from cython_ext.row_layout cimport (
     TILE,
     Layout,
@@ -45,7 +45,7 @@ cdef int read_rows(
     cdef uint8_t nulls = 0
     cdef int64_t before = builder.length
     cdef int64_t total = before + n
-    make_room(builder, total, expected)
+    reserve_rows(builder, total, expected)
     tile.first = before
     while tile.first < total:
         tile.n = min(<int64_t> TILE, total - tile.first)

@@ -11,8 +11,8 @@ from libc.string cimport memcpy, memset
 
 from cython_ext.arrow_read cimport KIND_BOOL, KIND_BYTES, KIND_FIXED, KIND_NULL, Node
 from cython_ext.coding cimport load_u64
-from cython_ext.row_builder cimport Builder, grow_bytes, make_room
-from cython_ext.row_layout cimport WIDEST_PLANAR, Layout, gathered_bits, put_bits
+from cython_ext.row_builder cimport Builder, grow_bytes, reserve_rows
+from cython_ext.row_layout cimport WIDEST_TRANSPOSED, Layout, gathered_bits, put_bits
 
 cdef enum:
     VECTOR = 16  # bytes, and rows taken together: some behind the last are written, too (SPARE_ROWS)
@@ -64,7 +64,7 @@ cdef bint are_alike(const Layout* layout, const Planes* planes) noexcept nogil:
     cdef Py_ssize_t columns = layout.root.n_children, c
     cdef Py_ssize_t nulls
     cdef uint8_t length
-    if not layout.is_planar or not at <= planes.width <= WIDEST_PLANAR:
+    if not layout.is_planar or not at <= planes.width <= WIDEST_TRANSPOSED:
         return False
     if columns & 7 and _any_bits(_plane(planes, columns >> 3), planes.n) >> (columns & 7):
         return False
@@ -103,7 +103,7 @@ cdef int read_planes(
     cdef Py_ssize_t c
     cdef uint8_t nulls = 0
     cdef Builder* column
-    make_room(builder, first + planes.n, expected)
+    reserve_rows(builder, first + planes.n, expected)
     for c in range(builder.n_children):
         column = &builder.children[c]
         if c & 7 == 0:

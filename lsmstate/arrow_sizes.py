@@ -96,11 +96,9 @@ def _fixed_width(kind: pa.DataType) -> int | None:
     if pa.types.is_fixed_size_list(kind):
         item = _fixed_width(kind.value_type)
         return None if item is None else 1 + kind.list_size * item
-    if (
-        pa.types.is_primitive(kind)
-        or pa.types.is_decimal(kind)
-        or pa.types.is_fixed_size_binary(kind)
-    ):
+    if pa.types.is_fixed_size_binary(kind):
+        return 1 + int(kind.byte_width)  # its bits are counted in 32 bits
+    if pa.types.is_primitive(kind) or pa.types.is_decimal(kind):
         return 1 + (int(kind.bit_width) + 7) // 8
     return None
 

@@ -256,7 +256,7 @@ def test_a_reader_holds_no_large_row_from_piece_to_piece(tmp_path, reverse):
 
 
 def test_of_a_large_row_one_copy_at_a_time_is_paid_for(tmp_path):
-    """That of its block, the staged one and that of the batch: each goes before the next."""
+    """That of its block, then the staged one, then the batch's; two of them are there at a time."""
     cap, large = 16 * MIB, 4 * MIB - 100
     options = Options(memory_bytes=cap, background=False, sync="never")
     with LsmStore.open(str(tmp_path), [BINARY], options=options) as store:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from cython_ext.errors import CorruptionError, InvalidArgumentError
 from cython_ext.row_codec import RowCodec
+from lsmstate.arrow_sizes import _fixed_width
 
 
 def round_trip(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -200,6 +201,15 @@ def test_a_decimal_beyond_its_precision_is_refused(precision: int, value: int) -
         else:
             with pytest.raises(InvalidArgumentError, match=r"does not fit .*decimal128"):
                 codec.encode(batch)
+
+
+def test_wide_fixed_size_binary() -> None:
+    """2^31 bits and more."""
+    for width in (1 << 28, 1 << 29):
+        schema = pa.schema({"b": pa.binary(width), "i": pa.int32()})
+        assert _fixed_width(pa.binary(width)) == 1 + width
+        with pytest.raises(CorruptionError, match="row 0: shorter than its fixed part"):
+            RowCodec(schema).decode([bytes(100)])
 
 
 def test_refused_types_and_batches() -> None:
