@@ -14,14 +14,13 @@ and entries; here nothing is allocated.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memmove
 
-from cython_ext.coding cimport compare, shared_prefix
+from cython_ext.coding cimport STREAM_BYTES, compare, shared_prefix
 
 cdef extern from *:
     uint64_t __builtin_bswap64(uint64_t) nogil
     void __builtin_prefetch(const void*) nogil
 
 cdef enum:
-    STREAM_BYTES = 2  # of a stored key, in front: all keys of a tree begin with them
     PREFIX_BYTES = 8
     LINE_BYTES = 64
 

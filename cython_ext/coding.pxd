@@ -10,6 +10,10 @@ cdef extern from *:
     uint64_t __builtin_bswap64(uint64_t) nogil
 
 
+cdef enum:
+    STREAM_BYTES = 2  # of a stored key, in front: the stream's number; no key has less
+
+
 cdef struct Buffer:
     uint8_t* data
     size_t size

@@ -5,7 +5,6 @@ from cython_ext.coding cimport Buffer
 cdef enum:
     KEY_TAIL_BYTES = 24
     RESTART_ENTRIES = 8   # from one restart to the next, at most
-    STREAM_BYTES = 2      # of a stored key, in front; no key has less
 
 
 cdef struct KeyBlock:      # a decoded key block, read in place

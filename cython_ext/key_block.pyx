@@ -8,6 +8,7 @@ from libc.string cimport memset
 
 from cython_ext.block cimport LARGEST_RAW
 from cython_ext.coding cimport (
+    STREAM_BYTES,
     Buffer, compare, copy_suffix, get_varint, load_u32, load_u64, reserve, shared_prefix,
 )
 from cython_ext.entries cimport FLAG_CONTINUES, FLAG_RESET

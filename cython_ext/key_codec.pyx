@@ -34,6 +34,7 @@ from libc.string cimport memcmp, memcpy, memset
 from cython_ext.arrow_c cimport ArrowArray
 from cython_ext.arrow_read cimport Node, TypeTree, borrowed
 from cython_ext.codec cimport xxh3
+from cython_ext.coding cimport STREAM_BYTES
 from cython_ext.key_encode cimport KeyRows, add_sizes, mark_nulls, put_column
 from cython_ext.key_sort cimport sort_keys
 
@@ -43,9 +44,6 @@ from cython_ext.errors import InvalidArgumentError
 
 cdef extern from *:
     uint16_t __builtin_bswap16(uint16_t) noexcept nogil
-
-cdef enum:
-    STREAM_BYTES = 2
 
 
 @cython.final

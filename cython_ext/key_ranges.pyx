@@ -11,8 +11,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 from cython_ext.budget cimport MEMTABLE, TABLES, Budget
-from cython_ext.coding cimport compare, shared_prefix
-from cython_ext.key_block cimport STREAM_BYTES
+from cython_ext.coding cimport STREAM_BYTES, compare, shared_prefix
 
 
 @cython.final

@@ -16,12 +16,11 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from cython_ext.budget cimport MERGE, Budget
-from cython_ext.coding cimport compare
+from cython_ext.coding cimport STREAM_BYTES, compare
 from cython_ext.entries cimport EntrySource, RowRef
 from cython_ext.row_counts cimport RowCounts
 
 cdef enum:
-    STREAM_BYTES = 2
     # Keys that are passed by one by one; then it is cheaper to open the files anew at the right one.
     MOST_STEPS = 256
     # Of what a table may take, a window of marks may take one.

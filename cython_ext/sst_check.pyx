@@ -11,10 +11,12 @@ from cython_ext.block cimport BLOCK_FILTER, BLOCK_INDEX, BLOCK_KEYS, BLOCK_ROWS,
 from cython_ext.block_cache cimport CachedBlock
 from cython_ext.bloom cimport may_contain
 from cython_ext.codec cimport xxh3
-from cython_ext.coding cimport Buffer, compare, load_u32, load_u64, mix_stream, put_bytes, release
+from cython_ext.coding cimport (
+    STREAM_BYTES, Buffer, compare, load_u32, load_u64, mix_stream, put_bytes, release,
+)
 from cython_ext.entries cimport FLAG_CONTINUES, RowRef
 from cython_ext.index_block cimport IndexBlock, index_entry, parse_index_block
-from cython_ext.key_block cimport STREAM_BYTES, KeyBlock, KeyEntry, next_entry, parse_key_block
+from cython_ext.key_block cimport KeyBlock, KeyEntry, next_entry, parse_key_block
 from cython_ext.sst_reader cimport INDEX_PAYLOAD, USE_ONCE, Sst
 from cython_ext.sst_source cimport SstSource
 from cython_ext.sst_writer cimport FOOTER_BYTES, HEADER_BYTES

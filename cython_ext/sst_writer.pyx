@@ -21,6 +21,7 @@ from cython_ext.bloom cimport build_filter
 from cython_ext.budget cimport MERGE, Budget
 from cython_ext.codec cimport CODEC_LZ4, CODEC_NONE, xxh3
 from cython_ext.coding cimport (
+    STREAM_BYTES,
     Buffer, compare, copy_key, copy_suffix, mix_stream, put_bytes, put_u32, put_u64, release,
     reserve, shared_prefix, shrink, write_varint,
 )
@@ -29,7 +30,7 @@ from cython_ext.file cimport AppendFile
 from cython_ext.index_block cimport (
     is_large_index, put_index_block, put_index_key, put_separator,
 )
-from cython_ext.key_block cimport RESTART_ENTRIES, STREAM_BYTES
+from cython_ext.key_block cimport RESTART_ENTRIES
 
 cdef enum:
     KEYS_PER_PARTITION = 8192

@@ -11,12 +11,15 @@ from joins.event_time import EventTime
 from joins.graph_spec import GraphSpec
 from joins.how import check_tree, inner_joins
 from joins.join_types import Tree, products, takes_back
+from joins.key_classes import resolved
 from joins.spec import JoinSpec
 from joins.tree_rows import shown_in_order, tree_rows
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.null_safe_store import null_safe_schema
 from lsmstate.store import StreamSchema
 
+#: What an operation column may hold, and whether the row comes.
+OPERATIONS: Final = {"+I": True, "+U": True, "-U": False, "-D": False}
 #: The column of a result that says whether it comes (+I) or is taken back (-D).
 OPERATION: Final = "op"
 FINAL: Final = "final"
@@ -198,3 +201,20 @@ def check_no_keys(spec: JoinSpec | GraphSpec, operations: Mapping[str, str]) -> 
             raise InvalidArgumentError(
                 f"changes: {stream}.{column} is a part of the key, so it is no operation column"
             )
+
+
+def operation_columns(
+    streams: Mapping[str, pa.Schema], changes: Mapping[str, str]
+) -> dict[str, str]:
+    """Per changelog stream its operation column, as the schema spells it."""
+    found = {}
+    for given, column in changes.items():
+        name = resolved("stream", given, streams)
+        found[name] = resolved("column", column, streams[name].names, name)
+        kind = streams[name].field(found[name]).type
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            raise InvalidArgumentError(
+                f"changes[{given!r}]: column {found[name]!r} is {kind}, operations are text: "
+                f"{', '.join(OPERATIONS)}"
+            )
+    return found

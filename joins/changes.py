@@ -4,7 +4,7 @@ An update is a -U of the old row and a +U of the new one. What counts is the mul
 remain; ``row_equality.py`` says which rows are equal.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,11 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from joins.key_classes import resolved
+from joins.change_spec import OPERATIONS
 from lsmstate.errors import InvalidArgumentError
 
-#: What an operation column may hold, and whether the row comes.
-OPERATIONS: Final = {"+I": True, "+U": True, "-U": False, "-D": False}
 #: What a join calls its results that come, and those that are taken back.
 ADDED: Final = "+I"
 REMOVED: Final = "-D"
@@ -62,23 +60,6 @@ class Changes:
         keep[self.is_added] = ranks(codes[self.is_added]) >= removed[codes[self.is_added]]
         keep[~self.is_added] = ranks(codes[~self.is_added]) >= added[codes[~self.is_added]]
         return self if keep.all() else self.take(np.flatnonzero(keep))
-
-
-def operation_columns(
-    streams: Mapping[str, pa.Schema], changes: Mapping[str, str]
-) -> dict[str, str]:
-    """Per changelog stream its operation column, as the schema spells it."""
-    found = {}
-    for given, column in changes.items():
-        name = resolved("stream", given, streams)
-        found[name] = resolved("column", column, streams[name].names, name)
-        kind = streams[name].field(found[name]).type
-        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-            raise InvalidArgumentError(
-                f"changes[{given!r}]: column {found[name]!r} is {kind}, operations are text: "
-                f"{', '.join(OPERATIONS)}"
-            )
-    return found
 
 
 def without_operation(batch: pa.RecordBatch, column: str) -> tuple[pa.RecordBatch, Mask]:

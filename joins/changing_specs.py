@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from joins.change_spec import ChangeSpec, GraphChangeSpec, check_no_keys
-from joins.changes import operation_columns
+from joins.change_spec import ChangeSpec, GraphChangeSpec, check_no_keys, operation_columns
 from joins.event_time import NO_TIME, TimeOptions, lasting, time_bounds
 from joins.graph_spec import GraphSpec, create_spec
 from joins.how import How, in_text, typed_condition

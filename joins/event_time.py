@@ -18,8 +18,14 @@ from joins.join_types import bound_text
 from joins.key_classes import resolved
 from joins.spec import Condition, JoinSpec, check_streams
 from joins.split_condition import SplitCondition, split_condition
-from joins.time_bounds import Bound, needed_us, parse_bounds, parse_duration, resolved_bound
-from joins.time_checks import UNITS
+from joins.time_bounds import (
+    UNITS,
+    Bound,
+    needed_us,
+    parse_bounds,
+    parse_duration,
+    resolved_bound,
+)
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.expiry import Expiry
 from lsmstate.store import StreamSchema

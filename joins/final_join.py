@@ -16,11 +16,11 @@ import pyarrow as pa
 from joins.event_time_join import kept_watermark, watermark_write
 from joins.final_spec import TICKS, FinalSpec, waiting_stream
 from joins.join_types import conditions_of
+from joins.local.condition_check import ConditionCheck
 from joins.local.graph_join import GraphJoin
 from joins.local.probe_order import ProbeOrder
 from joins.local.results import Results, check_finished
 from joins.local.rooted_search import RootedSearch
-from joins.settled import ConditionCheck
 from joins.time_checks import BoundCheck, LateRows
 from lsmstate.store import KeyBounds, MultimapStore, Mutation
 

@@ -1,18 +1,15 @@
 """A tree of joins as the types of its columns have it: what is an interval between time stamps, and
 what another condition."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
 import pyarrow as pa
 
 from joins.event_time import is_between_times
-from joins.graph_spec import GraphSpec
 from joins.join_types import Tree
 from joins.pair_condition import PairCondition
 from joins.time_bounds import Bound
-from joins.time_checks import result_columns
 
 
 def settled(tree: Tree, streams: Mapping[str, pa.Schema]) -> Tree:
@@ -38,19 +35,3 @@ def _is_timed(streams: Mapping[str, pa.Schema], bound: Bound) -> bool:
 
 def _condition(bound: Bound) -> PairCondition:
     return PairCondition.compared(bound.later, "<" if bound.is_strict else "<=", bound.earlier)
-
-
-class ConditionCheck:
-    """Which rows of a result with a row of every stream keep all conditions."""
-
-    def __init__(self, spec: GraphSpec, conditions: Sequence[PairCondition]) -> None:
-        self._names = result_columns(spec)
-        self._conditions = tuple(conditions)
-
-    def keep(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Only those rows. Cost: a few vector operations a condition."""
-        if not self._conditions:
-            return rows
-        found = [c.holds(lambda column: rows[self._names[column]]) for c in self._conditions]
-        kept = np.logical_and.reduce(found)
-        return rows if kept.all() else rows.filter(pa.array(kept))

@@ -12,11 +12,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Final
 
 from joins.condition import Column
 from joins.key_classes import resolved
 from lsmstate.errors import InvalidArgumentError
 
+#: Of time stamps, each a thousandth of the one before.
+UNITS: Final = ("s", "ms", "us", "ns")
 DAY_US = 86_400_000_000
 _UNITS_US = {
     "microsecond": 1,

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,12 +10,9 @@ import pyarrow as pa
 from joins.condition import Column
 from joins.graph_spec import GraphSpec
 from joins.spec import JoinSpec, output_names
-from joins.time_bounds import Bound
+from joins.time_bounds import UNITS, Bound
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.expiry import EventTimes, Expiry
-
-#: Of time stamps, each a thousandth of the one before.
-UNITS: Final = ("s", "ms", "us", "ns")
 
 
 class LateRows:

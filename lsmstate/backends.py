@@ -160,8 +160,8 @@ def open_checkpoint(
     ``streams`` are those it was written with; they are known without being given, unless one has
     an expiry, of which a state does not hold the rule that keeps rows. InvalidArgumentError if
     they are other ones, or there is no checkpoint of that name."""
-    from lsmstate.expiring_lane import LANES
     from lsmstate.lsm_store import LsmStore
+    from lsmstate.slots import LANES
 
     check_options(options)
     place = directory_path(directory)

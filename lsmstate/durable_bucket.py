@@ -19,7 +19,6 @@ from functools import partial
 
 from cython_ext.file import remove
 from cython_ext.sst_reader import Sst
-from lsmstate.collection import LocalFiles
 from lsmstate.durable_dir import (
     PIECE_BYTES,
     DurableDir,
@@ -32,10 +31,9 @@ from lsmstate.file_cache import FileCache
 from lsmstate.file_names import AttemptFile, parse_attempt_file
 from lsmstate.manifest import parse_pointer
 from lsmstate.memory_budget import process_memory
-from lsmstate.owners import AttemptOwner
-from lsmstate.recovery import Named, named_by, read_commit
+from lsmstate.owners import AttemptOwner, CommitReader
+from lsmstate.recovery import Named, named_by
 from lsmstate.retries import os_error, retried
-from lsmstate.store import StreamSchema
 from lsmstate.table_cache import table_cache
 
 FOOTER_BYTES = 80
@@ -47,7 +45,7 @@ _MISSING = "this file is named by a manifest or pointer and is not there; restor
 
 class DurableBucket:
     """Copies, and what they are copies of. See ``table_cache.Origin`` and
-    ``collection.AttemptFiles``, both of which it is."""
+    ``owners.RemoteBucket``, both of which it is."""
 
     def __init__(self, place: DurableDir, cache: FileCache, state: str, bucket: str) -> None:
         self._place = place
@@ -70,6 +68,14 @@ class DurableBucket:
     def worker(self) -> str:
         """To be part of the names of files that are written into the directory."""
         return self._cache.worker
+
+    def attempt_owner(self, batch_id: int, attempt_id: str) -> AttemptOwner:
+        """See owners.RemoteBucket."""
+        return DurableOwner(self, batch_id, attempt_id)
+
+    def commit_reader(self, pointer: str) -> CommitReader:
+        """See owners.RemoteBucket."""
+        return DurableCommitReader(self, pointer)
 
     def _path(self, name: str) -> str:
         return os.path.join(self.directory, name)
@@ -237,26 +243,13 @@ class DurableOwner(AttemptOwner):
         self._bucket.flush_uses()
 
 
-class CommitReader(AttemptOwner):
-    """Reads one commit of a bucket, wherever it lies; writes nothing. The files stay only as long
-    as retention keeps the commit."""
+class DurableCommitReader(CommitReader):
+    """The same of a bucket that lies elsewhere: its files are copied here as they are read."""
 
-    def __init__(self, files: str | DurableBucket, pointer: str) -> None:
-        tables = table_cache(process_memory())
-        self._bucket = files if isinstance(files, DurableBucket) else None
-        if isinstance(files, DurableBucket):
-            super().__init__(files, 0, "reader")
-            self.directory = files.directory
-            tables.bring_from(files)
-        else:
-            super().__init__(LocalFiles(files), 0, "reader")
-            self.directory = files
-        self._streams = read_commit(tables, self.directory, pointer).streams
-
-    def known_streams(self) -> list[StreamSchema]:
-        """Those that the commit was written with."""
-        return list(self._streams.values())
+    def __init__(self, bucket: DurableBucket, pointer: str) -> None:
+        table_cache(process_memory()).bring_from(bucket)
+        super().__init__(bucket, bucket.directory, pointer)
+        self._bucket = bucket
 
     def release(self) -> None:
-        if self._bucket is not None:
-            self._bucket.flush_uses()
+        self._bucket.flush_uses()

@@ -9,9 +9,10 @@ from datetime import timedelta
 import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.expiring_lane import LANES, Lane, slot_names
+from lsmstate.expiring_lane import Lane
 from lsmstate.expiring_store import LaneReads
 from lsmstate.expiry import EventTimes, Expiry
+from lsmstate.slots import LANES, slot_names
 from lsmstate.store import StoreReader, StreamSchema
 
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}

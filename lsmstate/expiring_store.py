@@ -20,22 +20,14 @@ from cython_ext.key_codec import KeyBatch
 from lsmstate.checkpoints import Checkpoint, Checkpoints
 from lsmstate.combined_probe import CombinedProbe, FilteredProbe
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.expiring_lane import (
-    KEPT_SLOT,
-    LANES,
-    NOWHERE,
-    OUT_SLOTS,
-    SLOTS,
-    Lane,
-    LaneState,
-    with_slots,
-)
+from lsmstate.expiring_lane import NOWHERE, Lane, LaneState
 from lsmstate.held_rows import held_rows
 from lsmstate.key_range import key_range
 from lsmstate.lsm_store import LsmStore
 from lsmstate.merged_entries import merged_entries
 from lsmstate.options import Options
 from lsmstate.row_parts import check_row_sizes, key_parts_of, part_bytes, parts_of
+from lsmstate.slots import KEPT_SLOT, LANES, OUT_SLOTS, SLOTS, with_slots
 from lsmstate.stats import StoreStats
 from lsmstate.store import (
     Entries,

@@ -25,6 +25,7 @@ from cython_ext.read_memory import check_room
 from cython_ext.row_codec import RowCodec
 from cython_ext.scanner import Scanner
 from lsmstate.errors import CorruptionError
+from lsmstate.guard import Access, read_stepwise
 from lsmstate.key_parts import MANY_KEYS, probe_bytes
 from lsmstate.key_range import KeyRange
 from lsmstate.memory_budget import ProcessMemory
@@ -32,12 +33,7 @@ from lsmstate.retractions import LiveRows, RetractedProbe, pieces_of
 from lsmstate.row_check import find_damaged_row
 from lsmstate.stats import ProbeRecorder, StoreStats
 from lsmstate.store import Entries, Matches, Positions, Probe, StreamSchema
-from lsmstate.store_checks import (
-    Access,
-    checked_positions,
-    encoded_keys,
-    read_stepwise,
-)
+from lsmstate.store_checks import checked_positions, encoded_keys
 from lsmstate.table_cache import FilePin, table_cache
 from lsmstate.version import Run, hold_hidden
 

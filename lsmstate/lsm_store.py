@@ -22,14 +22,21 @@ from cython_ext.row_codec import RowBatch
 from lsmstate.changelog import APPEND, RETRACT, Write
 from lsmstate.checkpoints import Checkpoint, Checkpoints
 from lsmstate.collection import LocalFiles
-from lsmstate.durable_bucket import CommitReader, DurableBucket, DurableOwner
 from lsmstate.errors import CorruptionError, FormatVersionError
+from lsmstate.guard import StoreGuard
 from lsmstate.key_parts import check_keys, is_cut, key_parts
 from lsmstate.lsm_reader import LsmReader, TierHolds, Tiers
 from lsmstate.manifest import asked_pointer, parse_pointer
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import Options
-from lsmstate.owners import AttemptOwner, CheckpointReader, Owner, ProcessOwner
+from lsmstate.owners import (
+    AttemptOwner,
+    CheckpointReader,
+    CommitReader,
+    Owner,
+    ProcessOwner,
+    RemoteBucket,
+)
 from lsmstate.recovery import check_replayed
 from lsmstate.row_check import check_write
 from lsmstate.row_parts import check_mutations, check_row_sizes, part_bytes
@@ -38,7 +45,6 @@ from lsmstate.snapshot import Snapshot, Snapshots
 from lsmstate.stats import CacheStats, PauseRecorder, StoreStats, WriteStats
 from lsmstate.store import Mutation, StreamSchema
 from lsmstate.store_checks import (
-    StoreGuard,
     check_rows,
     check_same_streams,
     refuse_advance,
@@ -98,7 +104,7 @@ class LsmStore(StoreWrites):
     @classmethod
     def open_attempt(
         cls,
-        directory: str | DurableBucket,
+        directory: str | RemoteBucket,
         streams: Sequence[StreamSchema],
         *,
         pointer: str | None = None,
@@ -107,16 +113,15 @@ class LsmStore(StoreWrites):
         options: Options,
     ) -> Self:
         """See backends.open_attempt. Cost: one or two small reads, whatever the state's size."""
-        owner: AttemptOwner
         if pointer is not None:
             asked_pointer(pointer)
-        if isinstance(directory, DurableBucket):
-            owner = DurableOwner(directory, batch_id, attempt_id)
-            directory = directory.directory
-        else:
+        if isinstance(directory, str):
             if pointer is None:
                 os.makedirs(directory, exist_ok=True)  # the first of its bucket
             owner = AttemptOwner(LocalFiles(directory), batch_id, attempt_id)
+        else:
+            owner = directory.attempt_owner(batch_id, attempt_id)
+            directory = directory.directory
         return cls._opened(
             directory, lambda: streams, options, owner, lambda store: store._start_at(pointer)
         )
@@ -145,10 +150,13 @@ class LsmStore(StoreWrites):
         return cls._opened(directory, lambda: streams, options, owner, begin)
 
     @classmethod
-    def open_commit(cls, directory: str | DurableBucket, pointer: str, *, options: Options) -> Self:
+    def open_commit(cls, directory: str | RemoteBucket, pointer: str, *, options: Options) -> Self:
         """See backends.open_commit. Cost: as open_attempt."""
         asked_pointer(pointer)
-        owner = CommitReader(directory, pointer)
+        if isinstance(directory, str):
+            owner = CommitReader(LocalFiles(directory), directory, pointer)
+        else:
+            owner = directory.commit_reader(pointer)
 
         def begin(store: Self) -> None:
             store._start_at(pointer)

@@ -8,11 +8,12 @@ import pyarrow as pa
 from cython_ext.key_codec import KeyBatch, KeyCodec
 from cython_ext.key_decode import KeyDecoder
 from lsmstate.arrow_sizes import pieces_of
+from lsmstate.guard import Access, read_stepwise
 from lsmstate.key_range import KeyRange
 from lsmstate.memory_table import MemoryTable
 from lsmstate.stats import ProbeStats, StoreStats
 from lsmstate.store import Entries, Matches, Positions, StreamSchema
-from lsmstate.store_checks import Access, checked_positions, encoded_keys, read_stepwise
+from lsmstate.store_checks import checked_positions, encoded_keys
 
 Tables = dict[str, MemoryTable]
 

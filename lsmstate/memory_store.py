@@ -21,6 +21,7 @@ from cython_ext.key_codec import KeyBatch, KeyCodec
 from lsmstate.collection import collect_now_and_then
 from lsmstate.directory_lock import DirectoryLock
 from lsmstate.errors import CorruptionError, FormatVersionError, MemoryLimitError
+from lsmstate.guard import StoreGuard
 from lsmstate.key_range import key_range
 from lsmstate.memory_log import (
     Change,
@@ -39,7 +40,6 @@ from lsmstate.snapshot import Snapshot, Snapshots
 from lsmstate.stats import StoreStats, WriteStats
 from lsmstate.store import KeyBounds, Mutation, StreamSchema
 from lsmstate.store_checks import (
-    StoreGuard,
     check_rows,
     encoded_keys,
     refuse_advance,

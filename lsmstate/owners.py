@@ -123,6 +123,37 @@ class AttemptOwner:
         """Nothing is held."""
 
 
+class CommitReader(AttemptOwner):
+    """Reads one commit of a bucket; writes nothing. The files stay only as long as retention keeps
+    the commit."""
+
+    def __init__(self, files: AttemptFiles, directory: str, pointer: str) -> None:
+        super().__init__(files, 0, "reader")
+        self.directory = directory
+        self._streams = read_commit(table_cache(process_memory()), directory, pointer).streams
+
+    def known_streams(self) -> list[StreamSchema]:
+        """Those that the commit was written with."""
+        return list(self._streams.values())
+
+
+class RemoteBucket(AttemptFiles, Protocol):
+    """A bucket whose files lie elsewhere, with copies of them in a local directory."""
+
+    @property
+    def directory(self) -> str:
+        """Where the copies lie."""
+        ...
+
+    def attempt_owner(self, batch_id: int, attempt_id: str) -> AttemptOwner:
+        """For a task attempt, which sends its files before it says its pointer."""
+        ...
+
+    def commit_reader(self, pointer: str) -> CommitReader:
+        """For reading one commit."""
+        ...
+
+
 class CheckpointReader(AttemptOwner):
     """Reads a named checkpoint, which cannot be deleted until ``release``; writes nothing."""
 

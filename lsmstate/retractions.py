@@ -22,8 +22,9 @@ from cython_ext.lookup import Lookup
 from cython_ext.probe import Cursor
 from cython_ext.row_codec import RowCodec
 from cython_ext.row_counts import RowCounts
+from lsmstate.guard import Access, read_stepwise
 from lsmstate.store import Matches, Positions
-from lsmstate.store_checks import Access, checked_positions, read_stepwise
+from lsmstate.store_checks import checked_positions
 
 #: This part of the memory cap is what a table of retractions may take: 24 bytes for each of four
 #: slots, of which three are used, so 40 000 different rows of a key under a cap of 10 MiB.

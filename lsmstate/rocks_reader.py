@@ -11,18 +11,13 @@ from cython_ext.key_codec import KeyBatch, KeyCodec
 from cython_ext.key_decode import KeyDecoder
 from cython_ext.row_codec import RowCodec
 from lsmstate.errors import CorruptionError
+from lsmstate.guard import Access, read_stepwise
 from lsmstate.key_range import KeyRange
-from lsmstate.rocks_chunks import Chunk, chunks_of, unpack_chunk
+from lsmstate.rocks_chunks import Chunk, chunks_of, unpack_chunk, unpack_entry
 from lsmstate.rocks_database import rocks_errors
-from lsmstate.rocks_probe import RocksProbe
 from lsmstate.stats import ProbeStats, StoreStats
 from lsmstate.store import Entries, Matches, Positions, StreamSchema
-from lsmstate.store_checks import (
-    Access,
-    checked_positions,
-    encoded_keys,
-    read_stepwise,
-)
+from lsmstate.store_checks import checked_positions, encoded_keys
 
 #: Chunks read by one multi-get, at most; fewer if they are large on average.
 _CHUNKS_PER_GET = 64
@@ -66,7 +61,7 @@ class RocksReader:
         stream: str,
         keys: pa.RecordBatch | KeyBatch,
         positions: Positions | None,
-    ) -> RocksProbe:
+    ) -> "RocksProbe":
         """See store_reads.Reader."""
         encoded = self.encoded(stream, keys)
         asked = checked_positions(encoded, positions)
@@ -200,3 +195,42 @@ class RocksReader:
         with rocks_errors(self._path):
             # An iterator that met an error looks as if it had come to the end.
             at.status()
+
+
+class RocksProbe:
+    """A Probe: the keys' entries, no rows. ``found`` are the entries of the keys at ``asked``."""
+
+    def __init__(
+        self,
+        reader: "RocksReader",
+        access: Access,
+        stream: str,
+        keys: int,
+        asked: Positions,
+        names: list[bytes],
+        found: list[bytes | None],
+    ) -> None:
+        self._reader = reader
+        self._access = access
+        self._stream = stream
+        self._names = names
+        self._found = dict(zip(asked.tolist(), found, strict=True))
+        self.counts = np.zeros(keys, dtype=np.int64)
+        self.row_bytes = np.zeros(keys, dtype=np.int64)
+        for position, entry in self._found.items():
+            if entry is not None:
+                found_entry = unpack_entry(entry)
+                self.counts[position] = found_entry.rows
+                self.row_bytes[position] = found_entry.row_bytes
+
+    def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
+        with self._access():
+            pass  # an old probe is refused at once
+        wanted = checked_positions(self.counts, positions).tolist()
+        chunks = (
+            chunk
+            for position in wanted
+            if (entry := self._found.get(position)) is not None
+            for chunk in chunks_of(position, self._names[position], entry)
+        )
+        return self._reader.rows_of(self._access, self._stream, chunks, max_bytes)

@@ -29,6 +29,7 @@ import rocksdict
 from cython_ext.key_codec import KeyBatch
 from lsmstate.collection import collect_now_and_then
 from lsmstate.directory_lock import DirectoryLock
+from lsmstate.guard import StoreGuard
 from lsmstate.key_range import key_range
 from lsmstate.options import Options
 from lsmstate.rocks_attempts import RocksAttempts, link_files
@@ -55,7 +56,6 @@ from lsmstate.snapshot import Snapshot, Snapshots
 from lsmstate.stats import CacheStats, ProbeStats, StoreStats, WriteStats
 from lsmstate.store import KeyBounds, Mutation, StreamSchema
 from lsmstate.store_checks import (
-    StoreGuard,
     check_rows,
     check_same_streams,
     refuse_advance,

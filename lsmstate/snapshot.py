@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager
 from weakref import WeakSet
 
 from cython_ext.locks import Turns
+from lsmstate.guard import Access, FindDamage, StoreGuard
 from lsmstate.stats import StoreStats
 from lsmstate.store import StreamSchema
-from lsmstate.store_checks import Access, FindDamage, StoreGuard
 from lsmstate.store_reads import Reader, StoreReads
 
 

@@ -9,10 +9,10 @@ from typing import Any
 from cython_ext import sst_check
 from lsmstate.checkpoints import Checkpoint, read_each_checkpoint
 from lsmstate.errors import CorruptionError, FormatVersionError
-from lsmstate.expiring_lane import without_slots
 from lsmstate.inspection import READ_ERRORS, Damage, State, damage_of, missing_path
 from lsmstate.manifest import parse_pointer
 from lsmstate.memory_budget import process_memory
+from lsmstate.slots import without_slots
 from lsmstate.state_rows import logged_writes
 from lsmstate.state_watch import StateWatch, settled
 from lsmstate.stored_keys import decoded_key

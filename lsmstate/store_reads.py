@@ -10,11 +10,12 @@ import pyarrow as pa
 
 from cython_ext.key_codec import KeyBatch
 from cython_ext.row_codec import RowCodec
+from lsmstate.guard import Access, StoreGuard
 from lsmstate.key_parts import key_parts
 from lsmstate.key_range import KeyRange, key_range
 from lsmstate.key_values import one_key
 from lsmstate.store import Entries, KeyValues, Matches, Positions, Probe, StreamSchema
-from lsmstate.store_checks import Access, StoreGuard, check_is_keys, stream_of
+from lsmstate.store_checks import check_is_keys, stream_of
 
 #: Rows are fetched in pieces of this, so what counts against the cap is a piece, not all of them.
 _PIECE_BYTES = 1 << 20

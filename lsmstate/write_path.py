@@ -16,13 +16,13 @@ from lsmstate.background import worker
 from lsmstate.changelog import Write, numbered
 from lsmstate.compactor import Flush
 from lsmstate.errors import MemoryLimitError
+from lsmstate.guard import StoreGuard
 from lsmstate.memory_budget import LARGE_PART, Flushable, ProcessMemory
 from lsmstate.memtables import MOST_SEALED, Memtables
 from lsmstate.options import Options
 from lsmstate.row_parts import no_room
 from lsmstate.run_set import LEAST_MERGE_BYTES, RunSet
 from lsmstate.stats import PauseRecorder
-from lsmstate.store_checks import StoreGuard
 from lsmstate.write_steps import STEPS, places_of
 
 #: A write waits for room so long, while other threads are in the middle of a call of their stores.

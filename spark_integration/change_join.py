@@ -13,8 +13,8 @@ from joins.change_spec import (
     ChangeSpec,
     GraphChangeSpec,
     check_no_keys,
+    operation_columns,
 )
-from joins.changes import operation_columns
 from joins.changing_specs import ChangingSpec, changing_spec, is_conditional
 from joins.event_time import TimeOptions, time_bounds
 from joins.event_time_join import EventTimeJoin

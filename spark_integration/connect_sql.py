@@ -19,7 +19,7 @@ from joins.spec import output_names
 from lsmstate.errors import InvalidArgumentError
 from spark_integration.api import multiway_join
 from spark_integration.inputs import UnfitInputError
-from spark_integration.residual import quoted
+from spark_integration.names import quoted
 from spark_integration.schemas import WATERMARK_METADATA
 
 _DIALECT: Final = "spark"

@@ -13,8 +13,8 @@ from joins.spec import output_names
 from lsmstate.errors import InvalidArgumentError
 from spark_integration.api import multiway_join
 from spark_integration.catalyst import Catalyst
+from spark_integration.names import quoted
 from spark_integration.operator_options import nearest
-from spark_integration.residual import quoted
 from spark_integration.several_joins import WantedJoin, join_together
 
 #: Under which the checkpoint keeps the join it was started with.

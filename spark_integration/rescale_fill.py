@@ -10,8 +10,8 @@ import pyarrow as pa
 from joins.event_time import WATERMARK
 from lsmstate.backends import open_attempt
 from lsmstate.durable_bucket import DurableBucket
-from lsmstate.expiring_lane import LANES, without_slots
 from lsmstate.options import Options
+from lsmstate.slots import LANES, without_slots
 from lsmstate.state_place import StatePlace, open_bucket
 from lsmstate.store import MultimapStore, StreamSchema
 from spark_integration.late_rows import keeps_late_rows

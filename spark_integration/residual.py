@@ -14,6 +14,7 @@ from lsmstate.errors import InvalidArgumentError
 from spark_integration.catalyst import analyzed_plan, is_classic, items, kind_of
 from spark_integration.collations import collations_in
 from spark_integration.keys import KeyColumn, quiet_query_log
+from spark_integration.names import quoted
 
 #: Expressions that Spark calls deterministic, since they have one value in a micro-batch.
 _CHANGING: Final = (
@@ -149,8 +150,3 @@ def _check_lasts(condition: str, found: DataFrame) -> None:
                 "what stands in the end"
             )
         stack += children
-
-
-def quoted(name: str) -> str:
-    """The name as SQL takes it whatever it holds."""
-    return "`" + name.replace("`", "``") + "`"

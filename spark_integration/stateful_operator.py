@@ -20,10 +20,10 @@ from spark_integration.decimals import small_decimals
 from spark_integration.frames import FRAME_DDL
 from spark_integration.inputs import Inputs
 from spark_integration.key_columns import travelling
+from spark_integration.names import quoted
 from spark_integration.pinned import check_settings
 from spark_integration.plan import StatefulPlan
 from spark_integration.query import PLAN_METADATA, listen, operators_in
-from spark_integration.residual import quoted
 from spark_integration.route import route_function
 from spark_integration.schemas import WATERMARK_METADATA
 from spark_integration.stateful_body import OUTPUT_DDL, stateful_function

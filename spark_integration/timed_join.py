@@ -27,8 +27,8 @@ from spark_integration.bucket import Bucket, BucketFunction, InputBatch
 from spark_integration.event_time import result_time_type
 from spark_integration.join_function import learned, stored_rows
 from spark_integration.late_rows import LateRows
+from spark_integration.names import quoted
 from spark_integration.plan import InputPlan, StatefulPlan
-from spark_integration.residual import quoted
 from spark_integration.schemas import WATERMARK_METADATA
 
 #: A column of the operator's result, true in ticks, that nobody sees.

@@ -1,0 +1,6 @@
+"""Names as Spark's SQL takes them."""
+
+
+def quoted(name: str) -> str:
+    """The name as SQL takes it whatever it holds."""
+    return "`" + name.replace("`", "``") + "`"
