@@ -1,5 +1,5 @@
 """Spark looks for Python data sources in modules of such names; this is ours."""
 
-from spark_integration.data_source import StateDataSource as DefaultSource
+from lsmstate.spark_integration.data_source import StateDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

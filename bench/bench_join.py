@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from lsmstate.join import MultiwayJoin
-from spark_integration.demo.query import ALIASES, CONDITION
-from spark_integration.demo.tpcds import stream_files
+from lsmstate.spark_integration.demo.query import ALIASES, CONDITION
+from lsmstate.spark_integration.demo.tpcds import stream_files
 
 BATCHES = 5
 #: Little enough for the lsm backend to spill; the memory backend needs about 10 MiB.

@@ -37,8 +37,8 @@ def make_csv(scale: float, home: Path) -> dict[str, list[tuple[str, str]]]:
     import pyarrow.csv as pc
     import pyarrow.parquet as pq
 
-    from spark_integration.demo.query import ALIASES
-    from spark_integration.demo.tpcds import stream_files
+    from lsmstate.spark_integration.demo.query import ALIASES
+    from lsmstate.spark_integration.demo.tpcds import stream_files
 
     names = {pa.int64(): "BIGINT", pa.int32(): "INT", pa.string(): "STRING"}
     files = stream_files(ROOT / ".data", scale, 10)

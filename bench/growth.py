@@ -31,8 +31,8 @@ import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from joins.local.umjoin import UMJoin
-from joins.spec import JoinSpec
+from lsmstate.joins.local.umjoin import UMJoin
+from lsmstate.joins.spec import JoinSpec
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import Options, parse_bytes
 
@@ -190,7 +190,7 @@ def session(arguments: argparse.Namespace) -> "SparkSession":
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        "spark.python.daemon.module": "spark_integration.daemon",
+        "spark.python.daemon.module": "lsmstate.spark_integration.daemon",
         "spark.python.worker.reuse": str(arguments.workers == "kept").lower(),
         "spark.sql.streaming.minBatchesToRetain": "20",
         "spark.sql.streaming.numRecentProgressUpdates": str(arguments.batches + 10),

@@ -24,15 +24,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from measures import disk_bytes
 
-from joins.binary_tree import BinaryTree
-from joins.local.tree_join import TreeJoin
-from joins.local.umjoin import UMJoin
-from joins.spec import JoinSpec
 from lsmstate.backends import open_attempt, open_store
+from lsmstate.joins.binary_tree import BinaryTree
+from lsmstate.joins.local.tree_join import TreeJoin
+from lsmstate.joins.local.umjoin import UMJoin
+from lsmstate.joins.spec import JoinSpec
 from lsmstate.options import MIB, Options, parse_bytes
+from lsmstate.spark_integration.demo.query import ALIASES, CONDITION
+from lsmstate.spark_integration.demo.tpcds import stream_files
 from lsmstate.store import MultimapStore, StreamSchema
-from spark_integration.demo.query import ALIASES, CONDITION
-from spark_integration.demo.tpcds import stream_files
 
 ALGORITHMS = ("umjoin", "tree", "multistream")
 #: What a process may take beside the cap: batches in flight, the reader, pieces of the result.

@@ -18,10 +18,10 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from joins.local.probe_order import ProbeOrder
-from joins.local.umjoin import UMJoin
-from joins.spec import JoinSpec
 from lsmstate.backends import open_attempt
+from lsmstate.joins.local.probe_order import ProbeOrder
+from lsmstate.joins.local.umjoin import UMJoin
+from lsmstate.joins.spec import JoinSpec
 from lsmstate.options import Options, parse_bytes
 from lsmstate.store import StateStore
 

@@ -22,17 +22,17 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from cython_ext.key_codec import KeyCodec
-from cython_ext.row_codec import RowCodec
-from joins.local.umjoin import UMJoin
-from joins.routing.hash import bucket_of
-from joins.routing.heavy_hitters import HeavyHitters
-from joins.routing.respread import Seen, respread
-from joins.routing.spread import RouteTable, content_hashes
-from joins.spec import JoinSpec
 from lsmstate.backends import open_attempt
+from lsmstate.cython_ext.key_codec import KeyCodec
+from lsmstate.cython_ext.row_codec import RowCodec
+from lsmstate.joins.local.umjoin import UMJoin
+from lsmstate.joins.routing.hash import bucket_of
+from lsmstate.joins.routing.heavy_hitters import HeavyHitters
+from lsmstate.joins.routing.respread import Seen, respread
+from lsmstate.joins.routing.spread import RouteTable, content_hashes
+from lsmstate.joins.spec import JoinSpec
 from lsmstate.options import Options
-from spark_integration.routes import PERIOD
+from lsmstate.spark_integration.routes import PERIOD
 
 BUCKETS = 8
 HOT_KEY = -1

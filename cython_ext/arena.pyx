@@ -8,7 +8,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t
 from posix.mman cimport munmap
 
-from cython_ext.budget cimport SPARE_SLAB_BYTES, Budget
+from lsmstate.cython_ext.budget cimport SPARE_SLAB_BYTES, Budget
 
 cdef extern from *:
     """

@@ -6,7 +6,7 @@ position i lies at ``child.offset + i``.
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from cython_ext.arrow_c cimport ArrowArray
+from lsmstate.cython_ext.arrow_c cimport ArrowArray
 
 cdef extern from *:
     """

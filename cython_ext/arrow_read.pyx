@@ -8,13 +8,13 @@ cimport cython
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdlib cimport calloc, free
 
-from cython_ext.arrow_c cimport ArrowArray
+from lsmstate.cython_ext.arrow_c cimport ArrowArray
 
 import pyarrow as pa
 from pyarrow import types as pt
 
-from cython_ext.errors import InvalidArgumentError
-from cython_ext.nested import remade
+from lsmstate.cython_ext.errors import InvalidArgumentError
+from lsmstate.cython_ext.nested import remade
 
 cdef int DEEPEST = 64  # levels of nesting; recursion in C stays far below the stack's end
 

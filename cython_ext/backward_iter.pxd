@@ -1,9 +1,9 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 
-from cython_ext.coding cimport Buffer
-from cython_ext.key_block cimport RESTART_ENTRIES, KeyEntry
-from cython_ext.memtable cimport MemtableSource
-from cython_ext.sst_source cimport SstSource
+from lsmstate.cython_ext.coding cimport Buffer
+from lsmstate.cython_ext.key_block cimport RESTART_ENTRIES, KeyEntry
+from lsmstate.cython_ext.memtable cimport MemtableSource
+from lsmstate.cython_ext.sst_source cimport SstSource
 
 
 cdef class BackwardMemtableSource(MemtableSource):

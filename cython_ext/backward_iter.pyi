@@ -1,8 +1,8 @@
 from typing import final
 
-from cython_ext.memtable import Memtable, MemtableSource
-from cython_ext.sst_reader import Sst
-from cython_ext.sst_source import SstSource
+from lsmstate.cython_ext.memtable import Memtable, MemtableSource
+from lsmstate.cython_ext.sst_reader import Sst
+from lsmstate.cython_ext.sst_source import SstSource
 
 @final
 class BackwardMemtableSource(MemtableSource):

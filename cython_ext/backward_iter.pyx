@@ -8,16 +8,16 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memset
 
-from cython_ext.block cimport BLOCK_INDEX, BLOCK_KEYS, BLOCK_TOP
-from cython_ext.btree cimport Tree, find_place, go_back, last_place
-from cython_ext.coding cimport compare, put_bytes, release
-from cython_ext.index_block cimport index_entry, index_search
-from cython_ext.key_block cimport (
+from lsmstate.cython_ext.block cimport BLOCK_INDEX, BLOCK_KEYS, BLOCK_TOP
+from lsmstate.cython_ext.btree cimport Tree, find_place, go_back, last_place
+from lsmstate.cython_ext.coding cimport compare, put_bytes, release
+from lsmstate.cython_ext.index_block cimport index_entry, index_search
+from lsmstate.cython_ext.key_block cimport (
     RESTART_ENTRIES, KeyEntry, may_hold, next_entry, restart_before, restart_place,
 )
-from cython_ext.memtable cimport Memtable, MemtableSource, tree_of
-from cython_ext.sst_reader cimport USE_SCAN, Sst
-from cython_ext.sst_source cimport SstSource
+from lsmstate.cython_ext.memtable cimport Memtable, MemtableSource, tree_of
+from lsmstate.cython_ext.sst_reader cimport USE_SCAN, Sst
+from lsmstate.cython_ext.sst_source cimport SstSource
 
 
 @cython.final

@@ -8,13 +8,13 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from cython_ext.codec cimport (
+from lsmstate.cython_ext.codec cimport (
     CODEC_LZ4, CODEC_NONE, CODEC_PLANES, CODEC_ZSTD, compress, compress_bound, decompress, shuffle,
     unshuffle, xxh3,
 )
-from cython_ext.coding cimport Buffer, load_u32, load_u64, reserve
-from cython_ext.planes cimport pack_planes, unpack_planes
-from cython_ext.row_layout cimport WIDEST_TRANSPOSED
+from lsmstate.cython_ext.coding cimport Buffer, load_u32, load_u64, reserve
+from lsmstate.cython_ext.planes cimport pack_planes, unpack_planes
+from lsmstate.cython_ext.row_layout cimport WIDEST_TRANSPOSED
 
 cdef enum:
     LARGEST_SHUFFLED_BLOCK = 1 << 20  # a block of one huge row is not worth a second copy

@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from cython_ext.budget cimport Budget
-from cython_ext.file cimport ReadAhead
+from lsmstate.cython_ext.budget cimport Budget
+from lsmstate.cython_ext.file cimport ReadAhead
 
 cdef struct CachedBlock:
     uint64_t file

@@ -3,7 +3,7 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-from cython_ext.budget import Budget
+from lsmstate.cython_ext.budget import Budget
 
 @final
 class BlockCache:

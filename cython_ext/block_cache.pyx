@@ -36,10 +36,10 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
-from cython_ext.atomic cimport atomic_get
-from cython_ext.budget cimport CACHE, MERGE, PROBE, Budget
-from cython_ext.coding cimport release
-from cython_ext.prefetch cimport prefetch_line
+from lsmstate.cython_ext.atomic cimport atomic_get
+from lsmstate.cython_ext.budget cimport CACHE, MERGE, PROBE, Budget
+from lsmstate.cython_ext.coding cimport release
+from lsmstate.cython_ext.prefetch cimport prefetch_line
 
 cdef extern from *:
     """

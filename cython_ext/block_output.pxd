@@ -1,8 +1,8 @@
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 
-from cython_ext.coding cimport Buffer
-from cython_ext.file cimport AppendFile
+from lsmstate.cython_ext.coding cimport Buffer
+from lsmstate.cython_ext.file cimport AppendFile
 
 
 cdef class BlockOutput:

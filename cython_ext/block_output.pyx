@@ -4,10 +4,10 @@ cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memmove
 
-from cython_ext.block cimport BLOCK_KEYS, seal_block
-from cython_ext.codec cimport CODEC_LZ4, CODEC_NONE
-from cython_ext.coding cimport put_bytes, release, shrink
-from cython_ext.file cimport AppendFile
+from lsmstate.cython_ext.block cimport BLOCK_KEYS, seal_block
+from lsmstate.cython_ext.codec cimport CODEC_LZ4, CODEC_NONE
+from lsmstate.cython_ext.coding cimport put_bytes, release, shrink
+from lsmstate.cython_ext.file cimport AppendFile
 
 cdef enum:
     # LZ4 makes little of most key blocks: what their keys share is left out already. One in so many

@@ -8,7 +8,7 @@ the memory per key asked, for about 1.3 times the false positives of an unblocke
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
-from cython_ext.coding cimport Buffer, reserve
+from lsmstate.cython_ext.coding cimport Buffer, reserve
 
 cdef extern from *:
     void __builtin_prefetch(const void*) nogil

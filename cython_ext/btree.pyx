@@ -14,7 +14,7 @@ and entries; here nothing is allocated.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memmove
 
-from cython_ext.coding cimport STREAM_BYTES, compare, shared_prefix
+from lsmstate.cython_ext.coding cimport STREAM_BYTES, compare, shared_prefix
 
 cdef extern from *:
     uint64_t __builtin_bswap64(uint64_t) nogil

@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t
 
-from cython_ext.arrow_c cimport ArrowArray
-from cython_ext.spare_buffers cimport SpareBuffers
+from lsmstate.cython_ext.arrow_c cimport ArrowArray
+from lsmstate.cython_ext.spare_buffers cimport SpareBuffers
 
 cdef enum:
     MEMTABLE = 0   # slabs of memtables

@@ -14,14 +14,14 @@ cimport cython
 from libc.stdint cimport int64_t
 from posix.mman cimport munmap
 
-from cython_ext.errors import InvalidArgumentError
+from lsmstate.cython_ext.errors import InvalidArgumentError
 
-from cython_ext.arrow_c cimport ArrowArray
-from cython_ext.atomic cimport (
+from lsmstate.cython_ext.arrow_c cimport ArrowArray
+from lsmstate.cython_ext.atomic cimport (
     atomic_add, atomic_add_within, atomic_count_in_order, atomic_exchange, atomic_get,
     atomic_get_in_order, atomic_lower, atomic_max, atomic_set,
 )
-from cython_ext.spare_buffers cimport keepable_bytes, leave_spares, new_spares, trim_spares
+from lsmstate.cython_ext.spare_buffers cimport keepable_bytes, leave_spares, new_spares, trim_spares
 
 cdef enum:
     MOST_SMALL_BATCHES = 64  # then the room that larger ones needed is given up

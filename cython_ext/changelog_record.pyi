@@ -1,5 +1,5 @@
-from cython_ext.key_codec import KeyBatch
-from cython_ext.row_codec import RowBatch
+from lsmstate.cython_ext.key_codec import KeyBatch
+from lsmstate.cython_ext.row_codec import RowBatch
 
 def write_pieces(keys: KeyBatch, rows: RowBatch | None) -> list[bytes | memoryview]: ...
 def unpack_write(

@@ -10,11 +10,11 @@ from libc.stdint cimport uint8_t, uint64_t
 from libc.stdlib cimport malloc
 from libc.string cimport memcpy
 
-from cython_ext.errors import CorruptionError
+from lsmstate.cython_ext.errors import CorruptionError
 
-from cython_ext.coding cimport load_u64
-from cython_ext.key_codec cimport KeyBatch
-from cython_ext.row_codec cimport RowBatch
+from lsmstate.cython_ext.coding cimport load_u64
+from lsmstate.cython_ext.key_codec cimport KeyBatch
+from lsmstate.cython_ext.row_codec cimport RowBatch
 
 cdef enum:
     HEAD_BYTES = 24

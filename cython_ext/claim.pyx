@@ -9,7 +9,7 @@ import os
 cimport cython
 from posix.unistd cimport getpid
 
-from cython_ext.file import Descriptor
+from lsmstate.cython_ext.file import Descriptor
 
 
 @cython.final

@@ -1,6 +1,6 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from cython_ext.key_ranges cimport KeyRanges
+from lsmstate.cython_ext.key_ranges cimport KeyRanges
 
 cdef enum:
     FLAG_RESET = 1      # the rows stored before this entry are deleted

@@ -1,6 +1,6 @@
 from typing_extensions import disjoint_base
 
-from cython_ext.key_ranges import KeyRanges
+from lsmstate.cython_ext.key_ranges import KeyRanges
 
 @disjoint_base
 class EntrySource:

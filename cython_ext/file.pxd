@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
-from cython_ext.coding cimport Buffer
+from lsmstate.cython_ext.coding cimport Buffer
 
 
 cdef struct ReadAhead:     # bytes that were read together, for whoever reads a file upwards

@@ -17,9 +17,9 @@ from posix.fcntl cimport O_APPEND, O_CLOEXEC, O_CREAT, O_EXCL, O_RDONLY, O_WRONL
 from posix.unistd cimport close as c_close
 from posix.unistd cimport fdatasync, fsync as c_fsync, pread, write
 
-from cython_ext.coding cimport reserve
+from lsmstate.cython_ext.coding cimport reserve
 
-from cython_ext.errors import CorruptionError
+from lsmstate.cython_ext.errors import CorruptionError
 
 cdef extern from *:
     """

@@ -9,8 +9,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
-from cython_ext.arrow_c cimport ArrowArray
-from cython_ext.arrow_read cimport (
+from lsmstate.cython_ext.arrow_c cimport ArrowArray
+from lsmstate.cython_ext.arrow_read cimport (
     KIND_BOOL,
     KIND_BYTES,
     KIND_FIXED,
@@ -27,8 +27,8 @@ from cython_ext.arrow_read cimport (
     has_nulls,
     list_at,
 )
-from cython_ext.coding cimport reserve
-from cython_ext.row_builder cimport (
+from lsmstate.cython_ext.coding cimport reserve
+from lsmstate.cython_ext.row_builder cimport (
     Builder,
     close_builder,
     export_builder,
@@ -36,12 +36,12 @@ from cython_ext.row_builder cimport (
     open_builder,
     push_offset,
 )
-from cython_ext.row_layout cimport copy_bytes
+from lsmstate.cython_ext.row_layout cimport copy_bytes
 
 import pyarrow as pa
 
-from cython_ext.errors import InvalidArgumentError
-from cython_ext.restore import restored
+from lsmstate.cython_ext.errors import InvalidArgumentError
+from lsmstate.cython_ext.restore import restored
 
 
 # Positions of rows; the value of one lies at `base` and the position in an array's buffers.

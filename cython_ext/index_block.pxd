@@ -1,6 +1,6 @@
 from libc.stdint cimport uint8_t, uint32_t
 
-from cython_ext.coding cimport Buffer
+from lsmstate.cython_ext.coding cimport Buffer
 
 
 cdef struct IndexBlock:    # sorted (key, payload of fixed size): index partitions and the top

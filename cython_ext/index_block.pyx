@@ -6,7 +6,7 @@ As in block.pyx nothing that reads trusts a length.
 
 from libc.stdint cimport uint8_t, uint32_t
 
-from cython_ext.coding cimport Buffer, compare, load_u32, put_bytes, put_u32, shared_prefix
+from lsmstate.cython_ext.coding cimport Buffer, compare, load_u32, put_bytes, put_u32, shared_prefix
 
 cdef enum:
     # An index block is read, and held, as a whole. One of few long keys is larger: else the top

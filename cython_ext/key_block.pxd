@@ -1,6 +1,6 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from cython_ext.coding cimport Buffer
+from lsmstate.cython_ext.coding cimport Buffer
 
 cdef enum:
     KEY_TAIL_BYTES = 24

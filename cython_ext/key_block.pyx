@@ -6,12 +6,12 @@ As with all blocks, nothing here trusts a length, nor that keys ascend (block.py
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
-from cython_ext.block cimport LARGEST_RAW
-from cython_ext.coding cimport (
+from lsmstate.cython_ext.block cimport LARGEST_RAW
+from lsmstate.cython_ext.coding cimport (
     STREAM_BYTES,
     Buffer, compare, copy_suffix, get_varint, load_u32, load_u64, reserve, shared_prefix,
 )
-from cython_ext.entries cimport FLAG_CONTINUES, FLAG_RESET
+from lsmstate.cython_ext.entries cimport FLAG_CONTINUES, FLAG_RESET
 
 cdef uint32_t NOWHERE = 0xFFFFFFFF
 

@@ -31,16 +31,16 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
-from cython_ext.arrow_c cimport ArrowArray
-from cython_ext.arrow_read cimport Node, TypeTree, borrowed
-from cython_ext.codec cimport xxh3
-from cython_ext.coding cimport STREAM_BYTES
-from cython_ext.key_encode cimport KeyRows, add_sizes, mark_nulls, put_column
-from cython_ext.key_sort cimport sort_keys
+from lsmstate.cython_ext.arrow_c cimport ArrowArray
+from lsmstate.cython_ext.arrow_read cimport Node, TypeTree, borrowed
+from lsmstate.cython_ext.codec cimport xxh3
+from lsmstate.cython_ext.coding cimport STREAM_BYTES
+from lsmstate.cython_ext.key_encode cimport KeyRows, add_sizes, mark_nulls, put_column
+from lsmstate.cython_ext.key_sort cimport sort_keys
 
 import numpy as np
 
-from cython_ext.errors import InvalidArgumentError
+from lsmstate.cython_ext.errors import InvalidArgumentError
 
 cdef extern from *:
     uint16_t __builtin_bswap16(uint16_t) noexcept nogil

@@ -1,7 +1,7 @@
 from libc.stdint cimport uint8_t
 
-from cython_ext.coding cimport Buffer
-from cython_ext.row_codec cimport RowCodec
+from lsmstate.cython_ext.coding cimport Buffer
+from lsmstate.cython_ext.row_codec cimport RowCodec
 
 
 cdef class KeyDecoder:

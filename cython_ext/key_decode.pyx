@@ -10,15 +10,15 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memchr, memcpy, memset
 
-from cython_ext.arrow_read cimport (
+from lsmstate.cython_ext.arrow_read cimport (
     KIND_BOOL, KIND_BYTES, KIND_FIXED, KIND_FIXED_LIST, KIND_LARGE_BYTES, KIND_NULL, KIND_STRUCT,
     ORDER_DECIMAL, ORDER_FLOAT, ORDER_INTERVAL, ORDER_RAW, ORDER_SIGNED, Node,
 )
-from cython_ext.coding cimport Buffer, put_bytes, put_varint, release, reserve
-from cython_ext.row_codec cimport RowCodec
-from cython_ext.row_layout cimport is_fixed
+from lsmstate.cython_ext.coding cimport Buffer, put_bytes, put_varint, release, reserve
+from lsmstate.cython_ext.row_codec cimport RowCodec
+from lsmstate.cython_ext.row_layout cimport is_fixed
 
-from cython_ext.errors import CorruptionError
+from lsmstate.cython_ext.errors import CorruptionError
 
 cdef enum:
     END = 0  # of a list

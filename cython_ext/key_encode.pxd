@@ -2,8 +2,8 @@
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
-from cython_ext.arrow_c cimport ArrowArray
-from cython_ext.arrow_read cimport Node
+from lsmstate.cython_ext.arrow_c cimport ArrowArray
+from lsmstate.cython_ext.arrow_read cimport Node
 
 # What writing needs of a batch of keys; borrowed from it.
 cdef struct KeyRows:

@@ -3,8 +3,8 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcpy
 
-from cython_ext.arrow_c cimport ArrowArray
-from cython_ext.arrow_read cimport (
+from lsmstate.cython_ext.arrow_c cimport ArrowArray
+from lsmstate.cython_ext.arrow_read cimport (
     KIND_BOOL,
     KIND_BYTES,
     KIND_FIXED,

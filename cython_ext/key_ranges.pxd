@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t, uint8_t
 
-from cython_ext.budget cimport Budget
+from lsmstate.cython_ext.budget cimport Budget
 
 cdef struct Bound:
     const uint8_t* data

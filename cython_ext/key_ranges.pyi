@@ -1,7 +1,7 @@
 from collections.abc import Iterable
 from typing import final
 
-from cython_ext.budget import Budget
+from lsmstate.cython_ext.budget import Budget
 
 _Range = tuple[bytes, bytes]
 

@@ -10,8 +10,8 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 
-from cython_ext.budget cimport MEMTABLE, TABLES, Budget
-from cython_ext.coding cimport STREAM_BYTES, compare, shared_prefix
+from lsmstate.cython_ext.budget cimport MEMTABLE, TABLES, Budget
+from lsmstate.cython_ext.coding cimport STREAM_BYTES, compare, shared_prefix
 
 
 @cython.final

@@ -9,7 +9,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
-from cython_ext.coding cimport compare
+from lsmstate.cython_ext.coding cimport compare
 
 cdef extern from *:
     uint64_t __builtin_bswap64(uint64_t) noexcept nogil

@@ -1,4 +1,4 @@
-from cython_ext.budget cimport Budget
+from lsmstate.cython_ext.budget cimport Budget
 
 
 cdef class FairLock:

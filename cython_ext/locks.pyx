@@ -16,9 +16,9 @@ import time
 
 cimport cython
 
-from cython_ext.budget cimport Budget
+from lsmstate.cython_ext.budget cimport Budget
 
-from cython_ext.errors import CorruptionError
+from lsmstate.cython_ext.errors import CorruptionError
 
 cdef object _ident = threading.get_ident
 cdef object _now = time.monotonic

@@ -1,13 +1,13 @@
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint32_t
 
-from cython_ext.btree cimport Entry
-from cython_ext.budget cimport Budget
-from cython_ext.key_codec cimport KeyBatch
-from cython_ext.key_ranges cimport KeyRanges
-from cython_ext.memtable cimport Memtable
-from cython_ext.row_codec cimport RowCodec
-from cython_ext.sst_probe cimport HitList, ProbeCounters
+from lsmstate.cython_ext.btree cimport Entry
+from lsmstate.cython_ext.budget cimport Budget
+from lsmstate.cython_ext.key_codec cimport KeyBatch
+from lsmstate.cython_ext.key_ranges cimport KeyRanges
+from lsmstate.cython_ext.memtable cimport Memtable
+from lsmstate.cython_ext.row_codec cimport RowCodec
+from lsmstate.cython_ext.sst_probe cimport HitList, ProbeCounters
 
 cdef struct RunHits:
     HitList hits

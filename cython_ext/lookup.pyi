@@ -3,12 +3,12 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-from cython_ext.budget import Budget
-from cython_ext.key_codec import KeyBatch
-from cython_ext.key_ranges import KeyRanges
-from cython_ext.memtable import Memtable
-from cython_ext.row_codec import RowCodec
-from cython_ext.sst_reader import Sst
+from lsmstate.cython_ext.budget import Budget
+from lsmstate.cython_ext.key_codec import KeyBatch
+from lsmstate.cython_ext.key_ranges import KeyRanges
+from lsmstate.cython_ext.memtable import Memtable
+from lsmstate.cython_ext.row_codec import RowCodec
+from lsmstate.cython_ext.sst_reader import Sst
 
 @final
 class Lookup:

@@ -11,17 +11,17 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memset
 
-from cython_ext.btree cimport GROUP, Entry, Page, Search, Tree, find_group
-from cython_ext.budget cimport PROBE, Budget
-from cython_ext.entries cimport FLAG_RESET
-from cython_ext.key_codec cimport KeyBatch
-from cython_ext.key_ranges cimport KeyRanges
-from cython_ext.memtable cimport Memtable, tree_of
-from cython_ext.prefetch cimport prefetch_line
-from cython_ext.read_memory cimport take_memory
-from cython_ext.row_codec cimport RowCodec
-from cython_ext.sst_probe cimport Hit, ProbeCounters, probe_sst
-from cython_ext.sst_reader cimport Sst
+from lsmstate.cython_ext.btree cimport GROUP, Entry, Page, Search, Tree, find_group
+from lsmstate.cython_ext.budget cimport PROBE, Budget
+from lsmstate.cython_ext.entries cimport FLAG_RESET
+from lsmstate.cython_ext.key_codec cimport KeyBatch
+from lsmstate.cython_ext.key_ranges cimport KeyRanges
+from lsmstate.cython_ext.memtable cimport Memtable, tree_of
+from lsmstate.cython_ext.prefetch cimport prefetch_line
+from lsmstate.cython_ext.read_memory cimport take_memory
+from lsmstate.cython_ext.row_codec cimport RowCodec
+from lsmstate.cython_ext.sst_probe cimport Hit, ProbeCounters, probe_sst
+from lsmstate.cython_ext.sst_reader cimport Sst
 
 cdef enum:
     HEAD_BYTES = 24          # of a key: what is there from the start, and its counts

@@ -1,11 +1,11 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from cython_ext.arena cimport Arena
-from cython_ext.btree cimport Chunk, Entry, Place, Search, Tree
-from cython_ext.entries cimport EntrySource
-from cython_ext.key_codec cimport KeyBatch
-from cython_ext.key_ranges cimport KeyRanges
-from cython_ext.row_codec cimport RowBatch
+from lsmstate.cython_ext.arena cimport Arena
+from lsmstate.cython_ext.btree cimport Chunk, Entry, Place, Search, Tree
+from lsmstate.cython_ext.entries cimport EntrySource
+from lsmstate.cython_ext.key_codec cimport KeyBatch
+from lsmstate.cython_ext.key_ranges cimport KeyRanges
+from lsmstate.cython_ext.row_codec cimport RowBatch
 
 cdef struct RowHead:
     uint32_t size

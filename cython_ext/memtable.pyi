@@ -3,11 +3,11 @@ from typing import Self, final
 
 from typing_extensions import disjoint_base
 
-from cython_ext.budget import Budget, Holding
-from cython_ext.entries import EntrySource
-from cython_ext.key_codec import KeyBatch
-from cython_ext.key_ranges import KeyRanges
-from cython_ext.row_codec import RowBatch
+from lsmstate.cython_ext.budget import Budget, Holding
+from lsmstate.cython_ext.entries import EntrySource
+from lsmstate.cython_ext.key_codec import KeyBatch
+from lsmstate.cython_ext.key_ranges import KeyRanges
+from lsmstate.cython_ext.row_codec import RowBatch
 
 def release_all(tables: list[Memtable]) -> None: ...
 

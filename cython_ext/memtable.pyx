@@ -10,16 +10,16 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memset
 
-from cython_ext.arena cimport Arena
-from cython_ext.btree cimport (
+from lsmstate.cython_ext.arena cimport Arena
+from lsmstate.cython_ext.btree cimport (
     GROUP, MOST_LEVELS, Chunk, Entry, Page, Place, Search, Tree, check_tree, entry_at, find_group,
     find_place, first_place, go_on, key_of, pages_to_put, put_entry, start_tree,
 )
-from cython_ext.budget cimport MEMTABLE, Budget, Holding
-from cython_ext.entries cimport FLAG_RESET, EntrySource, RowRef
-from cython_ext.key_codec cimport KeyBatch
-from cython_ext.key_ranges cimport KeyRanges
-from cython_ext.row_codec cimport RowBatch
+from lsmstate.cython_ext.budget cimport MEMTABLE, Budget, Holding
+from lsmstate.cython_ext.entries cimport FLAG_RESET, EntrySource, RowRef
+from lsmstate.cython_ext.key_codec cimport KeyBatch
+from lsmstate.cython_ext.key_ranges cimport KeyRanges
+from lsmstate.cython_ext.row_codec cimport RowBatch
 
 cdef extern from *:
     void __builtin_prefetch(const void*) nogil

@@ -1,3 +1,3 @@
-from cython_ext.memtable import Memtable
+from lsmstate.cython_ext.memtable import Memtable
 
 def delete_range(memtable: Memtable, low: bytes, high: bytes, sequence: int) -> bool: ...

@@ -6,11 +6,11 @@ it deletes from all older tables and runs too. Appends that follow are newer, so
 
 from libc.stdint cimport uint8_t
 
-from cython_ext.arena cimport Arena
-from cython_ext.btree cimport Entry, Place, Tree, entry_at, find_place, go_on, key_of
-from cython_ext.coding cimport compare
-from cython_ext.key_ranges cimport KeyRanges
-from cython_ext.memtable cimport Memtable, tree_of
+from lsmstate.cython_ext.arena cimport Arena
+from lsmstate.cython_ext.btree cimport Entry, Place, Tree, entry_at, find_place, go_on, key_of
+from lsmstate.cython_ext.coding cimport compare
+from lsmstate.cython_ext.key_ranges cimport KeyRanges
+from lsmstate.cython_ext.memtable cimport Memtable, tree_of
 
 cdef enum:
     MOST_RANGE_BYTES = 64 * 1024  # every probe of a run looks through its ranges: few are kept

@@ -1,7 +1,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from cython_ext.key_ranges cimport KeyRanges
-from cython_ext.entries cimport EntrySource, RowRef
+from lsmstate.cython_ext.key_ranges cimport KeyRanges
+from lsmstate.cython_ext.entries cimport EntrySource, RowRef
 
 
 cdef extern from *:

@@ -1,8 +1,8 @@
 from collections.abc import Callable, Sequence
 from typing import final
 
-from cython_ext.entries import EntrySource
-from cython_ext.key_ranges import KeyRanges
+from lsmstate.cython_ext.entries import EntrySource
+from lsmstate.cython_ext.key_ranges import KeyRanges
 
 @final
 class MergingSource(EntrySource):

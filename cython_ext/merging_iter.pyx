@@ -13,9 +13,9 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy
 
-from cython_ext.coding cimport compare, load_u64, shared_prefix
-from cython_ext.entries cimport FLAG_RESET, EntrySource, RowRef
-from cython_ext.key_ranges cimport KeyRanges
+from lsmstate.cython_ext.coding cimport compare, load_u64, shared_prefix
+from lsmstate.cython_ext.entries cimport FLAG_RESET, EntrySource, RowRef
+from lsmstate.cython_ext.key_ranges cimport KeyRanges
 
 cdef extern from *:
     """

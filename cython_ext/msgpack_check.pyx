@@ -7,7 +7,7 @@ reader, are refused. Whether text is UTF-8 shows when it is decoded.
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
-from cython_ext.errors import InvalidArgumentError
+from lsmstate.cython_ext.errors import InvalidArgumentError
 
 cdef enum:
     DEEPEST = 100    # levels of nesting; msgpack's own decoder stops at 1,024

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as pt
 
-from cython_ext.errors import InvalidArgumentError
+from lsmstate.cython_ext.errors import InvalidArgumentError
 
 
 def remade(column, t, convert):

@@ -9,7 +9,7 @@ the time of LZ4, which looks for matches that such bytes do not have (bench/READ
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from cython_ext.coding cimport load_u32, load_u64
+from lsmstate.cython_ext.coding cimport load_u32, load_u64
 
 cdef enum:
     PIECE = 32  # bytes packed together; what is over goes in pieces of 8

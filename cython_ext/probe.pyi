@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cython_ext.lookup import Lookup
+from lsmstate.cython_ext.lookup import Lookup
 
 @final
 class Cursor:

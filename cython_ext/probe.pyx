@@ -12,26 +12,26 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from cython_ext.errors import CorruptionError, MemoryLimitError
+from lsmstate.cython_ext.errors import CorruptionError, MemoryLimitError
 
-from cython_ext.block cimport (
+from lsmstate.cython_ext.block cimport (
     BLOCK_KEYS, BLOCK_ROWS, RowBlock, parse_row_block, row_span, set_upright, take_transposed,
 )
-from cython_ext.block_cache cimport CachedBlock, PassedBlock, free_passed, passed_bytes
-from cython_ext.budget cimport PROBE
-from cython_ext.coding cimport Buffer, put_bytes, release
-from cython_ext.file cimport is_there
-from cython_ext.key_block cimport KeyBlock, parse_key_block, row_block_place
-from cython_ext.lookup cimport Lookup, RunHits
-from cython_ext.memtable cimport Chunk, RowHead
-from cython_ext.read_memory cimport (
+from lsmstate.cython_ext.block_cache cimport CachedBlock, PassedBlock, free_passed, passed_bytes
+from lsmstate.cython_ext.budget cimport PROBE
+from lsmstate.cython_ext.coding cimport Buffer, put_bytes, release
+from lsmstate.cython_ext.file cimport is_there
+from lsmstate.cython_ext.key_block cimport KeyBlock, parse_key_block, row_block_place
+from lsmstate.cython_ext.lookup cimport Lookup, RunHits
+from lsmstate.cython_ext.memtable cimport Chunk, RowHead
+from lsmstate.cython_ext.read_memory cimport (
     Piece, begin_piece, end_piece, kept_bytes, pay_for_batch, take_memory,
 )
-from cython_ext.row_codec cimport BatchBuilder
-from cython_ext.row_planes cimport Planes, are_alike
-from cython_ext.sst_probe cimport Hit
-from cython_ext.sst_reader cimport USE_PROBE, Sst
-from cython_ext.staging cimport (
+from lsmstate.cython_ext.row_codec cimport BatchBuilder
+from lsmstate.cython_ext.row_planes cimport Planes, are_alike
+from lsmstate.cython_ext.sst_probe cimport Hit
+from lsmstate.cython_ext.sst_reader cimport USE_PROBE, Sst
+from lsmstate.cython_ext.staging cimport (
     Staging, begin_staging, bytes_of, fitting, free_staging, held_by, is_full, note_positions,
     note_row, rows_of, stage_rows,
 )

@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t
 
-from cython_ext.budget cimport Budget
+from lsmstate.cython_ext.budget cimport Budget
 
 cdef struct Piece:
     int64_t max_bytes    # of its rows, encoded

@@ -1,3 +1,3 @@
-from cython_ext.budget import Budget
+from lsmstate.cython_ext.budget import Budget
 
 def check_room(budget: Budget, size: int, keys: int) -> None: ...

@@ -14,10 +14,10 @@ are smaller when memory is short.
 
 from libc.stdint cimport int64_t
 
-from cython_ext.errors import MemoryLimitError
+from lsmstate.cython_ext.errors import MemoryLimitError
 
-from cython_ext.atomic cimport atomic_get
-from cython_ext.budget cimport MERGE, PROBE, Budget
+from lsmstate.cython_ext.atomic cimport atomic_get
+from lsmstate.cython_ext.budget cimport MERGE, PROBE, Budget
 
 cdef enum:
     LEAST_PIECE_BYTES = 256 * 1024

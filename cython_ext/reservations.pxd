@@ -1,5 +1,5 @@
-from cython_ext.budget cimport Budget, Holding
-from cython_ext.locks cimport StoreLock
+from lsmstate.cython_ext.budget cimport Budget, Holding
+from lsmstate.cython_ext.locks cimport StoreLock
 
 
 cdef class Reservations:

@@ -1,8 +1,8 @@
 from collections.abc import Callable
 from typing import final
 
-from cython_ext.budget import Budget, Holding
-from cython_ext.locks import StoreLock
+from lsmstate.cython_ext.budget import Budget, Holding
+from lsmstate.cython_ext.locks import StoreLock
 
 @final
 class Reservations:

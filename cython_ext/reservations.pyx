@@ -6,8 +6,8 @@ is given back before the next one begins, or the next one would take it for its 
 
 cimport cython
 
-from cython_ext.budget cimport Budget, Holding
-from cython_ext.locks cimport StoreLock
+from lsmstate.cython_ext.budget cimport Budget, Holding
+from lsmstate.cython_ext.locks cimport StoreLock
 
 
 @cython.final

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as pt
 
-from cython_ext.errors import InvalidArgumentError
-from cython_ext.nested import remade
-from cython_ext.row_codec import RowCodec
+from lsmstate.cython_ext.errors import InvalidArgumentError
+from lsmstate.cython_ext.nested import remade
+from lsmstate.cython_ext.row_codec import RowCodec
 
 
 def restored(column, t):

@@ -1,9 +1,9 @@
 from collections.abc import Callable
 from typing import final
 
-from cython_ext.budget import Budget
-from cython_ext.entries import EntrySource
-from cython_ext.key_ranges import KeyRanges
+from lsmstate.cython_ext.budget import Budget
+from lsmstate.cython_ext.entries import EntrySource
+from lsmstate.cython_ext.key_ranges import KeyRanges
 
 @final
 class RetractingSource(EntrySource):

@@ -15,10 +15,10 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from cython_ext.budget cimport MERGE, Budget
-from cython_ext.coding cimport STREAM_BYTES, compare
-from cython_ext.entries cimport EntrySource, RowRef
-from cython_ext.row_counts cimport RowCounts
+from lsmstate.cython_ext.budget cimport MERGE, Budget
+from lsmstate.cython_ext.coding cimport STREAM_BYTES, compare
+from lsmstate.cython_ext.entries cimport EntrySource, RowRef
+from lsmstate.cython_ext.row_counts cimport RowCounts
 
 cdef enum:
     # Keys that are passed by one by one; then it is cheaper to open the files anew at the right one.

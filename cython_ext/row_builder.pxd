@@ -1,10 +1,10 @@
 from libc.stdint cimport int64_t, uint8_t
 
-from cython_ext.arrow_c cimport ArrowArray
-from cython_ext.arrow_read cimport Node
-from cython_ext.coding cimport Buffer
-from cython_ext.row_layout cimport Place, Tile
-from cython_ext.spare_buffers cimport SpareBuffers
+from lsmstate.cython_ext.arrow_c cimport ArrowArray
+from lsmstate.cython_ext.arrow_read cimport Node
+from lsmstate.cython_ext.coding cimport Buffer
+from lsmstate.cython_ext.row_layout cimport Place, Tile
+from lsmstate.cython_ext.spare_buffers cimport SpareBuffers
 
 cdef struct Builder:
     const Node* node

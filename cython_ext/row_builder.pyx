@@ -7,8 +7,8 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, int32_t, int64_t, uint8_t, uint64
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from cython_ext.arrow_c cimport ArrowArray
-from cython_ext.arrow_read cimport (
+from lsmstate.cython_ext.arrow_c cimport ArrowArray
+from lsmstate.cython_ext.arrow_read cimport (
     KIND_BOOL,
     KIND_BYTES,
     KIND_FIXED,
@@ -20,15 +20,15 @@ from cython_ext.arrow_read cimport (
     KIND_STRUCT,
     Node,
 )
-from cython_ext.coding cimport Buffer, release
-from cython_ext.row_layout cimport (
+from lsmstate.cython_ext.coding cimport Buffer, release
+from lsmstate.cython_ext.row_layout cimport (
     SPARE_BITS, Place, Tile, checked_varint, clean_bitmap, copy_bytes, read_cell,
 )
-from cython_ext.spare_buffers cimport (
+from lsmstate.cython_ext.spare_buffers cimport (
     Owned, SpareBuffers, give_back, hold_spares, leave_spares, reserve_spare, trim_buffer,
 )
 
-from cython_ext.errors import CorruptionError, MemoryLimitError
+from lsmstate.cython_ext.errors import CorruptionError, MemoryLimitError
 
 
 cdef int corrupt(const char* what) except -1 nogil:

@@ -1,10 +1,10 @@
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
-from cython_ext.arrow_read cimport TypeTree
-from cython_ext.budget cimport Budget
-from cython_ext.row_builder cimport Builder
-from cython_ext.row_layout cimport Layout, Place
-from cython_ext.row_planes cimport Planes
+from lsmstate.cython_ext.arrow_read cimport TypeTree
+from lsmstate.cython_ext.budget cimport Budget
+from lsmstate.cython_ext.row_builder cimport Builder
+from lsmstate.cython_ext.row_layout cimport Layout, Place
+from lsmstate.cython_ext.row_planes cimport Planes
 
 
 cdef class RowBatch:

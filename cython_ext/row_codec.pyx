@@ -39,25 +39,25 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memset
 
-from cython_ext.arrow_c cimport ArrowArray
-from cython_ext.arrow_read cimport KIND_BYTES, KIND_LARGE_BYTES, TypeTree, borrowed
-from cython_ext.budget cimport Budget
-from cython_ext.row_builder cimport (
+from lsmstate.cython_ext.arrow_c cimport ArrowArray
+from lsmstate.cython_ext.arrow_read cimport KIND_BYTES, KIND_LARGE_BYTES, TypeTree, borrowed
+from lsmstate.cython_ext.budget cimport Budget
+from lsmstate.cython_ext.row_builder cimport (
     Builder,
     builder_bytes,
     close_builder,
     export_builder,
     open_builder,
 )
-from cython_ext.row_decode cimport read_rows
-from cython_ext.row_encode cimport measure_rows, write_rows
-from cython_ext.row_layout cimport SPARE_ROWS, WIDEST_TRANSPOSED, Place, is_fixed
-from cython_ext.row_planes cimport SLACK_BYTES, Planes, are_alike, read_planes
+from lsmstate.cython_ext.row_decode cimport read_rows
+from lsmstate.cython_ext.row_encode cimport measure_rows, write_rows
+from lsmstate.cython_ext.row_layout cimport SPARE_ROWS, WIDEST_TRANSPOSED, Place, is_fixed
+from lsmstate.cython_ext.row_planes cimport SLACK_BYTES, Planes, are_alike, read_planes
 
 import numpy as np
 import pyarrow as pa
 
-from cython_ext.errors import CorruptionError, InvalidArgumentError
+from lsmstate.cython_ext.errors import CorruptionError, InvalidArgumentError
 
 
 @cython.final

@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
-from cython_ext.budget cimport Budget
+from lsmstate.cython_ext.budget cimport Budget
 
 cdef struct Slot:
     uint64_t low           # of the hash; both halves 0: nobody's

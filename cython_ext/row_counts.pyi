@@ -3,8 +3,8 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-from cython_ext.budget import Budget
-from cython_ext.row_codec import RowBatch
+from lsmstate.cython_ext.budget import Budget
+from lsmstate.cython_ext.row_codec import RowBatch
 
 def row_hash(secret: bytes, group: int, row: bytes) -> bytes: ...
 

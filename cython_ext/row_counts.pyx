@@ -16,9 +16,9 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
-from cython_ext.budget cimport Budget
-from cython_ext.budget import COMPONENT_NAMES
-from cython_ext.row_codec cimport RowBatch
+from lsmstate.cython_ext.budget cimport Budget
+from lsmstate.cython_ext.budget import COMPONENT_NAMES
+from lsmstate.cython_ext.row_codec cimport RowBatch
 
 cdef extern from *:
     """

@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
-from cython_ext.row_builder cimport Builder
-from cython_ext.row_layout cimport Layout, Place
+from lsmstate.cython_ext.row_builder cimport Builder
+from lsmstate.cython_ext.row_layout cimport Layout, Place
 
 # Reads the rows into the children of `builder`, which is the root's, behind those that are in it.
 # `expected`: how many there will be in the end, about. CorruptionError and MemoryLimitError say

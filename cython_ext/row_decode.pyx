@@ -7,7 +7,7 @@ bytes that were found in a row (a null of a fixed-width type takes the type's wi
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from cython_ext.arrow_read cimport (
+from lsmstate.cython_ext.arrow_read cimport (
     KIND_BOOL,
     KIND_BYTES,
     KIND_FIXED,
@@ -15,8 +15,8 @@ from cython_ext.arrow_read cimport (
     KIND_NULL,
     Node,
 )
-from cython_ext.row_builder cimport Builder, corrupt, grow_bytes, reserve_rows, read_nested
-from cython_ext.row_layout cimport (
+from lsmstate.cython_ext.row_builder cimport Builder, corrupt, grow_bytes, reserve_rows, read_nested
+from lsmstate.cython_ext.row_layout cimport (
     TILE,
     Layout,
     Place,

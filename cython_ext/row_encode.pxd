@@ -1,7 +1,7 @@
 from libc.stdint cimport uint8_t, uint64_t
 
-from cython_ext.arrow_c cimport ArrowArray
-from cython_ext.row_layout cimport Layout
+from lsmstate.cython_ext.arrow_c cimport ArrowArray
+from lsmstate.cython_ext.row_layout cimport Layout
 
 # Fills offsets[1:n + 1] with the rows' sizes; the caller sums them up and allocates.
 cdef void measure_rows(

@@ -7,8 +7,8 @@ fixed-width is measured first, so that all rows are written into one allocation.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from cython_ext.arrow_c cimport ArrowArray
-from cython_ext.arrow_read cimport (
+from lsmstate.cython_ext.arrow_c cimport ArrowArray
+from lsmstate.cython_ext.arrow_read cimport (
     KIND_BOOL,
     KIND_BYTES,
     KIND_FIXED,
@@ -24,7 +24,7 @@ from cython_ext.arrow_read cimport (
     is_valid,
     list_at,
 )
-from cython_ext.row_layout cimport (
+from lsmstate.cython_ext.row_layout cimport (
     TILE,
     Layout,
     copy_bytes,

@@ -3,8 +3,8 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from cython_ext.arrow_read cimport KIND_BOOL, KIND_FIXED, KIND_NULL, Node
-from cython_ext.coding cimport get_varint
+from lsmstate.cython_ext.arrow_read cimport KIND_BOOL, KIND_FIXED, KIND_NULL, Node
+from lsmstate.cython_ext.coding cimport get_varint
 
 cdef enum:
     TILE = 256  # rows handled together, column by column

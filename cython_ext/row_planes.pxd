@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t, uint8_t
 
-from cython_ext.row_builder cimport Builder
-from cython_ext.row_layout cimport Layout
+from lsmstate.cython_ext.row_builder cimport Builder
+from lsmstate.cython_ext.row_layout cimport Layout
 
 # n rows of one width, transposed: byte j of row i is data[j * stride + i]. SLACK_BYTES behind the
 # last of them may be read, too.

@@ -9,10 +9,10 @@ them (ARCHITECTURE.md, "Row blocks are byte planes").
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy, memset
 
-from cython_ext.arrow_read cimport KIND_BOOL, KIND_BYTES, KIND_FIXED, KIND_NULL, Node
-from cython_ext.coding cimport load_u64
-from cython_ext.row_builder cimport Builder, grow_bytes, reserve_rows
-from cython_ext.row_layout cimport WIDEST_TRANSPOSED, Layout, gathered_bits, put_bits
+from lsmstate.cython_ext.arrow_read cimport KIND_BOOL, KIND_BYTES, KIND_FIXED, KIND_NULL, Node
+from lsmstate.cython_ext.coding cimport load_u64
+from lsmstate.cython_ext.row_builder cimport Builder, grow_bytes, reserve_rows
+from lsmstate.cython_ext.row_layout cimport WIDEST_TRANSPOSED, Layout, gathered_bits, put_bits
 
 cdef enum:
     VECTOR = 16  # bytes, and rows taken together: some behind the last are written, too (SPARE_ROWS)

@@ -1,7 +1,7 @@
 from collections.abc import Iterable
 from typing import final
 
-from cython_ext.entries import EntrySource
+from lsmstate.cython_ext.entries import EntrySource
 
 def find_blocks(data: bytes) -> list[tuple[int, int, int]]: ...
 def block_bytes(data: bytes, offset: int, size: int) -> bytes: ...

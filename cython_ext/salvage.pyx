@@ -10,19 +10,19 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from cython_ext.block cimport (
+from lsmstate.cython_ext.block cimport (
     BLOCK_EDIT, BLOCK_ROWS, TRAILER_BYTES, RowBlock, check_block, parse_row_block,
     row_of, unseal_block,
 )
-from cython_ext.codec cimport CODEC_PLANES
-from cython_ext.coding cimport Buffer, load_u32, release
-from cython_ext.entries cimport EntrySource, RowRef
-from cython_ext.key_block cimport (
+from lsmstate.cython_ext.codec cimport CODEC_PLANES
+from lsmstate.cython_ext.coding cimport Buffer, load_u32, release
+from lsmstate.cython_ext.entries cimport EntrySource, RowRef
+from lsmstate.cython_ext.key_block cimport (
     KeyBlock, KeyEntry, may_hold, next_entry, parse_key_block, row_block_place,
 )
-from cython_ext.sst_writer cimport HEADER_BYTES
+from lsmstate.cython_ext.sst_writer cimport HEADER_BYTES
 
-from cython_ext.errors import CorruptionError
+from lsmstate.cython_ext.errors import CorruptionError
 
 
 cdef bint _is_trailer(const uint8_t* trailer) noexcept nogil:

@@ -2,10 +2,10 @@ from typing import final
 
 import pyarrow as pa
 
-from cython_ext.budget import Budget
-from cython_ext.entries import EntrySource
-from cython_ext.key_decode import KeyDecoder
-from cython_ext.row_codec import RowCodec
+from lsmstate.cython_ext.budget import Budget
+from lsmstate.cython_ext.entries import EntrySource
+from lsmstate.cython_ext.key_decode import KeyDecoder
+from lsmstate.cython_ext.row_codec import RowCodec
 
 @final
 class Scanner:

@@ -3,14 +3,14 @@
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
-from cython_ext.errors import MemoryLimitError
+from lsmstate.cython_ext.errors import MemoryLimitError
 
-from cython_ext.budget cimport PROBE, Budget
-from cython_ext.coding cimport STREAM_BYTES, Buffer, compare, put_bytes, put_u64, release
-from cython_ext.entries cimport EntrySource, RowRef
-from cython_ext.key_decode cimport KeyDecoder
-from cython_ext.read_memory cimport Piece, begin_piece, end_piece, kept_bytes, take_memory
-from cython_ext.row_codec cimport RowCodec
+from lsmstate.cython_ext.budget cimport PROBE, Budget
+from lsmstate.cython_ext.coding cimport STREAM_BYTES, Buffer, compare, put_bytes, put_u64, release
+from lsmstate.cython_ext.entries cimport EntrySource, RowRef
+from lsmstate.cython_ext.key_decode cimport KeyDecoder
+from lsmstate.cython_ext.read_memory cimport Piece, begin_piece, end_piece, kept_bytes, take_memory
+from lsmstate.cython_ext.row_codec cimport RowCodec
 
 
 @cython.final

@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t
 
-from cython_ext.arrow_c cimport ArrowArray
-from cython_ext.coding cimport Buffer
+from lsmstate.cython_ext.arrow_c cimport ArrowArray
+from lsmstate.cython_ext.coding cimport Buffer
 
 cdef enum:
     LEAST_SPARE_BYTES = 16 << 10  # of a buffer that is kept: smaller ones the heap has anyway

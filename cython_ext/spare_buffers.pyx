@@ -14,12 +14,12 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memmove
 
-from cython_ext.arrow_c cimport ArrowArray
-from cython_ext.atomic cimport (
+from lsmstate.cython_ext.arrow_c cimport ArrowArray
+from lsmstate.cython_ext.atomic cimport (
     atomic_add, atomic_get, atomic_get_in_order, atomic_leave, atomic_set, atomic_try_lock,
     atomic_unlock,
 )
-from cython_ext.coding cimport Buffer, reserve
+from lsmstate.cython_ext.coding cimport Buffer, reserve
 
 
 cdef SpareBuffers* new_spares() except NULL:

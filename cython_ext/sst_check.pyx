@@ -7,21 +7,21 @@ so that one that was made wrong (by bad memory, or a mistake of ours) does not p
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
-from cython_ext.block cimport BLOCK_FILTER, BLOCK_INDEX, BLOCK_KEYS, BLOCK_ROWS, BLOCK_TOP
-from cython_ext.block_cache cimport CachedBlock
-from cython_ext.bloom cimport may_contain
-from cython_ext.codec cimport xxh3
-from cython_ext.coding cimport (
+from lsmstate.cython_ext.block cimport BLOCK_FILTER, BLOCK_INDEX, BLOCK_KEYS, BLOCK_ROWS, BLOCK_TOP
+from lsmstate.cython_ext.block_cache cimport CachedBlock
+from lsmstate.cython_ext.bloom cimport may_contain
+from lsmstate.cython_ext.codec cimport xxh3
+from lsmstate.cython_ext.coding cimport (
     STREAM_BYTES, Buffer, compare, load_u32, load_u64, mix_stream, put_bytes, release,
 )
-from cython_ext.entries cimport FLAG_CONTINUES, RowRef
-from cython_ext.index_block cimport IndexBlock, index_entry, parse_index_block
-from cython_ext.key_block cimport KeyBlock, KeyEntry, next_entry, parse_key_block
-from cython_ext.sst_reader cimport INDEX_PAYLOAD, USE_ONCE, Sst
-from cython_ext.sst_source cimport SstSource
-from cython_ext.sst_writer cimport FOOTER_BYTES, HEADER_BYTES
+from lsmstate.cython_ext.entries cimport FLAG_CONTINUES, RowRef
+from lsmstate.cython_ext.index_block cimport IndexBlock, index_entry, parse_index_block
+from lsmstate.cython_ext.key_block cimport KeyBlock, KeyEntry, next_entry, parse_key_block
+from lsmstate.cython_ext.sst_reader cimport INDEX_PAYLOAD, USE_ONCE, Sst
+from lsmstate.cython_ext.sst_source cimport SstSource
+from lsmstate.cython_ext.sst_writer cimport FOOTER_BYTES, HEADER_BYTES
 
-from cython_ext.errors import CorruptionError
+from lsmstate.cython_ext.errors import CorruptionError
 
 cdef enum:
     SEPARATORS_VERSION = 3  # before it the index has whole last keys

@@ -1,7 +1,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from cython_ext.key_codec cimport KeyBatch
-from cython_ext.sst_reader cimport Sst
+from lsmstate.cython_ext.key_codec cimport KeyBatch
+from lsmstate.cython_ext.sst_reader cimport Sst
 
 cdef struct Hit:
     uint64_t key_block       # where its key block lies, to find the row blocks that follow

@@ -8,18 +8,18 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport realloc
 from libc.string cimport memset
 
-from cython_ext.atomic cimport atomic_count
-from cython_ext.block cimport BLOCK_FILTER, BLOCK_INDEX, BLOCK_KEYS, BLOCK_TOP
-from cython_ext.block_cache cimport CachedBlock
-from cython_ext.bloom cimport may_contain, prefetch_filter
-from cython_ext.coding cimport Buffer, compare, load_u32, load_u64, mix_stream, release
-from cython_ext.entries cimport FLAG_CONTINUES
-from cython_ext.index_block cimport IndexBlock, index_entry, index_search, parse_index_block
-from cython_ext.key_block cimport (
+from lsmstate.cython_ext.atomic cimport atomic_count
+from lsmstate.cython_ext.block cimport BLOCK_FILTER, BLOCK_INDEX, BLOCK_KEYS, BLOCK_TOP
+from lsmstate.cython_ext.block_cache cimport CachedBlock
+from lsmstate.cython_ext.bloom cimport may_contain, prefetch_filter
+from lsmstate.cython_ext.coding cimport Buffer, compare, load_u32, load_u64, mix_stream, release
+from lsmstate.cython_ext.entries cimport FLAG_CONTINUES
+from lsmstate.cython_ext.index_block cimport IndexBlock, index_entry, index_search, parse_index_block
+from lsmstate.cython_ext.key_block cimport (
     KeyEntry, KeySearch, enter_key_block, may_hold, next_entry, row_block_place, search_key_block,
 )
-from cython_ext.key_codec cimport KeyBatch
-from cython_ext.sst_reader cimport INDEX_PAYLOAD, USE_PROBE, Sst
+from lsmstate.cython_ext.key_codec cimport KeyBatch
+from lsmstate.cython_ext.sst_reader cimport INDEX_PAYLOAD, USE_PROBE, Sst
 
 
 cdef extern from *:

@@ -1,10 +1,10 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from cython_ext.block_cache cimport BlockCache, CachedBlock, PassedBlock
-from cython_ext.budget cimport Budget
-from cython_ext.coding cimport Buffer
-from cython_ext.file cimport ReadFile
-from cython_ext.index_block cimport IndexBlock
+from lsmstate.cython_ext.block_cache cimport BlockCache, CachedBlock, PassedBlock
+from lsmstate.cython_ext.budget cimport Budget
+from lsmstate.cython_ext.coding cimport Buffer
+from lsmstate.cython_ext.file cimport ReadFile
+from lsmstate.cython_ext.index_block cimport IndexBlock
 
 cdef enum:
     INDEX_PAYLOAD = 12    # of an index entry: offset and size of a key block

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 from typing import final
 
-from cython_ext.block_cache import BlockCache
+from lsmstate.cython_ext.block_cache import BlockCache
 
 @final
 class Sst:

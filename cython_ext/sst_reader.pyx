@@ -9,20 +9,20 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 
-from cython_ext.errors import CorruptionError, FormatVersionError
+from lsmstate.cython_ext.errors import CorruptionError, FormatVersionError
 
-from cython_ext.atomic cimport atomic_count, atomic_seen
-from cython_ext.block cimport (
+from lsmstate.cython_ext.atomic cimport atomic_count, atomic_seen
+from lsmstate.cython_ext.block cimport (
     BLOCK_PROPERTIES, BLOCK_ROWS, BLOCK_TOP, SPARE_BYTES, STACK_BYTES, TRAILER_BYTES, check_block,
     unseal_block, unseal_row_block,
 )
-from cython_ext.block_cache cimport BlockCache, CachedBlock, PassedBlock, make_room
-from cython_ext.budget cimport MERGE, PROBE, TABLES, Budget
-from cython_ext.codec cimport xxh3
-from cython_ext.coding cimport lies_within, load_u32, load_u64, put_bytes, release
-from cython_ext.file cimport ReadFile
-from cython_ext.index_block cimport parse_index_block
-from cython_ext.sst_writer cimport FOOTER_BYTES, FORMAT_VERSION, HEADER_BYTES
+from lsmstate.cython_ext.block_cache cimport BlockCache, CachedBlock, PassedBlock, make_room
+from lsmstate.cython_ext.budget cimport MERGE, PROBE, TABLES, Budget
+from lsmstate.cython_ext.codec cimport xxh3
+from lsmstate.cython_ext.coding cimport lies_within, load_u32, load_u64, put_bytes, release
+from lsmstate.cython_ext.file cimport ReadFile
+from lsmstate.cython_ext.index_block cimport parse_index_block
+from lsmstate.cython_ext.sst_writer cimport FOOTER_BYTES, FORMAT_VERSION, HEADER_BYTES
 
 cdef bytes MAGIC = b"LSMSTATE"
 cdef tuple KINDS = ("", "row", "key", "index", "filter", "top index", "properties", "edit")

@@ -1,12 +1,12 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from cython_ext.block cimport RowBlock
-from cython_ext.block_cache cimport CachedBlock
-from cython_ext.coding cimport Buffer
-from cython_ext.entries cimport EntrySource
-from cython_ext.index_block cimport IndexBlock
-from cython_ext.key_block cimport KeyBlock, KeyEntry
-from cython_ext.sst_reader cimport Sst, Use
+from lsmstate.cython_ext.block cimport RowBlock
+from lsmstate.cython_ext.block_cache cimport CachedBlock
+from lsmstate.cython_ext.coding cimport Buffer
+from lsmstate.cython_ext.entries cimport EntrySource
+from lsmstate.cython_ext.index_block cimport IndexBlock
+from lsmstate.cython_ext.key_block cimport KeyBlock, KeyEntry
+from lsmstate.cython_ext.sst_reader cimport Sst, Use
 
 
 cdef class SstSource(EntrySource):

@@ -1,7 +1,7 @@
 from typing_extensions import disjoint_base
 
-from cython_ext.entries import EntrySource
-from cython_ext.sst_reader import Sst
+from lsmstate.cython_ext.entries import EntrySource
+from lsmstate.cython_ext.sst_reader import Sst
 
 @disjoint_base
 class SstSource(EntrySource):

@@ -8,20 +8,20 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 
-from cython_ext.block cimport (
+from lsmstate.cython_ext.block cimport (
     BLOCK_INDEX, BLOCK_KEYS, BLOCK_ROWS, BLOCK_TOP, TRAILER_BYTES, parse_row_block, row_of,
 )
-from cython_ext.block_cache cimport CachedBlock
-from cython_ext.budget cimport MERGE
-from cython_ext.coding cimport (
+from lsmstate.cython_ext.block_cache cimport CachedBlock
+from lsmstate.cython_ext.budget cimport MERGE
+from lsmstate.cython_ext.coding cimport (
     Buffer, compare, lies_within, load_u32, load_u64, release, reserve,
 )
-from cython_ext.entries cimport FLAG_CONTINUES, RowRef
-from cython_ext.index_block cimport index_entry, index_search, parse_index_block
-from cython_ext.key_block cimport (
+from lsmstate.cython_ext.entries cimport FLAG_CONTINUES, RowRef
+from lsmstate.cython_ext.index_block cimport index_entry, index_search, parse_index_block
+from lsmstate.cython_ext.key_block cimport (
     KeyEntry, may_hold, next_entry, parse_key_block, restart_before, restart_place, row_block_place,
 )
-from cython_ext.sst_reader cimport INDEX_PAYLOAD, USE_ONCE, USE_SCAN, Sst
+from lsmstate.cython_ext.sst_reader cimport INDEX_PAYLOAD, USE_ONCE, USE_SCAN, Sst
 
 cdef enum:
     AHEAD_BYTES = 32 << 10  # read at a time where everything is: 2.5 times cheaper than by block

@@ -1,9 +1,9 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from cython_ext.block_output cimport BlockOutput
-from cython_ext.budget cimport Budget
-from cython_ext.coding cimport Buffer
-from cython_ext.entries cimport EntrySource, RowRef
+from lsmstate.cython_ext.block_output cimport BlockOutput
+from lsmstate.cython_ext.budget cimport Budget
+from lsmstate.cython_ext.coding cimport Buffer
+from lsmstate.cython_ext.entries cimport EntrySource, RowRef
 
 cdef enum:
     FORMAT_VERSION = 3

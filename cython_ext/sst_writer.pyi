@@ -1,8 +1,8 @@
 from typing import Any, final
 
-from cython_ext.budget import Budget
-from cython_ext.entries import EntrySource
-from cython_ext.file import AppendFile
+from lsmstate.cython_ext.budget import Budget
+from lsmstate.cython_ext.entries import EntrySource
+from lsmstate.cython_ext.file import AppendFile
 
 @final
 class SstWriter:

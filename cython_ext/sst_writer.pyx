@@ -11,26 +11,26 @@ cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from cython_ext.errors import CorruptionError
+from lsmstate.cython_ext.errors import CorruptionError
 
-from cython_ext.block cimport (
+from lsmstate.cython_ext.block cimport (
     BLOCK_EDIT, BLOCK_FILTER, BLOCK_INDEX, BLOCK_PROPERTIES, BLOCK_ROWS, BLOCK_TOP,
 )
-from cython_ext.block_output cimport BlockOutput
-from cython_ext.bloom cimport build_filter
-from cython_ext.budget cimport MERGE, Budget
-from cython_ext.codec cimport CODEC_LZ4, CODEC_NONE, xxh3
-from cython_ext.coding cimport (
+from lsmstate.cython_ext.block_output cimport BlockOutput
+from lsmstate.cython_ext.bloom cimport build_filter
+from lsmstate.cython_ext.budget cimport MERGE, Budget
+from lsmstate.cython_ext.codec cimport CODEC_LZ4, CODEC_NONE, xxh3
+from lsmstate.cython_ext.coding cimport (
     STREAM_BYTES,
     Buffer, compare, copy_key, copy_suffix, mix_stream, put_bytes, put_u32, put_u64, release,
     reserve, shared_prefix, shrink, write_varint,
 )
-from cython_ext.entries cimport FLAG_CONTINUES, FLAG_RESET, EntrySource, RowRef
-from cython_ext.file cimport AppendFile
-from cython_ext.index_block cimport (
+from lsmstate.cython_ext.entries cimport FLAG_CONTINUES, FLAG_RESET, EntrySource, RowRef
+from lsmstate.cython_ext.file cimport AppendFile
+from lsmstate.cython_ext.index_block cimport (
     is_large_index, put_index_block, put_index_key, put_separator,
 )
-from cython_ext.key_block cimport RESTART_ENTRIES
+from lsmstate.cython_ext.key_block cimport RESTART_ENTRIES
 
 cdef enum:
     KEYS_PER_PARTITION = 8192

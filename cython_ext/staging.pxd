@@ -3,7 +3,7 @@ caches. Which key each of them is of stays for the whole piece."""
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from cython_ext.coding cimport Buffer, put_u64, release, reserve
+from lsmstate.cython_ext.coding cimport Buffer, put_u64, release, reserve
 
 cdef struct Staging:
     int64_t max_bytes   # of the piece: of its rows, and eight for each

@@ -15,13 +15,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from cython_ext.key_codec import KeyBatch
-from joins.binary_tree import BinaryTree, Order, all_orders, stored_order
-from joins.graph_spec import GraphSpec
-from joins.local.tree_join import TreeJoin
-from joins.spec import JoinSpec
 from lsmstate.backends import open_attempt
+from lsmstate.cython_ext.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.binary_tree import BinaryTree, Order, all_orders, stored_order
+from lsmstate.joins.graph_spec import GraphSpec
+from lsmstate.joins.local.tree_join import TreeJoin
+from lsmstate.joins.spec import JoinSpec
 from lsmstate.kept_streams import kept_streams
 from lsmstate.options import Options
 from lsmstate.store import Matches, Positions, Probe, StateStore

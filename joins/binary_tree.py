@@ -11,9 +11,9 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from joins.graph_spec import GraphSpec, KeyClass
-from joins.spec import JoinSpec
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.graph_spec import GraphSpec, KeyClass
+from lsmstate.joins.spec import JoinSpec
 from lsmstate.store import StreamSchema
 
 Order: TypeAlias = str | Sequence["Order"]

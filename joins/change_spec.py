@@ -7,14 +7,14 @@ from typing import ClassVar, Final
 
 import pyarrow as pa
 
-from joins.event_time import EventTime
-from joins.graph_spec import GraphSpec
-from joins.how import check_tree, inner_joins
-from joins.join_types import Tree, products, takes_back
-from joins.key_classes import resolved
-from joins.spec import JoinSpec
-from joins.tree_rows import shown_in_order, tree_rows
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.event_time import EventTime
+from lsmstate.joins.graph_spec import GraphSpec
+from lsmstate.joins.how import check_tree, inner_joins
+from lsmstate.joins.join_types import Tree, products, takes_back
+from lsmstate.joins.key_classes import resolved
+from lsmstate.joins.spec import JoinSpec
+from lsmstate.joins.tree_rows import shown_in_order, tree_rows
 from lsmstate.null_safe_store import null_safe_schema
 from lsmstate.store import StreamSchema
 

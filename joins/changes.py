@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from joins.change_spec import OPERATIONS
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.change_spec import OPERATIONS
 
 #: What a join calls its results that come, and those that are taken back.
 ADDED: Final = "+I"

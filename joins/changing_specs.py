@@ -4,17 +4,17 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from joins.change_spec import ChangeSpec, GraphChangeSpec, check_no_keys, operation_columns
-from joins.event_time import NO_TIME, TimeOptions, lasting, time_bounds
-from joins.graph_spec import GraphSpec, create_spec
-from joins.how import How, in_text, typed_condition
-from joins.join_types import Tree, bounds_of, conditions_of
-from joins.rooted_change_spec import RootedChangeSpec
-from joins.settled import settled
-from joins.spec import Condition, JoinSpec, check_streams
-from joins.split_condition import split_condition
-from joins.time_bounds import Bound
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.change_spec import ChangeSpec, GraphChangeSpec, check_no_keys, operation_columns
+from lsmstate.joins.event_time import NO_TIME, TimeOptions, lasting, time_bounds
+from lsmstate.joins.graph_spec import GraphSpec, create_spec
+from lsmstate.joins.how import How, in_text, typed_condition
+from lsmstate.joins.join_types import Tree, bounds_of, conditions_of
+from lsmstate.joins.rooted_change_spec import RootedChangeSpec
+from lsmstate.joins.settled import settled
+from lsmstate.joins.spec import Condition, JoinSpec, check_streams
+from lsmstate.joins.split_condition import split_condition
+from lsmstate.joins.time_bounds import Bound
 
 ChangingSpec = ChangeSpec | GraphChangeSpec | RootedChangeSpec
 

@@ -12,13 +12,15 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from joins.condition import Column
-from joins.graph_spec import GraphSpec, create_spec
-from joins.join_types import bound_text
-from joins.key_classes import resolved
-from joins.spec import Condition, JoinSpec, check_streams
-from joins.split_condition import SplitCondition, split_condition
-from joins.time_bounds import (
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.expiry import Expiry
+from lsmstate.joins.condition import Column
+from lsmstate.joins.graph_spec import GraphSpec, create_spec
+from lsmstate.joins.join_types import bound_text
+from lsmstate.joins.key_classes import resolved
+from lsmstate.joins.spec import Condition, JoinSpec, check_streams
+from lsmstate.joins.split_condition import SplitCondition, split_condition
+from lsmstate.joins.time_bounds import (
     UNITS,
     Bound,
     needed_us,
@@ -26,8 +28,6 @@ from joins.time_bounds import (
     parse_duration,
     resolved_bound,
 )
-from lsmstate.errors import InvalidArgumentError
-from lsmstate.expiry import Expiry
 from lsmstate.store import StreamSchema
 
 LATE: Final = ("drop", "join", "side")

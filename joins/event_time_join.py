@@ -8,18 +8,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from joins.change_spec import GraphChangeSpec
-from joins.event_time import WATERMARK, EventTime
-from joins.graph_spec import GraphSpec
-from joins.local.graph_change_join import GraphChangeJoin
-from joins.local.graph_join import GraphJoin
-from joins.local.probe_order import ProbeOrder
-from joins.local.results import Results
-from joins.local.rooted_change_join import RootedChangeJoin
-from joins.local.umjoin import UMJoin
-from joins.rooted_change_spec import RootedChangeSpec
-from joins.spec import JoinSpec
-from joins.time_checks import BoundCheck, LateRows
+from lsmstate.joins.change_spec import GraphChangeSpec
+from lsmstate.joins.event_time import WATERMARK, EventTime
+from lsmstate.joins.graph_spec import GraphSpec
+from lsmstate.joins.local.graph_change_join import GraphChangeJoin
+from lsmstate.joins.local.graph_join import GraphJoin
+from lsmstate.joins.local.probe_order import ProbeOrder
+from lsmstate.joins.local.results import Results
+from lsmstate.joins.local.rooted_change_join import RootedChangeJoin
+from lsmstate.joins.local.umjoin import UMJoin
+from lsmstate.joins.rooted_change_spec import RootedChangeSpec
+from lsmstate.joins.spec import JoinSpec
+from lsmstate.joins.time_checks import BoundCheck, LateRows
 from lsmstate.store import MultimapStore, Mutation
 
 _NAME = "watermark"

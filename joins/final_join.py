@@ -13,15 +13,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from joins.event_time_join import kept_watermark, watermark_write
-from joins.final_spec import TICKS, FinalSpec, waiting_stream
-from joins.join_types import conditions_of
-from joins.local.condition_check import ConditionCheck
-from joins.local.graph_join import GraphJoin
-from joins.local.probe_order import ProbeOrder
-from joins.local.results import Results, check_finished
-from joins.local.rooted_search import RootedSearch
-from joins.time_checks import BoundCheck, LateRows
+from lsmstate.joins.event_time_join import kept_watermark, watermark_write
+from lsmstate.joins.final_spec import TICKS, FinalSpec, waiting_stream
+from lsmstate.joins.join_types import conditions_of
+from lsmstate.joins.local.condition_check import ConditionCheck
+from lsmstate.joins.local.graph_join import GraphJoin
+from lsmstate.joins.local.probe_order import ProbeOrder
+from lsmstate.joins.local.results import Results, check_finished
+from lsmstate.joins.local.rooted_search import RootedSearch
+from lsmstate.joins.time_checks import BoundCheck, LateRows
 from lsmstate.store import KeyBounds, MultimapStore, Mutation
 
 

@@ -12,14 +12,14 @@ from typing import Final
 
 import pyarrow as pa
 
-from joins.change_spec import FINAL
-from joins.event_time import EventTime, Retention, TimeOptions, lasting
-from joins.graph_spec import GraphSpec, Index
-from joins.join_types import Tree, bounds_of, joins_of
-from joins.rooted_joins import Reach, RootedJoins, reaches, rooted_joins
-from joins.settled import settled
-from joins.tree_rows import shown_in_order, tree_rows
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.change_spec import FINAL
+from lsmstate.joins.event_time import EventTime, Retention, TimeOptions, lasting
+from lsmstate.joins.graph_spec import GraphSpec, Index
+from lsmstate.joins.join_types import Tree, bounds_of, joins_of
+from lsmstate.joins.rooted_joins import Reach, RootedJoins, reaches, rooted_joins
+from lsmstate.joins.settled import settled
+from lsmstate.joins.tree_rows import shown_in_order, tree_rows
 from lsmstate.store import StreamSchema
 
 #: The key of the streams of rows that wait: the event time, in what its column counts.

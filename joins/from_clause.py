@@ -12,12 +12,12 @@ operand := stream.column | COALESCE(stream.column, ...)
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
-from joins.condition import Column, Token, tokens_of
-from joins.join_types import Comparison, Join, Kind, Tree, shown_streams, streams_of
-from joins.key_classes import resolved, unknown
-from joins.pair_condition import PairCondition
-from joins.time_bounds import Bound, parse_bounds, resolved_bound
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.condition import Column, Token, tokens_of
+from lsmstate.joins.join_types import Comparison, Join, Kind, Tree, shown_streams, streams_of
+from lsmstate.joins.key_classes import resolved, unknown
+from lsmstate.joins.pair_condition import PairCondition
+from lsmstate.joins.time_bounds import Bound, parse_bounds, resolved_bound
 
 _KINDS: dict[tuple[str, ...], Kind] = {
     (): "inner",

@@ -11,16 +11,16 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from joins.key_classes import (
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.key_classes import (
     check_differences,
     class_type,
     key_classes,
     unknown,
     written_pairs,
 )
-from joins.key_types import cast_key
-from joins.spec import Condition, JoinSpec, check_streams, joined_schema
-from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.key_types import cast_key
+from lsmstate.joins.spec import Condition, JoinSpec, check_streams, joined_schema
 from lsmstate.store import StreamSchema
 
 

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from joins.condition import Column, parse_condition
-from joins.from_clause import is_from_clause, parse_joins
-from joins.join_types import (
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.condition import Column, parse_condition
+from lsmstate.joins.from_clause import is_from_clause, parse_joins
+from lsmstate.joins.join_types import (
     SQL_NAMES,
     Comparison,
     Join,
@@ -18,12 +19,11 @@ from joins.join_types import (
     joins_of,
     shown_streams,
 )
-from joins.key_classes import resolved, unknown
-from joins.pair_condition import PairCondition
-from joins.spec import Condition, JoinSpec
-from joins.split_condition import split_condition
-from joins.time_bounds import Bound, parse_bounds, resolved_bound
-from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.key_classes import resolved, unknown
+from lsmstate.joins.pair_condition import PairCondition
+from lsmstate.joins.spec import Condition, JoinSpec
+from lsmstate.joins.split_condition import split_condition
+from lsmstate.joins.time_bounds import Bound, parse_bounds, resolved_bound
 
 #: One type for every stream but the first, or the types of some; the others are inner joins.
 How = str | Mapping[str, str]

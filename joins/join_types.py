@@ -11,9 +11,9 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from joins.condition import Column, quoted
-from joins.pair_condition import PairCondition
-from joins.time_bounds import Bound, duration_text
+from lsmstate.joins.condition import Column, quoted
+from lsmstate.joins.pair_condition import PairCondition
+from lsmstate.joins.time_bounds import Bound, duration_text
 
 Kind = Literal["inner", "left", "right", "full", "semi", "anti"]
 

@@ -9,16 +9,16 @@ import os
 from contextlib import suppress
 from typing import Any, Final
 
-from cython_ext.file import AppendFile, ReadFile, link, remove, sync_directory
-from joins.change_spec import FINAL, ChangeSpec, GraphChangeSpec
-from joins.changing_specs import ChangingSpec
-from joins.event_time import EventTime
-from joins.final_spec import FinalSpec
-from joins.graph_spec import GraphSpec
-from joins.join_types import bound_text
-from joins.rooted_change_spec import RootedChangeSpec
-from joins.spec import JoinSpec
+from lsmstate.cython_ext.file import AppendFile, ReadFile, link, remove, sync_directory
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
+from lsmstate.joins.change_spec import FINAL, ChangeSpec, GraphChangeSpec
+from lsmstate.joins.changing_specs import ChangingSpec
+from lsmstate.joins.event_time import EventTime
+from lsmstate.joins.final_spec import FinalSpec
+from lsmstate.joins.graph_spec import GraphSpec
+from lsmstate.joins.join_types import bound_text
+from lsmstate.joins.rooted_change_spec import RootedChangeSpec
+from lsmstate.joins.spec import JoinSpec
 from lsmstate.kept_streams import kept_streams
 from lsmstate.sealed_text import seal_text, unseal_text
 

@@ -7,9 +7,9 @@ from itertools import combinations
 
 import pyarrow as pa
 
-from joins.condition import Column, parse_condition
-from joins.key_types import common_key_type, keeps_differences
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.condition import Column, parse_condition
+from lsmstate.joins.key_types import common_key_type, keeps_differences
 
 Pair = tuple[Column, Column]
 

@@ -7,30 +7,30 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
-from joins.best_order import BEST, Sample, TriedOrders, best_tree
-from joins.binary_tree import BinaryTree, Order
-from joins.change_spec import FINAL, ChangeSpec, GraphChangeSpec
-from joins.changing_specs import ChangingSpec, create_join
-from joins.event_time import EventTime, Retention, TimeOptions, create_timed
-from joins.event_time_join import EventTimeJoin
-from joins.final_join import FinalJoin
-from joins.final_spec import FinalSpec
-from joins.graph_spec import GraphSpec
-from joins.how import How, in_text, typed_condition
-from joins.kept_join import KeptJoin
-from joins.local.change_input import check_unmatched
-from joins.local.change_join import ChangeJoin
-from joins.local.graph_change_join import GraphChangeJoin
-from joins.local.graph_join import GraphJoin
-from joins.local.results import Results, check_finished
-from joins.local.rooted_change_join import RootedChangeJoin
-from joins.local.tree_join import TreeJoin
-from joins.local.umjoin import UMJoin
-from joins.rooted_change_spec import RootedChangeSpec
-from joins.spec import Condition, JoinSpec, check_streams
-from joins.views import Views
 from lsmstate.backends import open_store
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.best_order import BEST, Sample, TriedOrders, best_tree
+from lsmstate.joins.binary_tree import BinaryTree, Order
+from lsmstate.joins.change_spec import FINAL, ChangeSpec, GraphChangeSpec
+from lsmstate.joins.changing_specs import ChangingSpec, create_join
+from lsmstate.joins.event_time import EventTime, Retention, TimeOptions, create_timed
+from lsmstate.joins.event_time_join import EventTimeJoin
+from lsmstate.joins.final_join import FinalJoin
+from lsmstate.joins.final_spec import FinalSpec
+from lsmstate.joins.graph_spec import GraphSpec
+from lsmstate.joins.how import How, in_text, typed_condition
+from lsmstate.joins.kept_join import KeptJoin
+from lsmstate.joins.local.change_input import check_unmatched
+from lsmstate.joins.local.change_join import ChangeJoin
+from lsmstate.joins.local.graph_change_join import GraphChangeJoin
+from lsmstate.joins.local.graph_join import GraphJoin
+from lsmstate.joins.local.results import Results, check_finished
+from lsmstate.joins.local.rooted_change_join import RootedChangeJoin
+from lsmstate.joins.local.tree_join import TreeJoin
+from lsmstate.joins.local.umjoin import UMJoin
+from lsmstate.joins.rooted_change_spec import RootedChangeSpec
+from lsmstate.joins.spec import Condition, JoinSpec, check_streams
+from lsmstate.joins.views import Views
 from lsmstate.options import Options, parse_bytes
 from lsmstate.stats import StoreStats
 from lsmstate.store import MultimapStore, StreamSchema

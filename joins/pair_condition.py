@@ -25,9 +25,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from joins.condition import Column, Token, quoted, tokens_of
-from joins.key_classes import resolved
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.condition import Column, Token, quoted, tokens_of
+from lsmstate.joins.key_classes import resolved
 
 #: What a sign is, on numbers, and as Arrow calls it.
 _SIGNS: Final = {

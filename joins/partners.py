@@ -7,8 +7,8 @@ the combinations of ``a JOIN b``, since a row without b has no ``b.y``.
 
 from dataclasses import replace
 
-from joins.join_types import Join, Tree
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.join_types import Join, Tree
 
 
 def partners(join: Join) -> Join:

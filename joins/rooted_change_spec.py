@@ -6,14 +6,14 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from joins.change_spec import FINAL, check_emit, check_operation, with_operation
-from joins.event_time import EventTime, TimeOptions, lasting
-from joins.graph_spec import GraphSpec
-from joins.join_types import Tree, bounds_of
-from joins.rooted_joins import RootedJoins, Step, kept_us, rooted_joins
-from joins.time_bounds import Bound
-from joins.tree_rows import shown_in_order, tree_rows
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.change_spec import FINAL, check_emit, check_operation, with_operation
+from lsmstate.joins.event_time import EventTime, TimeOptions, lasting
+from lsmstate.joins.graph_spec import GraphSpec
+from lsmstate.joins.join_types import Tree, bounds_of
+from lsmstate.joins.rooted_joins import RootedJoins, Step, kept_us, rooted_joins
+from lsmstate.joins.time_bounds import Bound
+from lsmstate.joins.tree_rows import shown_in_order, tree_rows
 from lsmstate.null_safe_store import null_safe_schema
 from lsmstate.store import StreamSchema
 

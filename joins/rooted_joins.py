@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from joins.condition import Column
-from joins.event_time import is_between_times
-from joins.graph_spec import GraphSpec
-from joins.join_types import Join, Tree
-from joins.pair_condition import PairCondition
-from joins.partners import partners
-from joins.time_bounds import Bound
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.condition import Column
+from lsmstate.joins.event_time import is_between_times
+from lsmstate.joins.graph_spec import GraphSpec
+from lsmstate.joins.join_types import Join, Tree
+from lsmstate.joins.pair_condition import PairCondition
+from lsmstate.joins.partners import partners
+from lsmstate.joins.time_bounds import Bound
 
 StepKind = Literal["inner", "left", "semi", "anti"]
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from joins.event_time import is_between_times
-from joins.join_types import Tree
-from joins.pair_condition import PairCondition
-from joins.time_bounds import Bound
+from lsmstate.joins.event_time import is_between_times
+from lsmstate.joins.join_types import Tree
+from lsmstate.joins.pair_condition import PairCondition
+from lsmstate.joins.time_bounds import Bound
 
 
 def settled(tree: Tree, streams: Mapping[str, pa.Schema]) -> Tree:

@@ -11,8 +11,9 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from joins.condition import Column
-from joins.key_classes import (
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.condition import Column
+from lsmstate.joins.key_classes import (
     check_differences,
     class_type,
     key_classes,
@@ -20,8 +21,7 @@ from joins.key_classes import (
     unknown,
     written_pairs,
 )
-from joins.key_types import cast_key, common_key_type
-from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.key_types import cast_key, common_key_type
 from lsmstate.store import StreamSchema
 
 __all__ = ["Condition", "JoinSpec", "common_key_type", "output_names"]

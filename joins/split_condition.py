@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from joins.condition import parse_condition
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.condition import parse_condition
 
 _TOKEN = re.compile(
     r"""\s*(?P<text> `(?:[^`]|``)*`                     # a quoted name

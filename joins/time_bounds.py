@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final
 
-from joins.condition import Column
-from joins.key_classes import resolved
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.condition import Column
+from lsmstate.joins.key_classes import resolved
 
 #: Of time stamps, each a thousandth of the one before.
 UNITS: Final = ("s", "ms", "us", "ns")

@@ -7,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from joins.condition import Column
-from joins.graph_spec import GraphSpec
-from joins.spec import JoinSpec, output_names
-from joins.time_bounds import UNITS, Bound
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.expiry import EventTimes, Expiry
+from lsmstate.joins.condition import Column
+from lsmstate.joins.graph_spec import GraphSpec
+from lsmstate.joins.spec import JoinSpec, output_names
+from lsmstate.joins.time_bounds import UNITS, Bound
 
 
 class LateRows:

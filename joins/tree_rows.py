@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 
-from joins.join_types import Tree, nullable_streams, shown_streams
-from joins.spec import joined_schema
+from lsmstate.joins.join_types import Tree, nullable_streams, shown_streams
+from lsmstate.joins.spec import joined_schema
 
 
 def shown_in_order(tree: Tree, streams: Iterable[str]) -> tuple[str, ...]:

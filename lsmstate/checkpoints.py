@@ -22,7 +22,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from cython_ext.file import AppendFile, Descriptor, ReadFile, remove, rename, sync_directory
+from lsmstate.cython_ext.file import (
+    AppendFile,
+    Descriptor,
+    ReadFile,
+    remove,
+    rename,
+    sync_directory,
+)
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
 from lsmstate.file_names import is_unfinished, parse_numbered, unfinished
 from lsmstate.manifest import parse_pointer

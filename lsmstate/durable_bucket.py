@@ -17,8 +17,8 @@ import errno
 import os
 from functools import partial
 
-from cython_ext.file import remove
-from cython_ext.sst_reader import Sst
+from lsmstate.cython_ext.file import remove
+from lsmstate.cython_ext.sst_reader import Sst
 from lsmstate.durable_dir import (
     PIECE_BYTES,
     DurableDir,

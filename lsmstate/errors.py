@@ -1,6 +1,6 @@
 """The exception tree, split by what a caller can do about it."""
 
-from cython_ext.errors import (
+from lsmstate.cython_ext.errors import (
     CorruptionError,
     FormatVersionError,
     InvalidArgumentError,

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cython_ext.key_codec import KeyBatch
 from lsmstate.checkpoints import Checkpoint, Checkpoints
 from lsmstate.combined_probe import CombinedProbe, FilteredProbe
+from lsmstate.cython_ext.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.expiring_lane import NOWHERE, Lane, LaneState
 from lsmstate.held_rows import held_rows

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from pyarrow.fs import FileSystem
 
-from cython_ext.codec import checksum
-from cython_ext.sst_check import verify
 from lsmstate.checkpoints import CheckpointPin, list_checkpoints
+from lsmstate.cython_ext.codec import checksum
+from lsmstate.cython_ext.sst_check import verify
 from lsmstate.durable_dir import DurableDir, LocalDir, durable_dir, file_pieces, piece_memory
 from lsmstate.errors import FormatVersionError, InvalidArgumentError, StoreLockedError
 from lsmstate.export_catalog import (

@@ -17,8 +17,8 @@ from types import MappingProxyType
 import numpy as np
 import pyarrow as pa
 
-from cython_ext.key_codec import KeyBatch, KeyCodec
 from lsmstate.collection import collect_now_and_then
+from lsmstate.cython_ext.key_codec import KeyBatch, KeyCodec
 from lsmstate.directory_lock import DirectoryLock
 from lsmstate.errors import CorruptionError, FormatVersionError, MemoryLimitError
 from lsmstate.guard import StoreGuard

@@ -5,8 +5,8 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from cython_ext.sst_reader import Sst
 from lsmstate.changelog import Write
+from lsmstate.cython_ext.sst_reader import Sst
 from lsmstate.errors import CorruptionError
 from lsmstate.manifest import (
     Edit,

@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cython_ext.budget import Budget, Holding
-from cython_ext.lookup import Lookup
-from cython_ext.probe import Cursor
-from cython_ext.row_codec import RowCodec
-from cython_ext.row_counts import RowCounts
+from lsmstate.cython_ext.budget import Budget, Holding
+from lsmstate.cython_ext.lookup import Lookup
+from lsmstate.cython_ext.probe import Cursor
+from lsmstate.cython_ext.row_codec import RowCodec
+from lsmstate.cython_ext.row_counts import RowCounts
 from lsmstate.guard import Access, read_stepwise
 from lsmstate.store import Matches, Positions
 from lsmstate.store_checks import checked_positions

@@ -26,8 +26,8 @@ from typing import Any
 import pyarrow as pa
 import rocksdict
 
-from cython_ext.key_codec import KeyBatch
 from lsmstate.collection import collect_now_and_then
+from lsmstate.cython_ext.key_codec import KeyBatch
 from lsmstate.directory_lock import DirectoryLock
 from lsmstate.guard import StoreGuard
 from lsmstate.key_range import key_range

@@ -9,12 +9,12 @@ file and the block.
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
-from cython_ext.budget import Budget
-from cython_ext.key_decode import KeyDecoder
-from cython_ext.scanner import Scanner
-from cython_ext.sst_reader import Sst
-from cython_ext.sst_source import SstSource
 from lsmstate.changelog import Write
+from lsmstate.cython_ext.budget import Budget
+from lsmstate.cython_ext.key_decode import KeyDecoder
+from lsmstate.cython_ext.scanner import Scanner
+from lsmstate.cython_ext.sst_reader import Sst
+from lsmstate.cython_ext.sst_source import SstSource
 from lsmstate.errors import CorruptionError
 from lsmstate.key_range import KeyRange
 from lsmstate.store import StreamSchema

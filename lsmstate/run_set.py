@@ -9,16 +9,16 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from cython_ext.entries import EntrySource
-from cython_ext.file import sync_directory
-from cython_ext.key_ranges import KeyRanges
-from cython_ext.memtable import Memtable
-from cython_ext.merging_iter import MergingSource
-from cython_ext.retraction_merge import RetractingSource
-from cython_ext.sst_check import verify
 from lsmstate.background import worker
 from lsmstate.compaction import Task, pick, pick_beside, pick_for_reading
 from lsmstate.compactor import EVERYTHING, Flush, Merge, entry_bytes_of
+from lsmstate.cython_ext.entries import EntrySource
+from lsmstate.cython_ext.file import sync_directory
+from lsmstate.cython_ext.key_ranges import KeyRanges
+from lsmstate.cython_ext.memtable import Memtable
+from lsmstate.cython_ext.merging_iter import MergingSource
+from lsmstate.cython_ext.retraction_merge import RetractingSource
+from lsmstate.cython_ext.sst_check import verify
 from lsmstate.errors import CorruptionError
 from lsmstate.manifest import Edit, Pointer, changes_base, pack_edit, parse_pointer, schema_digest
 from lsmstate.memory_budget import process_memory

@@ -8,9 +8,9 @@ damaged is judged as on replay.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cython_ext.file import ReadFile
 from lsmstate.changelog import single_payloads
 from lsmstate.changelog_records import FRAME, HEAD, MAGIC, Records, framed
+from lsmstate.cython_ext.file import ReadFile
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,18 +7,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spark_integration.api import multiway_join
-    from spark_integration.bucket import Bucket, InputBatch
-    from spark_integration.data_source import register
-    from spark_integration.demo import DemoSettings, run_demo
-    from spark_integration.metrics_listener import MetricsListener
-    from spark_integration.prometheus import PrometheusListener
-    from spark_integration.query_metrics import QueryMetrics, metrics_of
-    from spark_integration.query_state import QueryState
-    from spark_integration.rescale import drop_original, rescale, undo_rescale
-    from spark_integration.shares_choice import explain_join
-    from spark_integration.stateful_batches import stateful_batches
-    from spark_integration.streaming_sql import MultiwayQuery, streaming_sql, to_multiway
+    from lsmstate.spark_integration.api import multiway_join
+    from lsmstate.spark_integration.bucket import Bucket, InputBatch
+    from lsmstate.spark_integration.data_source import register
+    from lsmstate.spark_integration.demo import DemoSettings, run_demo
+    from lsmstate.spark_integration.metrics_listener import MetricsListener
+    from lsmstate.spark_integration.prometheus import PrometheusListener
+    from lsmstate.spark_integration.query_metrics import QueryMetrics, metrics_of
+    from lsmstate.spark_integration.query_state import QueryState
+    from lsmstate.spark_integration.rescale import drop_original, rescale, undo_rescale
+    from lsmstate.spark_integration.shares_choice import explain_join
+    from lsmstate.spark_integration.stateful_batches import stateful_batches
+    from lsmstate.spark_integration.streaming_sql import MultiwayQuery, streaming_sql, to_multiway
 
 __all__ = [
     "Bucket",
@@ -43,25 +43,25 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Bucket": "spark_integration.bucket",
-    "DemoSettings": "spark_integration.demo",
-    "InputBatch": "spark_integration.bucket",
-    "MetricsListener": "spark_integration.metrics_listener",
-    "MultiwayQuery": "spark_integration.streaming_sql",
-    "PrometheusListener": "spark_integration.prometheus",
-    "QueryMetrics": "spark_integration.query_metrics",
-    "QueryState": "spark_integration.query_state",
-    "drop_original": "spark_integration.rescale",
-    "explain_join": "spark_integration.shares_choice",
-    "metrics_of": "spark_integration.query_metrics",
-    "multiway_join": "spark_integration.api",
-    "register": "spark_integration.data_source",
-    "rescale": "spark_integration.rescale",
-    "run_demo": "spark_integration.demo",
-    "stateful_batches": "spark_integration.stateful_batches",
-    "streaming_sql": "spark_integration.streaming_sql",
-    "to_multiway": "spark_integration.streaming_sql",
-    "undo_rescale": "spark_integration.rescale",
+    "Bucket": "lsmstate.spark_integration.bucket",
+    "DemoSettings": "lsmstate.spark_integration.demo",
+    "InputBatch": "lsmstate.spark_integration.bucket",
+    "MetricsListener": "lsmstate.spark_integration.metrics_listener",
+    "MultiwayQuery": "lsmstate.spark_integration.streaming_sql",
+    "PrometheusListener": "lsmstate.spark_integration.prometheus",
+    "QueryMetrics": "lsmstate.spark_integration.query_metrics",
+    "QueryState": "lsmstate.spark_integration.query_state",
+    "drop_original": "lsmstate.spark_integration.rescale",
+    "explain_join": "lsmstate.spark_integration.shares_choice",
+    "metrics_of": "lsmstate.spark_integration.query_metrics",
+    "multiway_join": "lsmstate.spark_integration.api",
+    "register": "lsmstate.spark_integration.data_source",
+    "rescale": "lsmstate.spark_integration.rescale",
+    "run_demo": "lsmstate.spark_integration.demo",
+    "stateful_batches": "lsmstate.spark_integration.stateful_batches",
+    "streaming_sql": "lsmstate.spark_integration.streaming_sql",
+    "to_multiway": "lsmstate.spark_integration.streaming_sql",
+    "undo_rescale": "lsmstate.spark_integration.rescale",
 }
 
 

@@ -20,13 +20,13 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from cython_ext.backward_iter import BackwardSstSource
-from cython_ext.entries import EntrySource
-from cython_ext.file import remove
-from cython_ext.key_ranges import KeyRanges
-from cython_ext.merging_iter import ChainSource
-from cython_ext.sst_reader import Sst
-from cython_ext.sst_source import SstSource
+from lsmstate.cython_ext.backward_iter import BackwardSstSource
+from lsmstate.cython_ext.entries import EntrySource
+from lsmstate.cython_ext.file import remove
+from lsmstate.cython_ext.key_ranges import KeyRanges
+from lsmstate.cython_ext.merging_iter import ChainSource
+from lsmstate.cython_ext.sst_reader import Sst
+from lsmstate.cython_ext.sst_source import SstSource
 from lsmstate.errors import CorruptionError
 from lsmstate.memory_budget import ProcessMemory
 from lsmstate.version import FileMeta

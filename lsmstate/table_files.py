@@ -8,12 +8,12 @@ from typing import Protocol
 
 import msgpack
 
-from cython_ext.budget import Budget
-from cython_ext.codec import codec_number
-from cython_ext.entries import EntrySource
-from cython_ext.file import AppendFile, remove
-from cython_ext.sst_writer import SstWriter
 from lsmstate.background import SLICE_BYTES
+from lsmstate.cython_ext.budget import Budget
+from lsmstate.cython_ext.codec import codec_number
+from lsmstate.cython_ext.entries import EntrySource
+from lsmstate.cython_ext.file import AppendFile, remove
+from lsmstate.cython_ext.sst_writer import SstWriter
 from lsmstate.options import Options
 from lsmstate.version import FileMeta
 

@@ -6,9 +6,9 @@ on from and returns the place reached; it stops early where the memtable is full
 
 from collections.abc import Callable, Mapping
 
-from cython_ext.memtable import Memtable
-from cython_ext.memtable_ranges import delete_range
 from lsmstate.changelog import APPEND, DELETE, DELETE_RANGE, PUT, RETRACT, Write
+from lsmstate.cython_ext.memtable import Memtable
+from lsmstate.cython_ext.memtable_ranges import delete_range
 from lsmstate.key_range import KeyRange
 
 Step = Callable[[Memtable, Write, int], int]

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lsmstate.errors import InvalidArgumentError
-from spark_integration.catalyst import items, kind_of
-from spark_integration.plan import Wanted
+from lsmstate.spark_integration.catalyst import items, kind_of
+from lsmstate.spark_integration.plan import Wanted
 
 _OUTER = ("LeftOuter", "RightOuter", "FullOuter")
 _REMEDY = (

@@ -6,27 +6,32 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from joins.change_spec import FINAL
-from joins.event_time import Retention, TimeOptions
-from joins.graph_spec import GraphSpec, create_spec
-from joins.how import How, TypedCondition, in_text, typed_condition
-from joins.key_classes import written_pairs
-from joins.local.change_input import check_unmatched
-from joins.spec import Condition, check_streams
-from joins.split_condition import split_condition
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.change_spec import FINAL
+from lsmstate.joins.event_time import Retention, TimeOptions
+from lsmstate.joins.graph_spec import GraphSpec, create_spec
+from lsmstate.joins.how import How, TypedCondition, in_text, typed_condition
+from lsmstate.joins.key_classes import written_pairs
+from lsmstate.joins.local.change_input import check_unmatched
+from lsmstate.joins.spec import Condition, check_streams
+from lsmstate.joins.split_condition import split_condition
+from lsmstate.spark_integration.change_join import change_spec, check_time
+from lsmstate.spark_integration.event_time import check_not_named, timing_of, watermarked
+from lsmstate.spark_integration.final_join import final_spec
+from lsmstate.spark_integration.inputs import Inputs, UnfitInputError, session_of
+from lsmstate.spark_integration.join_function import CoercedSpec, coerced_graph
+from lsmstate.spark_integration.join_request import OPERATOR, InnerJoin, JoinRequest
+from lsmstate.spark_integration.late_rows import check_late
+from lsmstate.spark_integration.operator_options import OPTION_NAMES, OperatorOptions, nearest
+from lsmstate.spark_integration.skew import SPREAD
+from lsmstate.spark_integration.skew_checks import (
+    check_local,
+    check_memory,
+    check_repeatable,
+    check_skew,
+)
+from lsmstate.spark_integration.storage import Storage
 from lsmstate.state_place import DEFAULT_CACHE
-from spark_integration.change_join import change_spec, check_time
-from spark_integration.event_time import check_not_named, timing_of, watermarked
-from spark_integration.final_join import final_spec
-from spark_integration.inputs import Inputs, UnfitInputError, session_of
-from spark_integration.join_function import CoercedSpec, coerced_graph
-from spark_integration.join_request import OPERATOR, InnerJoin, JoinRequest
-from spark_integration.late_rows import check_late
-from spark_integration.operator_options import OPTION_NAMES, OperatorOptions, nearest
-from spark_integration.skew import SPREAD
-from spark_integration.skew_checks import check_local, check_memory, check_repeatable, check_skew
-from spark_integration.storage import Storage
 
 _OPTIONS: Final = (
     *("how", "emit", "changes", "unmatched", "rows", "shares", "skew", "pins"),

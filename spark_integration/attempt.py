@@ -13,9 +13,9 @@ from lsmstate.backends import open_attempt
 from lsmstate.durable_bucket import DurableBucket
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.null_safe_store import NullSafeStore, null_safe_streams
+from lsmstate.spark_integration.plan import StatefulPlan
+from lsmstate.spark_integration.run import TaskRun
 from lsmstate.store import MultimapStore
-from spark_integration.plan import StatefulPlan
-from spark_integration.run import TaskRun
 
 
 def bucket_files(run: TaskRun, bucket: int) -> str | DurableBucket:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from joins.local.picked import Picked
+from lsmstate.joins.local.picked import Picked
 from lsmstate.key_groups import KeyGroups
 from lsmstate.store import MultimapStore
 

@@ -4,11 +4,11 @@ import time
 from collections import OrderedDict
 from typing import Final
 
+from lsmstate.spark_integration.fan_out import FanOut
+from lsmstate.spark_integration.metrics import BucketMetrics
+from lsmstate.spark_integration.worker_memory import measure
 from lsmstate.stats import CacheStats, StoreStats
 from lsmstate.store import MultimapStore
-from spark_integration.fan_out import FanOut
-from spark_integration.metrics import BucketMetrics
-from spark_integration.worker_memory import measure
 
 #: Buckets of which a process remembers what it committed last; there are at most as many a query.
 _REMEMBERED: Final = 4096

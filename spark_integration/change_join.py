@@ -8,37 +8,37 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from joins.change_spec import (
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.change_spec import (
     OPERATION,
     ChangeSpec,
     GraphChangeSpec,
     check_no_keys,
     operation_columns,
 )
-from joins.changing_specs import ChangingSpec, changing_spec, is_conditional
-from joins.event_time import TimeOptions, time_bounds
-from joins.event_time_join import EventTimeJoin
-from joins.graph_spec import GraphSpec
-from joins.join_types import Tree, bound_text, bounds_of, conditions_of, nullable_streams
-from joins.local.change_join import ChangeJoin
-from joins.local.graph_change_join import GraphChangeJoin
-from joins.local.rooted_change_join import RootedChangeJoin
-from joins.settled import settled
-from joins.spec import output_names
-from lsmstate.errors import InvalidArgumentError
-from lsmstate.store import MultimapStore
-from spark_integration.bucket import Bucket, BucketFunction, InputBatch
-from spark_integration.event_time import (
+from lsmstate.joins.changing_specs import ChangingSpec, changing_spec, is_conditional
+from lsmstate.joins.event_time import TimeOptions, time_bounds
+from lsmstate.joins.event_time_join import EventTimeJoin
+from lsmstate.joins.graph_spec import GraphSpec
+from lsmstate.joins.join_types import Tree, bound_text, bounds_of, conditions_of, nullable_streams
+from lsmstate.joins.local.change_join import ChangeJoin
+from lsmstate.joins.local.graph_change_join import GraphChangeJoin
+from lsmstate.joins.local.rooted_change_join import RootedChangeJoin
+from lsmstate.joins.settled import settled
+from lsmstate.joins.spec import output_names
+from lsmstate.spark_integration.bucket import Bucket, BucketFunction, InputBatch
+from lsmstate.spark_integration.event_time import (
     check_hours,
     check_keeps_all,
     explained_time,
 )
-from spark_integration.inputs import Inputs
-from spark_integration.join_function import CoercedSpec, coerced_graph, stored_rows
-from spark_integration.late_rows import LateRows
-from spark_integration.pinned import JOIN_CONDITIONS, OTHER_CONDITIONS
-from spark_integration.residual import check_evaluated_here
-from spark_integration.schemas import output_fields
+from lsmstate.spark_integration.inputs import Inputs
+from lsmstate.spark_integration.join_function import CoercedSpec, coerced_graph, stored_rows
+from lsmstate.spark_integration.late_rows import LateRows
+from lsmstate.spark_integration.pinned import JOIN_CONDITIONS, OTHER_CONDITIONS
+from lsmstate.spark_integration.residual import check_evaluated_here
+from lsmstate.spark_integration.schemas import output_fields
+from lsmstate.store import MultimapStore
 
 _log = logging.getLogger("lsmstate")
 

@@ -20,10 +20,10 @@ from lsmstate.durable_dir import DurableDir, durable_dir
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.filesystems import resolve
 from lsmstate.retries import retried
+from lsmstate.spark_integration.buckets import spark_hash_long
+from lsmstate.spark_integration.state_codecs import REMEDY
+from lsmstate.spark_integration.state_partition import StatePartition, listed, small_file
 from lsmstate.state_place import local_path
-from spark_integration.buckets import spark_hash_long
-from spark_integration.state_codecs import REMEDY
-from spark_integration.state_partition import StatePartition, listed, small_file
 
 #: How Spark names the operator that holds our buckets; a query has one at most.
 _OPERATOR: Final = "applyInPandasWithState"

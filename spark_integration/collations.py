@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from spark_integration.catalyst import collation_keys, collation_version
+from lsmstate.spark_integration.catalyst import collation_keys, collation_version
 
 _BINARY = "UTF8_BINARY"
 

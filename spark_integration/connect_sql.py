@@ -15,12 +15,12 @@ from typing import Any, Final
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from joins.spec import output_names
 from lsmstate.errors import InvalidArgumentError
-from spark_integration.api import multiway_join
-from spark_integration.inputs import UnfitInputError
-from spark_integration.names import quoted
-from spark_integration.schemas import WATERMARK_METADATA
+from lsmstate.joins.spec import output_names
+from lsmstate.spark_integration.api import multiway_join
+from lsmstate.spark_integration.inputs import UnfitInputError
+from lsmstate.spark_integration.names import quoted
+from lsmstate.spark_integration.schemas import WATERMARK_METADATA
 
 _DIALECT: Final = "spark"
 #: Parts of a SELECT that are understood; each has its own name in releases of sqlglot.

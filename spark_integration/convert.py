@@ -7,30 +7,34 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from joins.plan.explain import explain
-from joins.plan.join_tree import MultiJoin, Node, Other, is_streaming, parents_first
-from joins.plan.prune import pruned
-from joins.plan.tsc import (
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.plan.explain import explain
+from lsmstate.joins.plan.join_tree import MultiJoin, Node, Other, is_streaming, parents_first
+from lsmstate.joins.plan.prune import pruned
+from lsmstate.joins.plan.tsc import (
     Conversion,
     GroupRule,
     any_keys,
     inner_join_of_streams,
     two_step_convert,
 )
-from joins.plan.united import unions_of_joins, with_joins_gathered
-from lsmstate.errors import InvalidArgumentError
-from spark_integration.catalyst import OUTPUT_MODES, Catalyst, analyzed_plan
-from spark_integration.group_join import joined_frames, joined_groups, result_columns
-from spark_integration.inputs import UnfitInputError
-from spark_integration.operator_options import OPTION_NAMES
-from spark_integration.plan_reader import ReadPlan, read_plan
-from spark_integration.plan_writer import PlanWriter, Written
-from spark_integration.query import operators_in
-from spark_integration.shares_choice import explain_join
-from spark_integration.united_joins import write_union
-from spark_integration.watermarks import mode_bound_below, redeclares_watermark, stateful_above
+from lsmstate.joins.plan.united import unions_of_joins, with_joins_gathered
+from lsmstate.spark_integration.catalyst import OUTPUT_MODES, Catalyst, analyzed_plan
+from lsmstate.spark_integration.group_join import joined_frames, joined_groups, result_columns
+from lsmstate.spark_integration.inputs import UnfitInputError
+from lsmstate.spark_integration.operator_options import OPTION_NAMES
+from lsmstate.spark_integration.plan_reader import ReadPlan, read_plan
+from lsmstate.spark_integration.plan_writer import PlanWriter, Written
+from lsmstate.spark_integration.query import operators_in
+from lsmstate.spark_integration.shares_choice import explain_join
+from lsmstate.spark_integration.united_joins import write_union
+from lsmstate.spark_integration.watermarks import (
+    mode_bound_below,
+    redeclares_watermark,
+    stateful_above,
+)
 
-#: Which of its branches ``joins.plan.united`` takes.
+#: Which of its branches ``lsmstate.joins.plan.united`` takes.
 _UNITED: Final = (
     "branches that are joins under filters and projections, without random values, subqueries, "
     "functions in Python or a column that is selected twice"

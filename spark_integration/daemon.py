@@ -1,7 +1,7 @@
 """pyspark's daemon with the imports done: starting a worker costs a fork, not a second of CPU.
 
 Spark forks every Python worker from one daemon, and pandas, pyarrow and lsmstate are imported after
-the fork, in each worker again. ``spark.python.daemon.module=spark_integration.daemon`` has them
+the fork, in each worker again. ``spark.python.daemon.module=lsmstate.spark_integration.daemon`` has them
 imported once; their memory is then shared by all workers as well.
 
 Invariant: no thread runs beside the daemon's own. A fork copies none, and what another one has
@@ -22,7 +22,7 @@ import pyspark.sql.pandas.serializers
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
-import spark_integration.stateful_body  # noqa: F401
+import lsmstate.spark_integration.stateful_body  # noqa: F401
 
 if __name__ == "__main__":
     manager()

@@ -16,9 +16,9 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.spark_integration.query_state import QueryState
+from lsmstate.spark_integration.schemas import as_schema
 from lsmstate.store_checks import nearest
-from spark_integration.query_state import QueryState
-from spark_integration.schemas import as_schema
 
 _OPTIONS: Final = ("path", "stream", "batchId", "bucket", "withKeys", "stateDir", "storageOptions")
 

@@ -8,13 +8,13 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from joins.event_time import EventTime, Retention, time_bounds
-from joins.graph_spec import GraphSpec
-from joins.join_types import bound_text
-from joins.spec import JoinSpec
-from joins.time_bounds import DAY_US, Bound
 from lsmstate.errors import InvalidArgumentError
-from spark_integration.schemas import WATERMARK_METADATA
+from lsmstate.joins.event_time import EventTime, Retention, time_bounds
+from lsmstate.joins.graph_spec import GraphSpec
+from lsmstate.joins.join_types import bound_text
+from lsmstate.joins.spec import JoinSpec
+from lsmstate.joins.time_bounds import DAY_US, Bound
+from lsmstate.spark_integration.schemas import WATERMARK_METADATA
 
 #: Time zones whose days all have 24 hours.
 _FIXED_ZONE: Final = re.compile(r"(?i)(utc|gmt|z|etc/\w+)?([+-]\d{1,2}(:?\d{2})?(:\d{2})?)?")

@@ -8,19 +8,19 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from joins.event_time import Retention
-from joins.final_join import FinalJoin
-from joins.final_spec import FinalSpec
-from joins.join_types import Tree, conditions_of, nullable_streams
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.event_time import Retention
+from lsmstate.joins.final_join import FinalJoin
+from lsmstate.joins.final_spec import FinalSpec
+from lsmstate.joins.join_types import Tree, conditions_of, nullable_streams
+from lsmstate.spark_integration.bucket import Bucket, BucketFunction, InputBatch
+from lsmstate.spark_integration.change_join import joined_fields
+from lsmstate.spark_integration.event_time import check_hours, watermarked
+from lsmstate.spark_integration.inputs import Inputs
+from lsmstate.spark_integration.join_function import coerced_graph, learned, stored_rows
+from lsmstate.spark_integration.late_rows import LateRows
+from lsmstate.spark_integration.residual import check_evaluated_here
 from lsmstate.store import MultimapStore
-from spark_integration.bucket import Bucket, BucketFunction, InputBatch
-from spark_integration.change_join import joined_fields
-from spark_integration.event_time import check_hours, watermarked
-from spark_integration.inputs import Inputs
-from spark_integration.join_function import coerced_graph, learned, stored_rows
-from spark_integration.late_rows import LateRows
-from spark_integration.residual import check_evaluated_here
 
 
 def final_spec(

@@ -17,9 +17,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from joins.plan.conditions import Column
-from joins.plan.explain import draw, explain
-from joins.plan.join_tree import (
+from lsmstate.joins.plan.conditions import Column
+from lsmstate.joins.plan.explain import draw, explain
+from lsmstate.joins.plan.join_tree import (
     Join,
     MultiJoin,
     Node,
@@ -28,17 +28,17 @@ from joins.plan.join_tree import (
     is_streaming,
     parents_first,
 )
-from joins.plan.prune import pruned
-from joins.plan.tsc import Conversion, inner_join_of_streams, two_step_convert
-from spark_integration.catalyst import Catalyst
-from spark_integration.convert import largest_group
-from spark_integration.group_join import input_names, joined_frames, joined_groups
-from spark_integration.inputs import UnfitInputError
-from spark_integration.operator_options import OPTION_NAMES
-from spark_integration.plan_reader import ReadPlan, read_plan
-from spark_integration.plan_writer import PlanWriter, Written
-from spark_integration.several_joins import GROUP, rows_column
-from spark_integration.spark_plan import ExpressionHandle
+from lsmstate.joins.plan.prune import pruned
+from lsmstate.joins.plan.tsc import Conversion, inner_join_of_streams, two_step_convert
+from lsmstate.spark_integration.catalyst import Catalyst
+from lsmstate.spark_integration.convert import largest_group
+from lsmstate.spark_integration.group_join import input_names, joined_frames, joined_groups
+from lsmstate.spark_integration.inputs import UnfitInputError
+from lsmstate.spark_integration.operator_options import OPTION_NAMES
+from lsmstate.spark_integration.plan_reader import ReadPlan, read_plan
+from lsmstate.spark_integration.plan_writer import PlanWriter, Written
+from lsmstate.spark_integration.several_joins import GROUP, rows_column
+from lsmstate.spark_integration.spark_plan import ExpressionHandle
 
 #: The column that says which fragment a row of the streaming query belongs to.
 FRAGMENT: Final = "fragment"

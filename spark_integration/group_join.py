@@ -6,16 +6,16 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from joins.plan.conditions import Column
-from joins.plan.join_tree import MultiJoin, Node, Source, parents_first
-from joins.plan.signature import leaf_name, signature
-from joins.spec import output_names
 from lsmstate.errors import InvalidArgumentError
-from spark_integration.api import multiway_join
-from spark_integration.catalyst import Catalyst
-from spark_integration.names import quoted
-from spark_integration.operator_options import nearest
-from spark_integration.several_joins import WantedJoin, join_together
+from lsmstate.joins.plan.conditions import Column
+from lsmstate.joins.plan.join_tree import MultiJoin, Node, Source, parents_first
+from lsmstate.joins.plan.signature import leaf_name, signature
+from lsmstate.joins.spec import output_names
+from lsmstate.spark_integration.api import multiway_join
+from lsmstate.spark_integration.catalyst import Catalyst
+from lsmstate.spark_integration.names import quoted
+from lsmstate.spark_integration.operator_options import nearest
+from lsmstate.spark_integration.several_joins import WantedJoin, join_together
 
 #: Under which the checkpoint keeps the join it was started with.
 SIGNATURE: Final = "multi-way join"

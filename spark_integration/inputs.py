@@ -7,12 +7,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from joins.key_classes import Pair
 from lsmstate.errors import InvalidArgumentError
-from spark_integration.key_columns import Key
-from spark_integration.keys import KeyColumn
-from spark_integration.plan import InputPlan
-from spark_integration.schemas import arrow_schema, pinned_type
+from lsmstate.joins.key_classes import Pair
+from lsmstate.spark_integration.key_columns import Key
+from lsmstate.spark_integration.keys import KeyColumn
+from lsmstate.spark_integration.plan import InputPlan
+from lsmstate.spark_integration.schemas import arrow_schema, pinned_type
 
 
 class UnfitInputError(InvalidArgumentError):

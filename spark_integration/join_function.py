@@ -6,16 +6,16 @@ from functools import cached_property, lru_cache
 
 import pyarrow as pa
 
-from joins.graph_spec import GraphSpec, KeyClass
-from joins.local.graph_join import GraphJoin
-from joins.local.picked import Picked
-from joins.local.probe_order import ProbeOrder
-from joins.local.umjoin import UMJoin
-from joins.spec import JoinSpec
+from lsmstate.joins.graph_spec import GraphSpec, KeyClass
+from lsmstate.joins.local.graph_join import GraphJoin
+from lsmstate.joins.local.picked import Picked
+from lsmstate.joins.local.probe_order import ProbeOrder
+from lsmstate.joins.local.umjoin import UMJoin
+from lsmstate.joins.spec import JoinSpec
+from lsmstate.spark_integration.bucket import Bucket, BucketFunction, InputBatch
+from lsmstate.spark_integration.inputs import Inputs
+from lsmstate.spark_integration.plan import InputPlan
 from lsmstate.store import MultimapStore
-from spark_integration.bucket import Bucket, BucketFunction, InputBatch
-from spark_integration.inputs import Inputs
-from spark_integration.plan import InputPlan
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,15 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from joins.change_spec import OPERATION, ChangeSpec, GraphChangeSpec
-from joins.changing_specs import ChangingSpec
-from joins.event_time import EventTime
-from joins.final_spec import FinalSpec
-from joins.graph_spec import GraphSpec
-from joins.rooted_change_spec import RootedChangeSpec
-from joins.spec import output_names
-from spark_integration.bucket import BucketFunction
-from spark_integration.change_join import (
+from lsmstate.joins.change_spec import OPERATION, ChangeSpec, GraphChangeSpec
+from lsmstate.joins.changing_specs import ChangingSpec
+from lsmstate.joins.event_time import EventTime
+from lsmstate.joins.final_spec import FinalSpec
+from lsmstate.joins.graph_spec import GraphSpec
+from lsmstate.joins.rooted_change_spec import RootedChangeSpec
+from lsmstate.joins.spec import output_names
+from lsmstate.spark_integration.bucket import BucketFunction
+from lsmstate.spark_integration.change_join import (
     change_join_function,
     change_output,
     change_settings,
@@ -25,15 +25,15 @@ from spark_integration.change_join import (
     routes_null_keys,
     written_conditions,
 )
-from spark_integration.event_time import described, explained_time
-from spark_integration.final_join import (
+from lsmstate.spark_integration.event_time import described, explained_time
+from lsmstate.spark_integration.final_join import (
     explained_final,
     final_join_function,
     final_output,
     final_settings,
 )
-from spark_integration.inputs import Inputs
-from spark_integration.join_function import (
+from lsmstate.spark_integration.inputs import Inputs
+from lsmstate.spark_integration.join_function import (
     CoercedSpec,
     condition_of,
     graph_join_function,
@@ -41,19 +41,19 @@ from spark_integration.join_function import (
     picking_graph_join_function,
     picking_join_function,
 )
-from spark_integration.late_rows import LateRows
-from spark_integration.meeting import meeting
-from spark_integration.operator_options import OperatorOptions
-from spark_integration.pinned import KEPT, OTHER_CONDITIONS, SKEW, with_pins
-from spark_integration.plan import StatefulPlan
-from spark_integration.residual import filtered
-from spark_integration.schemas import output_fields
-from spark_integration.shares_choice import with_shares
-from spark_integration.skew import skew_streams
-from spark_integration.skew_checks import explained_skew
-from spark_integration.stateful_operator import default_buckets, stateful_operator
-from spark_integration.storage import Storage
-from spark_integration.timed_join import (
+from lsmstate.spark_integration.late_rows import LateRows
+from lsmstate.spark_integration.meeting import meeting
+from lsmstate.spark_integration.operator_options import OperatorOptions
+from lsmstate.spark_integration.pinned import KEPT, OTHER_CONDITIONS, SKEW, with_pins
+from lsmstate.spark_integration.plan import StatefulPlan
+from lsmstate.spark_integration.residual import filtered
+from lsmstate.spark_integration.schemas import output_fields
+from lsmstate.spark_integration.shares_choice import with_shares
+from lsmstate.spark_integration.skew import skew_streams
+from lsmstate.spark_integration.skew_checks import explained_skew
+from lsmstate.spark_integration.stateful_operator import default_buckets, stateful_operator
+from lsmstate.spark_integration.storage import Storage
+from lsmstate.spark_integration.timed_join import (
     TICK,
     timed_join_function,
     with_result_time,

@@ -14,18 +14,18 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from joins.key_classes import Pair
 from lsmstate.errors import InvalidArgumentError
-from spark_integration.carried import carried_type, carry
-from spark_integration.catalyst import is_classic
-from spark_integration.collations import (
+from lsmstate.joins.key_classes import Pair
+from lsmstate.spark_integration.carried import carried_type, carry
+from lsmstate.spark_integration.catalyst import is_classic
+from lsmstate.spark_integration.collations import (
     collation_key_type,
     collation_versions,
     collations_in,
     with_collation_keys,
 )
-from spark_integration.keys import KeyColumn, common_type, padded_length
-from spark_integration.schemas import arrow_type, pinned_type
+from lsmstate.spark_integration.keys import KeyColumn, common_type, padded_length
+from lsmstate.spark_integration.schemas import arrow_type, pinned_type
 
 #: Spark pads no CHAR where the first is true and the second is not.
 _NO_PADDING: Final = "spark.sql.legacy.noCharPaddingInPredicate"

@@ -20,12 +20,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from joins.condition import Column
-from joins.key_classes import Pair
 from lsmstate.errors import InvalidArgumentError
-from spark_integration.carried import nullable_parts
-from spark_integration.catalyst import compared_type, is_classic
-from spark_integration.collations import collations_in
+from lsmstate.joins.condition import Column
+from lsmstate.joins.key_classes import Pair
+from lsmstate.spark_integration.carried import nullable_parts
+from lsmstate.spark_integration.catalyst import compared_type, is_classic
+from lsmstate.spark_integration.collations import collations_in
 
 #: Of a thread: whether what PySpark logs of failed queries is left out.
 _is_quiet: Final = ContextVar("is_quiet", default=False)

@@ -16,11 +16,11 @@ from typing import Final
 
 import pyarrow as pa
 
-from joins.event_time import EventTime
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.event_time import EventTime
+from lsmstate.spark_integration.bucket import Bucket, InputBatch
+from lsmstate.spark_integration.plan import InputPlan, StatefulPlan
 from lsmstate.store import MultimapStore, StreamSchema
-from spark_integration.bucket import Bucket, InputBatch
-from spark_integration.plan import InputPlan, StatefulPlan
 
 SIDE: Final = "side"
 #: What a join pins that keeps them: of which inputs.

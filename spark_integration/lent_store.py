@@ -6,11 +6,11 @@ from typing import Any, Final, cast
 
 import pyarrow as pa
 
-from cython_ext.key_codec import KeyBatch
+from lsmstate.cython_ext.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError, StoreClosedError
+from lsmstate.spark_integration.bucket import Bucket
+from lsmstate.spark_integration.fan_out import FanOut
 from lsmstate.store import MultimapStore, Positions, Probe
-from spark_integration.bucket import Bucket
-from spark_integration.fan_out import FanOut
 
 #: What belongs to whoever opened the store.
 _OWNERS: Final = ("commit", "close")

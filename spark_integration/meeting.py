@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from joins.graph_spec import GraphSpec
-from joins.rooted_joins import RootedJoins, meeting_classes
 from lsmstate.errors import InvalidArgumentError
-from spark_integration.plan import StatefulPlan
-from spark_integration.shares_choice import with_shares
+from lsmstate.joins.graph_spec import GraphSpec
+from lsmstate.joins.rooted_joins import RootedJoins, meeting_classes
+from lsmstate.spark_integration.plan import StatefulPlan
+from lsmstate.spark_integration.shares_choice import with_shares
 
 
 def meeting(

@@ -10,10 +10,10 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from spark_integration.catalyst import observed
-from spark_integration.fan_out import PLACES
-from spark_integration.hottest import HOTTEST, place_prefix
-from spark_integration.query_metrics import OBSERVATION
+from lsmstate.spark_integration.catalyst import observed
+from lsmstate.spark_integration.fan_out import PLACES
+from lsmstate.spark_integration.hottest import HOTTEST, place_prefix
+from lsmstate.spark_integration.query_metrics import OBSERVATION
 
 
 @dataclass(frozen=True, slots=True)

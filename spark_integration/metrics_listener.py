@@ -14,7 +14,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from lsmstate.options import MIB
-from spark_integration.query_metrics import QueryMetrics, metrics_of
+from lsmstate.spark_integration.query_metrics import QueryMetrics, metrics_of
 
 _log: Final = logging.getLogger("lsmstate")
 

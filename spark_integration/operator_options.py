@@ -8,7 +8,7 @@ from typing import Any, Final
 from lsmstate.backends import check_place
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.options import Options, parse_bytes
-from spark_integration.storage import Storage, state_url
+from lsmstate.spark_integration.storage import Storage, state_url
 
 OPTION_NAMES: Final = (
     "memory",

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from joins.routing.shares import JoinGraph
+from lsmstate.joins.routing.shares import JoinGraph
 from lsmstate.options import Options
+from lsmstate.spark_integration.storage import Storage
 from lsmstate.store import StreamSchema
-from spark_integration.storage import Storage
 
 #: A pinned setting, and its value where rows with null keys are kept.
 NULL_KEYS: Final = "null keys"

@@ -1,4 +1,4 @@
-"""Catalyst's analyzed plan -> the plan tree of ``joins.plan``.
+"""Catalyst's analyzed plan -> the plan tree of ``lsmstate.joins.plan``.
 
 One call reads the plan; what its text does not say (the columns of operators we do not know,
 whether a source is a stream) is asked for node by node. Expressions keep a handle: where in the
@@ -10,11 +10,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from joins.plan.conditions import And, Column, Comparison, Expression, Literal, Not, Opaque, Or
-from joins.plan.join_tree import Alias, Filter, Join, Node, Other, Project, Source
 from lsmstate.errors import InvalidArgumentError
-from spark_integration.catalyst import OPERATORS, Catalyst
-from spark_integration.spark_plan import ExpressionHandle, NodeHandle, SparkPlan
+from lsmstate.joins.plan.conditions import (
+    And,
+    Column,
+    Comparison,
+    Expression,
+    Literal,
+    Not,
+    Opaque,
+    Or,
+)
+from lsmstate.joins.plan.join_tree import Alias, Filter, Join, Node, Other, Project, Source
+from lsmstate.spark_integration.catalyst import OPERATORS, Catalyst
+from lsmstate.spark_integration.spark_plan import ExpressionHandle, NodeHandle, SparkPlan
 
 _COMPARISONS: Final = {name: sign for sign, name in OPERATORS.items() if name not in ("And", "Or")}
 _JOIN_KINDS: Final = {
@@ -70,7 +79,7 @@ class ReadPlan:
 
 
 def read_plan(catalyst: Catalyst, root: Any, *, is_kept: bool = False) -> ReadPlan:
-    """InvalidArgumentError if the plan is none that ``joins.plan`` can express. Cost: one call and
+    """InvalidArgumentError if the plan is none that ``lsmstate.joins.plan`` can express. Cost: one call and
     a handful for each node that is no join, filter or projection. ``is_kept``: rows of the joins
     are kept and asked again, so that conditions on the time of day stay above them."""
     reader = _Reader(SparkPlan(catalyst, root), is_kept)

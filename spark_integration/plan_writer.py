@@ -1,15 +1,33 @@
-"""The plan tree of ``joins.plan`` -> Catalyst's plan, around a DataFrame per multi-way join."""
+"""The plan tree of ``lsmstate.joins.plan`` -> Catalyst's plan, around a DataFrame per multi-way join."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from joins.plan.conditions import And, Column, Comparison, Expression, Literal, Not, Opaque, Or
-from joins.plan.join_tree import Alias, Filter, Join, MultiJoin, Node, Other, Project, Source
-from joins.plan.prune import computed_keys
-from spark_integration.plan_reader import ReadPlan, SparkLiteral
-from spark_integration.schemas import WATERMARK_METADATA
-from spark_integration.spark_plan import ExpressionHandle, NodeHandle
-from spark_integration.watermarks import has_watermark, with_watermark
+from lsmstate.joins.plan.conditions import (
+    And,
+    Column,
+    Comparison,
+    Expression,
+    Literal,
+    Not,
+    Opaque,
+    Or,
+)
+from lsmstate.joins.plan.join_tree import (
+    Alias,
+    Filter,
+    Join,
+    MultiJoin,
+    Node,
+    Other,
+    Project,
+    Source,
+)
+from lsmstate.joins.plan.prune import computed_keys
+from lsmstate.spark_integration.plan_reader import ReadPlan, SparkLiteral
+from lsmstate.spark_integration.schemas import WATERMARK_METADATA
+from lsmstate.spark_integration.spark_plan import ExpressionHandle, NodeHandle
+from lsmstate.spark_integration.watermarks import has_watermark, with_watermark
 
 #: A plan, and its attribute for each column.
 Written = tuple[Any, Mapping[Column, Any]]

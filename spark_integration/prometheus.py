@@ -21,9 +21,9 @@ except ModuleNotFoundError as error:
     ) from error
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent
 
-from spark_integration.fan_out import PLACES, least_rows
-from spark_integration.metrics_listener import MetricsListener
-from spark_integration.query_metrics import QueryMetrics, metrics_of
+from lsmstate.spark_integration.fan_out import PLACES, least_rows
+from lsmstate.spark_integration.metrics_listener import MetricsListener
+from lsmstate.spark_integration.query_metrics import QueryMetrics, metrics_of
 
 #: Field of QueryMetrics -> what it counts, added up over the micro-batches since the query began.
 _COUNTERS: Final = {

@@ -26,9 +26,8 @@ from pyspark.sql.streaming.query import StreamingQueryManager
 from lsmstate.backends import check_place
 from lsmstate.errors import InvalidArgumentError, LsmStateError
 from lsmstate.options import MIB
-from lsmstate.state_place import StatePlace, local_path
-from spark_integration.above import check_above
-from spark_integration.catalyst import (
+from lsmstate.spark_integration.above import check_above
+from lsmstate.spark_integration.catalyst import (
     calls_python,
     context_of,
     items,
@@ -37,11 +36,11 @@ from spark_integration.catalyst import (
     nodes_with_path,
     streams_of,
 )
-from spark_integration.pinned import SKEW, STATE_NAME, adopt_or_pin, newest_settings
-from spark_integration.plan import Wanted
-from spark_integration.refusal import refuse
-from spark_integration.routes import begin
-from spark_integration.run import (
+from lsmstate.spark_integration.pinned import SKEW, STATE_NAME, adopt_or_pin, newest_settings
+from lsmstate.spark_integration.plan import Wanted
+from lsmstate.spark_integration.refusal import refuse
+from lsmstate.spark_integration.routes import begin
+from lsmstate.spark_integration.run import (
     FLUSH_ROWS,
     PARTITIONS,
     REFUSAL_PROPERTY,
@@ -50,10 +49,11 @@ from spark_integration.run import (
     STARTS_PROPERTY,
     VERSION_PROPERTY,
 )
-from spark_integration.skew import SPREAD
-from spark_integration.skew_checks import check_local
-from spark_integration.state_partition import listed
-from spark_integration.storage import kept, state_url
+from lsmstate.spark_integration.skew import SPREAD
+from lsmstate.spark_integration.skew_checks import check_local
+from lsmstate.spark_integration.state_partition import listed
+from lsmstate.spark_integration.storage import kept, state_url
+from lsmstate.state_place import StatePlace, local_path
 
 #: Column metadata under which an operator's settings stand in the plan.
 PLAN_METADATA: Final = "lsmstate.join"

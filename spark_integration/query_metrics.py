@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_integration.hottest import HotKey, hottest_keys
+from lsmstate.spark_integration.hottest import HotKey, hottest_keys
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress

@@ -14,12 +14,12 @@ import pyarrow as pa
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.expiring_reads import expiring_reads
 from lsmstate.null_safe_store import NullSafeReads, plain_schema
+from lsmstate.spark_integration.checkpoint import SparkCheckpoint, below
+from lsmstate.spark_integration.pinned import STATE_NAME, settings_as_of
+from lsmstate.spark_integration.plan import KEEP, NULL_KEYS
 from lsmstate.state_place import StatePlace, open_bucket
 from lsmstate.store import StoreReader, StreamSchema
 from lsmstate.store_checks import nearest
-from spark_integration.checkpoint import SparkCheckpoint, below
-from spark_integration.pinned import STATE_NAME, settings_as_of
-from spark_integration.plan import KEEP, NULL_KEYS
 
 #: Columns that may be asked for beside a stream's own.
 BUCKET_COLUMN = "_bucket"

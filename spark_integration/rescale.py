@@ -20,11 +20,10 @@ from typing import Any, Final
 
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.options import Options, parse_bytes
-from lsmstate.state_place import DEFAULT_CACHE
-from spark_integration.buckets import bucket_ids
-from spark_integration.rescale_fill import Contents, fill, misplaced
-from spark_integration.rescale_places import GridPlaces
-from spark_integration.rescale_plan import (
+from lsmstate.spark_integration.buckets import bucket_ids
+from lsmstate.spark_integration.rescale_fill import Contents, fill, misplaced
+from lsmstate.spark_integration.rescale_places import GridPlaces
+from lsmstate.spark_integration.rescale_plan import (
     FORCED,
     check_rules,
     check_wanted,
@@ -32,8 +31,8 @@ from spark_integration.rescale_plan import (
     new_shares,
     planned_places,
 )
-from spark_integration.rescale_query import QueryHome, StoppedQuery
-from spark_integration.rescale_switch import (
+from lsmstate.spark_integration.rescale_query import QueryHome, StoppedQuery
+from lsmstate.spark_integration.rescale_switch import (
     check_base,
     drop,
     give_up,
@@ -41,7 +40,8 @@ from spark_integration.rescale_switch import (
     switch,
     take_back,
 )
-from spark_integration.rescale_work import RescaleWork
+from lsmstate.spark_integration.rescale_work import RescaleWork
+from lsmstate.state_place import DEFAULT_CACHE
 
 _MOST_BUCKETS: Final = 4096
 

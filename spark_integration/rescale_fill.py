@@ -7,15 +7,15 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from joins.event_time import WATERMARK
 from lsmstate.backends import open_attempt
 from lsmstate.durable_bucket import DurableBucket
+from lsmstate.joins.event_time import WATERMARK
 from lsmstate.options import Options
 from lsmstate.slots import LANES, without_slots
+from lsmstate.spark_integration.late_rows import keeps_late_rows
+from lsmstate.spark_integration.rescale_places import Places, keeper_of
 from lsmstate.state_place import StatePlace, open_bucket
 from lsmstate.store import MultimapStore, StreamSchema
-from spark_integration.late_rows import keeps_late_rows
-from spark_integration.rescale_places import Places, keeper_of
 
 _ATTEMPT: Final = "rescale"
 
@@ -28,7 +28,7 @@ class Contents:
     horizons: Mapping[str, int]
     """By stream with expiry, the watermark in the column's unit, where there was one."""
     watermark: pa.RecordBatch | None
-    """Of a join that forgets, its newest row; see joins.event_time.WATERMARK."""
+    """Of a join that forgets, its newest row; see lsmstate.joins.event_time.WATERMARK."""
 
     @classmethod
     def of(cls, place: StatePlace, pointers: Mapping[int, str]) -> "Contents":

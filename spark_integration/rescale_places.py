@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cython_ext.key_codec import KeyCodec
-from joins.routing.hash import bucket_of, overlapping
-from joins.routing.shares import Shares
+from lsmstate.cython_ext.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.routing.hash import bucket_of, overlapping
+from lsmstate.joins.routing.shares import Shares
 from lsmstate.store import Entries, StreamSchema
 
 Numbers = npt.NDArray[np.int64]

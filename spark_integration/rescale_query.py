@@ -9,13 +9,19 @@ from lsmstate.durable_dir import remove_if_there
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.manifest import parse_pointer
 from lsmstate.retries import retried
+from lsmstate.spark_integration.checkpoint import SparkCheckpoint, below
+from lsmstate.spark_integration.pinned import (
+    FILE_NAME,
+    STATE_NAME,
+    Pinned,
+    file_name,
+    newest_settings,
+)
+from lsmstate.spark_integration.query_state import QueryState
+from lsmstate.spark_integration.records import read_record_in
+from lsmstate.spark_integration.rescale_plan import check_can_move
+from lsmstate.spark_integration.rescale_work import RescaleWork
 from lsmstate.state_place import DEFAULT_CACHE, StatePlace
-from spark_integration.checkpoint import SparkCheckpoint, below
-from spark_integration.pinned import FILE_NAME, STATE_NAME, Pinned, file_name, newest_settings
-from spark_integration.query_state import QueryState
-from spark_integration.records import read_record_in
-from spark_integration.rescale_plan import check_can_move
-from spark_integration.rescale_work import RescaleWork
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ from lsmstate.directory_lock import DirectoryLock
 from lsmstate.durable_dir import remove_if_there
 from lsmstate.errors import CorruptionError, InvalidArgumentError, LsmStateError
 from lsmstate.retries import retried
+from lsmstate.spark_integration.pinned import plan_name, work_name
+from lsmstate.spark_integration.records import create_record_in, read_record_in
 from lsmstate.state_place import StatePlace, bucket_directory_name
-from spark_integration.pinned import plan_name, work_name
-from spark_integration.records import create_record_in, read_record_in
 
 _RECORD_END: Final = ".json"
 _OWNER: Final = "OWNER"

@@ -8,13 +8,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from joins.pair_condition import PairCondition
-from joins.spec import output_names
 from lsmstate.errors import InvalidArgumentError
-from spark_integration.catalyst import analyzed_plan, is_classic, items, kind_of
-from spark_integration.collations import collations_in
-from spark_integration.keys import KeyColumn, quiet_query_log
-from spark_integration.names import quoted
+from lsmstate.joins.pair_condition import PairCondition
+from lsmstate.joins.spec import output_names
+from lsmstate.spark_integration.catalyst import analyzed_plan, is_classic, items, kind_of
+from lsmstate.spark_integration.collations import collations_in
+from lsmstate.spark_integration.keys import KeyColumn, quiet_query_log
+from lsmstate.spark_integration.names import quoted
 
 #: Expressions that Spark calls deterministic, since they have one value in a micro-batch.
 _CHANGING: Final = (

@@ -14,13 +14,13 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from cython_ext.gather import Gatherer
-from joins.local.picked import Picked
 from lsmstate.arrow_sizes import RowSizes
+from lsmstate.cython_ext.gather import Gatherer
+from lsmstate.joins.local.picked import Picked
 from lsmstate.options import KIB, MIB
-from spark_integration.decimals import Unscaling
-from spark_integration.frames import cut, unpack_rows
-from spark_integration.plan import StatefulPlan
+from lsmstate.spark_integration.decimals import Unscaling
+from lsmstate.spark_integration.frames import cut, unpack_rows
+from lsmstate.spark_integration.plan import StatefulPlan
 
 #: Results of a frame or of a batch that leaves unpack, unless a single row is larger.
 RESULT_BYTES: Final = 1 * MIB

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from joins.local.picked import Picked
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.local.picked import Picked
+from lsmstate.spark_integration.bucket import Bucket, BucketFunction, InputBatch
 from lsmstate.store import MultimapStore
 from lsmstate.store_checks import same_columns
-from spark_integration.bucket import Bucket, BucketFunction, InputBatch
 
 
 def checked_results(

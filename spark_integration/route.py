@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from joins.routing.hash import NO_BUCKET
-from spark_integration.frames import FramePacker
-from spark_integration.plan import StatefulPlan
-from spark_integration.routers import called_buckets, router_of
-from spark_integration.run import current_run
-from spark_integration.schemas import as_schema
+from lsmstate.joins.routing.hash import NO_BUCKET
+from lsmstate.spark_integration.frames import FramePacker
+from lsmstate.spark_integration.plan import StatefulPlan
+from lsmstate.spark_integration.routers import called_buckets, router_of
+from lsmstate.spark_integration.run import current_run
+from lsmstate.spark_integration.schemas import as_schema
 
 RouteFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 

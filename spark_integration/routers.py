@@ -6,17 +6,17 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from cython_ext.key_codec import KeyCodec
-from cython_ext.row_codec import RowCodec
-from joins.routing.hash import NO_BUCKET, bucket_of
-from joins.routing.heavy_hitters import Hashes
-from joins.routing.shares import JoinGraph, Shares
-from joins.routing.spread import Numbers, Routed, RouteTable, content_hashes
+from lsmstate.cython_ext.key_codec import KeyCodec
+from lsmstate.cython_ext.row_codec import RowCodec
+from lsmstate.joins.routing.hash import NO_BUCKET, bucket_of
+from lsmstate.joins.routing.heavy_hitters import Hashes
+from lsmstate.joins.routing.shares import JoinGraph, Shares
+from lsmstate.joins.routing.spread import Numbers, Routed, RouteTable, content_hashes
 from lsmstate.null_safe_store import null_safe_keys, null_safe_schema
-from spark_integration.plan import InputPlan, StatefulPlan
-from spark_integration.routes import Routes
-from spark_integration.run import TaskRun
-from spark_integration.skew import SPREAD
+from lsmstate.spark_integration.plan import InputPlan, StatefulPlan
+from lsmstate.spark_integration.routes import Routes
+from lsmstate.spark_integration.run import TaskRun
+from lsmstate.spark_integration.skew import SPREAD
 
 #: Under which the shares stand among what a checkpoint's later starts adopt.
 SHARES: str = "shares"

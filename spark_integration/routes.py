@@ -27,15 +27,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, Self
 
-from cython_ext.file import remove
-from joins.routing.heavy_hitters import HeavyHitters
-from joins.routing.respread import MOST_KEYS, Seen, respread
-from joins.routing.spread import Addition, RouteTable, SpreadKey
+from lsmstate.cython_ext.file import remove
 from lsmstate.errors import CorruptionError, InvalidArgumentError
-from spark_integration.plan import StatefulPlan
-from spark_integration.records import create_record, read_record
-from spark_integration.run import TaskRun
-from spark_integration.starts import UNTOLD, Starts, newest_starts, record_start
+from lsmstate.joins.routing.heavy_hitters import HeavyHitters
+from lsmstate.joins.routing.respread import MOST_KEYS, Seen, respread
+from lsmstate.joins.routing.spread import Addition, RouteTable, SpreadKey
+from lsmstate.spark_integration.plan import StatefulPlan
+from lsmstate.spark_integration.records import create_record, read_record
+from lsmstate.spark_integration.run import TaskRun
+from lsmstate.spark_integration.starts import UNTOLD, Starts, newest_starts, record_start
 
 #: Micro-batches between two tables.
 PERIOD: Final = 4

@@ -6,10 +6,10 @@ from typing import Final
 from pyspark import TaskContext
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.spark_integration.pinned import Pinned, adopt_or_pin
+from lsmstate.spark_integration.plan import StatefulPlan, Wanted
+from lsmstate.spark_integration.starts import UNTOLD, Starts
 from lsmstate.state_place import StatePlace
-from spark_integration.pinned import Pinned, adopt_or_pin
-from spark_integration.plan import StatefulPlan, Wanted
-from spark_integration.starts import UNTOLD, Starts
 
 #: Local properties; ``query.py`` sets them on the query's own thread before its first batch.
 ROOT_PROPERTY: Final = "lsmstate.root"

@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from lsmstate.errors import InvalidArgumentError
-from spark_integration.carried import carried_type
+from lsmstate.spark_integration.carried import carried_type
 
 #: Columns: DDL, or as PySpark or Arrow have them.
 Schema: TypeAlias = str | T.StructType | pa.Schema

@@ -14,19 +14,19 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
+from lsmstate.spark_integration.api import inner_join
+from lsmstate.spark_integration.bucket import Bucket, BucketFunction, InputBatch
+from lsmstate.spark_integration.carried import nullable_parts
+from lsmstate.spark_integration.inputs import Inputs
+from lsmstate.spark_integration.join_request import InnerJoin
+from lsmstate.spark_integration.operator_options import OperatorOptions
+from lsmstate.spark_integration.pinned import PINS
+from lsmstate.spark_integration.plan import StatefulPlan
+from lsmstate.spark_integration.routers import SHARES
+from lsmstate.spark_integration.stateful_operator import stateful_operator
+from lsmstate.spark_integration.storage import Storage
 from lsmstate.state_place import DEFAULT_CACHE
 from lsmstate.store import MultimapStore
-from spark_integration.api import inner_join
-from spark_integration.bucket import Bucket, BucketFunction, InputBatch
-from spark_integration.carried import nullable_parts
-from spark_integration.inputs import Inputs
-from spark_integration.join_request import InnerJoin
-from spark_integration.operator_options import OperatorOptions
-from spark_integration.pinned import PINS
-from spark_integration.plan import StatefulPlan
-from spark_integration.routers import SHARES
-from spark_integration.stateful_operator import stateful_operator
-from spark_integration.storage import Storage
 
 #: The column that says which join a row is of, from 0.
 GROUP: Final = "group"

@@ -5,19 +5,19 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame
 
-from joins.graph_spec import GraphSpec
-from joins.routing.shares import JoinGraph, Shares, choose
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.graph_spec import GraphSpec
+from lsmstate.joins.routing.shares import JoinGraph, Shares, choose
+from lsmstate.spark_integration.catalyst import analyzed_plan, is_classic
+from lsmstate.spark_integration.checkpoint import below
+from lsmstate.spark_integration.pinned import SKEW, STATE_NAME
+from lsmstate.spark_integration.plan import StatefulPlan
+from lsmstate.spark_integration.query import operators_in
+from lsmstate.spark_integration.routers import SHARES
+from lsmstate.spark_integration.routes import newest_table
+from lsmstate.spark_integration.skew import SPREAD
+from lsmstate.spark_integration.skew_checks import check_local
 from lsmstate.state_place import local_path
-from spark_integration.catalyst import analyzed_plan, is_classic
-from spark_integration.checkpoint import below
-from spark_integration.pinned import SKEW, STATE_NAME
-from spark_integration.plan import StatefulPlan
-from spark_integration.query import operators_in
-from spark_integration.routers import SHARES
-from spark_integration.routes import newest_table
-from spark_integration.skew import SPREAD
-from spark_integration.skew_checks import check_local
 
 
 def with_shares(

@@ -11,19 +11,19 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from cython_ext.key_codec import KeyCodec
-from joins.routing.heavy_hitters import SKETCH, Hashes, HeavyHitters, merged
-from joins.routing.respread import Seen
-from joins.routing.spread import RouteTable
-from joins.row_text import shown_row
+from lsmstate.cython_ext.key_codec import KeyCodec
+from lsmstate.joins.routing.heavy_hitters import SKETCH, Hashes, HeavyHitters, merged
+from lsmstate.joins.routing.respread import Seen
+from lsmstate.joins.routing.spread import RouteTable
+from lsmstate.joins.row_text import shown_row
 from lsmstate.options import KIB
+from lsmstate.spark_integration.bucket import Bucket, InputBatch
+from lsmstate.spark_integration.hottest import BOTH, packed
+from lsmstate.spark_integration.plan import StatefulPlan
+from lsmstate.spark_integration.routes import Routes, precedes_table
+from lsmstate.spark_integration.run import TaskRun
+from lsmstate.spark_integration.take_over import TAKEN_OVER, take_over
 from lsmstate.store import MultimapStore, StreamSchema
-from spark_integration.bucket import Bucket, InputBatch
-from spark_integration.hottest import BOTH, packed
-from spark_integration.plan import StatefulPlan
-from spark_integration.routes import Routes, precedes_table
-from spark_integration.run import TaskRun
-from spark_integration.take_over import TAKEN_OVER, take_over
 
 OBSERVE: Final = "observe"
 SPREAD: Final = "spread"

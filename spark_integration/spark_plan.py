@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from joins.plan.conditions import Expression
-from spark_integration.catalyst import Catalyst
+from lsmstate.joins.plan.conditions import Expression
+from lsmstate.spark_integration.catalyst import Catalyst
 
 
 @dataclass(frozen=True)

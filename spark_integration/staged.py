@@ -14,12 +14,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.spark_integration.catalyst import Catalyst
+from lsmstate.spark_integration.fragments import Fragments
+from lsmstate.spark_integration.records import create_record_in, read_record_in
+from lsmstate.spark_integration.shares_choice import explain_join
+from lsmstate.spark_integration.storage import state_url
 from lsmstate.state_place import StatePlace
-from spark_integration.catalyst import Catalyst
-from spark_integration.fragments import Fragments
-from spark_integration.records import create_record_in, read_record_in
-from spark_integration.shares_choice import explain_join
-from spark_integration.storage import state_url
 
 #: Called with each micro-batch's answer, a batch DataFrame, and its number.
 Answer = Callable[[DataFrame, int], None]

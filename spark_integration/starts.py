@@ -16,8 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Self
 
-from cython_ext.file import remove
-from spark_integration.records import create_record, read_record
+from lsmstate.cython_ext.file import remove
+from lsmstate.spark_integration.records import create_record, read_record
 
 _START: Final = re.compile(r"start-(\d{10,})\.json")
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from lsmstate.errors import CorruptionError, FormatVersionError
-from spark_integration.state_codecs import REMEDY, decompressed
+from lsmstate.spark_integration.state_codecs import REMEDY, decompressed
 
 _END, _PUT, _DELETE = 0x00, 0x01, 0x10
 _CHANGELOG: Final = b"\x00\x02v"

@@ -14,9 +14,9 @@ from typing import Final
 from lsmstate.durable_dir import DurableDir
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.retries import retried
-from spark_integration.commit import check_version
-from spark_integration.state_codecs import LARGEST_BYTES, REMEDY
-from spark_integration.state_files import StateFile
+from lsmstate.spark_integration.commit import check_version
+from lsmstate.spark_integration.state_codecs import LARGEST_BYTES, REMEDY
+from lsmstate.spark_integration.state_files import StateFile
 
 #: A state as of a version: its number, and its unique id where Spark gives ids.
 Version = tuple[int, str | None]

@@ -8,16 +8,16 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.spark_integration.bucket import BucketFunction
+from lsmstate.spark_integration.inputs import Inputs, session_of
+from lsmstate.spark_integration.operator_options import OperatorOptions
+from lsmstate.spark_integration.plan import KEEP, NULL_KEYS, StatefulPlan
+from lsmstate.spark_integration.schemas import Schema, arrow_schema, struct_type
+from lsmstate.spark_integration.stateful_operator import default_buckets, stateful_operator
+from lsmstate.spark_integration.storage import Storage
 from lsmstate.state_place import DEFAULT_CACHE
 from lsmstate.store import StreamSchema
 from lsmstate.store_checks import nearest, streams_by_name
-from spark_integration.bucket import BucketFunction
-from spark_integration.inputs import Inputs, session_of
-from spark_integration.operator_options import OperatorOptions
-from spark_integration.plan import KEEP, NULL_KEYS, StatefulPlan
-from spark_integration.schemas import Schema, arrow_schema, struct_type
-from spark_integration.stateful_operator import default_buckets, stateful_operator
-from spark_integration.storage import Storage
 
 _OPERATOR: Final = "stateful_batches"
 #: The name of the input where there is only one and it was given none.

@@ -15,18 +15,18 @@ import pandas as pd
 from pyspark.sql.streaming.state import GroupState
 
 from lsmstate.options import MIB
-from spark_integration.attempt import attempt_store, bucket_files, working_directory
-from spark_integration.bucket import Bucket, BucketFunction, InputBatch
-from spark_integration.call_metrics import CallMetrics
-from spark_integration.commit import read_pointer, write_pointer
-from spark_integration.frames import FrameSpool, joined
-from spark_integration.lent_store import lent
-from spark_integration.plan import StatefulPlan
-from spark_integration.result_frames import ResultFrame, ResultPacker
-from spark_integration.results import checked_results
-from spark_integration.run import TaskRun, current_run
-from spark_integration.skew import KeyWatch
-from spark_integration.worker_memory import give_back, settle
+from lsmstate.spark_integration.attempt import attempt_store, bucket_files, working_directory
+from lsmstate.spark_integration.bucket import Bucket, BucketFunction, InputBatch
+from lsmstate.spark_integration.call_metrics import CallMetrics
+from lsmstate.spark_integration.commit import read_pointer, write_pointer
+from lsmstate.spark_integration.frames import FrameSpool, joined
+from lsmstate.spark_integration.lent_store import lent
+from lsmstate.spark_integration.plan import StatefulPlan
+from lsmstate.spark_integration.result_frames import ResultFrame, ResultPacker
+from lsmstate.spark_integration.results import checked_results
+from lsmstate.spark_integration.run import TaskRun, current_run
+from lsmstate.spark_integration.skew import KeyWatch
+from lsmstate.spark_integration.worker_memory import give_back, settle
 
 OUTPUT_DDL: Final = "rows INT, payload BINARY, metrics ARRAY<BIGINT>, hottest STRING"
 _COLUMNS: Final = ("rows", "payload", "metrics", "hottest")

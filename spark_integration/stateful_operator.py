@@ -10,25 +10,25 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.spark_integration import metrics
+from lsmstate.spark_integration.bucket import BucketFunction
+from lsmstate.spark_integration.carried import carried_type, restore
+from lsmstate.spark_integration.catalyst import analyzed_plan, is_classic, mapped_together, scaled
+from lsmstate.spark_integration.commit import STATE_DDL
+from lsmstate.spark_integration.decimals import small_decimals
+from lsmstate.spark_integration.frames import FRAME_DDL
+from lsmstate.spark_integration.inputs import Inputs
+from lsmstate.spark_integration.key_columns import travelling
+from lsmstate.spark_integration.names import quoted
+from lsmstate.spark_integration.pinned import check_settings
+from lsmstate.spark_integration.plan import StatefulPlan
+from lsmstate.spark_integration.query import PLAN_METADATA, listen, operators_in
+from lsmstate.spark_integration.route import route_function
+from lsmstate.spark_integration.schemas import WATERMARK_METADATA
+from lsmstate.spark_integration.stateful_body import OUTPUT_DDL, stateful_function
+from lsmstate.spark_integration.unpack import unpack_function
+from lsmstate.spark_integration.worker_memory import ENVIRONMENT
 from lsmstate.state_place import local_path
-from spark_integration import metrics
-from spark_integration.bucket import BucketFunction
-from spark_integration.carried import carried_type, restore
-from spark_integration.catalyst import analyzed_plan, is_classic, mapped_together, scaled
-from spark_integration.commit import STATE_DDL
-from spark_integration.decimals import small_decimals
-from spark_integration.frames import FRAME_DDL
-from spark_integration.inputs import Inputs
-from spark_integration.key_columns import travelling
-from spark_integration.names import quoted
-from spark_integration.pinned import check_settings
-from spark_integration.plan import StatefulPlan
-from spark_integration.query import PLAN_METADATA, listen, operators_in
-from spark_integration.route import route_function
-from spark_integration.schemas import WATERMARK_METADATA
-from spark_integration.stateful_body import OUTPUT_DDL, stateful_function
-from spark_integration.unpack import unpack_function
-from spark_integration.worker_memory import ENVIRONMENT
 
 #: Buckets per core, where the number of cores is known.
 _BUCKETS_PER_CORE: Final = 2

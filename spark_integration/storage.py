@@ -127,7 +127,7 @@ def _spark_directory() -> str | None:
 def _hadoop_settings(spark: "SparkSession") -> dict[str, str]:
     """Those that can be taken over. None under Spark Connect: the client cannot see them."""
     # Not above: workers import this module, and have no plans.
-    from spark_integration.catalyst import hadoop_of
+    from lsmstate.spark_integration.catalyst import hadoop_of
 
     hadoop = hadoop_of(spark)
     if hadoop is None:

@@ -1,6 +1,6 @@
 """streaming_sql and to_multiway: queries as people write them, joins merged into one operator.
 
-Two-Step Convert (``joins.plan``) over Catalyst's analyzed plan. What is not merged stays as Spark
+Two-Step Convert (``lsmstate.joins.plan``) over Catalyst's analyzed plan. What is not merged stays as Spark
 planned it; what cannot be converted runs as Spark would run it, and says so.
 """
 
@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from lsmstate.errors import InvalidArgumentError
-from spark_integration.catalyst import Catalyst, is_classic
-from spark_integration.connect_sql import UnreadTextError, convert_text
-from spark_integration.convert import Converted, convert
-from spark_integration.keys import quiet_query_log
-from spark_integration.staged import StagedQuery
+from lsmstate.spark_integration.catalyst import Catalyst, is_classic
+from lsmstate.spark_integration.connect_sql import UnreadTextError, convert_text
+from lsmstate.spark_integration.convert import Converted, convert
+from lsmstate.spark_integration.keys import quiet_query_log
+from lsmstate.spark_integration.staged import StagedQuery
 
 _log = logging.getLogger("lsmstate")
 

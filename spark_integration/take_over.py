@@ -16,14 +16,14 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from joins.routing.spread import RouteTable, SpreadKey
 from lsmstate.backends import open_commit
 from lsmstate.errors import CorruptionError
+from lsmstate.joins.routing.spread import RouteTable, SpreadKey
 from lsmstate.options import MIB
+from lsmstate.spark_integration.attempt import bucket_files
+from lsmstate.spark_integration.plan import InputPlan, StatefulPlan
+from lsmstate.spark_integration.run import TaskRun
 from lsmstate.store import MultimapStore, StreamSchema
-from spark_integration.attempt import bucket_files
-from spark_integration.plan import InputPlan, StatefulPlan
-from spark_integration.run import TaskRun
 
 #: Of which keys a bucket has the owner's rows, and since when.
 TAKEN_OVER: Final = StreamSchema(

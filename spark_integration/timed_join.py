@@ -16,20 +16,20 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from joins.condition import Column as StreamColumn
-from joins.event_time import EventTime
-from joins.event_time_join import EventTimeJoin
-from joins.graph_spec import GraphSpec
-from joins.spec import JoinSpec
-from joins.time_checks import result_columns
+from lsmstate.joins.condition import Column as StreamColumn
+from lsmstate.joins.event_time import EventTime
+from lsmstate.joins.event_time_join import EventTimeJoin
+from lsmstate.joins.graph_spec import GraphSpec
+from lsmstate.joins.spec import JoinSpec
+from lsmstate.joins.time_checks import result_columns
+from lsmstate.spark_integration.bucket import Bucket, BucketFunction, InputBatch
+from lsmstate.spark_integration.event_time import result_time_type
+from lsmstate.spark_integration.join_function import learned, stored_rows
+from lsmstate.spark_integration.late_rows import LateRows
+from lsmstate.spark_integration.names import quoted
+from lsmstate.spark_integration.plan import InputPlan, StatefulPlan
+from lsmstate.spark_integration.schemas import WATERMARK_METADATA
 from lsmstate.store import MultimapStore
-from spark_integration.bucket import Bucket, BucketFunction, InputBatch
-from spark_integration.event_time import result_time_type
-from spark_integration.join_function import learned, stored_rows
-from spark_integration.late_rows import LateRows
-from spark_integration.names import quoted
-from spark_integration.plan import InputPlan, StatefulPlan
-from spark_integration.schemas import WATERMARK_METADATA
 
 #: A column of the operator's result, true in ticks, that nobody sees.
 TICK: Final = "lsmstate.tick"

@@ -6,12 +6,12 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from joins.plan.conditions import Column, substitute
-from joins.plan.join_tree import Other
-from joins.plan.united import Branch
-from spark_integration.catalyst import Catalyst, analyzed_plan
-from spark_integration.plan_writer import PlanWriter
-from spark_integration.several_joins import GROUP, rows_column
+from lsmstate.joins.plan.conditions import Column, substitute
+from lsmstate.joins.plan.join_tree import Other
+from lsmstate.joins.plan.united import Branch
+from lsmstate.spark_integration.catalyst import Catalyst, analyzed_plan
+from lsmstate.spark_integration.plan_writer import PlanWriter
+from lsmstate.spark_integration.several_joins import GROUP, rows_column
 
 
 def write_union(

@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Iterator
 
 import pyarrow as pa
 
-from spark_integration.plan import StatefulPlan
-from spark_integration.result_frames import ResultUnpacker
+from lsmstate.spark_integration.plan import StatefulPlan
+from lsmstate.spark_integration.result_frames import ResultUnpacker
 
 UnpackFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 

@@ -13,10 +13,10 @@ from typing import Any, Final
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from joins.plan.join_tree import Join, MultiJoin, Node, Other, is_streaming, parents_first
-from spark_integration.catalyst import Catalyst, analyzed_plan
-from spark_integration.names import quoted
-from spark_integration.schemas import WATERMARK_METADATA
+from lsmstate.joins.plan.join_tree import Join, MultiJoin, Node, Other, is_streaming, parents_first
+from lsmstate.spark_integration.catalyst import Catalyst, analyzed_plan
+from lsmstate.spark_integration.names import quoted
+from lsmstate.spark_integration.schemas import WATERMARK_METADATA
 
 _LONG_MAX: Final = 9223372036854775807
 

@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 from spark_streams import FileStream, pieces
 
-from spark_integration.demo.tpcds import connect, extension_path
+from lsmstate.spark_integration.demo.tpcds import connect, extension_path
 
 TPCH_TABLES = (
     *("part", "supplier", "partsupp", "customer", "orders", "lineitem", "nation", "region"),

@@ -16,7 +16,7 @@ from sample_streams import (
     scanned,
 )
 
-from cython_ext.key_codec import KeyCodec
+from lsmstate.cython_ext.key_codec import KeyCodec
 from lsmstate.errors import (
     InvalidArgumentError,
     MemoryLimitError,

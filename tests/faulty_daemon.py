@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 from pyspark.daemon import manager
 
-from cython_ext.file import set_fault_hook
+from lsmstate.cython_ext.file import set_fault_hook
 
 
 class Fate:

@@ -1,7 +1,7 @@
 """Short ways to write plans in tests."""
 
-from joins.plan.conditions import Column, Comparison, Expression, all_of, equal
-from joins.plan.join_tree import Alias, Filter, Join, Node, Other, Project, Source
+from lsmstate.joins.plan.conditions import Column, Comparison, Expression, all_of, equal
+from lsmstate.joins.plan.join_tree import Alias, Filter, Join, Node, Other, Project, Source
 
 
 def stream(name: str, *columns: str) -> Source:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from joins.plan.conditions import (
+from lsmstate.joins.plan.conditions import (
     And,
     Column,
     Comparison,
@@ -15,7 +15,16 @@ from joins.plan.conditions import (
     Opaque,
     Or,
 )
-from joins.plan.join_tree import Alias, Filter, Join, MultiJoin, Node, Other, Project, Source
+from lsmstate.joins.plan.join_tree import (
+    Alias,
+    Filter,
+    Join,
+    MultiJoin,
+    Node,
+    Other,
+    Project,
+    Source,
+)
 
 Row = dict[Column, Any]
 Tables = Mapping[str, Sequence[Sequence[Any]]]

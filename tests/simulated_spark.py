@@ -19,14 +19,14 @@ import pyarrow as pa
 
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import Options
+from lsmstate.spark_integration import stateful_body
+from lsmstate.spark_integration.attempt import bucket_files
+from lsmstate.spark_integration.frames import FramePacker, unpack_rows
+from lsmstate.spark_integration.join_function import CoercedSpec, join_function
+from lsmstate.spark_integration.pinned import Pinned
+from lsmstate.spark_integration.plan import InputPlan, StatefulPlan
+from lsmstate.spark_integration.run import TaskRun
 from lsmstate.state_place import StatePlace
-from spark_integration import stateful_body
-from spark_integration.attempt import bucket_files
-from spark_integration.frames import FramePacker, unpack_rows
-from spark_integration.join_function import CoercedSpec, join_function
-from spark_integration.pinned import Pinned
-from spark_integration.plan import InputPlan, StatefulPlan
-from spark_integration.run import TaskRun
 
 NAMES = ("a", "b", "c")
 BUCKETS = 2

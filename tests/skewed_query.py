@@ -15,16 +15,16 @@ from simulated_spark import State
 
 from lsmstate.errors import LsmStateError
 from lsmstate.options import Options
+from lsmstate.spark_integration import route, stateful_body
+from lsmstate.spark_integration.frames import unpack_rows
+from lsmstate.spark_integration.join_function import CoercedSpec, join_function
+from lsmstate.spark_integration.pinned import Pinned
+from lsmstate.spark_integration.plan import InputPlan, StatefulPlan
+from lsmstate.spark_integration.routes import begin
+from lsmstate.spark_integration.run import TaskRun
+from lsmstate.spark_integration.skew import SPREAD, skew_streams
+from lsmstate.spark_integration.starts import Starts
 from lsmstate.state_place import StatePlace
-from spark_integration import route, stateful_body
-from spark_integration.frames import unpack_rows
-from spark_integration.join_function import CoercedSpec, join_function
-from spark_integration.pinned import Pinned
-from spark_integration.plan import InputPlan, StatefulPlan
-from spark_integration.routes import begin
-from spark_integration.run import TaskRun
-from spark_integration.skew import SPREAD, skew_streams
-from spark_integration.starts import Starts
 
 BUCKETS = 4
 BUCKET_IDS = (3, 10, 12, 15)

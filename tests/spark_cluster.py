@@ -16,7 +16,7 @@ from urllib.request import urlopen
 
 import psutil
 
-from spark_integration.demo.ports import free_ports
+from lsmstate.spark_integration.demo.ports import free_ports
 
 ROOT = Path(__file__).parent.parent
 _DEPLOY = "org.apache.spark.deploy"

@@ -12,7 +12,7 @@ import duckdb
 from benchmark_tables import MICRO_BATCHES, arrived
 from spark_streams import FileStream
 
-from joins.plan.tsc import two_step_convert
+from lsmstate.joins.plan.tsc import two_step_convert
 from lsmstate.spark import streaming_sql
 
 Rows = list[tuple[Any, ...]]

@@ -12,20 +12,20 @@ import pytest
 from flaky_filesystem import FlakyHandler, flaky
 from spark_pointers import commit_with
 
-from cython_ext.key_codec import KeyCodec
-from joins.routing.hash import bucket_of
 from lsmstate import retries, state_place
 from lsmstate.backends import open_attempt
+from lsmstate.cython_ext.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.routing.hash import bucket_of
 from lsmstate.options import Options
 from lsmstate.spark import rescale, undo_rescale
+from lsmstate.spark_integration import checkpoint, rescale_switch
+from lsmstate.spark_integration.buckets import bucket_ids
+from lsmstate.spark_integration.pinned import Pinned, adopt_or_pin, file_name, newest_settings
+from lsmstate.spark_integration.plan import Wanted
+from lsmstate.spark_integration.records import create_record_in, read_record_in
 from lsmstate.state_place import StatePlace, open_bucket
 from lsmstate.store import StreamSchema
-from spark_integration import checkpoint, rescale_switch
-from spark_integration.buckets import bucket_ids
-from spark_integration.pinned import Pinned, adopt_or_pin, file_name, newest_settings
-from spark_integration.plan import Wanted
-from spark_integration.records import create_record_in, read_record_in
 
 KEY = pa.schema([("k", pa.int64())])
 STREAM = StreamSchema("a", KEY, pa.schema([("k", pa.int64()), ("n", pa.int64())]))

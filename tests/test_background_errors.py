@@ -18,10 +18,10 @@ from background_cases import (
     wait_for,
 )
 
-from cython_ext.file import set_fault_hook
 from lsmstate import write_path, write_steps
 from lsmstate.background import worker
 from lsmstate.changelog import APPEND
+from lsmstate.cython_ext.file import set_fault_hook
 from lsmstate.errors import StoreClosedError
 from lsmstate.memory_budget import process_memory
 

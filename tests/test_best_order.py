@@ -10,13 +10,13 @@ from oracle import counted, joined, joined_graph
 from test_graph_join import CHAIN, INTS, graph_joins, rows
 from test_umjoin import INT, batch_of, joins
 
-from joins.best_order import best_tree, try_orders
-from joins.binary_tree import BinaryTree, all_orders, stored_order
-from joins.graph_spec import create_spec
-from joins.local.tree_join import TreeJoin
-from joins.multiway import MultiwayJoin
-from joins.spec import JoinSpec
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.best_order import best_tree, try_orders
+from lsmstate.joins.binary_tree import BinaryTree, all_orders, stored_order
+from lsmstate.joins.graph_spec import create_spec
+from lsmstate.joins.local.tree_join import TreeJoin
+from lsmstate.joins.multiway import MultiwayJoin
+from lsmstate.joins.spec import JoinSpec
 from lsmstate.kept_streams import kept_streams
 from lsmstate.options import Options
 

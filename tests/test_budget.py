@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from faults import CODEC, filled, in_use, key_batch, memory, opened, row_batch, stored, write_sst
 
-from cython_ext.backward_iter import BackwardMemtableSource, BackwardSstSource
-from cython_ext.block_cache import BlockCache
-from cython_ext.budget import Budget, Holding
-from cython_ext.lookup import Lookup
-from cython_ext.memtable import Memtable
-from cython_ext.probe import Cursor
-from cython_ext.scanner import Scanner
-from cython_ext.sst_source import SstSource
+from lsmstate.cython_ext.backward_iter import BackwardMemtableSource, BackwardSstSource
+from lsmstate.cython_ext.block_cache import BlockCache
+from lsmstate.cython_ext.budget import Budget, Holding
+from lsmstate.cython_ext.lookup import Lookup
+from lsmstate.cython_ext.memtable import Memtable
+from lsmstate.cython_ext.probe import Cursor
+from lsmstate.cython_ext.scanner import Scanner
+from lsmstate.cython_ext.sst_source import SstSource
 from lsmstate.errors import InvalidArgumentError
 
 #: Of a memtable, where its limit is no reason for smaller ones.

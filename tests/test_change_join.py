@@ -14,16 +14,16 @@ from join_cases import FAMILIES, PAYLOADS, attempt, on_all_stores
 from oracle import database, joined_tree
 from test_umjoin import WatchedStore
 
-from joins.change_spec import ChangeSpec
-from joins.changes import OPERATIONS
-from joins.changing_specs import create_join
-from joins.condition import Column
-from joins.join_types import SQL_NAMES, Comparison, Join, shown_streams
-from joins.local.change_join import ChangeJoin
-from joins.spec import JoinSpec
 from lsmstate.arrow_sizes import row_sizes
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
 from lsmstate.join import MultiwayJoin
+from lsmstate.joins.change_spec import ChangeSpec
+from lsmstate.joins.changes import OPERATIONS
+from lsmstate.joins.changing_specs import create_join
+from lsmstate.joins.condition import Column
+from lsmstate.joins.join_types import SQL_NAMES, Comparison, Join, shown_streams
+from lsmstate.joins.local.change_join import ChangeJoin
+from lsmstate.joins.spec import JoinSpec
 
 #: Rows a stream holds at most, by the number of streams: results stay small enough to compare.
 MOST_ROWS = {2: 12, 3: 7, 4: 5, 5: 4, 6: 3}

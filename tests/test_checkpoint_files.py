@@ -13,9 +13,9 @@ from test_checkpoints import OPTIONS, at, names, opened
 from test_crash import found
 from typer.testing import CliRunner
 
-from cython_ext.codec import checksum
 from lsmstate.backends import open_checkpoint
 from lsmstate.cli import app
+from lsmstate.cython_ext.codec import checksum
 from lsmstate.errors import CorruptionError, FormatVersionError
 from lsmstate.repair import repair
 from lsmstate.sealed_text import seal_text, unseal_text

@@ -28,11 +28,11 @@ from lsmstate.memory_budget import process_memory
 from lsmstate.options import KIB, Options
 from lsmstate.recovery import needed_files
 from lsmstate.run_set import RunSet
+from lsmstate.spark_integration import attempt, stateful_body
+from lsmstate.spark_integration.call_metrics import CallMetrics
+from lsmstate.spark_integration.frames import FrameSpool
 from lsmstate.table_cache import table_cache
 from lsmstate.write_path import WritePath
-from spark_integration import attempt, stateful_body
-from spark_integration.call_metrics import CallMetrics
-from spark_integration.frames import FrameSpool
 
 RETAINED = 3
 KEYS = 6

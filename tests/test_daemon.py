@@ -16,7 +16,7 @@ ROOT = str(Path(__file__).parent.parent)
 
 def test_it_listens_as_sparks_own_does_and_ends_with_spark() -> None:
     daemon = subprocess.Popen(
-        [sys.executable, "-m", "spark_integration.daemon", "pyspark.worker"],
+        [sys.executable, "-m", "lsmstate.spark_integration.daemon", "pyspark.worker"],
         env={**os.environ, "PYTHONPATH": ROOT, "PYTHON_WORKER_FACTORY_SECRET": "secret"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

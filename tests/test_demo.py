@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 import lsmstate.spark
 from lsmstate.cli import app
 from lsmstate.errors import InvalidArgumentError
-from spark_integration.demo.check import compare
-from spark_integration.demo.query import batch_sql
-from spark_integration.demo.report import Summary
-from spark_integration.demo.tpcds import (
+from lsmstate.spark_integration.demo.check import compare
+from lsmstate.spark_integration.demo.query import batch_sql
+from lsmstate.spark_integration.demo.report import Summary
+from lsmstate.spark_integration.demo.tpcds import (
     MARKER,
     TABLES,
     DemoDataError,
@@ -24,7 +24,7 @@ from spark_integration.demo.tpcds import (
     make_directory,
     stream_files,
 )
-from spark_integration.demo.workdir import fresh_directory
+from lsmstate.spark_integration.demo.workdir import fresh_directory
 
 ROOT = Path(__file__).parent.parent
 KEYS = {
@@ -226,7 +226,7 @@ class TestRunDirectory:
     def test_two_runs_do_not_share_it(self, tmp_path: Path) -> None:
         code = (
             "import sys\nfrom pathlib import Path\n"
-            "from spark_integration.demo.workdir import fresh_directory\n"
+            "from lsmstate.spark_integration.demo.workdir import fresh_directory\n"
             "with fresh_directory(Path(sys.argv[1])):\n    pass\n"
         )
         with fresh_directory(tmp_path / "run") as directory:

@@ -14,8 +14,8 @@ from s3_server import SECRET, s3_server, storage_options
 from lsmstate import retries
 from lsmstate.errors import CorruptionError
 from lsmstate.options import Options
+from lsmstate.spark_integration.records import create_record_in, read_record_in
 from lsmstate.state_place import StatePlace, open_bucket
-from spark_integration.records import create_record_in, read_record_in
 
 
 @pytest.fixture(scope="module")

@@ -28,9 +28,9 @@ from test_crash import BATCHES
 import lsmstate
 from lsmstate.errors import CorruptionError
 from lsmstate.filesystems import resolve
+from lsmstate.spark_integration.demo.ports import free_ports
+from lsmstate.spark_integration.records import create_record_in, read_record_in
 from lsmstate.state_place import StatePlace, open_bucket
-from spark_integration.demo.ports import free_ports
-from spark_integration.records import create_record_in, read_record_in
 
 pytestmark = pytest.mark.stress
 

@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 import pytest
 from power_cut import Disk
 
-from cython_ext.file import set_fault_hook
 from lsmstate import backends
+from lsmstate.cython_ext.file import set_fault_hook
 from lsmstate.expiry import Expiry
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import KIB, MIB, Options

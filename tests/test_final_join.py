@@ -22,9 +22,9 @@ from test_event_time import (
     watermark_before,
 )
 
-from joins.join_types import SQL_NAMES
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
+from lsmstate.joins.join_types import SQL_NAMES
 
 LAST = datetime(2027, 1, 1, tzinfo=UTC)
 

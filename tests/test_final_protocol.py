@@ -11,12 +11,12 @@ import pytest
 from faults import Faults, faults
 from test_timed_protocol import INTERVAL, MINUTE_MS, ROWS, Query, Row, plan_of
 
-from joins.final_spec import FinalSpec
-from joins.graph_spec import GraphSpec
-from joins.how import typed_condition
-from spark_integration.final_join import final_join_function
-from spark_integration.inputs import Inputs
-from spark_integration.late_rows import LateRows
+from lsmstate.joins.final_spec import FinalSpec
+from lsmstate.joins.graph_spec import GraphSpec
+from lsmstate.joins.how import typed_condition
+from lsmstate.spark_integration.final_join import final_join_function
+from lsmstate.spark_integration.inputs import Inputs
+from lsmstate.spark_integration.late_rows import LateRows
 
 ON = f"a FULL JOIN b ON a.k = b.k AND {INTERVAL}"
 

@@ -10,10 +10,10 @@ from join_cases import on_all_stores
 from oracle import joined_graph
 from test_graph_join import MOST_ROWS, random_graph
 
-from joins.change_spec import GraphChangeSpec
-from joins.local.graph_change_join import GraphChangeJoin
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
+from lsmstate.joins.change_spec import GraphChangeSpec
+from lsmstate.joins.local.graph_change_join import GraphChangeJoin
 
 
 @st.composite

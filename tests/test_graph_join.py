@@ -21,13 +21,13 @@ from join_cases import (
 )
 from oracle import counted, joined_graph
 
-from joins.graph_spec import GraphSpec, create_spec
-from joins.local.bound_rows import coalesced
-from joins.local.graph_join import GraphJoin
-from joins.spec import JoinSpec
 from lsmstate.arrow_sizes import row_sizes
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
+from lsmstate.joins.graph_spec import GraphSpec, create_spec
+from lsmstate.joins.local.bound_rows import coalesced
+from lsmstate.joins.local.graph_join import GraphJoin
+from lsmstate.joins.spec import JoinSpec
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import Options
 

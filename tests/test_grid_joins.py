@@ -24,19 +24,19 @@ from test_final_join import LAST, by_duckdb, final_joins
 from test_final_join import opened as opened_final
 from test_graph_change_join import changing_graphs
 
-from joins.final_join import FinalJoin
-from joins.final_spec import FinalSpec
-from joins.local.graph_change_join import GraphChangeJoin
-from joins.local.rooted_change_join import RootedChangeJoin
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.final_join import FinalJoin
+from lsmstate.joins.final_spec import FinalSpec
+from lsmstate.joins.local.graph_change_join import GraphChangeJoin
+from lsmstate.joins.local.rooted_change_join import RootedChangeJoin
 from lsmstate.options import Options
+from lsmstate.spark_integration.meeting import meeting
+from lsmstate.spark_integration.pinned import Pinned
+from lsmstate.spark_integration.plan import InputPlan, StatefulPlan
+from lsmstate.spark_integration.routers import router_of
+from lsmstate.spark_integration.run import TaskRun
+from lsmstate.spark_integration.shares_choice import with_shares
 from lsmstate.state_place import StatePlace
-from spark_integration.meeting import meeting
-from spark_integration.pinned import Pinned
-from spark_integration.plan import InputPlan, StatefulPlan
-from spark_integration.routers import router_of
-from spark_integration.run import TaskRun
-from spark_integration.shares_choice import with_shares
 
 
 def plan_of(graph, buckets):

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from join_cases import QUICK
 
-from joins.routing.heavy_hitters import SKETCH, HeavyHitters, merged
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.routing.heavy_hitters import SKETCH, HeavyHitters, merged
 
 
 def add(sketch: HeavyHitters, keys: list[int]) -> None:

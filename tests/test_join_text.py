@@ -8,9 +8,9 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from joins.split_condition import split_condition
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
+from lsmstate.joins.split_condition import split_condition
 
 ROWS = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("n", pa.int64())])
 KINDS = ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "SEMI JOIN", "ANTI JOIN"]

@@ -6,9 +6,10 @@ import random
 import duckdb
 import pytest
 
-from joins.from_clause import is_from_clause, parse_joins
-from joins.how import TypedCondition, check_tree, typed_condition
-from joins.join_types import (
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.from_clause import is_from_clause, parse_joins
+from lsmstate.joins.how import TypedCondition, check_tree, typed_condition
+from lsmstate.joins.join_types import (
     SQL_NAMES,
     Join,
     conditions_of,
@@ -18,8 +19,7 @@ from joins.join_types import (
     shown_streams,
     streams_of,
 )
-from joins.spec import JoinSpec
-from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.spec import JoinSpec
 
 KEY = {name: ["k"] for name in "abcde"}
 

@@ -20,13 +20,13 @@ pytest.importorskip("pyspark")
 
 import pyspark
 
-from spark_integration.demo import kafka_broker
-from spark_integration.demo.kafka_broker import (
+from lsmstate.spark_integration.demo import kafka_broker
+from lsmstate.spark_integration.demo.kafka_broker import (
     KafkaError,
     PackageUnavailableError,
     running_broker,
 )
-from spark_integration.demo.ports import free_ports
+from lsmstate.spark_integration.demo.ports import free_ports
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 

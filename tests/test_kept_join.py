@@ -6,9 +6,9 @@ from datetime import datetime
 import pyarrow as pa
 import pytest
 
-from joins.kept_join import FILE_NAME
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.join import MultiwayJoin
+from lsmstate.joins.kept_join import FILE_NAME
 
 BACKENDS = ["lsm", "memory", "rocksdb"]
 ROWS = pa.schema([("k", pa.int64()), ("j", pa.int64()), ("at", pa.timestamp("us"))])

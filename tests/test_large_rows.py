@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cython_ext.budget import Holding
 from lsmstate.backends import open_store
 from lsmstate.compaction import Task
 from lsmstate.compactor import EVERYTHING
+from lsmstate.cython_ext.budget import Holding
 from lsmstate.errors import MemoryLimitError, StoreClosedError
 from lsmstate.expiry import Expiry
 from lsmstate.lsm_store import LsmStore

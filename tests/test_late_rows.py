@@ -17,23 +17,23 @@ pytest.importorskip("pyspark")
 from test_timed_protocol import INTERVAL, KEY, MINUTE_MS, ROWS, Query, Row, State, frames_of
 from test_timed_protocol import plan_of as plain_plan
 
-from joins.changing_specs import changing_spec
-from joins.event_time import EventTime, TimeOptions, time_bounds
-from joins.final_spec import FinalSpec
-from joins.graph_spec import GraphSpec
-from joins.how import typed_condition
-from joins.join_types import bounds_of
-from joins.routing.shares import JoinGraph, choose
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.changing_specs import changing_spec
+from lsmstate.joins.event_time import EventTime, TimeOptions, time_bounds
+from lsmstate.joins.final_spec import FinalSpec
+from lsmstate.joins.graph_spec import GraphSpec
+from lsmstate.joins.how import typed_condition
+from lsmstate.joins.join_types import bounds_of
+from lsmstate.joins.routing.shares import JoinGraph, choose
+from lsmstate.spark_integration.change_join import change_join_function
+from lsmstate.spark_integration.final_join import final_join_function
+from lsmstate.spark_integration.inputs import Inputs
+from lsmstate.spark_integration.join_function import CoercedSpec
+from lsmstate.spark_integration.late_rows import LATE_KEPT, LateRows, keeps_late_rows, late_stream
+from lsmstate.spark_integration.plan import InputPlan
+from lsmstate.spark_integration.routers import SharesRouter
+from lsmstate.spark_integration.timed_join import timed_join_function, timed_output
 from lsmstate.state_place import StatePlace, open_bucket
-from spark_integration.change_join import change_join_function
-from spark_integration.final_join import final_join_function
-from spark_integration.inputs import Inputs
-from spark_integration.join_function import CoercedSpec
-from spark_integration.late_rows import LATE_KEPT, LateRows, keeps_late_rows, late_stream
-from spark_integration.plan import InputPlan
-from spark_integration.routers import SharesRouter
-from spark_integration.timed_join import timed_join_function, timed_output
 
 TIMES = {"a": "at", "b": "at"}
 TOLD = TimeOptions(TIMES, {}, "side")

@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from resealing import blocks_of, reseal
 from test_sst import probed
 
-from cython_ext.backward_iter import BackwardSstSource
-from cython_ext.sst_check import layout, verify
-from cython_ext.sst_source import SstSource
 from lsmstate import Expiry, Mutation, Options, StreamSchema, open_store
+from lsmstate.cython_ext.backward_iter import BackwardSstSource
+from lsmstate.cython_ext.sst_check import layout, verify
+from lsmstate.cython_ext.sst_source import SstSource
 from lsmstate.errors import CorruptionError, MemoryLimitError
 from lsmstate.key_sizes import largest_key_bytes
 from lsmstate.options import KIB, MIB

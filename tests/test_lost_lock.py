@@ -9,9 +9,9 @@ import pytest
 from sample_streams import STREAMS, customers, ids, keys_of, scanned
 from test_changelog import in_child
 
-from cython_ext.file import set_fault_hook
 from lsmstate.backends import open_store
 from lsmstate.changelog import Changelog
+from lsmstate.cython_ext.file import set_fault_hook
 from lsmstate.directory_lock import DirectoryLock
 from lsmstate.errors import StoreClosedError, StoreLockedError
 from lsmstate.options import MIB, Options

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from condition_cases import SIGNS, random_condition
 
-from joins.pair_condition import PairCondition
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.pair_condition import PairCondition
 
 NAN, INFINITE = float("nan"), float("inf")
 FLOATS = [None, NAN, 0.0, -0.0, 1.5, -2.0, INFINITE, -INFINITE, 0.1]
@@ -175,7 +175,7 @@ def test_columns_that_spark_would_pad_are_refused() -> None:
     pytest.importorskip("pyspark")
     from pyspark.sql import types as T
 
-    from spark_integration.residual import check_evaluated_here
+    from lsmstate.spark_integration.residual import check_evaluated_here
 
     def streams(kind: str) -> dict[str, SimpleNamespace]:
         field = T.StructField("s", T.StringType(), True, {"__CHAR_VARCHAR_TYPE_STRING": kind})

@@ -2,10 +2,10 @@
 
 import pytest
 
-from joins.how import typed_condition
-from joins.join_types import Join
-from joins.partners import partners
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.how import typed_condition
+from lsmstate.joins.join_types import Join
+from lsmstate.joins.partners import partners
 
 
 def found(text: str) -> str:

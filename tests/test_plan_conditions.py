@@ -4,7 +4,8 @@ from itertools import product
 
 import pytest
 
-from joins.plan.conditions import (
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.plan.conditions import (
     And,
     Column,
     Comparison,
@@ -21,7 +22,6 @@ from joins.plan.conditions import (
     may_move,
     substitute,
 )
-from lsmstate.errors import InvalidArgumentError
 from tests.plan_eval import value
 
 P, Q, R, S = (Column(name) for name in "pqrs")

@@ -1,9 +1,9 @@
 """What a conversion looks like as text."""
 
-from joins.plan.conditions import Comparison, Literal, equal
-from joins.plan.explain import draw, explain
-from joins.plan.join_tree import Alias, Other, Source
-from joins.plan.tsc import two_step_convert
+from lsmstate.joins.plan.conditions import Comparison, Literal, equal
+from lsmstate.joins.plan.explain import draw, explain
+from lsmstate.joins.plan.join_tree import Alias, Other, Source
+from lsmstate.joins.plan.tsc import two_step_convert
 from tests.plan_cases import col, comma, join, stream, table, where
 
 A, B, C = (stream(name) for name in "abc")

@@ -1,10 +1,10 @@
 """Columns that enter a multi-way join: its keys, and what is read above it."""
 
-from joins.plan.conditions import Column, Comparison, Literal, Opaque
-from joins.plan.join_tree import MultiJoin, Node, Other, Project, parents_first
-from joins.plan.prune import pruned
-from joins.plan.signature import signature
-from joins.plan.tsc import two_step_convert
+from lsmstate.joins.plan.conditions import Column, Comparison, Literal, Opaque
+from lsmstate.joins.plan.join_tree import MultiJoin, Node, Other, Project, parents_first
+from lsmstate.joins.plan.prune import pruned
+from lsmstate.joins.plan.signature import signature
+from lsmstate.joins.plan.tsc import two_step_convert
 from tests.plan_cases import col, join, stream, where
 from tests.plan_eval import result
 

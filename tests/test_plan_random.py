@@ -6,8 +6,17 @@ from typing import Any
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from joins.plan.conditions import And, Column, Comparison, Expression, Literal, Not, Opaque, Or
-from joins.plan.join_tree import (
+from lsmstate.joins.plan.conditions import (
+    And,
+    Column,
+    Comparison,
+    Expression,
+    Literal,
+    Not,
+    Opaque,
+    Or,
+)
+from lsmstate.joins.plan.join_tree import (
     JOIN_KINDS,
     Alias,
     Filter,
@@ -19,8 +28,8 @@ from joins.plan.join_tree import (
     Source,
     parents_first,
 )
-from joins.plan.prune import pruned
-from joins.plan.tsc import GroupRule, any_keys, joins_of, one_common_key, two_step_convert
+from lsmstate.joins.plan.prune import pruned
+from lsmstate.joins.plan.tsc import GroupRule, any_keys, joins_of, one_common_key, two_step_convert
 from tests.plan_eval import result
 
 VALUES = st.sampled_from([1, 1, 2, 2, 3, None])

@@ -6,9 +6,18 @@ stands in a subquery is a plan of its own.
 
 import pytest
 
-from joins.plan.conditions import And, Column, Comparison, Expression, Literal, Opaque, Or, equal
-from joins.plan.join_tree import Filter, MultiJoin, Node
-from joins.plan.tsc import one_common_key, two_step_convert
+from lsmstate.joins.plan.conditions import (
+    And,
+    Column,
+    Comparison,
+    Expression,
+    Literal,
+    Opaque,
+    Or,
+    equal,
+)
+from lsmstate.joins.plan.join_tree import Filter, MultiJoin, Node
+from lsmstate.joins.plan.tsc import one_common_key, two_step_convert
 from tests.plan_cases import aggregate, comma, join, stream, where
 
 COLUMNS = {

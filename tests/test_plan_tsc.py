@@ -2,10 +2,11 @@
 
 import pytest
 
-from joins.plan.conditions import Column, Comparison, Literal, Opaque, equal
-from joins.plan.join_tree import Alias, Filter, Join, MultiJoin, Node, Other, Project
-from joins.plan.signature import check_signature, leaf_name, signature
-from joins.plan.tsc import (
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.plan.conditions import Column, Comparison, Literal, Opaque, equal
+from lsmstate.joins.plan.join_tree import Alias, Filter, Join, MultiJoin, Node, Other, Project
+from lsmstate.joins.plan.signature import check_signature, leaf_name, signature
+from lsmstate.joins.plan.tsc import (
     MAX_DEPTH,
     Conversion,
     create_multi_join_groups,
@@ -14,7 +15,6 @@ from joins.plan.tsc import (
     one_common_key,
     two_step_convert,
 )
-from lsmstate.errors import InvalidArgumentError
 from tests.plan_cases import aggregate, col, comma, join, renamed, stream, table, where
 from tests.plan_eval import result
 

@@ -11,12 +11,12 @@ from join_cases import QUICK, attempt
 from test_graph_join import CHAIN, INTS, rows
 from test_umjoin import INT, batch_of, joins
 
-from joins.graph_spec import create_spec
-from joins.local import probe_order
-from joins.local.graph_join import GraphJoin
-from joins.local.probe_order import FADING_KEYS, RECHECKED_SLICES, ProbeOrder
-from joins.local.umjoin import UMJoin
-from joins.spec import JoinSpec
+from lsmstate.joins.graph_spec import create_spec
+from lsmstate.joins.local import probe_order
+from lsmstate.joins.local.graph_join import GraphJoin
+from lsmstate.joins.local.probe_order import FADING_KEYS, RECHECKED_SLICES, ProbeOrder
+from lsmstate.joins.local.umjoin import UMJoin
+from lsmstate.joins.spec import JoinSpec
 
 
 class Simulated:

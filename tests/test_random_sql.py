@@ -21,19 +21,19 @@ from random_sql import RandomQuery
 from spark_streams import FileStream, pieces
 from sql_answers import views
 
-from joins.plan.join_tree import MultiJoin, Node, Source
-from joins.plan.prune import pruned
-from joins.plan.tsc import two_step_convert
-from joins.plan.united import unions_of_joins
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.plan.join_tree import MultiJoin, Node, Source
+from lsmstate.joins.plan.prune import pruned
+from lsmstate.joins.plan.tsc import two_step_convert
+from lsmstate.joins.plan.united import unions_of_joins
 from lsmstate.spark import streaming_sql
-from spark_integration.catalyst import Catalyst
-from spark_integration.convert import groups_of_one_operator
-from spark_integration.group_join import _key_places, result_columns
-from spark_integration.plan_reader import read_plan
-from spark_integration.plan_writer import PlanWriter, Written
-from spark_integration.several_joins import GROUP, rows_column
-from spark_integration.united_joins import write_union
+from lsmstate.spark_integration.catalyst import Catalyst
+from lsmstate.spark_integration.convert import groups_of_one_operator
+from lsmstate.spark_integration.group_join import _key_places, result_columns
+from lsmstate.spark_integration.plan_reader import read_plan
+from lsmstate.spark_integration.plan_writer import PlanWriter, Written
+from lsmstate.spark_integration.several_joins import GROUP, rows_column
+from lsmstate.spark_integration.united_joins import write_union
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions")]
 

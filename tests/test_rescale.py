@@ -20,19 +20,19 @@ pytest.importorskip("pyspark")
 from pyspark.errors import StreamingQueryException
 from spark_streams import BACKEND, FileStream, assert_same_rows, committed, pieces, run_to_end
 
-from cython_ext.file import set_fault_hook
 from lsmstate.backends import open_attempt
 from lsmstate.cli import app
+from lsmstate.cython_ext.file import set_fault_hook
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import Options
 from lsmstate.recovery import read_commit
 from lsmstate.spark import drop_original, multiway_join, rescale, undo_rescale
+from lsmstate.spark_integration.pinned import Pinned, newest_settings
+from lsmstate.spark_integration.query_state import QueryState
+from lsmstate.spark_integration.rescale_fill import fill
 from lsmstate.state_place import bucket_directory_name
 from lsmstate.table_cache import table_cache
-from spark_integration.pinned import Pinned, newest_settings
-from spark_integration.query_state import QueryState
-from spark_integration.rescale_fill import fill
 
 pytestmark = [
     pytest.mark.spark,
@@ -338,7 +338,7 @@ def test_what_cannot_be_rescaled_is_refused(
     refused("belongs to query", checkpoint, 3, state_dir=other.root)
     refused("'much' is not a size", checkpoint, 3, memory="much")
     with monkeypatch.context() as patched:  # refused in the midst of it, nothing is left
-        patched.setattr("spark_integration.rescale.fill", fill_one_bucket_only)
+        patched.setattr("lsmstate.spark_integration.rescale.fill", fill_one_bucket_only)
         refused("keys of its own", checkpoint, 3)
     (one_batch.checkpoint / "commits" / "0").rename(tmp_path / "commit")
     refused("micro-batch 0 of .* is under way or was broken off", checkpoint, 3)

@@ -13,25 +13,25 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from cython_ext.key_codec import KeyCodec
-from joins.change_spec import ChangeSpec
-from joins.event_time import EventTime, time_bounds
-from joins.event_time_join import EventTimeJoin
-from joins.graph_spec import GraphSpec
-from joins.how import typed_condition
-from joins.local.change_join import ChangeJoin
-from joins.routing.hash import bucket_of
-from joins.routing.shares import JoinGraph, Shares, choose
-from joins.spec import JoinSpec
 from lsmstate.backends import open_attempt
+from lsmstate.cython_ext.key_codec import KeyCodec
+from lsmstate.joins.change_spec import ChangeSpec
+from lsmstate.joins.event_time import EventTime, time_bounds
+from lsmstate.joins.event_time_join import EventTimeJoin
+from lsmstate.joins.graph_spec import GraphSpec
+from lsmstate.joins.how import typed_condition
+from lsmstate.joins.local.change_join import ChangeJoin
+from lsmstate.joins.routing.hash import bucket_of
+from lsmstate.joins.routing.shares import JoinGraph, Shares, choose
+from lsmstate.joins.spec import JoinSpec
 from lsmstate.options import Options
+from lsmstate.spark_integration.bucket import Bucket, InputBatch
+from lsmstate.spark_integration.late_rows import LateRows
+from lsmstate.spark_integration.plan import InputPlan
+from lsmstate.spark_integration.rescale_fill import Contents, fill, misplaced
+from lsmstate.spark_integration.rescale_places import GridPlaces, HashPlaces
 from lsmstate.state_place import StatePlace, bucket_directory_name
 from lsmstate.store import MultimapStore, StreamSchema
-from spark_integration.bucket import Bucket, InputBatch
-from spark_integration.late_rows import LateRows
-from spark_integration.plan import InputPlan
-from spark_integration.rescale_fill import Contents, fill, misplaced
-from spark_integration.rescale_places import GridPlaces, HashPlaces
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 KEY = pa.schema([("k", pa.int64())])

@@ -8,17 +8,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from joins.routing.hash import bucket_of
-from joins.routing.shares import JoinGraph, Shares, choose
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.routing.hash import bucket_of
+from lsmstate.joins.routing.shares import JoinGraph, Shares, choose
 from lsmstate.store import Entries, StreamSchema
 
 pytest.importorskip("pyspark")
 
-from cython_ext.key_codec import KeyCodec
-from spark_integration.rescale_fill import misplaced
-from spark_integration.rescale_places import GridPlaces, HashPlaces
-from spark_integration.rescale_plan import check_wanted
+from lsmstate.cython_ext.key_codec import KeyCodec
+from lsmstate.spark_integration.rescale_fill import misplaced
+from lsmstate.spark_integration.rescale_places import GridPlaces, HashPlaces
+from lsmstate.spark_integration.rescale_plan import check_wanted
 
 GRAPH = JoinGraph(
     rows={"c": 60, "o": 200, "l": 400}, classes={"c.ck": ("c", "o"), "o.ok": ("o", "l")}

@@ -13,10 +13,10 @@ from stopped_elsewhere import AFTER, BEFORE, URL, Elsewhere
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import drop_original, undo_rescale
+from lsmstate.spark_integration import pinned as pinned_settings
+from lsmstate.spark_integration import rescale_query, rescale_switch
+from lsmstate.spark_integration.rescale_work import RescaleWork
 from lsmstate.state_place import StatePlace
-from spark_integration import pinned as pinned_settings
-from spark_integration import rescale_query, rescale_switch
-from spark_integration.rescale_work import RescaleWork
 
 
 @pytest.mark.parametrize("undoes", [False, True], ids=["rescale", "undo"])

@@ -13,22 +13,22 @@ from arrow_cases import batches
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cython_ext.row_codec import RowCodec
-from joins.graph_spec import GraphSpec, KeyClass
-from joins.local.graph_join import GraphJoin
-from joins.local.picked import Picked
-from joins.local.umjoin import UMJoin
-from joins.spec import JoinSpec
 from lsmstate.arrow_sizes import row_sizes
 from lsmstate.backends import open_store
+from lsmstate.cython_ext.row_codec import RowCodec
 from lsmstate.errors import CorruptionError, InvalidArgumentError
+from lsmstate.joins.graph_spec import GraphSpec, KeyClass
+from lsmstate.joins.local.graph_join import GraphJoin
+from lsmstate.joins.local.picked import Picked
+from lsmstate.joins.local.umjoin import UMJoin
+from lsmstate.joins.spec import JoinSpec
 from lsmstate.options import Options
 
 pytest.importorskip("pyspark", reason="lsmstate works without PySpark; these are frames for it")
 
-from spark_integration import result_frames
-from spark_integration.decimals import Unscaling, unscaled
-from spark_integration.result_frames import RESULT_BYTES, ResultPacker, ResultUnpacker
+from lsmstate.spark_integration import result_frames
+from lsmstate.spark_integration.decimals import Unscaling, unscaled
+from lsmstate.spark_integration.result_frames import RESULT_BYTES, ResultPacker, ResultUnpacker
 
 
 def plan_of(sides: list[pa.RecordBatch]) -> Any:

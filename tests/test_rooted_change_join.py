@@ -12,15 +12,15 @@ from condition_cases import random_condition
 from join_cases import UNSEEN, on_all_stores
 from oracle import counted, database
 
-from joins.event_time import NO_TIME
-from joins.graph_spec import GraphSpec
-from joins.how import typed_condition
-from joins.join_types import SQL_NAMES
-from joins.local.rooted_change_join import RootedChangeJoin
-from joins.rooted_change_spec import RootedChangeSpec
-from joins.settled import settled
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
+from lsmstate.joins.event_time import NO_TIME
+from lsmstate.joins.graph_spec import GraphSpec
+from lsmstate.joins.how import typed_condition
+from lsmstate.joins.join_types import SQL_NAMES
+from lsmstate.joins.local.rooted_change_join import RootedChangeJoin
+from lsmstate.joins.rooted_change_spec import RootedChangeSpec
+from lsmstate.joins.settled import settled
 
 ROWS = pa.schema([("x", pa.int64()), ("y", pa.int64()), ("n", pa.string())])
 POOLS = [[None, 1, 1, 2, 3], [None, 1, 2, 2], ["a", "b", None]]

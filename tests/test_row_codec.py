@@ -12,9 +12,9 @@ from arrow_cases import PLAIN, array, batches
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cython_ext.errors import CorruptionError, InvalidArgumentError
-from cython_ext.row_codec import RowCodec
 from lsmstate.arrow_sizes import _fixed_width
+from lsmstate.cython_ext.errors import CorruptionError, InvalidArgumentError
+from lsmstate.cython_ext.row_codec import RowCodec
 
 
 def round_trip(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -12,23 +12,23 @@ pytest.importorskip("pyspark")
 
 from simulated_spark import join_plan
 
-from joins.routing.shares import JoinGraph, choose
+from lsmstate.joins.routing.shares import JoinGraph, choose
 from lsmstate.memory_store import MemoryStore
 from lsmstate.options import Options
-from lsmstate.state_place import StatePlace
-from spark_integration.bucket import Bucket, InputBatch
-from spark_integration.join_function import CoercedSpec, join_function
-from spark_integration.join_request import InnerJoin
-from spark_integration.pinned import Pinned
-from spark_integration.plan import InputPlan
-from spark_integration.routers import SHARES, HashRouter, SharesRouter, router_of
-from spark_integration.run import TaskRun
-from spark_integration.several_joins import (
+from lsmstate.spark_integration.bucket import Bucket, InputBatch
+from lsmstate.spark_integration.join_function import CoercedSpec, join_function
+from lsmstate.spark_integration.join_request import InnerJoin
+from lsmstate.spark_integration.pinned import Pinned
+from lsmstate.spark_integration.plan import InputPlan
+from lsmstate.spark_integration.routers import SHARES, HashRouter, SharesRouter, router_of
+from lsmstate.spark_integration.run import TaskRun
+from lsmstate.spark_integration.several_joins import (
     GROUP,
     function_of_all,
     plan_of_all,
     rows_column,
 )
+from lsmstate.state_place import StatePlace
 
 KEY = pa.schema([("k", pa.int64())])
 

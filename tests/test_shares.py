@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from joins.routing.hash import bucket_of_hashes
-from joins.routing.shares import LOAD_SLACK, JoinGraph, Shares, choose
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.routing.hash import bucket_of_hashes
+from lsmstate.joins.routing.shares import LOAD_SLACK, JoinGraph, Shares, choose
 
 TRIANGLE = JoinGraph(
     rows={"r": 1000, "s": 1000, "t": 1000},
@@ -400,7 +400,7 @@ def test_where_rows_go_is_pinned():
 
 def test_another_version_is_refused(monkeypatch):
     text = choose(TRIANGLE, 8).to_json()
-    monkeypatch.setattr("joins.routing.shares._VERSION", 2)
+    monkeypatch.setattr("lsmstate.joins.routing.shares._VERSION", 2)
     with pytest.raises(InvalidArgumentError, match="have version 1, this release reads 2"):
         Shares.from_json(text, TRIANGLE)
 

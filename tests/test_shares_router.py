@@ -5,11 +5,11 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from joins.routing.shares import JoinGraph, choose
 from lsmstate.errors import InvalidArgumentError
-from spark_integration.plan import InputPlan
-from spark_integration.rescale_plan import check_can_move
-from spark_integration.routers import SharesRouter
+from lsmstate.joins.routing.shares import JoinGraph, choose
+from lsmstate.spark_integration.plan import InputPlan
+from lsmstate.spark_integration.rescale_plan import check_can_move
+from lsmstate.spark_integration.routers import SharesRouter
 
 GRAPH = JoinGraph(rows={"a": 1, "b": 1, "c": 1}, classes={"k": ("a", "b"), "j": ("a", "c")})
 

@@ -14,13 +14,13 @@ from faults import Faults, faults
 from simulated_spark import State
 from skewed_query import BUCKET_IDS, SkewedQuery, arriving
 
-from joins.routing import respread
-from joins.routing.spread import SpreadKey
 from lsmstate.errors import CorruptionError, InvalidArgumentError
+from lsmstate.joins.routing import respread
+from lsmstate.joins.routing.spread import SpreadKey
 from lsmstate.memory_budget import process_memory
+from lsmstate.spark_integration import skew
+from lsmstate.spark_integration.routes import PERIOD, newest_table
 from lsmstate.table_cache import table_cache
-from spark_integration import skew
-from spark_integration.routes import PERIOD, newest_table
 
 HOT = {5000: {"a": 1, "b": 16, "c": 1}}
 OTHERS = {"a": 6, "b": 9, "c": 6}

@@ -14,12 +14,12 @@ pytest.importorskip("pyspark")
 import skewed_query
 from skewed_query import BUCKET_IDS, RETAINED, SkewedQuery, arriving, table_of
 
-from joins.routing import respread
-from spark_integration.attempt import attempt_store, bucket_files
-from spark_integration.bucket import Bucket, InputBatch
-from spark_integration.hottest import hottest_keys
-from spark_integration.routes import PERIOD, newest_table
-from spark_integration.skew import OBSERVE, KeyWatch, skew_streams
+from lsmstate.joins.routing import respread
+from lsmstate.spark_integration.attempt import attempt_store, bucket_files
+from lsmstate.spark_integration.bucket import Bucket, InputBatch
+from lsmstate.spark_integration.hottest import hottest_keys
+from lsmstate.spark_integration.routes import PERIOD, newest_table
+from lsmstate.spark_integration.skew import OBSERVE, KeyWatch, skew_streams
 
 TWO = {"a": 9, "b": 9}
 THREE = {"a": 1, "b": 16, "c": 2}

@@ -16,15 +16,15 @@ from faults import in_use, opened, write_sst
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cython_ext.block_cache import BlockCache
-from cython_ext.budget import Budget
-from cython_ext.key_codec import KeyBatch
-from cython_ext.lookup import Lookup
-from cython_ext.memtable import Memtable
-from cython_ext.probe import Cursor
-from cython_ext.row_codec import RowCodec
-from cython_ext.scanner import Scanner
-from spark_integration.worker_memory import ENVIRONMENT
+from lsmstate.cython_ext.block_cache import BlockCache
+from lsmstate.cython_ext.budget import Budget
+from lsmstate.cython_ext.key_codec import KeyBatch
+from lsmstate.cython_ext.lookup import Lookup
+from lsmstate.cython_ext.memtable import Memtable
+from lsmstate.cython_ext.probe import Cursor
+from lsmstate.cython_ext.row_codec import RowCodec
+from lsmstate.cython_ext.scanner import Scanner
+from lsmstate.spark_integration.worker_memory import ENVIRONMENT
 
 MIB = 1 << 20
 LIMIT = 64 * MIB

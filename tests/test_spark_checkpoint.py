@@ -12,10 +12,10 @@ import pytest
 
 from lsmstate.durable_dir import durable_dir
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError, LsmStateError
-from spark_integration.checkpoint import SparkCheckpoint, below
-from spark_integration.state_codecs import decompressed, xxh32
-from spark_integration.state_files import StateFile
-from spark_integration.state_partition import StatePartition
+from lsmstate.spark_integration.checkpoint import SparkCheckpoint, below
+from lsmstate.spark_integration.state_codecs import decompressed, xxh32
+from lsmstate.spark_integration.state_files import StateFile
+from lsmstate.spark_integration.state_partition import StatePartition
 
 ARCHIVE = Path(__file__).parent / "data" / "spark-4.3-checkpoints.tar.gz"
 PROVIDERS = (

@@ -25,7 +25,7 @@ import pyspark
 from connect_driver import SCHEMA, SQL
 from spark_streams import FileStream, assert_same_rows, committed
 
-from spark_integration.demo.ports import free_ports
+from lsmstate.spark_integration.demo.ports import free_ports
 
 pytestmark = pytest.mark.spark
 

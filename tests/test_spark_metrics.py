@@ -26,9 +26,9 @@ from lsmstate.spark import (
     metrics_of,
     multiway_join,
 )
+from lsmstate.spark_integration.call_metrics import CallMetrics
+from lsmstate.spark_integration.fan_out import PLACES, FanOut, least_rows
 from lsmstate.store import StreamSchema
-from spark_integration.call_metrics import CallMetrics
-from spark_integration.fan_out import PLACES, FanOut, least_rows
 
 CAP = 8 << 20
 KEY = pa.schema([("k", pa.int64())])

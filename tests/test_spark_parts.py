@@ -18,17 +18,24 @@ from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgument
 
 pytest.importorskip("pyspark")
 
-from spark_integration.buckets import bucket_ids, spark_hash_long
-from spark_integration.frames import FRAME_BYTES, FramePacker, FrameSpool, Source, cut, joined
-from spark_integration.pinned import (
+from lsmstate.spark_integration.buckets import bucket_ids, spark_hash_long
+from lsmstate.spark_integration.frames import (
+    FRAME_BYTES,
+    FramePacker,
+    FrameSpool,
+    Source,
+    cut,
+    joined,
+)
+from lsmstate.spark_integration.pinned import (
     FILE_NAME,
     adopt_or_pin,
     file_name,
     newest_settings,
     with_pins,
 )
-from spark_integration.plan import Wanted
-from spark_integration.records import create_record
+from lsmstate.spark_integration.plan import Wanted
+from lsmstate.spark_integration.records import create_record
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 

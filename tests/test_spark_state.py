@@ -24,10 +24,10 @@ import pyspark_lsmstate
 from lsmstate.cli import app
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.spark import QueryState, multiway_join, register
+from lsmstate.spark_integration.data_source import StateDataSource
+from lsmstate.spark_integration.pinned import adopt_or_pin
+from lsmstate.spark_integration.plan import Wanted
 from lsmstate.store import StreamSchema
-from spark_integration.data_source import StateDataSource
-from spark_integration.pinned import adopt_or_pin
-from spark_integration.plan import Wanted
 
 pytestmark = pytest.mark.spark
 

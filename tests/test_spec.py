@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cython_ext.key_codec import KeyCodec
-from joins.graph_spec import create_spec
-from joins.key_types import common_key_type
-from joins.routing.hash import NO_BUCKET, bucket_of, bucket_of_hashes, overlapping
-from joins.spec import JoinSpec, output_names
+from lsmstate.cython_ext.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.graph_spec import create_spec
+from lsmstate.joins.key_types import common_key_type
+from lsmstate.joins.routing.hash import NO_BUCKET, bucket_of, bucket_of_hashes, overlapping
+from lsmstate.joins.spec import JoinSpec, output_names
 
 CU = pa.schema([("a", pa.int32()), ("x", pa.string()), ("z", pa.int8())])
 SR = pa.schema([("b", pa.int64()), ("y", pa.string()), ("Z", pa.int8())])

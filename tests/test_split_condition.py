@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joins.split_condition import split_condition
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.split_condition import split_condition
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from join_cases import QUICK
 
-from cython_ext.row_codec import RowCodec
-from joins.routing.hash import NO_BUCKET, bucket_of_hashes
-from joins.routing.heavy_hitters import Hashes, HeavyHitters
-from joins.routing.respread import LEAST_ROWS, Seen, respread
-from joins.routing.spread import (
+from lsmstate.cython_ext.row_codec import RowCodec
+from lsmstate.joins.routing.hash import NO_BUCKET, bucket_of_hashes
+from lsmstate.joins.routing.heavy_hitters import Hashes, HeavyHitters
+from lsmstate.joins.routing.respread import LEAST_ROWS, Seen, respread
+from lsmstate.joins.routing.spread import (
     Addition,
     Numbers,
     RouteTable,

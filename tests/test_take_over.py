@@ -12,13 +12,13 @@ pytest.importorskip("pyspark")
 
 from skewed_query import BUCKET_IDS, KEY, SkewedQuery
 
-from joins.routing.spread import Addition, RouteTable, SpreadKey
 from lsmstate.errors import CorruptionError, InvalidArgumentError
+from lsmstate.joins.routing.spread import Addition, RouteTable, SpreadKey
 from lsmstate.options import MIB, Options
-from spark_integration.attempt import attempt_store, bucket_files
-from spark_integration.run import TaskRun
-from spark_integration.skew_checks import check_memory
-from spark_integration.take_over import take_over
+from lsmstate.spark_integration.attempt import attempt_store, bucket_files
+from lsmstate.spark_integration.run import TaskRun
+from lsmstate.spark_integration.skew_checks import check_memory
+from lsmstate.spark_integration.take_over import take_over
 
 CAP = 6 * MIB
 HUGE, OTHER = 7, 8

@@ -14,9 +14,9 @@ from test_event_time import EPOCH, SCHEMA, arrivals, numbers_of, schema_of, wate
 from test_event_time import batch_of as rows_of
 from test_final_join import LAST, by_duckdb, random_join
 
-from joins.changes import OPERATIONS
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
+from lsmstate.joins.changes import OPERATIONS
 
 #: What no join of ours is, or none whose results are taken back.
 REFUSED = (

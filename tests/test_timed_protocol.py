@@ -11,19 +11,19 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from joins.event_time import EventTime, time_bounds
+from lsmstate.joins.event_time import EventTime, time_bounds
 from lsmstate.options import Options
+from lsmstate.spark_integration import stateful_body
+from lsmstate.spark_integration.bucket import BucketFunction
+from lsmstate.spark_integration.frames import FramePacker, unpack_rows
+from lsmstate.spark_integration.join_function import CoercedSpec
+from lsmstate.spark_integration.late_rows import LateRows
+from lsmstate.spark_integration.pinned import Pinned
+from lsmstate.spark_integration.plan import InputPlan, StatefulPlan
+from lsmstate.spark_integration.run import TaskRun
+from lsmstate.spark_integration.timed_join import timed_join_function, timed_output
 from lsmstate.state_place import StatePlace
 from lsmstate.store import StreamSchema
-from spark_integration import stateful_body
-from spark_integration.bucket import BucketFunction
-from spark_integration.frames import FramePacker, unpack_rows
-from spark_integration.join_function import CoercedSpec
-from spark_integration.late_rows import LateRows
-from spark_integration.pinned import Pinned
-from spark_integration.plan import InputPlan, StatefulPlan
-from spark_integration.run import TaskRun
-from spark_integration.timed_join import timed_join_function, timed_output
 
 KEY = pa.schema([("k", pa.int64())])
 TIME = pa.timestamp("us", "UTC")

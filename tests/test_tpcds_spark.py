@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lsmstate.spark import multiway_join
-from spark_integration.demo.check import compare
-from spark_integration.demo.query import CONDITION, batch_sql, read_streams, written_files
-from spark_integration.demo.tpcds import StreamFiles, stream_files
+from lsmstate.spark_integration.demo.check import compare
+from lsmstate.spark_integration.demo.query import CONDITION, batch_sql, read_streams, written_files
+from lsmstate.spark_integration.demo.tpcds import StreamFiles, stream_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,13 +12,13 @@ from oracle import counted, joined, joined_graph
 from test_graph_join import CHAIN, INTS, graph_joins, rows
 from test_umjoin import INT, batch_of, joins
 
-from joins.binary_tree import BinaryTree, all_orders
-from joins.graph_spec import GraphSpec, create_spec
-from joins.local import tree_join
-from joins.local.tree_join import TreeJoin
-from joins.spec import JoinSpec
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
+from lsmstate.joins.binary_tree import BinaryTree, all_orders
+from lsmstate.joins.graph_spec import GraphSpec, create_spec
+from lsmstate.joins.local import tree_join
+from lsmstate.joins.local.tree_join import TreeJoin
+from lsmstate.joins.spec import JoinSpec
 
 
 def check(case, seed, backend, piece_bytes):

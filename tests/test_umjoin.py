@@ -28,13 +28,13 @@ from join_cases import (
 )
 from oracle import counted, joined
 
-from cython_ext.key_codec import KeyCodec
-from joins.local.cross_product import Side, cross_product
-from joins.local.umjoin import SLICE_ROWS, UMJoin
-from joins.spec import JoinSpec
 from lsmstate.arrow_sizes import row_sizes
+from lsmstate.cython_ext.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
 from lsmstate.join import MultiwayJoin
+from lsmstate.joins.local.cross_product import Side, cross_product
+from lsmstate.joins.local.umjoin import SLICE_ROWS, UMJoin
+from lsmstate.joins.spec import JoinSpec
 
 
 @st.composite

@@ -13,14 +13,14 @@ from faults import CODEC, filled, key_batch, memory, opened, stored, write_sst
 from resealing import KINDS, Damage, blocks_of, reseal
 from test_sst import probed, scanned
 
-from cython_ext.backward_iter import BackwardSstSource
-from cython_ext.lookup import Lookup
-from cython_ext.merging_iter import MergingSource
-from cython_ext.probe import Cursor
-from cython_ext.retraction_merge import RetractingSource
-from cython_ext.salvage import ListedEntries
-from cython_ext.sst_check import layout, verify
-from cython_ext.sst_source import SstSource
+from lsmstate.cython_ext.backward_iter import BackwardSstSource
+from lsmstate.cython_ext.lookup import Lookup
+from lsmstate.cython_ext.merging_iter import MergingSource
+from lsmstate.cython_ext.probe import Cursor
+from lsmstate.cython_ext.retraction_merge import RetractingSource
+from lsmstate.cython_ext.salvage import ListedEntries
+from lsmstate.cython_ext.sst_check import layout, verify
+from lsmstate.cython_ext.sst_source import SstSource
 from lsmstate.errors import CorruptionError, FormatVersionError
 from lsmstate.salvage import SalvagedTable
 

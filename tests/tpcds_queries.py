@@ -2,8 +2,8 @@
 
 from functools import cache
 
-from spark_integration.demo.query import ALIASES, CONDITION
-from spark_integration.demo.tpcds import connect, extension_path
+from lsmstate.spark_integration.demo.query import ALIASES, CONDITION
+from lsmstate.spark_integration.demo.tpcds import connect, extension_path
 
 #: By number the inputs of the merged join. Aggregated over joins alone: one streaming query.
 STREAMED = {3: 3, 7: 5, 15: 4, 17: 8, 19: 6, 50: 5, 62: 5}

@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from cython_ext.key_codec import KeyBatch
-from joins.changes import Changes, Mask, without_operation
-from joins.local.taken_rows import TakenRows
-from joins.row_equality import RowEquality
-from joins.row_text import shown_row
 from lsmstate.arrow_sizes import row_sizes
+from lsmstate.cython_ext.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
+from lsmstate.joins.changes import Changes, Mask, without_operation
+from lsmstate.joins.local.taken_rows import TakenRows
+from lsmstate.joins.row_equality import RowEquality
+from lsmstate.joins.row_text import shown_row
 from lsmstate.store import StateStore
 
 UNMATCHED = ("count", "error")

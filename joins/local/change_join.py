@@ -11,17 +11,17 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from cython_ext.key_codec import KeyCodec
-from joins.change_spec import ChangeSpec, null_stream
-from joins.changes import Changes
-from joins.join_types import required_streams
-from joins.local.change_input import ChangeInput
-from joins.local.change_results import Changed, Emitter
-from joins.local.combine import GroupedRows, starts_of
-from joins.local.probe_order import ProbeOrder
-from joins.local.results import Results, check_finished
 from lsmstate.arrow_sizes import row_sizes
+from lsmstate.cython_ext.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.change_spec import ChangeSpec, null_stream
+from lsmstate.joins.changes import Changes
+from lsmstate.joins.join_types import required_streams
+from lsmstate.joins.local.change_input import ChangeInput
+from lsmstate.joins.local.change_results import Changed, Emitter
+from lsmstate.joins.local.combine import GroupedRows, starts_of
+from lsmstate.joins.local.probe_order import ProbeOrder
+from lsmstate.joins.local.results import Results, check_finished
 from lsmstate.null_safe_store import null_safe_keys, null_safe_schema
 from lsmstate.store import MultimapStore, Probe
 

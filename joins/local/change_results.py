@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from cython_ext.key_codec import KeyBatch
-from joins.change_spec import ChangeSpec
-from joins.changes import ADDED, REMOVED, Changes, Mask, Numbers
-from joins.join_types import Product, products
-from joins.local.combine import Combiner, GroupedRows
 from lsmstate.arrow_sizes import least_row_bytes, row_sizes
+from lsmstate.cython_ext.key_codec import KeyBatch
+from lsmstate.joins.change_spec import ChangeSpec
+from lsmstate.joins.changes import ADDED, REMOVED, Changes, Mask, Numbers
+from lsmstate.joins.join_types import Product, products
+from lsmstate.joins.local.combine import Combiner, GroupedRows
 from lsmstate.store import Probe
 
 #: Up to so many streams it is worked out which of them need not be asked for their own rows.

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cython_ext.gather import Gatherer
-from joins.local.cross_product import Side, cross_product
-from joins.local.picked import Numbers, Picked
 from lsmstate.arrow_sizes import RowSizes, least_row_bytes
+from lsmstate.cython_ext.gather import Gatherer
+from lsmstate.joins.local.cross_product import Side, cross_product
+from lsmstate.joins.local.picked import Numbers, Picked
 from lsmstate.store import Probe
 
 #: What the results of a piece that is not made yet would take, at most.

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from joins.graph_spec import GraphSpec
-from joins.pair_condition import PairCondition
-from joins.time_checks import result_columns
+from lsmstate.joins.graph_spec import GraphSpec
+from lsmstate.joins.pair_condition import PairCondition
+from lsmstate.joins.time_checks import result_columns
 
 
 class ConditionCheck:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from joins.local.picked import Numbers, Picked
 from lsmstate.errors import MemoryLimitError
+from lsmstate.joins.local.picked import Numbers, Picked
 
 #: Combinations whose indices are worked out at once, at most: 8 bytes per stream each.
 _BLOCK_ROWS = 1 << 15

@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cython_ext.key_codec import KeyCodec
-from joins.condition import Column
-from joins.graph_spec import GraphSpec
-from joins.key_types import cast_key
-from joins.local.bound_rows import BoundRows, grouped
-from joins.local.picked import Numbers
-from joins.rooted_joins import Step, StepKey
-from joins.time_checks import holds
 from lsmstate.arrow_sizes import pieces_of, row_sizes
+from lsmstate.cython_ext.key_codec import KeyCodec
+from lsmstate.joins.condition import Column
+from lsmstate.joins.graph_spec import GraphSpec
+from lsmstate.joins.key_types import cast_key
+from lsmstate.joins.local.bound_rows import BoundRows, grouped
+from lsmstate.joins.local.picked import Numbers
+from lsmstate.joins.rooted_joins import Step, StepKey
+from lsmstate.joins.time_checks import holds
 
 #: Of columns that conditions compare, what is picked for some combinations at once.
 _COMPARED_BYTES: Final = 8 << 20

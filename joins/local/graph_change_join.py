@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from cython_ext.key_codec import KeyCodec
-from joins.change_spec import GraphChangeSpec
-from joins.changes import ADDED, REMOVED
-from joins.local.change_input import ChangeInput
-from joins.local.graph_join import GraphJoin
-from joins.local.results import Results, check_finished
+from lsmstate.cython_ext.key_codec import KeyCodec
+from lsmstate.joins.change_spec import GraphChangeSpec
+from lsmstate.joins.changes import ADDED, REMOVED
+from lsmstate.joins.local.change_input import ChangeInput
+from lsmstate.joins.local.graph_join import GraphJoin
+from lsmstate.joins.local.results import Results, check_finished
 from lsmstate.store import MultimapStore
 
 

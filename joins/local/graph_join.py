@@ -14,11 +14,13 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from cython_ext.gather import Gatherer
-from cython_ext.key_codec import KeyBatch, KeyCodec
-from joins.graph_spec import GraphSpec, Index
-from joins.key_types import cast_key
-from joins.local.bound_rows import (
+from lsmstate.arrow_sizes import least_row_bytes, row_sizes
+from lsmstate.cython_ext.gather import Gatherer
+from lsmstate.cython_ext.key_codec import KeyBatch, KeyCodec
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.graph_spec import GraphSpec, Index
+from lsmstate.joins.key_types import cast_key
+from lsmstate.joins.local.bound_rows import (
     BoundRows,
     coalesced,
     distinct_places,
@@ -26,11 +28,9 @@ from joins.local.bound_rows import (
     grouped,
     parts_of,
 )
-from joins.local.picked import Numbers, Picked
-from joins.local.probe_order import ProbeOrder
-from joins.local.results import Results, check_finished
-from lsmstate.arrow_sizes import least_row_bytes, row_sizes
-from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.local.picked import Numbers, Picked
+from lsmstate.joins.local.probe_order import ProbeOrder
+from lsmstate.joins.local.results import Results, check_finished
 from lsmstate.store import MultimapStore, Mutation, Probe
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cython_ext.gather import Gatherer
 from lsmstate.arrow_sizes import pieces_of
+from lsmstate.cython_ext.gather import Gatherer
 
 Numbers = npt.NDArray[np.int64]
 

@@ -16,18 +16,18 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from cython_ext.key_codec import KeyBatch, KeyCodec
-from joins.changes import ADDED, REMOVED, Changes
-from joins.local.bound_rows import parts_of
-from joins.local.change_input import ChangeInput
-from joins.local.found import Found
-from joins.local.graph_join import GraphJoin
-from joins.local.results import Results, check_finished
-from joins.local.rooted_search import Probed, RootedSearch
-from joins.local.turned import Turned
-from joins.local.turned_roots import TurnedRoots
-from joins.rooted_change_spec import RootedChangeSpec, all_rows
-from joins.rooted_joins import RootedJoins, Step
+from lsmstate.cython_ext.key_codec import KeyBatch, KeyCodec
+from lsmstate.joins.changes import ADDED, REMOVED, Changes
+from lsmstate.joins.local.bound_rows import parts_of
+from lsmstate.joins.local.change_input import ChangeInput
+from lsmstate.joins.local.found import Found
+from lsmstate.joins.local.graph_join import GraphJoin
+from lsmstate.joins.local.results import Results, check_finished
+from lsmstate.joins.local.rooted_search import Probed, RootedSearch
+from lsmstate.joins.local.turned import Turned
+from lsmstate.joins.local.turned_roots import TurnedRoots
+from lsmstate.joins.rooted_change_spec import RootedChangeSpec, all_rows
+from lsmstate.joins.rooted_joins import RootedJoins, Step
 from lsmstate.null_safe_store import null_safe_keys, null_safe_schema
 from lsmstate.store import MultimapStore, Mutation
 

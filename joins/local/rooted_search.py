@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cython_ext.gather import Gatherer
-from cython_ext.key_codec import KeyBatch, KeyCodec
-from joins.graph_spec import GraphSpec, Index
-from joins.key_types import cast_key
-from joins.local.bound_rows import (
+from lsmstate.arrow_sizes import least_row_bytes, pieces_of, row_sizes
+from lsmstate.cython_ext.gather import Gatherer
+from lsmstate.cython_ext.key_codec import KeyBatch, KeyCodec
+from lsmstate.joins.graph_spec import GraphSpec, Index
+from lsmstate.joins.key_types import cast_key
+from lsmstate.joins.local.bound_rows import (
     BoundRows,
     coalesced,
     distinct_places,
@@ -25,10 +26,9 @@ from joins.local.bound_rows import (
     grouped,
     parts_of,
 )
-from joins.local.found import Found, keeps
-from joins.local.picked import Numbers
-from joins.rooted_joins import RootedJoins, Step, StepKey
-from lsmstate.arrow_sizes import least_row_bytes, pieces_of, row_sizes
+from lsmstate.joins.local.found import Found, keeps
+from lsmstate.joins.local.picked import Numbers
+from lsmstate.joins.rooted_joins import RootedJoins, Step, StepKey
 from lsmstate.store import Probe
 
 Mask = npt.NDArray[np.bool_]

@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cython_ext.key_codec import KeyBatch, KeyCodec
-from joins.graph_spec import GraphSpec, Index
-from joins.local.picked import Numbers
-from joins.local.rooted_search import Probed
 from lsmstate.arrow_sizes import pieces_of, row_sizes
+from lsmstate.cython_ext.key_codec import KeyBatch, KeyCodec
+from lsmstate.joins.graph_spec import GraphSpec, Index
+from lsmstate.joins.local.picked import Numbers
+from lsmstate.joins.local.rooted_search import Probed
 from lsmstate.store import Matches, Positions, Probe
 
 

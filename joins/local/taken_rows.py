@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from joins.changes import Numbers, ranks, row_codes
-from joins.row_equality import RowEquality
+from lsmstate.joins.changes import Numbers, ranks, row_codes
+from lsmstate.joins.row_equality import RowEquality
 
 
 class TakenRows:

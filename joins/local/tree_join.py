@@ -17,12 +17,12 @@ from typing import IO
 
 import pyarrow as pa
 
-from cython_ext.key_codec import KeyBatch
-from joins.binary_tree import SIDES, BinaryTree, Leaf, Node, NodeSpec
-from joins.local.results import Results, check_finished
-from joins.local.umjoin import UMJoin
 from lsmstate.arrow_sizes import pieces_of, row_sizes
+from lsmstate.cython_ext.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.binary_tree import SIDES, BinaryTree, Leaf, Node, NodeSpec
+from lsmstate.joins.local.results import Results, check_finished
+from lsmstate.joins.local.umjoin import UMJoin
 from lsmstate.store import Positions, Probe, StateStore, StreamSchema
 
 #: Intermediate results kept back in memory at each node; more lie in a temporary file.

@@ -10,14 +10,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from cython_ext.key_codec import KeyCodec
-from joins.graph_spec import GraphSpec, Index
-from joins.local.bound_rows import BoundRows, equal_pairs, fetch_bytes, fetched_pairs, grouped
-from joins.local.found import Found, keeps, key_values, parts_by
-from joins.local.picked import Numbers
-from joins.local.rooted_search import Probed
-from joins.rooted_joins import Step
 from lsmstate.arrow_sizes import least_row_bytes, row_sizes
+from lsmstate.cython_ext.key_codec import KeyCodec
+from lsmstate.joins.graph_spec import GraphSpec, Index
+from lsmstate.joins.local.bound_rows import (
+    BoundRows,
+    equal_pairs,
+    fetch_bytes,
+    fetched_pairs,
+    grouped,
+)
+from lsmstate.joins.local.found import Found, keeps, key_values, parts_by
+from lsmstate.joins.local.picked import Numbers
+from lsmstate.joins.local.rooted_search import Probed
+from lsmstate.joins.rooted_joins import Step
 
 
 class Turned:

@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from cython_ext.key_codec import KeyBatch, KeyCodec
-from joins.graph_spec import GraphSpec, Index
-from joins.local.bound_rows import BoundRows, fetch_bytes, parts_of
-from joins.local.found import Found, key_values, parts_by
-from joins.local.rooted_search import Probed, RootedSearch
-from joins.local.rows_instead import RowsInstead
-from joins.rooted_joins import RootedJoins
 from lsmstate.arrow_sizes import least_row_bytes, row_sizes
+from lsmstate.cython_ext.key_codec import KeyBatch, KeyCodec
+from lsmstate.joins.graph_spec import GraphSpec, Index
+from lsmstate.joins.local.bound_rows import BoundRows, fetch_bytes, parts_of
+from lsmstate.joins.local.found import Found, key_values, parts_by
+from lsmstate.joins.local.rooted_search import Probed, RootedSearch
+from lsmstate.joins.local.rows_instead import RowsInstead
+from lsmstate.joins.rooted_joins import RootedJoins
 
 
 class TurnedRoots:

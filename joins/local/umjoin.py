@@ -11,15 +11,15 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from cython_ext.key_codec import KeyBatch, KeyCodec
-from joins.local.combine import Combiner, GroupedRows
-from joins.local.join_inputs import JoinInputs
-from joins.local.picked import Numbers, Picked
-from joins.local.probe_order import ProbeOrder
-from joins.local.results import Results, check_finished
-from joins.spec import JoinSpec
 from lsmstate.arrow_sizes import pieces_of, row_sizes
+from lsmstate.cython_ext.key_codec import KeyBatch, KeyCodec
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.local.combine import Combiner, GroupedRows
+from lsmstate.joins.local.join_inputs import JoinInputs
+from lsmstate.joins.local.picked import Numbers, Picked
+from lsmstate.joins.local.probe_order import ProbeOrder
+from lsmstate.joins.local.results import Results, check_finished
+from lsmstate.joins.spec import JoinSpec
 from lsmstate.store import Probe
 
 #: A batch is probed in slices of at most this many rows.

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from joins.plan.join_tree import (
+from lsmstate.joins.plan.join_tree import (
     Alias,
     Filter,
     Join,
@@ -13,7 +13,7 @@ from joins.plan.join_tree import (
     Source,
     is_streaming,
 )
-from joins.plan.tsc import Conversion
+from lsmstate.joins.plan.tsc import Conversion
 
 
 def explain(conversion: Conversion) -> str:

@@ -7,7 +7,7 @@ Everything else (other comparisons, ``<=>``, volatile parts, subqueries) becomes
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from joins.plan.conditions import (
+from lsmstate.joins.plan.conditions import (
     Column,
     Comparison,
     Expression,
@@ -19,7 +19,7 @@ from joins.plan.conditions import (
     may_move,
     substitute,
 )
-from joins.plan.join_tree import (
+from lsmstate.joins.plan.join_tree import (
     Alias,
     Filter,
     Join,

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from joins.plan.conditions import Column, Expression, columns_of
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.plan.conditions import Column, Expression, columns_of
 
 JOIN_KINDS = ("inner", "left outer", "right outer", "full outer", "left semi", "left anti")
 

@@ -6,8 +6,8 @@ A key that has to be computed is computed below the join and stored as a column.
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from joins.plan.conditions import Column, Expression, columns_of
-from joins.plan.join_tree import (
+from lsmstate.joins.plan.conditions import Column, Expression, columns_of
+from lsmstate.joins.plan.join_tree import (
     Alias,
     Filter,
     Join,

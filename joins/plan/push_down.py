@@ -6,7 +6,7 @@ Each conjunct moves to the lowest inner join that has all its columns, or below 
 
 from collections.abc import Sequence
 
-from joins.plan.conditions import (
+from lsmstate.joins.plan.conditions import (
     Expression,
     all_of,
     columns_of,
@@ -15,7 +15,7 @@ from joins.plan.conditions import (
     may_move,
     substitute,
 )
-from joins.plan.join_tree import (
+from lsmstate.joins.plan.join_tree import (
     Alias,
     Filter,
     Join,

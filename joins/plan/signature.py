@@ -4,9 +4,18 @@ The state of a stream is kept under its position, its columns and its keys. Colu
 name, without the numbers a session gives them; which of two equal names is meant, their place says.
 """
 
-from joins.plan.conditions import Column, Expression, substitute
-from joins.plan.join_tree import Alias, Filter, Join, MultiJoin, Node, Other, Project, Source
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.plan.conditions import Column, Expression, substitute
+from lsmstate.joins.plan.join_tree import (
+    Alias,
+    Filter,
+    Join,
+    MultiJoin,
+    Node,
+    Other,
+    Project,
+    Source,
+)
 
 
 def signature(multi_join: MultiJoin) -> str:

@@ -24,9 +24,9 @@ algorithms lose joins; where we differ:
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from joins.plan.conditions import conjuncts, is_volatile
-from joins.plan.flatten import FlatGroup, flatten
-from joins.plan.join_tree import (
+from lsmstate.joins.plan.conditions import conjuncts, is_volatile
+from lsmstate.joins.plan.flatten import FlatGroup, flatten
+from lsmstate.joins.plan.join_tree import (
     Alias,
     Filter,
     Join,
@@ -41,7 +41,7 @@ from joins.plan.join_tree import (
     parents_first,
     with_inputs,
 )
-from joins.plan.push_down import push_filters
+from lsmstate.joins.plan.push_down import push_filters
 
 #: The reason why a join can be no member of a group, or None if it can.
 MembershipRule = Callable[[Join], str | None]

@@ -7,8 +7,15 @@ union says: the plan needs no union, hence no second copy of the operator.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from joins.plan.conditions import Column, Expression, all_of, is_eager, may_move, substitute
-from joins.plan.join_tree import (
+from lsmstate.joins.plan.conditions import (
+    Column,
+    Expression,
+    all_of,
+    is_eager,
+    may_move,
+    substitute,
+)
+from lsmstate.joins.plan.join_tree import (
     Alias,
     Filter,
     MultiJoin,

@@ -5,9 +5,9 @@ A key is hot if what can be spread of it, both streams of two or the largest of 
 each is less than that. Of three or more streams, where a further bucket is sent copies of the
 smaller ones only, its results count in the same way. It is left alone if it has fewer results than
 copies would be sent. Buckets with the fewest rows are chosen, and no key ever loses one.
-(``joins.routing.spread`` says what is done with them.)
+(``lsmstate.joins.routing.spread`` says what is done with them.)
 
-Source: Metwally et al. for what is hot (``joins.routing.heavy_hitters``).
+Source: Metwally et al. for what is hot (``lsmstate.joins.routing.heavy_hitters``).
 """
 
 import math
@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from joins.routing.hash import bucket_of_hashes
-from joins.routing.heavy_hitters import HeavyHitters, merged
-from joins.routing.spread import Addition, RouteTable, SpreadKey
+from lsmstate.joins.routing.hash import bucket_of_hashes
+from lsmstate.joins.routing.heavy_hitters import HeavyHitters, merged
+from lsmstate.joins.routing.spread import Addition, RouteTable, SpreadKey
 
 #: A key is hot if it has this part of the rows that a bucket has on average.
 HOT_SHARE = 0.5

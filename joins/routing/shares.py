@@ -9,7 +9,7 @@ them are in the cell of these values' hashes; and every other cell differs from 
 whose holders among the rows are not there. Nothing has to be asked of a result. This is true of
 inner joins: a copy without a partner in its bucket may have one in another.
 
-The assignment is pinned by the checkpoint, as that of ``joins.routing.hash``, whose function it
+The assignment is pinned by the checkpoint, as that of ``lsmstate.joins.routing.hash``, whose function it
 uses: with a single class split the two are the same.
 
 Sources: Afrati, Ullman, *Optimizing joins in a map-reduce environment* (EDBT 2010): the number of
@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from joins.routing.hash import bucket_of_hashes
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.routing.hash import bucket_of_hashes
 
 #: The search looks at every grid up to this size: 1.6 million of them at both limits.
 MAX_SEARCHED_BUCKETS = 256

@@ -36,10 +36,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cython_ext.codec import checksum
-from cython_ext.row_codec import RowCodec
-from joins.routing.hash import NO_BUCKET
-from joins.routing.heavy_hitters import Hashes
+from lsmstate.cython_ext.codec import checksum
+from lsmstate.cython_ext.row_codec import RowCodec
+from lsmstate.joins.routing.hash import NO_BUCKET
+from lsmstate.joins.routing.heavy_hitters import Hashes
 
 Numbers = npt.NDArray[np.int64]
 

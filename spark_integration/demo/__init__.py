@@ -2,18 +2,18 @@
 
 from typing import TYPE_CHECKING
 
-from spark_integration.demo.settings import DemoSettings
+from lsmstate.spark_integration.demo.settings import DemoSettings
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from spark_integration.demo.report import Summary
+    from lsmstate.spark_integration.demo.report import Summary
 
 __all__ = ["DemoSettings", "run_demo"]
 
 
 def run_demo(settings: DemoSettings, console: "Console") -> "Summary":
-    """Run the main job; see ``spark_integration.demo.run``, whose imports wait until here."""
-    from spark_integration.demo.run import run
+    """Run the main job; see ``lsmstate.spark_integration.demo.run``, whose imports wait until here."""
+    from lsmstate.spark_integration.demo.run import run
 
     return run(settings, console)

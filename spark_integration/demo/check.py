@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import duckdb
 
-from spark_integration.demo.tpcds import connect
+from lsmstate.spark_integration.demo.tpcds import connect
 
 
 @dataclass(frozen=True, slots=True)

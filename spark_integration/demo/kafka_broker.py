@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from lsmstate.errors import LsmStateError
-from spark_integration.demo.ports import HOST, free_ports
+from lsmstate.spark_integration.demo.ports import HOST, free_ports
 
 PACKAGE: Final = "org.apache.kafka:kafka_2.13:4.1.0"
 LOG_NAME: Final = "kafka.log"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F
 
-from spark_integration.demo.kafka_broker import PackageUnavailableError
-from spark_integration.demo.query import ALIASES
-from spark_integration.demo.tpcds import SHUFFLE_SEED, StreamFiles
+from lsmstate.spark_integration.demo.kafka_broker import PackageUnavailableError
+from lsmstate.spark_integration.demo.query import ALIASES
+from lsmstate.spark_integration.demo.tpcds import SHUFFLE_SEED, StreamFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

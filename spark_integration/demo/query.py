@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_integration.demo.tpcds import TABLES, StreamFiles
+from lsmstate.spark_integration.demo.tpcds import TABLES, StreamFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from spark_integration.demo.check import Comparison
-from spark_integration.demo.progress import MIB, BatchReport, megabytes
+from lsmstate.spark_integration.demo.check import Comparison
+from lsmstate.spark_integration.demo.progress import MIB, BatchReport, megabytes
 
 
 @dataclass(frozen=True, slots=True)

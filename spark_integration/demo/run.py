@@ -12,15 +12,15 @@ from rich.console import Console
 from lsmstate.backends import check_backend
 from lsmstate.errors import LsmStateError
 from lsmstate.options import Options, parse_bytes
-from spark_integration.demo.check import compare
-from spark_integration.demo.kafka_broker import running_broker
-from spark_integration.demo.progress import BatchReport, Display, WorkerMemory, report_of
-from spark_integration.demo.query import CONDITION, batch_sql, read_streams, written_files
-from spark_integration.demo.report import Summary, draw_plot, print_summary, summarize
-from spark_integration.demo.settings import DemoSettings
-from spark_integration.demo.tpcds import StreamFiles, stream_files
-from spark_integration.demo.workdir import fresh_directory
-from spark_integration.local_session import LOG_NAME, start_session
+from lsmstate.spark_integration.demo.check import compare
+from lsmstate.spark_integration.demo.kafka_broker import running_broker
+from lsmstate.spark_integration.demo.progress import BatchReport, Display, WorkerMemory, report_of
+from lsmstate.spark_integration.demo.query import CONDITION, batch_sql, read_streams, written_files
+from lsmstate.spark_integration.demo.report import Summary, draw_plot, print_summary, summarize
+from lsmstate.spark_integration.demo.settings import DemoSettings
+from lsmstate.spark_integration.demo.tpcds import StreamFiles, stream_files
+from lsmstate.spark_integration.demo.workdir import fresh_directory
+from lsmstate.spark_integration.local_session import LOG_NAME, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -96,7 +96,7 @@ def _sources(
         if address is None:
             yield spark, read_streams(spark, files)
             return
-        from spark_integration.demo.kafka_streams import add_connector, kafka_streams
+        from lsmstate.spark_integration.demo.kafka_streams import add_connector, kafka_streams
 
         add_connector(spark)
         console.print(f"writing the streams to Kafka at {address} ...")
@@ -106,7 +106,7 @@ def _sources(
 def _start(
     streams: "Mapping[str, DataFrame]", settings: DemoSettings, directory: Path
 ) -> "StreamingQuery":
-    from spark_integration.api import multiway_join
+    from lsmstate.spark_integration.api import multiway_join
 
     joined = multiway_join(
         streams,
@@ -159,7 +159,7 @@ def _raise_failure(query: "StreamingQuery", log: Path) -> None:
     # A Python worker's own exception is what matters; its type stands at the start of the line.
     own = [line.strip() for line in text.splitlines() if "lsmstate.errors." in line.split(":")[0]]
     own += [
-        line.strip() for line in text.splitlines() if "cython_ext.errors." in line.split(":")[0]
+        line.strip() for line in text.splitlines() if "lsmstate.cython_ext.errors." in line.split(":")[0]
     ]
     cause = own[-1] if own else text.splitlines()[0]
     raise QueryFailedError(f"the query failed: {cause} (Spark's log: {log})")
