@@ -16,8 +16,8 @@ import pyarrow as pa
 from layouts import Engine, Layout
 from workloads import ROWS, Workload
 
-from lsmstate.cython_ext.key_codec import KeyCodec
-from lsmstate.cython_ext.row_codec import RowCodec
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
+from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import Options
 from lsmstate.stats import WriteStats

@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from lsmstate.backends import open_attempt
-from lsmstate.cython_ext.key_codec import KeyCodec
-from lsmstate.cython_ext.row_codec import RowCodec
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
+from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.joins.local.umjoin import UMJoin
 from lsmstate.joins.routing.hash import bucket_of
 from lsmstate.joins.routing.heavy_hitters import HeavyHitters

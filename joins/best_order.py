@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from lsmstate.backends import open_attempt
-from lsmstate.cython_ext.key_codec import KeyBatch
+from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.binary_tree import BinaryTree, Order, all_orders, stored_order
 from lsmstate.joins.graph_spec import GraphSpec

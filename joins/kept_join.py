@@ -9,7 +9,7 @@ import os
 from contextlib import suppress
 from typing import Any, Final
 
-from lsmstate.cython_ext.file import AppendFile, ReadFile, link, remove, sync_directory
+from lsmstate.cython_ext.base.file import AppendFile, ReadFile, link, remove, sync_directory
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
 from lsmstate.joins.change_spec import FINAL, ChangeSpec, GraphChangeSpec
 from lsmstate.joins.changing_specs import ChangingSpec

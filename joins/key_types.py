@@ -9,7 +9,7 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lsmstate.cython_ext.arrow_read import plain_column, plain_type
+from lsmstate.cython_ext.rows.arrow_read import plain_column, plain_type
 from lsmstate.errors import InvalidArgumentError
 
 #: Decimal digits that hold any value of an integer type, as in Spark.

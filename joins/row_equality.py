@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from lsmstate.cython_ext.key_codec import KeyCodec
-from lsmstate.cython_ext.row_codec import RowCodec
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
+from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.null_safe_store import null_safe_keys, null_safe_schema
 
 

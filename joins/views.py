@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 
 import pyarrow as pa
 
-from lsmstate.cython_ext.arrow_read import plain_column
-from lsmstate.cython_ext.nested import is_any_list_view
-from lsmstate.cython_ext.restore import restored
-from lsmstate.cython_ext.row_codec import RowCodec
+from lsmstate.cython_ext.rows.arrow_read import plain_column
+from lsmstate.cython_ext.rows.nested import is_any_list_view
+from lsmstate.cython_ext.rows.restore import restored
+from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.store_checks import same_columns
 
 

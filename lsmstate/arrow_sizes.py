@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lsmstate.cython_ext.nested import is_any_list_view
+from lsmstate.cython_ext.rows.nested import is_any_list_view
 
 Sizes = npt.NDArray[np.int64]
 

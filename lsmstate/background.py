@@ -21,7 +21,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from lsmstate.cython_ext.locks import Standstill
+from lsmstate.cython_ext.locks.locks import Standstill
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import KIB
 

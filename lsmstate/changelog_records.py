@@ -10,7 +10,7 @@ the very end are no part of one that is whole.
 import struct
 from collections.abc import Callable, Sequence
 
-from lsmstate.cython_ext.codec import checksum, checksum_of
+from lsmstate.cython_ext.base.compression import checksum, checksum_of
 
 MAGIC = b"LSMCLOG\x02"
 #: Of logs whose records lack the byte at the end.

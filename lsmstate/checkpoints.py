@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from lsmstate.cython_ext.file import (
+from lsmstate.cython_ext.base.file import (
     AppendFile,
     Descriptor,
     ReadFile,

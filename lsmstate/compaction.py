@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import accumulate, chain, repeat
 from operator import attrgetter
 
-from lsmstate.cython_ext.key_ranges import KeyRanges
+from lsmstate.cython_ext.entries.key_ranges import KeyRanges
 from lsmstate.options import Options
 from lsmstate.version import NOTHING, FileMeta, Run
 

@@ -11,9 +11,9 @@ import threading
 from collections.abc import Generator, Sequence
 
 from lsmstate.compaction import Task
-from lsmstate.cython_ext.entries import EntrySource
-from lsmstate.cython_ext.locks import FairLock
-from lsmstate.cython_ext.memtable import Memtable
+from lsmstate.cython_ext.entries.entry_source import EntrySource
+from lsmstate.cython_ext.locks.locks import FairLock
+from lsmstate.cython_ext.memtable.memtable import Memtable
 from lsmstate.memtables import source_of
 from lsmstate.table_files import TableWriter, UnsealedTable
 from lsmstate.version import NOTHING, FileMeta, PartialMerge, Run

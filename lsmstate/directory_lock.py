@@ -16,7 +16,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from lsmstate.cython_ext.claim import Claim
+from lsmstate.cython_ext.locks.directory_claim import Claim
 from lsmstate.errors import StoreLockedError
 
 _NAME = "LOCK"

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lsmstate.cython_ext.msgpack_check import check_documents
+from lsmstate.cython_ext.rows.msgpack_check import check_documents
 from lsmstate.errors import InvalidArgumentError
 
 #: The rows of a stream without a schema: one msgpack document each.

@@ -17,8 +17,8 @@ import errno
 import os
 from functools import partial
 
-from lsmstate.cython_ext.file import remove
-from lsmstate.cython_ext.sst_reader import Sst
+from lsmstate.cython_ext.base.file import remove
+from lsmstate.cython_ext.sstable.sst_reader import Sst
 from lsmstate.durable_dir import (
     PIECE_BYTES,
     DurableDir,

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyarrow import NativeFile
 
-from lsmstate.cython_ext.budget import Holding
-from lsmstate.cython_ext.file import AppendFile, ReadFile, link, remove, sync_directory, sync_file
+from lsmstate.cython_ext.memory.budget import Holding
+from lsmstate.cython_ext.base.file import AppendFile, ReadFile, link, remove, sync_directory, sync_file
 from lsmstate.filesystems import is_url, resolve
 from lsmstate.memory_budget import process_memory
 from lsmstate.retries import retried

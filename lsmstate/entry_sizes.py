@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate.arrow_sizes import RowSizes, Sizes
-from lsmstate.cython_ext.key_codec import KeyBatch
+from lsmstate.cython_ext.keys.key_codec import KeyBatch
 
 #: What an entry takes beside key and row: places of both, hash, order, the stream's number.
 ENTRY_BYTES = 32

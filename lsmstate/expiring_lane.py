@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lsmstate.cython_ext.key_codec import KeyCodec
-from lsmstate.cython_ext.row_codec import RowCodec
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
+from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.entry_sizes import EntrySizes
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.expiry import RING_SLOTS, EventTimes, Expiry, TimeRing

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from lsmstate.checkpoints import Checkpoint, Checkpoints
 from lsmstate.combined_probe import CombinedProbe, FilteredProbe
-from lsmstate.cython_ext.key_codec import KeyBatch
+from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.expiring_lane import NOWHERE, Lane, LaneState
 from lsmstate.held_rows import held_rows

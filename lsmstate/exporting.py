@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pyarrow.fs import FileSystem
 
 from lsmstate.checkpoints import CheckpointPin, list_checkpoints
-from lsmstate.cython_ext.codec import checksum
-from lsmstate.cython_ext.sst_check import verify
+from lsmstate.cython_ext.base.compression import checksum
+from lsmstate.cython_ext.sstable.sst_check import verify
 from lsmstate.durable_dir import DurableDir, LocalDir, durable_dir, file_pieces, piece_memory
 from lsmstate.errors import FormatVersionError, InvalidArgumentError, StoreLockedError
 from lsmstate.export_catalog import (

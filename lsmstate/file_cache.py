@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from lsmstate.cython_ext.file import Descriptor
+from lsmstate.cython_ext.base.file import Descriptor
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.file_names import parse_attempt_file
 

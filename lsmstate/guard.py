@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TypeVar
 
-from lsmstate.cython_ext.locks import StoreLock, Turns
+from lsmstate.cython_ext.locks.locks import StoreLock, Turns
 from lsmstate.errors import CorruptionError, InvalidArgumentError, StoreClosedError
 
 #: Around each step of a read: keeps the writers out, and raises if the read may not go on.

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lsmstate.cython_ext.key_codec import KeyBatch
+from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.expiring_lane import Lane
 from lsmstate.key_range import key_range
 from lsmstate.store import KeyBounds, Mutation, StoreReader

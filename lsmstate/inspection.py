@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lsmstate.cython_ext.file import ReadFile
+from lsmstate.cython_ext.base.file import ReadFile
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
 from lsmstate.file_names import numbered, parse_attempt_file, parse_numbered
 from lsmstate.local_directory import check_is_there

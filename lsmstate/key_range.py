@@ -6,7 +6,7 @@ key is a prefix of the key, and less than every key that begins with those value
 
 from typing import NamedTuple
 
-from lsmstate.cython_ext.key_codec import KeyCodec
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.key_values import key_batch, key_values
 from lsmstate.store import KeyValues, StreamSchema

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.cython_ext.arrow_read import plain_type
-from lsmstate.cython_ext.restore import restored
+from lsmstate.cython_ext.rows.arrow_read import plain_type
+from lsmstate.cython_ext.rows.restore import restored
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.python_values import as_text, is_kept, is_list_like
 from lsmstate.store import KeyValues, StreamSchema

@@ -13,17 +13,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lsmstate.cython_ext.backward_iter import BackwardMemtableSource
-from lsmstate.cython_ext.entries import EntrySource
-from lsmstate.cython_ext.key_codec import KeyBatch, KeyCodec
-from lsmstate.cython_ext.key_decode import KeyDecoder
-from lsmstate.cython_ext.lookup import Lookup
-from lsmstate.cython_ext.memtable import Memtable, Retained
-from lsmstate.cython_ext.merging_iter import MergingSource
-from lsmstate.cython_ext.probe import Cursor
-from lsmstate.cython_ext.read_memory import check_room
-from lsmstate.cython_ext.row_codec import RowCodec
-from lsmstate.cython_ext.scanner import Scanner
+from lsmstate.cython_ext.iterators.backward_iter import BackwardMemtableSource
+from lsmstate.cython_ext.entries.entry_source import EntrySource
+from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
+from lsmstate.cython_ext.keys.key_decode import KeyDecoder
+from lsmstate.cython_ext.iterators.key_lookup import Lookup
+from lsmstate.cython_ext.memtable.memtable import Memtable, Retained
+from lsmstate.cython_ext.iterators.merging_iter import MergingSource
+from lsmstate.cython_ext.iterators.row_fetch import Cursor
+from lsmstate.cython_ext.memory.read_budget import check_room
+from lsmstate.cython_ext.rows.row_codec import RowCodec
+from lsmstate.cython_ext.iterators.scanner import Scanner
 from lsmstate.errors import CorruptionError
 from lsmstate.guard import Access, read_stepwise
 from lsmstate.key_parts import MANY_KEYS, probe_bytes

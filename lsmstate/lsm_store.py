@@ -19,9 +19,9 @@ import pyarrow as pa
 from lsmstate.changelog import APPEND, RETRACT, Write
 from lsmstate.checkpoints import Checkpoint, Checkpoints
 from lsmstate.collection import LocalFiles
-from lsmstate.cython_ext.changelog_record import largest_entry
-from lsmstate.cython_ext.key_codec import KeyBatch
-from lsmstate.cython_ext.row_codec import RowBatch
+from lsmstate.cython_ext.wal.wal_record import largest_entry
+from lsmstate.cython_ext.keys.key_codec import KeyBatch
+from lsmstate.cython_ext.rows.row_codec import RowBatch
 from lsmstate.errors import CorruptionError, FormatVersionError
 from lsmstate.guard import StoreGuard
 from lsmstate.key_parts import check_keys, is_cut, key_parts

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgpack
 
-from lsmstate.cython_ext.codec import checksum
-from lsmstate.cython_ext.key_ranges import KeyRanges
+from lsmstate.cython_ext.base.compression import checksum
+from lsmstate.cython_ext.entries.key_ranges import KeyRanges
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
 from lsmstate.version import FileMeta, PartialMerge, Run, Version
 

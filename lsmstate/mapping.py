@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lsmstate.cython_ext.key_codec import KeyCodec
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.key_values import one_key
 from lsmstate.python_values import as_text, is_kept

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate.arrow_sizes import pieces_of
-from lsmstate.cython_ext.key_codec import KeyBatch, KeyCodec
-from lsmstate.cython_ext.key_decode import KeyDecoder
+from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
+from lsmstate.cython_ext.keys.key_decode import KeyDecoder
 from lsmstate.guard import Access, read_stepwise
 from lsmstate.key_range import KeyRange
 from lsmstate.memory_table import MemoryTable

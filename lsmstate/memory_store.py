@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate.collection import collect_now_and_then
-from lsmstate.cython_ext.key_codec import KeyBatch, KeyCodec
+from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
 from lsmstate.directory_lock import DirectoryLock
 from lsmstate.errors import CorruptionError, FormatVersionError, MemoryLimitError
 from lsmstate.guard import StoreGuard

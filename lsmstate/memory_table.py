@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate.arrow_sizes import Sizes, pieces_of, row_sizes
-from lsmstate.cython_ext.row_codec import RowCodec
+from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.key_range import KeyRange
 from lsmstate.store import Positions
 

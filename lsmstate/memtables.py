@@ -7,10 +7,10 @@ alone: what a newer one says of a key hides the older ones, as with runs.
 
 from collections.abc import Iterator
 
-from lsmstate.cython_ext.entries import EntrySource
-from lsmstate.cython_ext.key_ranges import KeyRanges
-from lsmstate.cython_ext.memtable import Memtable, release_all
-from lsmstate.cython_ext.merging_iter import MergingSource
+from lsmstate.cython_ext.entries.entry_source import EntrySource
+from lsmstate.cython_ext.entries.key_ranges import KeyRanges
+from lsmstate.cython_ext.memtable.memtable import Memtable, release_all
+from lsmstate.cython_ext.iterators.merging_iter import MergingSource
 from lsmstate.memory_budget import ProcessMemory
 from lsmstate.options import KIB
 

@@ -12,7 +12,7 @@ from datetime import date, datetime
 
 import pyarrow as pa
 
-from lsmstate.cython_ext.key_codec import KeyBatch
+from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.key_values import key_batch, key_values
 from lsmstate.stats import StoreStats

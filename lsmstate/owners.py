@@ -11,7 +11,7 @@ from lsmstate.background import worker
 from lsmstate.changelog import Changelog, Write, changelog_files, replay
 from lsmstate.checkpoints import CheckpointPin, Checkpoints
 from lsmstate.collection import AttemptFiles, LocalFiles, collect_now_and_then
-from lsmstate.cython_ext.file import AppendFile, ReadFile, remove, sync_directory, sync_file
+from lsmstate.cython_ext.base.file import AppendFile, ReadFile, remove, sync_directory, sync_file
 from lsmstate.directory_lock import DirectoryLock
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.file_names import AttemptFile, check_attempt_id, numbered, parse_numbered

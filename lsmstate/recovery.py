@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from lsmstate.changelog import Write
-from lsmstate.cython_ext.sst_reader import Sst
+from lsmstate.cython_ext.sstable.sst_reader import Sst
 from lsmstate.errors import CorruptionError
 from lsmstate.manifest import (
     Edit,

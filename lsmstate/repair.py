@@ -14,10 +14,10 @@ from lsmstate.changelog import changelog_files
 from lsmstate.changelog_records import MAGIC
 from lsmstate.checkpoints import checkpoint_paths, read_checkpoint
 from lsmstate.collection import LocalFiles
-from lsmstate.cython_ext.file import AppendFile, ReadFile
-from lsmstate.cython_ext.salvage import ListedEntries
-from lsmstate.cython_ext.sst_check import verify
-from lsmstate.cython_ext.sst_reader import Sst
+from lsmstate.cython_ext.base.file import AppendFile, ReadFile
+from lsmstate.cython_ext.sstable.salvage import ListedEntries
+from lsmstate.cython_ext.sstable.sst_check import verify
+from lsmstate.cython_ext.sstable.sst_reader import Sst
 from lsmstate.directory_lock import check_unowned
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
 from lsmstate.file_names import numbered, parse_attempt_file, parse_numbered

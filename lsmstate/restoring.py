@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from pyarrow.fs import FileSystem
 
-from lsmstate.cython_ext.codec import checksum
-from lsmstate.cython_ext.file import sync_directory
+from lsmstate.cython_ext.base.compression import checksum
+from lsmstate.cython_ext.base.file import sync_directory
 from lsmstate.durable_dir import (
     PIECE_BYTES,
     DurableDir,

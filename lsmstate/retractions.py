@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lsmstate.cython_ext.budget import Budget, Holding
-from lsmstate.cython_ext.lookup import Lookup
-from lsmstate.cython_ext.probe import Cursor
-from lsmstate.cython_ext.row_codec import RowCodec
-from lsmstate.cython_ext.row_counts import RowCounts
+from lsmstate.cython_ext.memory.budget import Budget, Holding
+from lsmstate.cython_ext.iterators.key_lookup import Lookup
+from lsmstate.cython_ext.iterators.row_fetch import Cursor
+from lsmstate.cython_ext.rows.row_codec import RowCodec
+from lsmstate.cython_ext.rows.retraction_counts import RowCounts
 from lsmstate.guard import Access, read_stepwise
 from lsmstate.store import Matches, Positions
 from lsmstate.store_checks import checked_positions

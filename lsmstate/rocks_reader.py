@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.cython_ext.key_codec import KeyBatch, KeyCodec
-from lsmstate.cython_ext.key_decode import KeyDecoder
-from lsmstate.cython_ext.row_codec import RowCodec
+from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
+from lsmstate.cython_ext.keys.key_decode import KeyDecoder
+from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.errors import CorruptionError
 from lsmstate.guard import Access, read_stepwise
 from lsmstate.key_range import KeyRange

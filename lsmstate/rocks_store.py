@@ -27,7 +27,7 @@ import pyarrow as pa
 import rocksdict
 
 from lsmstate.collection import collect_now_and_then
-from lsmstate.cython_ext.key_codec import KeyBatch
+from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.directory_lock import DirectoryLock
 from lsmstate.guard import StoreGuard
 from lsmstate.key_range import key_range

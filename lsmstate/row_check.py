@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
 from lsmstate.changelog import Write
-from lsmstate.cython_ext.budget import Budget
-from lsmstate.cython_ext.key_decode import KeyDecoder
-from lsmstate.cython_ext.scanner import Scanner
-from lsmstate.cython_ext.sst_reader import Sst
-from lsmstate.cython_ext.sst_source import SstSource
+from lsmstate.cython_ext.memory.budget import Budget
+from lsmstate.cython_ext.keys.key_decode import KeyDecoder
+from lsmstate.cython_ext.iterators.scanner import Scanner
+from lsmstate.cython_ext.sstable.sst_reader import Sst
+from lsmstate.cython_ext.sstable.sst_source import SstSource
 from lsmstate.errors import CorruptionError
 from lsmstate.key_range import KeyRange
 from lsmstate.store import StreamSchema

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate.arrow_sizes import pieces_of, row_sizes, sizes_of
-from lsmstate.cython_ext.budget import Budget
-from lsmstate.cython_ext.key_codec import KeyBatch
+from lsmstate.cython_ext.memory.budget import Budget
+from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.entry_sizes import EntrySizes
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
 from lsmstate.key_range import key_range

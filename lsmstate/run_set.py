@@ -12,13 +12,13 @@ from functools import partial
 from lsmstate.background import worker
 from lsmstate.compaction import Task, pick, pick_beside, pick_for_reading
 from lsmstate.compactor import EVERYTHING, Flush, Merge, entry_bytes_of
-from lsmstate.cython_ext.entries import EntrySource
-from lsmstate.cython_ext.file import sync_directory
-from lsmstate.cython_ext.key_ranges import KeyRanges
-from lsmstate.cython_ext.memtable import Memtable
-from lsmstate.cython_ext.merging_iter import MergingSource
-from lsmstate.cython_ext.retraction_merge import RetractingSource
-from lsmstate.cython_ext.sst_check import verify
+from lsmstate.cython_ext.entries.entry_source import EntrySource
+from lsmstate.cython_ext.base.file import sync_directory
+from lsmstate.cython_ext.entries.key_ranges import KeyRanges
+from lsmstate.cython_ext.memtable.memtable import Memtable
+from lsmstate.cython_ext.iterators.merging_iter import MergingSource
+from lsmstate.cython_ext.iterators.retraction_merge import RetractingSource
+from lsmstate.cython_ext.sstable.sst_check import verify
 from lsmstate.errors import CorruptionError
 from lsmstate.manifest import Edit, Pointer, changes_base, pack_edit, parse_pointer, schema_digest
 from lsmstate.memory_budget import process_memory

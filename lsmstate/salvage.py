@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import msgpack
 
-from lsmstate.cython_ext.file import ReadFile
-from lsmstate.cython_ext.salvage import block_bytes, block_rows, find_blocks, key_entries
+from lsmstate.cython_ext.base.file import ReadFile
+from lsmstate.cython_ext.sstable.salvage import block_bytes, block_rows, find_blocks, key_entries
 from lsmstate.manifest import described
 from lsmstate.version import FileMeta
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from lsmstate.changelog import single_payloads
 from lsmstate.changelog_records import FRAME, HEAD, MAGIC, Records, framed
-from lsmstate.cython_ext.file import ReadFile
+from lsmstate.cython_ext.base.file import ReadFile
 
 
 @dataclass(frozen=True, slots=True)

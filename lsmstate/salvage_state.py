@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lsmstate.cython_ext.sst_reader import Sst
+from lsmstate.cython_ext.sstable.sst_reader import Sst
 from lsmstate.errors import CorruptionError, InvalidArgumentError, LsmStateError
 from lsmstate.file_names import parse_attempt_file, parse_numbered
 from lsmstate.manifest import (

@@ -5,7 +5,7 @@ instead of its end (no text has a zero in it): some file systems know a file's l
 have its bytes.
 """
 
-from lsmstate.cython_ext.codec import checksum
+from lsmstate.cython_ext.base.compression import checksum
 from lsmstate.errors import CorruptionError
 
 #: The checksum and its newline.

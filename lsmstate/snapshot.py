@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from weakref import WeakSet
 
-from lsmstate.cython_ext.locks import Turns
+from lsmstate.cython_ext.locks.locks import Turns
 from lsmstate.guard import Access, FindDamage, StoreGuard
 from lsmstate.stats import StoreStats
 from lsmstate.store import StreamSchema

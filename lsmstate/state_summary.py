@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from lsmstate.checkpoints import Checkpoint, read_each_checkpoint
-from lsmstate.cython_ext import sst_check
+from lsmstate.cython_ext.sstable import sst_check
 from lsmstate.errors import CorruptionError, FormatVersionError
 from lsmstate.inspection import READ_ERRORS, Damage, State, damage_of, missing_path
 from lsmstate.manifest import parse_pointer

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence, Sized
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.cython_ext.key_codec import KeyBatch, KeyCodec
+from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
 from lsmstate.documents import check_document_rows, is_schema_free
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.slots import without_slots

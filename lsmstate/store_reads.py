@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lsmstate.cython_ext.key_codec import KeyBatch
-from lsmstate.cython_ext.row_codec import RowCodec
+from lsmstate.cython_ext.keys.key_codec import KeyBatch
+from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.guard import Access, StoreGuard
 from lsmstate.key_parts import key_parts
 from lsmstate.key_range import KeyRange, key_range

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from lsmstate.cython_ext.key_codec import KeyBatch
+from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.store import KeyBounds, KeyValues, MultimapStore, Mutation
 from lsmstate.store_reads import StoreReads
 

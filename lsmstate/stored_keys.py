@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lsmstate.cython_ext.key_decode import KeyDecoder
+from lsmstate.cython_ext.keys.key_decode import KeyDecoder
 from lsmstate.errors import CorruptionError
 from lsmstate.json_values import in_json
 from lsmstate.store import StreamSchema

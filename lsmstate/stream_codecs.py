@@ -7,8 +7,8 @@ them.
 
 from functools import cached_property
 
-from lsmstate.cython_ext.key_codec import KeyCodec
-from lsmstate.cython_ext.row_codec import RowCodec
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
+from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.entry_sizes import EntrySizes
 from lsmstate.store import StreamSchema
 

@@ -20,13 +20,13 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from lsmstate.cython_ext.backward_iter import BackwardSstSource
-from lsmstate.cython_ext.entries import EntrySource
-from lsmstate.cython_ext.file import remove
-from lsmstate.cython_ext.key_ranges import KeyRanges
-from lsmstate.cython_ext.merging_iter import ChainSource
-from lsmstate.cython_ext.sst_reader import Sst
-from lsmstate.cython_ext.sst_source import SstSource
+from lsmstate.cython_ext.iterators.backward_iter import BackwardSstSource
+from lsmstate.cython_ext.entries.entry_source import EntrySource
+from lsmstate.cython_ext.base.file import remove
+from lsmstate.cython_ext.entries.key_ranges import KeyRanges
+from lsmstate.cython_ext.iterators.merging_iter import ChainSource
+from lsmstate.cython_ext.sstable.sst_reader import Sst
+from lsmstate.cython_ext.sstable.sst_source import SstSource
 from lsmstate.errors import CorruptionError
 from lsmstate.memory_budget import ProcessMemory
 from lsmstate.version import FileMeta

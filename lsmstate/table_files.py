@@ -9,11 +9,11 @@ from typing import Protocol
 import msgpack
 
 from lsmstate.background import SLICE_BYTES
-from lsmstate.cython_ext.budget import Budget
-from lsmstate.cython_ext.codec import codec_number
-from lsmstate.cython_ext.entries import EntrySource
-from lsmstate.cython_ext.file import AppendFile, remove
-from lsmstate.cython_ext.sst_writer import SstWriter
+from lsmstate.cython_ext.memory.budget import Budget
+from lsmstate.cython_ext.base.compression import codec_number
+from lsmstate.cython_ext.entries.entry_source import EntrySource
+from lsmstate.cython_ext.base.file import AppendFile, remove
+from lsmstate.cython_ext.sstable.sst_writer import SstWriter
 from lsmstate.options import Options
 from lsmstate.version import FileMeta
 

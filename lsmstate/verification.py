@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lsmstate.changelog import changelog_files, replay
 from lsmstate.checkpoints import Checkpoint, read_each_checkpoint
-from lsmstate.cython_ext import sst_check
+from lsmstate.cython_ext.sstable import sst_check
 from lsmstate.inspection import READ_ERRORS, REMEDY, State, damage_of, missing_path
 from lsmstate.manifest import Pointer, parse_pointer
 from lsmstate.memory_budget import process_memory

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from lsmstate.cython_ext.key_ranges import KeyRanges
+from lsmstate.cython_ext.entries.key_ranges import KeyRanges
 
 NOTHING = KeyRanges()
 

@@ -12,9 +12,9 @@ from functools import partial
 from lsmstate.background import worker
 from lsmstate.changelog import Write, numbered
 from lsmstate.compactor import Flush
-from lsmstate.cython_ext.budget import Holding
-from lsmstate.cython_ext.changelog_record import largest_entry
-from lsmstate.cython_ext.reservations import Reservation, Reservations
+from lsmstate.cython_ext.memory.budget import Holding
+from lsmstate.cython_ext.wal.wal_record import largest_entry
+from lsmstate.cython_ext.locks.reservations import Reservation, Reservations
 from lsmstate.errors import MemoryLimitError
 from lsmstate.guard import StoreGuard
 from lsmstate.memory_budget import LARGE_PART, Flushable, ProcessMemory

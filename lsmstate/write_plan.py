@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from lsmstate.changelog import DELETE, DELETE_RANGE, RETRACT, Write
-from lsmstate.cython_ext.changelog_record import largest_entry, largest_row
-from lsmstate.cython_ext.key_codec import KeyBatch, KeyCodec
-from lsmstate.cython_ext.row_codec import RowBatch, RowCodec
+from lsmstate.cython_ext.wal.wal_record import largest_entry, largest_row
+from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
+from lsmstate.cython_ext.rows.row_codec import RowBatch, RowCodec
 from lsmstate.entry_sizes import EntrySizes
 from lsmstate.key_range import key_range
 from lsmstate.key_sizes import check_largest_key

@@ -7,8 +7,8 @@ on from and returns the place reached; it stops early where the memtable is full
 from collections.abc import Callable, Mapping
 
 from lsmstate.changelog import APPEND, DELETE, DELETE_RANGE, PUT, RETRACT, Write
-from lsmstate.cython_ext.memtable import Memtable
-from lsmstate.cython_ext.memtable_ranges import delete_range
+from lsmstate.cython_ext.memtable.memtable import Memtable
+from lsmstate.cython_ext.memtable.memtable_ranges import delete_range
 from lsmstate.key_range import KeyRange
 
 Step = Callable[[Memtable, Write, int], int]

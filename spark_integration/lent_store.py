@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 
 import pyarrow as pa
 
-from lsmstate.cython_ext.key_codec import KeyBatch
+from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError, StoreClosedError
 from lsmstate.spark_integration.bucket import Bucket
 from lsmstate.spark_integration.fan_out import FanOut

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from lsmstate.cython_ext.file import AppendFile, link, remove, sync_directory
+from lsmstate.cython_ext.base.file import AppendFile, link, remove, sync_directory
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
 from lsmstate.retries import retried
 from lsmstate.state_place import StatePlace

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lsmstate.cython_ext.key_codec import KeyCodec
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.routing.hash import bucket_of, overlapping
 from lsmstate.joins.routing.shares import Shares

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate.arrow_sizes import RowSizes
-from lsmstate.cython_ext.gather import Gatherer
+from lsmstate.cython_ext.rows.gather import Gatherer
 from lsmstate.joins.local.picked import Picked
 from lsmstate.options import KIB, MIB
 from lsmstate.spark_integration.decimals import Unscaling

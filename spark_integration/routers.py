@@ -6,8 +6,8 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.cython_ext.key_codec import KeyCodec
-from lsmstate.cython_ext.row_codec import RowCodec
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
+from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.joins.routing.hash import NO_BUCKET, bucket_of
 from lsmstate.joins.routing.heavy_hitters import Hashes
 from lsmstate.joins.routing.shares import JoinGraph, Shares

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, Self
 
-from lsmstate.cython_ext.file import remove
+from lsmstate.cython_ext.base.file import remove
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.joins.routing.heavy_hitters import HeavyHitters
 from lsmstate.joins.routing.respread import MOST_KEYS, Seen, respread

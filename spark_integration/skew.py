@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.cython_ext.key_codec import KeyCodec
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.joins.routing.heavy_hitters import SKETCH, Hashes, HeavyHitters, merged
 from lsmstate.joins.routing.respread import Seen
 from lsmstate.joins.routing.spread import RouteTable

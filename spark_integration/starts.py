@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Self
 
-from lsmstate.cython_ext.file import remove
+from lsmstate.cython_ext.base.file import remove
 from lsmstate.spark_integration.records import create_record, read_record
 
 _START: Final = re.compile(r"start-(\d{10,})\.json")

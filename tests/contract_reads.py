@@ -20,7 +20,7 @@ from sample_streams import (
     scanned,
 )
 
-from lsmstate.cython_ext.key_codec import KeyCodec
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.documents import SCHEMA_FREE, decode_documents, encode_documents
 from lsmstate.errors import (
     InvalidArgumentError,

@@ -16,7 +16,7 @@ from sample_streams import (
     scanned,
 )
 
-from lsmstate.cython_ext.key_codec import KeyCodec
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.errors import (
     InvalidArgumentError,
     MemoryLimitError,

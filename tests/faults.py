@@ -1,4 +1,4 @@
-"""Drives the fault hooks of lsmstate.cython_ext.file: the k-th operation fails, or tears and then fails."""
+"""Drives the fault hooks of lsmstate.cython_ext.base.file: the k-th operation fails, or tears and then fails."""
 
 import errno
 import random
@@ -8,22 +8,22 @@ from typing import Any
 
 import pyarrow as pa
 
-from lsmstate.cython_ext.block_cache import BlockCache
-from lsmstate.cython_ext.budget import Budget
-from lsmstate.cython_ext.codec import codec_number
-from lsmstate.cython_ext.file import AppendFile, set_fault_hook
-from lsmstate.cython_ext.key_codec import KeyBatch
-from lsmstate.cython_ext.memtable import Memtable
-from lsmstate.cython_ext.memtable_ranges import delete_range
-from lsmstate.cython_ext.row_codec import RowBatch, RowCodec
-from lsmstate.cython_ext.sst_reader import Sst
-from lsmstate.cython_ext.sst_writer import SstWriter
+from lsmstate.cython_ext.sstable.block_cache import BlockCache
+from lsmstate.cython_ext.memory.budget import Budget
+from lsmstate.cython_ext.base.compression import codec_number
+from lsmstate.cython_ext.base.file import AppendFile, set_fault_hook
+from lsmstate.cython_ext.keys.key_codec import KeyBatch
+from lsmstate.cython_ext.memtable.memtable import Memtable
+from lsmstate.cython_ext.memtable.memtable_ranges import delete_range
+from lsmstate.cython_ext.rows.row_codec import RowBatch, RowCodec
+from lsmstate.cython_ext.sstable.sst_reader import Sst
+from lsmstate.cython_ext.sstable.sst_writer import SstWriter
 
 ROWS = pa.schema([("v", pa.binary())])
 CODEC = RowCodec(ROWS)
 
 
-#: See lsmstate.cython_ext.file.set_fault_hook.
+#: See lsmstate.cython_ext.base.file.set_fault_hook.
 Hook = Callable[[str, str, int, int], int | None]
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 from pyspark.daemon import manager
 
-from lsmstate.cython_ext.file import set_fault_hook
+from lsmstate.cython_ext.base.file import set_fault_hook
 
 
 class Fate:

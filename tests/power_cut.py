@@ -11,7 +11,7 @@ SECTOR_BYTES = 512
 
 
 class Disk:
-    """A fault hook (see lsmstate.cython_ext.file) that follows one directory from its beginning.
+    """A fault hook (see lsmstate.cython_ext.base.file) that follows one directory from its beginning.
 
     Operation number ``cut_at`` and all after it fail: the power is off. Sync number
     ``fail_sync`` (from 0) fails, and what it should have forced never reaches the disk, as on

@@ -3,8 +3,8 @@
 import random
 import struct
 
-from lsmstate.cython_ext.codec import checksum
-from lsmstate.cython_ext.salvage import find_blocks
+from lsmstate.cython_ext.base.compression import checksum
+from lsmstate.cython_ext.sstable.salvage import find_blocks
 
 #: Kinds of blocks; the footer is none, but is damaged like one.
 KINDS = {"row": 1, "key": 2, "index": 3, "filter": 4, "top": 5, "properties": 6, "edit": 7}

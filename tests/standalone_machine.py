@@ -18,7 +18,7 @@ from sample_streams import STREAMS, customers, iterated, keys_of, scanned
 from store_machine import BOUNDS, KEYS, OPTIONS, STREAM_NAMES, model_keys, rows_of
 
 import lsmstate
-from lsmstate.cython_ext.file import set_fault_hook
+from lsmstate.cython_ext.base.file import set_fault_hook
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import MIB

@@ -14,7 +14,7 @@ from spark_pointers import commit_with
 
 from lsmstate import retries, state_place
 from lsmstate.backends import open_attempt
-from lsmstate.cython_ext.key_codec import KeyCodec
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.routing.hash import bucket_of
 from lsmstate.options import Options

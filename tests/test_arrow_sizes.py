@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lsmstate.arrow_sizes import least_row_bytes, pieces_of, row_sizes, sizes_of
-from lsmstate.cython_ext.row_codec import RowCodec
+from lsmstate.cython_ext.rows.row_codec import RowCodec
 
 
 def measured(values, kind):

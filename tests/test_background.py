@@ -29,7 +29,7 @@ from background_cases import (
 from lsmstate import background, pacing, table_files
 from lsmstate.background import Worker, worker
 from lsmstate.compactor import Merge
-from lsmstate.cython_ext.file import set_fault_hook
+from lsmstate.cython_ext.base.file import set_fault_hook
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import Options
 

@@ -21,7 +21,7 @@ from background_cases import (
 from lsmstate import write_path, write_steps
 from lsmstate.background import worker
 from lsmstate.changelog import APPEND
-from lsmstate.cython_ext.file import set_fault_hook
+from lsmstate.cython_ext.base.file import set_fault_hook
 from lsmstate.errors import StoreClosedError
 from lsmstate.memory_budget import process_memory
 

@@ -8,10 +8,10 @@ import pytest
 from faults import encoded, filled, key_batch, memory, opened, row_batch, write_sst
 from hypothesis import HealthCheck, given, settings
 
-from lsmstate.cython_ext.backward_iter import BackwardMemtableSource, BackwardSstSource
-from lsmstate.cython_ext.memtable import Memtable
-from lsmstate.cython_ext.merging_iter import ChainSource, MergingSource
-from lsmstate.cython_ext.sst_source import SstSource
+from lsmstate.cython_ext.iterators.backward_iter import BackwardMemtableSource, BackwardSstSource
+from lsmstate.cython_ext.memtable.memtable import Memtable
+from lsmstate.cython_ext.iterators.merging_iter import ChainSource, MergingSource
+from lsmstate.cython_ext.sstable.sst_source import SstSource
 from lsmstate.errors import CorruptionError
 
 #: Behind every key of a test.

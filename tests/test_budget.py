@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from faults import CODEC, filled, in_use, key_batch, memory, opened, row_batch, stored, write_sst
 
-from lsmstate.cython_ext.backward_iter import BackwardMemtableSource, BackwardSstSource
-from lsmstate.cython_ext.block_cache import BlockCache
-from lsmstate.cython_ext.budget import Budget, Holding
-from lsmstate.cython_ext.lookup import Lookup
-from lsmstate.cython_ext.memtable import Memtable
-from lsmstate.cython_ext.probe import Cursor
-from lsmstate.cython_ext.scanner import Scanner
-from lsmstate.cython_ext.sst_source import SstSource
+from lsmstate.cython_ext.iterators.backward_iter import BackwardMemtableSource, BackwardSstSource
+from lsmstate.cython_ext.sstable.block_cache import BlockCache
+from lsmstate.cython_ext.memory.budget import Budget, Holding
+from lsmstate.cython_ext.iterators.key_lookup import Lookup
+from lsmstate.cython_ext.memtable.memtable import Memtable
+from lsmstate.cython_ext.iterators.row_fetch import Cursor
+from lsmstate.cython_ext.iterators.scanner import Scanner
+from lsmstate.cython_ext.sstable.sst_source import SstSource
 from lsmstate.errors import InvalidArgumentError
 
 #: Of a memtable, where its limit is no reason for smaller ones.

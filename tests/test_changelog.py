@@ -303,7 +303,7 @@ def test_files_of_older_commits_and_logs_are_deleted(tmp_path):
 
 
 def test_records_of_an_unknown_kind_are_refused(tmp_path):
-    from lsmstate.cython_ext.codec import checksum
+    from lsmstate.cython_ext.base.compression import checksum
 
     with opened(tmp_path) as store:
         store.append("customers", customers(1), keys_of(1))
@@ -376,7 +376,7 @@ def test_damaged_records_are_refused_and_never_read_beyond():
     """Without the checksum's help: what a record says of itself is checked."""
     from faults import key_batch, row_batch
 
-    from lsmstate.cython_ext.changelog_record import unpack_write, write_pieces
+    from lsmstate.cython_ext.wal.wal_record import unpack_write, write_pieces
 
     chance = random.Random(4)
     keys, rows = key_batch(b"a", None, b"ccc", b"a"), row_batch(b"1", b"", b"x" * 40, b"4")

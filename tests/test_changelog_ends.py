@@ -187,7 +187,7 @@ def test_logs_of_the_first_format_are_read(tmp_path):
 
 
 def _as_first_format(data):
-    from lsmstate.cython_ext.codec import checksum
+    from lsmstate.cython_ext.base.compression import checksum
 
     old, offset = b"LSMCLOG\x01", 8
     while offset < len(data):

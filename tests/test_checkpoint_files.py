@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from lsmstate.backends import open_checkpoint
 from lsmstate.cli import app
-from lsmstate.cython_ext.codec import checksum
+from lsmstate.cython_ext.base.compression import checksum
 from lsmstate.errors import CorruptionError, FormatVersionError
 from lsmstate.repair import repair
 from lsmstate.sealed_text import seal_text, unseal_text

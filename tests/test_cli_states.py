@@ -9,7 +9,7 @@ from test_inspection import OPTIONS, STREAM, rows, run
 from test_inspection import buckets as buckets
 from test_inspection import standalone as standalone
 
-from lsmstate.cython_ext.codec import checksum
+from lsmstate.cython_ext.base.compression import checksum
 from lsmstate.lsm_store import LsmStore
 
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lsmstate.cli import app
-from lsmstate.cython_ext.salvage import find_blocks
+from lsmstate.cython_ext.sstable.salvage import find_blocks
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import MIB, Options

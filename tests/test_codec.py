@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from lsmstate.cython_ext.codec import checksum, codec_number, packed, unpacked
+from lsmstate.cython_ext.base.compression import checksum, codec_number, packed, unpacked
 
 RELAXED = settings(max_examples=100, deadline=None, derandomize=True)
 DATA = st.one_of(

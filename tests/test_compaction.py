@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from lsmstate.compaction import Task, deleted_bytes, pick, pick_beside, pick_for_reading
-from lsmstate.cython_ext.key_ranges import KeyRanges
+from lsmstate.cython_ext.entries.key_ranges import KeyRanges
 from lsmstate.options import Options
 from lsmstate.version import NOTHING, FileMeta, Run, Version
 

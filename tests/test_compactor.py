@@ -188,7 +188,7 @@ def test_a_killed_merge_leaves_files_that_the_next_commit_deletes(tmp_path):
 
 
 def test_an_error_in_a_merge_is_raised_and_loses_nothing(tmp_path):
-    from lsmstate.cython_ext.file import set_fault_hook
+    from lsmstate.cython_ext.base.file import set_fault_hook
 
     store = opened(tmp_path)
     count = append_until(store, under_way)

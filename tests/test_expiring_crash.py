@@ -10,7 +10,7 @@ import pytest
 from power_cut import Disk
 
 from lsmstate import backends
-from lsmstate.cython_ext.file import set_fault_hook
+from lsmstate.cython_ext.base.file import set_fault_hook
 from lsmstate.expiry import Expiry
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import KIB, MIB, Options

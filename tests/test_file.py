@@ -6,7 +6,7 @@ import os
 import pytest
 from faults import Faults, faults, filled, in_use, memory, write_sst
 
-from lsmstate.cython_ext.file import AppendFile, ReadFile, remove, sync_directory
+from lsmstate.cython_ext.base.file import AppendFile, ReadFile, remove, sync_directory
 from lsmstate.errors import CorruptionError
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from lsmstate.arrow_sizes import row_sizes
 from lsmstate.cython_ext.errors import InvalidArgumentError
-from lsmstate.cython_ext.gather import Gatherer
-from lsmstate.cython_ext.key_codec import KeyCodec
-from lsmstate.cython_ext.row_codec import RowCodec
+from lsmstate.cython_ext.rows.gather import Gatherer
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
+from lsmstate.cython_ext.rows.row_codec import RowCodec
 
 
 def places(*numbers: int) -> np.ndarray:
@@ -150,7 +150,7 @@ def test_slices_of_nested_views_and_dictionaries(kind, values):
 def test_of_a_dictionary_only_what_is_used_is_decoded():
     code = """
 import numpy as np, pyarrow as pa
-from lsmstate.cython_ext.row_codec import RowCodec
+from lsmstate.cython_ext.rows.row_codec import RowCodec
 inner = pa.DictionaryArray.from_arrays(np.zeros(100_000, np.int32), ["x" * 1000])
 column = pa.DictionaryArray.from_arrays(pa.array([5, None, 99_999], pa.int32()), inner)
 batch = pa.record_batch([column], ["d"])

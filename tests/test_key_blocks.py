@@ -9,8 +9,8 @@ import pytest
 from faults import CODEC, filled, key_batch, memory, opened, stored, write_sst
 from hypothesis import HealthCheck, given, settings
 
-from lsmstate.cython_ext.lookup import Lookup
-from lsmstate.cython_ext.sst_source import SstSource
+from lsmstate.cython_ext.iterators.key_lookup import Lookup
+from lsmstate.cython_ext.sstable.sst_source import SstSource
 
 
 @pytest.mark.parametrize("kind", ["text", "random", "random, then text"])

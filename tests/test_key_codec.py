@@ -11,10 +11,10 @@ from arrow_cases import COUNTED, batches
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from lsmstate.cython_ext.codec import checksum
+from lsmstate.cython_ext.base.compression import checksum
 from lsmstate.cython_ext.errors import CorruptionError, InvalidArgumentError
-from lsmstate.cython_ext.key_codec import KeyBatch, KeyCodec
-from lsmstate.cython_ext.key_decode import KeyDecoder
+from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
+from lsmstate.cython_ext.keys.key_decode import KeyDecoder
 
 
 def encode(*columns: pa.Array) -> KeyBatch:

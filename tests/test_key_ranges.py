@@ -4,8 +4,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from lsmstate.cython_ext.budget import Budget
-from lsmstate.cython_ext.key_ranges import KeyRanges
+from lsmstate.cython_ext.memory.budget import Budget
+from lsmstate.cython_ext.entries.key_ranges import KeyRanges
 
 KEYS = st.binary(max_size=2)
 RANGES = st.lists(st.tuples(KEYS, KEYS), max_size=8)

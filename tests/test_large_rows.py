@@ -17,7 +17,7 @@ import pytest
 from lsmstate.backends import open_store
 from lsmstate.compaction import Task
 from lsmstate.compactor import EVERYTHING
-from lsmstate.cython_ext.budget import Holding
+from lsmstate.cython_ext.memory.budget import Holding
 from lsmstate.errors import MemoryLimitError, StoreClosedError
 from lsmstate.expiry import Expiry
 from lsmstate.lsm_store import LsmStore

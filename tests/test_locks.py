@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from lsmstate.cython_ext.budget import Budget
-from lsmstate.cython_ext.locks import FairLock, StoreLock, Turns
+from lsmstate.cython_ext.memory.budget import Budget
+from lsmstate.cython_ext.locks.locks import FairLock, StoreLock, Turns
 from lsmstate.options import MIB
 
 

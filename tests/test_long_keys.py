@@ -18,9 +18,9 @@ from resealing import blocks_of, reseal
 from test_sst import probed
 
 from lsmstate import Expiry, Mutation, Options, StreamSchema, open_store
-from lsmstate.cython_ext.backward_iter import BackwardSstSource
-from lsmstate.cython_ext.sst_check import layout, verify
-from lsmstate.cython_ext.sst_source import SstSource
+from lsmstate.cython_ext.iterators.backward_iter import BackwardSstSource
+from lsmstate.cython_ext.sstable.sst_check import layout, verify
+from lsmstate.cython_ext.sstable.sst_source import SstSource
 from lsmstate.errors import CorruptionError, MemoryLimitError
 from lsmstate.key_sizes import largest_key_bytes
 from lsmstate.options import KIB, MIB

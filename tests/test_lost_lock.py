@@ -11,7 +11,7 @@ from test_changelog import in_child
 
 from lsmstate.backends import open_store
 from lsmstate.changelog import Changelog
-from lsmstate.cython_ext.file import set_fault_hook
+from lsmstate.cython_ext.base.file import set_fault_hook
 from lsmstate.directory_lock import DirectoryLock
 from lsmstate.errors import StoreClosedError, StoreLockedError
 from lsmstate.options import MIB, Options

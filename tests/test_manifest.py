@@ -8,7 +8,7 @@ import msgpack
 import pytest
 from hypothesis import given, settings
 
-from lsmstate.cython_ext.key_ranges import KeyRanges
+from lsmstate.cython_ext.entries.key_ranges import KeyRanges
 from lsmstate.errors import CorruptionError, FormatVersionError, LsmStateError
 from lsmstate.file_names import (
     AttemptFile,

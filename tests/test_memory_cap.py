@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from sample_streams import CUSTOMERS, KEY, STREAMS, customers, fetched, keys_of, scanned
 
-from lsmstate.cython_ext.key_codec import KeyCodec
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError, LsmStateError, MemoryLimitError
 from lsmstate.lsm_store import LsmStore
 from lsmstate.memory_budget import process_memory

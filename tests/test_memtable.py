@@ -7,9 +7,9 @@ import pytest
 from faults import CODEC, encoded, filled, key_batch, memory, row_batch, stored
 from hypothesis import given, settings
 
-from lsmstate.cython_ext.backward_iter import BackwardMemtableSource
-from lsmstate.cython_ext.lookup import Lookup
-from lsmstate.cython_ext.memtable import Memtable
+from lsmstate.cython_ext.iterators.backward_iter import BackwardMemtableSource
+from lsmstate.cython_ext.iterators.key_lookup import Lookup
+from lsmstate.cython_ext.memtable.memtable import Memtable
 
 RELAXED = settings(max_examples=60, deadline=None, derandomize=True)
 

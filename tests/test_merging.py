@@ -7,9 +7,9 @@ import pytest
 from faults import encoded, filled, memory, opened, write_sst
 from hypothesis import HealthCheck, given, settings
 
-from lsmstate.cython_ext.backward_iter import BackwardMemtableSource, BackwardSstSource
-from lsmstate.cython_ext.merging_iter import ChainSource, MergingSource
-from lsmstate.cython_ext.sst_source import SstSource
+from lsmstate.cython_ext.iterators.backward_iter import BackwardMemtableSource, BackwardSstSource
+from lsmstate.cython_ext.iterators.merging_iter import ChainSource, MergingSource
+from lsmstate.cython_ext.sstable.sst_source import SstSource
 from lsmstate.errors import CorruptionError
 
 #: Stored with two bytes of the stream in front: around 8 and 16 bytes the comparison changes.

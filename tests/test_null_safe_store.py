@@ -8,7 +8,7 @@ import pytest
 
 from lsmstate import InvalidArgumentError, KeyBounds, KeyGroups, Mutation, Options, StreamSchema
 from lsmstate.backends import open_attempt
-from lsmstate.cython_ext.key_codec import KeyCodec
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.null_safe_store import NullSafeStore, null_safe_streams
 
 KEY = pa.schema([("user", pa.int64()), ("day", pa.string())])

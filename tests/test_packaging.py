@@ -26,10 +26,10 @@ STORE_TESTS = ("test_stores.py", "test_lsm_store.py", "test_sst.py", "test_row_c
 SMOKE = """
 import sys
 import pyarrow as pa
-import lsmstate.cython_ext.codec, lsmstate
+import lsmstate.cython_ext.base.compression, lsmstate
 from lsmstate import Options, StreamSchema, open_store
 
-for module in (lsmstate.cython_ext.codec, lsmstate):
+for module in (lsmstate.cython_ext.base.compression, lsmstate):
     assert module.__file__.startswith(sys.prefix), module.__file__
 key = pa.schema([("k", pa.int64())])
 rows = pa.schema([("text", pa.string())])

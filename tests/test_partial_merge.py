@@ -10,7 +10,7 @@ import pytest
 from lsmstate import run_set, table_files
 from lsmstate.background import SLICE_BYTES
 from lsmstate.compactor import Merge
-from lsmstate.cython_ext.file import set_fault_hook
+from lsmstate.cython_ext.base.file import set_fault_hook
 from lsmstate.errors import CorruptionError
 from lsmstate.lsm_store import LsmStore
 from lsmstate.options import Options

@@ -8,8 +8,8 @@ from faults import filled, memory, opened, write_sst
 from hypothesis import given, settings
 from test_sst import probed
 
-from lsmstate.cython_ext.planes import packed, unpacked
-from lsmstate.cython_ext.salvage import block_bytes, find_blocks
+from lsmstate.cython_ext.rows.bit_planes import packed, unpacked
+from lsmstate.cython_ext.sstable.salvage import block_bytes, find_blocks
 
 ROW_BLOCK = 1
 LZ4, PLANES = 1, 3

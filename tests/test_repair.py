@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lsmstate.cython_ext.key_codec import KeyCodec
-from lsmstate.cython_ext.salvage import find_blocks
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
+from lsmstate.cython_ext.sstable.salvage import find_blocks
 from lsmstate.errors import CorruptionError, InvalidArgumentError, StoreLockedError
 from lsmstate.inspection import find_states
 from lsmstate.lsm_store import LsmStore

@@ -22,7 +22,7 @@ from spark_streams import BACKEND, FileStream, assert_same_rows, committed, piec
 
 from lsmstate.backends import open_attempt
 from lsmstate.cli import app
-from lsmstate.cython_ext.file import set_fault_hook
+from lsmstate.cython_ext.base.file import set_fault_hook
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.memory_budget import process_memory
 from lsmstate.options import Options

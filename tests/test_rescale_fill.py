@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from lsmstate.backends import open_attempt
-from lsmstate.cython_ext.key_codec import KeyCodec
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.joins.change_spec import ChangeSpec
 from lsmstate.joins.event_time import EventTime, time_bounds
 from lsmstate.joins.event_time_join import EventTimeJoin

@@ -15,7 +15,7 @@ from lsmstate.store import Entries, StreamSchema
 
 pytest.importorskip("pyspark")
 
-from lsmstate.cython_ext.key_codec import KeyCodec
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.spark_integration.rescale_fill import misplaced
 from lsmstate.spark_integration.rescale_places import GridPlaces, HashPlaces
 from lsmstate.spark_integration.rescale_plan import check_wanted

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lsmstate.arrow_sizes import row_sizes
 from lsmstate.backends import open_store
-from lsmstate.cython_ext.row_codec import RowCodec
+from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.joins.graph_spec import GraphSpec, KeyClass
 from lsmstate.joins.local.graph_join import GraphJoin

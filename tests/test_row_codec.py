@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lsmstate.arrow_sizes import _fixed_width
 from lsmstate.cython_ext.errors import CorruptionError, InvalidArgumentError
-from lsmstate.cython_ext.row_codec import RowCodec
+from lsmstate.cython_ext.rows.row_codec import RowCodec
 
 
 def round_trip(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -4,9 +4,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lsmstate.cython_ext.budget import Budget
-from lsmstate.cython_ext.row_codec import RowCodec
-from lsmstate.cython_ext.row_counts import RowCounts, row_hash
+from lsmstate.cython_ext.memory.budget import Budget
+from lsmstate.cython_ext.rows.row_codec import RowCodec
+from lsmstate.cython_ext.rows.retraction_counts import RowCounts, row_hash
 from lsmstate.options import KIB, MIB
 
 CODEC = RowCodec(pa.schema([("v", pa.int64())]))

@@ -15,9 +15,9 @@ from test_row_codec import same_numbers, sample
 
 from lsmstate import Options, StreamSchema, lsm_reader, open_store
 from lsmstate.cython_ext.errors import CorruptionError
-from lsmstate.cython_ext.file import set_fault_hook
-from lsmstate.cython_ext.probe import Cursor
-from lsmstate.cython_ext.row_codec import RowCodec, decode_portions
+from lsmstate.cython_ext.base.file import set_fault_hook
+from lsmstate.cython_ext.iterators.row_fetch import Cursor
+from lsmstate.cython_ext.rows.row_codec import RowCodec, decode_portions
 
 KEY = pa.schema({"k": pa.int64()})
 #: Rows of a block: those of 8 and 16 KiB have 32 and 64.

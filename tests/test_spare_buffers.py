@@ -16,14 +16,14 @@ from faults import in_use, opened, write_sst
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lsmstate.cython_ext.block_cache import BlockCache
-from lsmstate.cython_ext.budget import Budget
-from lsmstate.cython_ext.key_codec import KeyBatch
-from lsmstate.cython_ext.lookup import Lookup
-from lsmstate.cython_ext.memtable import Memtable
-from lsmstate.cython_ext.probe import Cursor
-from lsmstate.cython_ext.row_codec import RowCodec
-from lsmstate.cython_ext.scanner import Scanner
+from lsmstate.cython_ext.sstable.block_cache import BlockCache
+from lsmstate.cython_ext.memory.budget import Budget
+from lsmstate.cython_ext.keys.key_codec import KeyBatch
+from lsmstate.cython_ext.iterators.key_lookup import Lookup
+from lsmstate.cython_ext.memtable.memtable import Memtable
+from lsmstate.cython_ext.iterators.row_fetch import Cursor
+from lsmstate.cython_ext.rows.row_codec import RowCodec
+from lsmstate.cython_ext.iterators.scanner import Scanner
 from lsmstate.spark_integration.worker_memory import ENVIRONMENT
 
 MIB = 1 << 20

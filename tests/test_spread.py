@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from join_cases import QUICK
 
-from lsmstate.cython_ext.row_codec import RowCodec
+from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.joins.routing.hash import NO_BUCKET, bucket_of_hashes
 from lsmstate.joins.routing.heavy_hitters import Hashes, HeavyHitters
 from lsmstate.joins.routing.respread import LEAST_ROWS, Seen, respread

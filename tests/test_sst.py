@@ -22,14 +22,14 @@ from faults import (
 )
 from hypothesis import HealthCheck, given, settings
 
-from lsmstate.cython_ext.backward_iter import BackwardMemtableSource
-from lsmstate.cython_ext.lookup import Lookup
-from lsmstate.cython_ext.merging_iter import MergingSource
-from lsmstate.cython_ext.probe import Cursor
-from lsmstate.cython_ext.salvage import block_bytes, block_rows, find_blocks
-from lsmstate.cython_ext.scanner import Scanner
-from lsmstate.cython_ext.sst_check import verify
-from lsmstate.cython_ext.sst_source import SstSource
+from lsmstate.cython_ext.iterators.backward_iter import BackwardMemtableSource
+from lsmstate.cython_ext.iterators.key_lookup import Lookup
+from lsmstate.cython_ext.iterators.merging_iter import MergingSource
+from lsmstate.cython_ext.iterators.row_fetch import Cursor
+from lsmstate.cython_ext.sstable.salvage import block_bytes, block_rows, find_blocks
+from lsmstate.cython_ext.iterators.scanner import Scanner
+from lsmstate.cython_ext.sstable.sst_check import verify
+from lsmstate.cython_ext.sstable.sst_source import SstSource
 from lsmstate.errors import CorruptionError, FormatVersionError
 
 #: The kind of a row block, in FORMAT.md.
@@ -157,7 +157,7 @@ def test_a_scan_that_begins_with_a_key_of_several_segments(tmp_path):
 
 def test_leaving_a_segmented_key_before_its_rows_are_read(segmented):
     """next_key without next_row: the merge of a key whose newer run resets it does that."""
-    from lsmstate.cython_ext.merging_iter import MergingSource
+    from lsmstate.cython_ext.iterators.merging_iter import MergingSource
 
     budget, sst = segmented
     newer = filled(budget, {b"hot": [b"new"]}, deleted=(b"hot",))

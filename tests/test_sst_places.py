@@ -5,7 +5,7 @@ from faults import filled, memory, opened, write_sst
 from resealing import TRAILER, blocks_of, reseal
 from test_sst import probed
 
-from lsmstate.cython_ext.sst_source import SstSource
+from lsmstate.cython_ext.sstable.sst_source import SstSource
 from lsmstate.errors import CorruptionError
 
 

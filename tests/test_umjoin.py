@@ -29,7 +29,7 @@ from join_cases import (
 from oracle import counted, joined
 
 from lsmstate.arrow_sizes import row_sizes
-from lsmstate.cython_ext.key_codec import KeyCodec
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
 from lsmstate.join import MultiwayJoin
 from lsmstate.joins.local.cross_product import Side, cross_product

@@ -13,14 +13,14 @@ from faults import CODEC, filled, key_batch, memory, opened, stored, write_sst
 from resealing import KINDS, Damage, blocks_of, reseal
 from test_sst import probed, scanned
 
-from lsmstate.cython_ext.backward_iter import BackwardSstSource
-from lsmstate.cython_ext.lookup import Lookup
-from lsmstate.cython_ext.merging_iter import MergingSource
-from lsmstate.cython_ext.probe import Cursor
-from lsmstate.cython_ext.retraction_merge import RetractingSource
-from lsmstate.cython_ext.salvage import ListedEntries
-from lsmstate.cython_ext.sst_check import layout, verify
-from lsmstate.cython_ext.sst_source import SstSource
+from lsmstate.cython_ext.iterators.backward_iter import BackwardSstSource
+from lsmstate.cython_ext.iterators.key_lookup import Lookup
+from lsmstate.cython_ext.iterators.merging_iter import MergingSource
+from lsmstate.cython_ext.iterators.row_fetch import Cursor
+from lsmstate.cython_ext.iterators.retraction_merge import RetractingSource
+from lsmstate.cython_ext.sstable.salvage import ListedEntries
+from lsmstate.cython_ext.sstable.sst_check import layout, verify
+from lsmstate.cython_ext.sstable.sst_source import SstSource
 from lsmstate.errors import CorruptionError, FormatVersionError
 from lsmstate.salvage import SalvagedTable
 

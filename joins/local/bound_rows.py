@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate.arrow_sizes import pieces_of, row_sizes
-from lsmstate.cython_ext.key_codec import KeyBatch
+from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.joins.local.picked import Numbers
 from lsmstate.store import Probe
 

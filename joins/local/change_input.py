@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate.arrow_sizes import row_sizes
-from lsmstate.cython_ext.key_codec import KeyBatch
+from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
 from lsmstate.joins.changes import Changes, Mask, without_operation
 from lsmstate.joins.local.taken_rows import TakenRows

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate.arrow_sizes import row_sizes
-from lsmstate.cython_ext.key_codec import KeyCodec
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.change_spec import ChangeSpec, null_stream
 from lsmstate.joins.changes import Changes

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lsmstate.arrow_sizes import RowSizes, least_row_bytes
-from lsmstate.cython_ext.gather import Gatherer
+from lsmstate.cython_ext.rows.gather import Gatherer
 from lsmstate.joins.local.cross_product import Side, cross_product
 from lsmstate.joins.local.picked import Numbers, Picked
 from lsmstate.store import Probe

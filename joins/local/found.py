@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lsmstate.arrow_sizes import pieces_of, row_sizes
-from lsmstate.cython_ext.key_codec import KeyCodec
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.joins.condition import Column
 from lsmstate.joins.graph_spec import GraphSpec
 from lsmstate.joins.key_types import cast_key

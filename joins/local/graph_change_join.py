@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.cython_ext.key_codec import KeyCodec
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.joins.change_spec import GraphChangeSpec
 from lsmstate.joins.changes import ADDED, REMOVED
 from lsmstate.joins.local.change_input import ChangeInput

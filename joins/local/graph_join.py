@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate.arrow_sizes import least_row_bytes, row_sizes
-from lsmstate.cython_ext.gather import Gatherer
-from lsmstate.cython_ext.key_codec import KeyBatch, KeyCodec
+from lsmstate.cython_ext.rows.gather import Gatherer
+from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.graph_spec import GraphSpec, Index
 from lsmstate.joins.key_types import cast_key

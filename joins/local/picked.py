@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lsmstate.arrow_sizes import pieces_of
-from lsmstate.cython_ext.gather import Gatherer
+from lsmstate.cython_ext.rows.gather import Gatherer
 
 Numbers = npt.NDArray[np.int64]
 

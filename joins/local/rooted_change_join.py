@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.cython_ext.key_codec import KeyBatch, KeyCodec
+from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
 from lsmstate.joins.changes import ADDED, REMOVED, Changes
 from lsmstate.joins.local.bound_rows import parts_of
 from lsmstate.joins.local.change_input import ChangeInput

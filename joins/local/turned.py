@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate.arrow_sizes import least_row_bytes, row_sizes
-from lsmstate.cython_ext.key_codec import KeyCodec
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.joins.graph_spec import GraphSpec, Index
 from lsmstate.joins.local.bound_rows import (
     BoundRows,

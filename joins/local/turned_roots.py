@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate.arrow_sizes import least_row_bytes, row_sizes
-from lsmstate.cython_ext.key_codec import KeyBatch, KeyCodec
+from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
 from lsmstate.joins.graph_spec import GraphSpec, Index
 from lsmstate.joins.local.bound_rows import BoundRows, fetch_bytes, parts_of
 from lsmstate.joins.local.found import Found, key_values, parts_by

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate.arrow_sizes import pieces_of, row_sizes
-from lsmstate.cython_ext.key_codec import KeyBatch, KeyCodec
+from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.combine import Combiner, GroupedRows
 from lsmstate.joins.local.join_inputs import JoinInputs

@@ -7,7 +7,7 @@ function named when the key was first seen. Changing it orphans state.
 import numpy as np
 import numpy.typing as npt
 
-from lsmstate.cython_ext.key_codec import KeyBatch
+from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError
 
 #: Bucket of a row that takes part in no equi-join, because its key holds a null.

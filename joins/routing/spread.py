@@ -36,8 +36,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lsmstate.cython_ext.codec import checksum
-from lsmstate.cython_ext.row_codec import RowCodec
+from lsmstate.cython_ext.base.compression import checksum
+from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.joins.routing.hash import NO_BUCKET
 from lsmstate.joins.routing.heavy_hitters import Hashes
 

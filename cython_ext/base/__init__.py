@@ -1,0 +1,1 @@
+"""Bytes, atomics, compression and checksums, file access."""

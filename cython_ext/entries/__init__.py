@@ -1,0 +1,1 @@
+"""The iterator contract and key ranges."""

@@ -1,0 +1,1 @@
+"""Merge, backward, scan, key lookup, row fetch, retraction merge."""

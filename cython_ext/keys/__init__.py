@@ -1,0 +1,1 @@
+"""Arrow <-> ordered key bytes."""

@@ -1,0 +1,1 @@
+"""Locks, reservations, the claim to a directory (interrupt-safe, hence compiled)."""

@@ -1,0 +1,1 @@
+"""Byte counters, slabs, buffer pool."""

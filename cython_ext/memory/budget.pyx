@@ -1,0 +1,395 @@
+"""Atomic byte counters of the one memory budget of a process.
+
+Capacity is charged, not length: what was asked of the system, whether or not it is full. The
+policy (what to flush, when to wait) is lsmstate.memory_budget; here only counting and what can be
+given back at once and without the GIL: the block cache, and what is spare, a slab that a memtable
+or buffers that batches left, for the next one to take over: the system would clear new memory
+first. Any thread may charge and release at any time.
+
+A part of the limit is reserved for what flushes and merges hold: they give memory back, and do not
+ask for it. Of all else, nothing that asks is let into that part, unless it can be evicted.
+"""
+
+cimport cython
+from libc.stdint cimport int64_t
+from posix.mman cimport munmap
+
+from lsmstate.cython_ext.errors import InvalidArgumentError
+
+from lsmstate.cython_ext.base.arrow_c cimport ArrowArray
+from lsmstate.cython_ext.base.atomic cimport (
+    atomic_add, atomic_add_within, atomic_count_in_order, atomic_exchange, atomic_get,
+    atomic_get_in_order, atomic_lower, atomic_max, atomic_set,
+)
+from lsmstate.cython_ext.memory.buffer_pool cimport keepable_bytes, leave_spares, new_spares, trim_spares
+
+cdef enum:
+    MOST_SMALL_BATCHES = 64  # then the room that larger ones needed is given up
+    MOST_TRIES = 1000
+
+cdef extern from "<sched.h>":
+    int sched_yield() noexcept nogil
+
+COMPONENT_NAMES = ("memtable", "cache", "tables", "merge", "probe", "frames", "spare")
+
+
+cdef inline bint _is_firm(int component) noexcept nogil:
+    """Whether it cannot be evicted, and the reserve is not for it."""
+    return component != CACHE and component != SPARE and component != MERGE
+
+
+@cython.final
+cdef class Budget:
+    """Bytes in use by component, against one limit."""
+
+    def __cinit__(self):
+        cdef int component
+        self.limit_bytes = 0
+        self.merge_reserve = 0
+        self.total = 0
+        self.firm = 0
+        self.peak = 0
+        self.large_limit = 0
+        self.large_rows = 0
+        self.spare = NULL
+        self.buffers = new_spares()
+        self.evictor = NULL
+        self.evictor_object = NULL
+        for component in range(COMPONENTS):
+            self.used[component] = 0
+
+    def __init__(self, int64_t limit_bytes):
+        self.limit = limit_bytes
+        self.large_bytes = limit_bytes
+
+    def __dealloc__(self):
+        self._drop_spare()
+        if self.buffers != NULL:
+            self._lower_room(0)  # nobody takes what comes back later
+            leave_spares(self.buffers)
+
+    @property
+    def limit(self) -> int:
+        """The cap in bytes; it may be changed, and is then obeyed by the next charge."""
+        return atomic_get(&self.limit_bytes)
+
+    @limit.setter
+    def limit(self, int64_t value):
+        if value <= 0:
+            raise InvalidArgumentError(f"memory limit {value}: give a positive number of bytes")
+        atomic_set(&self.limit_bytes, value)
+        if value < SPARE_LIMIT_BYTES:
+            self._drop_spare()
+        self._lower_room(value // SPARE_BATCH_PART)
+
+    @property
+    def reserve(self) -> int:
+        """Bytes of the limit that nothing else gets by asking, but for what can be evicted."""
+        return atomic_get(&self.merge_reserve)
+
+    @reserve.setter
+    def reserve(self, int64_t value):
+        if value < 0:
+            raise InvalidArgumentError(f"memory reserve {value}: give a number of bytes from 0 on")
+        atomic_set(&self.merge_reserve, value)
+
+    @property
+    def large_bytes(self) -> int:
+        """A row of more bytes is large: of such rows, what several writes, flushes and merges hold
+        at a time would fill the cap. At first none is."""
+        return atomic_get(&self.large_limit)
+
+    @large_bytes.setter
+    def large_bytes(self, int64_t value):
+        if value <= 0:
+            raise InvalidArgumentError(f"large rows of {value} bytes: give a positive number")
+        atomic_set(&self.large_limit, value)
+
+    @property
+    def has_large_rows(self) -> bool:
+        """Whether there were any so far; to be set to False by whoever begins anew."""
+        return atomic_get(&self.large_rows) != 0
+
+    @has_large_rows.setter
+    def has_large_rows(self, bint value):
+        atomic_set(&self.large_rows, value)
+
+    cpdef bint begin_free_piece(self) noexcept nogil:
+        return atomic_add_within(&self.free_pieces, 1, 1) == 1
+
+    cpdef void end_free_piece(self) noexcept nogil:
+        atomic_add(&self.free_pieces, -1)
+
+    cpdef bint note_row(self, int64_t size) noexcept nogil:
+        """There is a row of so many bytes: whether it is large, so that has_large_rows from now on."""
+        if size <= atomic_get(&self.large_limit):
+            return False
+        if not atomic_get(&self.large_rows):
+            atomic_set(&self.large_rows, 1)
+        return True
+
+    cdef int try_charge(self, int component, int64_t size) noexcept nogil:
+        cdef int64_t total
+        if _is_firm(component):
+            if self._add_firm(size) < 0:
+                return -1
+        elif component == MERGE and self._merges_with(size) > self._limit_of_firm():
+            return -1  # what a merge can do without
+        total = self._add(size)
+        if total < 0:
+            if _is_firm(component):
+                atomic_add(&self.firm, -size)
+            return -1
+        atomic_add(&self.used[component], size)
+        atomic_max(&self.peak, total)
+        return 0
+
+    cdef int try_charge_last(self, int component, int64_t size) noexcept nogil:
+        cdef int64_t total = self._add(size)
+        if total < 0:
+            return -1
+        if _is_firm(component):
+            atomic_add(&self.firm, size)
+        atomic_add(&self.used[component], size)
+        atomic_max(&self.peak, total)
+        return 0
+
+    cdef void charge(self, int component, int64_t size) noexcept nogil:
+        cdef int64_t total = self._add(size)
+        if total < 0:
+            total = atomic_add(&self.total, size)
+        if _is_firm(component):
+            atomic_add(&self.firm, size)
+        atomic_add(&self.used[component], size)
+        atomic_max(&self.peak, total)
+
+    cdef int64_t _limit_of_firm(self) noexcept nogil:
+        return atomic_get(&self.limit_bytes) - atomic_get(&self.merge_reserve)
+
+    cdef int64_t _add_firm(self, int64_t size) noexcept nogil:
+        """-1 if it would reach into the reserve."""
+        return atomic_add_within(&self.firm, size, self._limit_of_firm())
+
+    cdef int64_t _merges_with(self, int64_t size) noexcept nogil:
+        """All that cannot be evicted, with so much more of it."""
+        return atomic_get(&self.firm) + atomic_get(&self.used[MERGE]) + size
+
+    cdef int64_t _add(self, int64_t size) noexcept nogil:
+        """The new total, or -1 if it does not fit although the spare slab was given up, the cache
+        was asked for room, and at last spare buffers were given up. What the cache gave may be
+        taken by another thread, so it is asked until it has no more. Likewise the room for spare
+        buffers, which is also on its way while another thread changes it: in a forked child that
+        thread may not be there, so this ends."""
+        cdef int64_t limit = atomic_get(&self.limit_bytes)
+        cdef int64_t total = atomic_add_within(&self.total, size, limit)
+        cdef int64_t ended
+        cdef int tries
+        cdef bint is_lowered
+        if total < 0 and self._drop_spare():
+            total = atomic_add_within(&self.total, size, limit)
+        while total < 0 and self.evictor != NULL and self.evictor(
+            self.evictor_object, max(1, atomic_get(&self.total) + size - limit)
+        ):
+            total = atomic_add_within(&self.total, size, limit)
+        for tries in range(MOST_TRIES):
+            if total >= 0:
+                break
+            ended = atomic_get_in_order(&self.ended_changes)
+            is_lowered = self._lower_room(0)
+            total = atomic_add_within(&self.total, size, limit)
+            if not is_lowered and atomic_get_in_order(&self.begun_changes) == ended:
+                break  # none was on its way
+            if tries & 63 == 63:
+                sched_yield()
+        return total
+
+    cdef void release(self, int component, int64_t size) noexcept nogil:
+        if _is_firm(component):
+            atomic_add(&self.firm, -size)
+        atomic_add(&self.used[component], -size)
+        atomic_add(&self.total, -size)
+
+    cdef void* take_spare(self, int component) noexcept nogil:
+        cdef void* slab
+        if self._add_firm(SPARE_SLAB_BYTES) < 0:
+            return NULL
+        slab = atomic_exchange(&self.spare, NULL)
+        if slab == NULL:
+            atomic_add(&self.firm, -<int64_t> SPARE_SLAB_BYTES)
+            return NULL
+        atomic_add(&self.used[SPARE], -<int64_t> SPARE_SLAB_BYTES)
+        atomic_add(&self.used[component], SPARE_SLAB_BYTES)
+        return slab
+
+    cdef bint keep_spare(self, int component, void* slab) noexcept nogil:
+        if atomic_get(&self.limit_bytes) < SPARE_LIMIT_BYTES:
+            return False
+        atomic_add(&self.firm, -<int64_t> SPARE_SLAB_BYTES)
+        atomic_add(&self.used[component], -<int64_t> SPARE_SLAB_BYTES)
+        atomic_add(&self.used[SPARE], SPARE_SLAB_BYTES)
+        slab = atomic_exchange(&self.spare, slab)
+        if slab != NULL:  # one was kept already: the older one goes
+            munmap(slab, SPARE_SLAB_BYTES)
+            self.release(SPARE, SPARE_SLAB_BYTES)
+        return True
+
+    cdef bint _drop_spare(self) noexcept nogil:
+        """Whether there was a slab to be given back to the system."""
+        cdef void* slab = atomic_exchange(&self.spare, NULL)
+        if slab == NULL:
+            return False
+        munmap(slab, SPARE_SLAB_BYTES)
+        self.release(SPARE, SPARE_SLAB_BYTES)
+        return True
+
+    cdef void allow_buffers(self, const ArrowArray* batch) noexcept nogil:
+        cdef int64_t most = atomic_get(&self.limit_bytes) // SPARE_BATCH_PART
+        cdef int64_t size = min(most, keepable_bytes(batch, most))
+        cdef int64_t room = atomic_get(&self.buffers.room)
+        cdef int64_t raised = -1
+        if 2 * size >= room:
+            atomic_set(&self.small_batches, 0)
+            atomic_set(&self.largest_small, 0)
+        else:
+            atomic_max(&self.largest_small, size)
+            if atomic_add(&self.small_batches, 1) >= MOST_SMALL_BATCHES:
+                self._lower_room(atomic_get(&self.largest_small))
+                atomic_set(&self.small_batches, 0)
+                atomic_set(&self.largest_small, 0)
+        while size > room:
+            raised = self._raise_room(size - room)
+            if raised >= 0 or not self._evict_for(size - room):
+                break
+            room = atomic_get(&self.buffers.room)
+        if raised >= 0:
+            # Another thread may have made room meanwhile, or the limit be smaller.
+            most = atomic_get(&self.limit_bytes) // SPARE_BATCH_PART
+            self._lower_room(min(most, max(size, raised - (size - room))))
+
+    cdef int64_t _raise_room(self, int64_t size) noexcept nogil:
+        """The room then, or -1 if that does not fit beside all that is charged."""
+        cdef int64_t total, room = -1
+        atomic_count_in_order(&self.begun_changes)
+        total = atomic_add_within(&self.total, size, atomic_get(&self.limit_bytes))
+        if total >= 0:
+            atomic_add(&self.used[SPARE], size)
+            atomic_max(&self.peak, total)
+            room = atomic_add(&self.buffers.room, size)
+        atomic_count_in_order(&self.ended_changes)
+        return room
+
+    cdef bint _evict_for(self, int64_t size) noexcept nogil:
+        """Whether cached blocks were evicted, of which all would be enough."""
+        cdef int64_t limit = atomic_get(&self.limit_bytes)
+        if self.evictor == NULL or self._merges_with(size) + atomic_get(&self.used[SPARE]) > limit:
+            return False
+        return self.evictor(
+            self.evictor_object, max(1, atomic_get(&self.total) + size - limit)
+        ) != 0
+
+    cdef bint _lower_room(self, int64_t room) noexcept nogil:
+        """Whether there was more. What was kept in it is freed a moment after it is not charged any
+        more, by the thread that has the lock."""
+        cdef int64_t freed
+        if atomic_get(&self.buffers.room) <= room:
+            return False
+        atomic_count_in_order(&self.begun_changes)
+        freed = atomic_lower(&self.buffers.room, room)
+        self.release(SPARE, freed)
+        atomic_count_in_order(&self.ended_changes)
+        trim_spares(self.buffers)
+        return freed > 0
+
+    @property
+    def spare_buffers(self) -> tuple[int, int]:
+        """How many buffers of batches are kept for the next ones, and their bytes."""
+        return self.buffers.count, atomic_get(&self.buffers.kept)
+
+    def hold(self, str component not None, int64_t size) -> None:
+        """Charge `size` bytes (negative: give them back) for something made in Python."""
+        cdef int number = COMPONENT_NAMES.index(component)
+        if size >= 0:
+            self.charge(number, size)
+        else:
+            self.release(number, -size)
+
+    def try_hold(self, str component not None, int64_t size) -> bool:
+        """As hold, for `size` bytes that are not there yet: False if they do not fit, although the
+        cache was asked for room."""
+        return self.try_charge(COMPONENT_NAMES.index(component), size) == 0
+
+    def has_room(self, int64_t size) -> bool:
+        """Whether so many bytes fit beside all that cannot be evicted."""
+        return self._merges_with(size) <= atomic_get(&self.limit_bytes)
+
+    def usage(self) -> dict[str, int]:
+        """Bytes in use by component."""
+        return {
+            name: atomic_get(&self.used[number]) for number, name in enumerate(COMPONENT_NAMES)
+        }
+
+    @property
+    def total_bytes(self) -> int:
+        return atomic_get(&self.total)
+
+    @property
+    def firm_bytes(self) -> int:
+        """Of the total, what the reserve is not for and nobody can evict."""
+        return atomic_get(&self.firm)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The highest total since the start or the last reset_peak."""
+        return atomic_get(&self.peak)
+
+    def reset_peak(self) -> None:
+        atomic_set(&self.peak, atomic_get(&self.total))
+
+
+@cython.final
+@cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
+cdef class Holding:
+    """Bytes of one component that Python code has charged. What is charged and what is to be given
+    back is one number, which an interrupt cannot part; the rest is given back with the object."""
+
+    def __cinit__(self, Budget budget not None, str component not None, int64_t size=0):
+        self.budget = budget
+        self.component = COMPONENT_NAMES.index(component)
+        self.nbytes = 0
+        self.grow(size)
+
+    def __dealloc__(self):
+        if self.nbytes:  # or there may be no budget
+            self.budget.release(self.component, self.nbytes)
+
+    def grow(self, int64_t size) -> None:
+        """Charge so many bytes more, whether or not they fit."""
+        self.budget.charge(self.component, size)
+        self.nbytes += size
+
+    def try_grow(self, int64_t size) -> bool:
+        """As grow: False if they do not fit, although the cache was asked for room."""
+        if self.budget.try_charge(self.component, size) != 0:
+            return False
+        self.nbytes += size
+        return True
+
+    def try_grow_last(self, int64_t size) -> bool:
+        """As try_grow, also out of the reserve: where all else that could be given back was. A
+        flush may then pass the limit by what it holds."""
+        if self.budget.try_charge_last(self.component, size) != 0:
+            return False
+        self.nbytes += size
+        return True
+
+    def __enter__(self) -> Holding:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Give all back; ``with`` does at its end."""
+        cdef int64_t size = self.nbytes
+        self.nbytes = 0
+        self.budget.release(self.component, size)

@@ -1,0 +1,3 @@
+from lsmstate.cython_ext.memory.budget import Budget
+
+def check_room(budget: Budget, size: int, keys: int) -> None: ...

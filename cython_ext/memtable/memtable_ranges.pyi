@@ -1,0 +1,3 @@
+from lsmstate.cython_ext.memtable.memtable import Memtable
+
+def delete_range(memtable: Memtable, low: bytes, high: bytes, sequence: int) -> bool: ...

@@ -1,3 +1,0 @@
-from lsmstate.cython_ext.memtable import Memtable
-
-def delete_range(memtable: Memtable, low: bytes, high: bytes, sequence: int) -> bool: ...

@@ -1,3 +1,0 @@
-from lsmstate.cython_ext.budget import Budget
-
-def check_room(budget: Budget, size: int, keys: int) -> None: ...

@@ -1,0 +1,1 @@
+"""Arrow <-> row bytes, bit planes, gather."""

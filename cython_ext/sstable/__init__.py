@@ -1,0 +1,1 @@
+"""Blocks, filters, cache, reader, writer, probe, check, salvage."""

@@ -1,0 +1,60 @@
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+from lsmstate.cython_ext.base.coding cimport Buffer
+
+cdef enum:
+    KEY_TAIL_BYTES = 24
+    RESTART_ENTRIES = 8   # from one restart to the next, at most
+
+
+cdef struct KeyBlock:      # a decoded key block, read in place
+    const uint8_t* entries
+    const uint8_t* entries_end
+    const uint8_t* restarts
+    const uint8_t* row_ends
+    uint64_t row_base
+    uint32_t row_blocks
+    uint32_t restart_count
+    uint32_t count
+
+cdef struct KeyEntry:
+    uint8_t flags
+    uint64_t rows
+    uint64_t row_bytes
+    uint32_t block_index   # of the row block with its first row, within this key block
+    uint32_t row_index
+
+cdef int parse_key_block(const uint8_t* raw, size_t size, KeyBlock* block) noexcept nogil
+# Decode the entry at `place` into key and entry; the place after it, NULL if it is damaged.
+# At a restart entry is zeroed by the caller; *key is empty or the key before, which must be less.
+# MemoryError.
+cdef const uint8_t* next_entry(
+    const KeyBlock* block, const uint8_t* place, Buffer* key, KeyEntry* entry
+) except? NULL nogil
+# Whether an entry's counts are such as this key block can have.
+cdef bint may_hold(const KeyBlock* block, const KeyEntry* entry) noexcept nogil
+# Where row block `index` of this key block lies in the file.
+cdef int row_block_place(
+    const KeyBlock* block, uint32_t index, uint64_t* offset, uint32_t* size
+) noexcept nogil
+
+cdef struct KeySearch:     # for ascending keys, in one block after the other; `key` is to be released
+    KeyBlock block
+    size_t shared          # bytes that all its restarts' keys begin with
+    uint32_t restart       # where the key before was looked for
+    uint32_t group         # the restart from which `entry`, of `key`, was decoded
+    const uint8_t* place   # behind it
+    const uint8_t* group_end
+    KeyEntry entry
+    Buffer key
+
+# Stand before the first key of a decoded block; -1: it is damaged.
+cdef int enter_key_block(const uint8_t* raw, size_t size, KeySearch* search) noexcept nogil
+# 1 if the key is in the block, in search.entry; 0 if not; -1 if the block is damaged. No key is
+# less than the one asked for before. MemoryError.
+cdef int search_key_block(KeySearch* search, const uint8_t* key, size_t size) except? -1 nogil
+# The place of the restart from which a search for the key begins.
+cdef int restart_before(
+    const KeyBlock* block, const uint8_t* key, size_t key_size, uint32_t* found
+) noexcept nogil
+cdef const uint8_t* restart_place(const KeyBlock* block, uint32_t index) noexcept nogil
