@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from lsmstate.joins.local.umjoin import UMJoin
 from lsmstate.joins.spec import JoinSpec
-from lsmstate.lsm_store import LsmStore
+from lsmstate.lsm.store import LsmStore
 from lsmstate.options import Options, parse_bytes
 
 if TYPE_CHECKING:

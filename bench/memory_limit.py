@@ -23,7 +23,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from lsmstate.backends import open_store
+from lsmstate.opening import open_store
 from lsmstate.errors import MemoryLimitError
 from lsmstate.options import MIB, Options, parse_bytes
 from lsmstate.store import MultimapStore, StateStore, StreamSchema

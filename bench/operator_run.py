@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from measures import disk_bytes
 
-from lsmstate.backends import open_attempt, open_store
+from lsmstate.opening import open_attempt, open_store
 from lsmstate.joins.binary_tree import BinaryTree
 from lsmstate.joins.local.tree_join import TreeJoin
 from lsmstate.joins.local.umjoin import UMJoin

@@ -18,7 +18,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from lsmstate.backends import open_attempt
+from lsmstate.opening import open_attempt
 from lsmstate.joins.local.probe_order import ProbeOrder
 from lsmstate.joins.local.umjoin import UMJoin
 from lsmstate.joins.spec import JoinSpec

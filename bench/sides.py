@@ -18,7 +18,7 @@ from workloads import ROWS, Workload
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.cython_ext.rows.row_codec import RowCodec
-from lsmstate.lsm_store import LsmStore
+from lsmstate.lsm.store import LsmStore
 from lsmstate.options import Options
 from lsmstate.stats import WriteStats
 from lsmstate.store import StateStore

@@ -22,7 +22,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from lsmstate.backends import open_attempt
+from lsmstate.opening import open_attempt
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.joins.local.umjoin import UMJoin

@@ -38,9 +38,9 @@ from lsmstate import (
     open_store,
     restore,
 )
-from lsmstate.inspection import find_states
+from lsmstate.tools.inspection import find_states
 from lsmstate.join import MultiwayJoin
-from lsmstate.verification import verify
+from lsmstate.tools.verify import verify
 
 MIB = 1 << 20
 #: Little memory, so that most rows are read from files, and runs are merged again and again.

@@ -15,17 +15,17 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lsmstate.backends import open_attempt
+from lsmstate.opening import open_attempt
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.binary_tree import BinaryTree, Order, all_orders, stored_order
 from lsmstate.joins.graph_spec import GraphSpec
 from lsmstate.joins.local.tree_join import TreeJoin
 from lsmstate.joins.spec import JoinSpec
-from lsmstate.kept_streams import kept_streams
+from lsmstate.tools.recorded_streams import kept_streams
 from lsmstate.options import Options
 from lsmstate.store import Matches, Positions, Probe, StateStore
-from lsmstate.store_checks import same_columns
+from lsmstate.store_base.checks import same_columns
 
 #: What stands for an order where it is to be found.
 BEST: Final = "best"

@@ -15,7 +15,7 @@ from lsmstate.joins.join_types import Tree, products, takes_back
 from lsmstate.joins.key_classes import resolved
 from lsmstate.joins.spec import JoinSpec
 from lsmstate.joins.tree_rows import shown_in_order, tree_rows
-from lsmstate.null_safe_store import null_safe_schema
+from lsmstate.store_base.null_safe import null_safe_schema
 from lsmstate.store import StreamSchema
 
 #: What an operation column may hold, and whether the row comes.

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.expiry import Expiry
+from lsmstate.expiry_rules import Expiry
 from lsmstate.joins.condition import Column
 from lsmstate.joins.graph_spec import GraphSpec, create_spec
 from lsmstate.joins.join_types import bound_text

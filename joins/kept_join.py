@@ -19,8 +19,8 @@ from lsmstate.joins.graph_spec import GraphSpec
 from lsmstate.joins.join_types import bound_text
 from lsmstate.joins.rooted_change_spec import RootedChangeSpec
 from lsmstate.joins.spec import JoinSpec
-from lsmstate.kept_streams import kept_streams
-from lsmstate.sealed_text import seal_text, unseal_text
+from lsmstate.tools.recorded_streams import kept_streams
+from lsmstate.lsm.checksummed_text import seal_text, unseal_text
 
 FILE_NAME: Final = "join.json"
 _VERSION: Final = 1

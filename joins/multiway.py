@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
-from lsmstate.backends import open_store
+from lsmstate.opening import open_store
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.best_order import BEST, Sample, TriedOrders, best_tree
 from lsmstate.joins.binary_tree import BinaryTree, Order
@@ -34,7 +34,7 @@ from lsmstate.joins.views import Views
 from lsmstate.options import Options, parse_bytes
 from lsmstate.stats import StoreStats
 from lsmstate.store import MultimapStore, StreamSchema
-from lsmstate.store_checks import nearest
+from lsmstate.store_base.checks import nearest
 
 #: How several streams are joined; see MultiwayJoin.
 ALGORITHMS = ("umjoin", "tree")

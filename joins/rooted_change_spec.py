@@ -14,7 +14,7 @@ from lsmstate.joins.join_types import Tree, bounds_of
 from lsmstate.joins.rooted_joins import RootedJoins, Step, kept_us, rooted_joins
 from lsmstate.joins.time_bounds import Bound
 from lsmstate.joins.tree_rows import shown_in_order, tree_rows
-from lsmstate.null_safe_store import null_safe_schema
+from lsmstate.store_base.null_safe import null_safe_schema
 from lsmstate.store import StreamSchema
 
 

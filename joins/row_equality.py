@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.cython_ext.rows.row_codec import RowCodec
-from lsmstate.null_safe_store import null_safe_keys, null_safe_schema
+from lsmstate.store_base.null_safe import null_safe_keys, null_safe_schema
 
 
 class RowEquality:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.expiry import EventTimes, Expiry
+from lsmstate.expiry_rules import EventTimes, Expiry
 from lsmstate.joins.condition import Column
 from lsmstate.joins.graph_spec import GraphSpec
 from lsmstate.joins.spec import JoinSpec, output_names

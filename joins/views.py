@@ -8,7 +8,7 @@ from lsmstate.cython_ext.rows.arrow_read import plain_column
 from lsmstate.cython_ext.rows.nested import is_any_list_view
 from lsmstate.cython_ext.rows.restore import restored
 from lsmstate.cython_ext.rows.row_codec import RowCodec
-from lsmstate.store_checks import same_columns
+from lsmstate.store_base.checks import same_columns
 
 
 class Views:

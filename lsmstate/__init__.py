@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lsmstate.backends import open_checkpoint, open_store
-    from lsmstate.documents import SCHEMA_FREE, decode_documents, encode_documents
+    from lsmstate.opening import open_checkpoint, open_store
+    from lsmstate.schema.documents import SCHEMA_FREE, decode_documents, encode_documents
     from lsmstate.errors import (
         CorruptionError,
         FormatVersionError,
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
         StoreClosedError,
         StoreLockedError,
     )
-    from lsmstate.expiry import Expiry
-    from lsmstate.exporting import delete_export, export, list_exports
-    from lsmstate.key_groups import KeyGroups
+    from lsmstate.expiry_rules import Expiry
+    from lsmstate.tools.export import delete_export, export, list_exports
+    from lsmstate.store_base.key_groups import KeyGroups
     from lsmstate.mapping import StoreMapping
     from lsmstate.options import Options
-    from lsmstate.restoring import restore
+    from lsmstate.tools.restore import restore
     from lsmstate.stats import StoreStats
     from lsmstate.store import (
         Entries,
@@ -76,13 +76,13 @@ __all__ = [
 ]
 
 _MODULES = {
-    "SCHEMA_FREE": "lsmstate.documents",
-    "decode_documents": "lsmstate.documents",
-    "encode_documents": "lsmstate.documents",
+    "SCHEMA_FREE": "lsmstate.schema.documents",
+    "decode_documents": "lsmstate.schema.documents",
+    "encode_documents": "lsmstate.schema.documents",
     "Entries": "lsmstate.store",
-    "Expiry": "lsmstate.expiry",
+    "Expiry": "lsmstate.expiry_rules",
     "KeyBounds": "lsmstate.store",
-    "KeyGroups": "lsmstate.key_groups",
+    "KeyGroups": "lsmstate.store_base.key_groups",
     "Matches": "lsmstate.store",
     "Mutation": "lsmstate.store",
     "MultimapStore": "lsmstate.store",
@@ -93,12 +93,12 @@ _MODULES = {
     "StoreReader": "lsmstate.store",
     "StoreStats": "lsmstate.stats",
     "StreamSchema": "lsmstate.store",
-    "delete_export": "lsmstate.exporting",
-    "export": "lsmstate.exporting",
-    "list_exports": "lsmstate.exporting",
-    "open_checkpoint": "lsmstate.backends",
-    "open_store": "lsmstate.backends",
-    "restore": "lsmstate.restoring",
+    "delete_export": "lsmstate.tools.export",
+    "export": "lsmstate.tools.export",
+    "list_exports": "lsmstate.tools.export",
+    "open_checkpoint": "lsmstate.opening",
+    "open_store": "lsmstate.opening",
+    "restore": "lsmstate.tools.restore",
 }
 
 

@@ -1,6 +1,6 @@
 """``python -m lsmstate``."""
 
-from lsmstate.cli import main
+from lsmstate.cli.main import main
 
 if __name__ == "__main__":
     main()

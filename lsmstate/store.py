@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.expiry import Expiry
+from lsmstate.expiry_rules import Expiry
 from lsmstate.stats import StoreStats
 
 Positions = npt.NDArray[np.int64]

@@ -31,7 +31,7 @@ from lsmstate.spark_integration.skew_checks import (
     check_skew,
 )
 from lsmstate.spark_integration.storage import Storage
-from lsmstate.state_place import DEFAULT_CACHE
+from lsmstate.state_location import DEFAULT_CACHE
 
 _OPTIONS: Final = (
     *("how", "emit", "changes", "unmatched", "rows", "shares", "skew", "pins"),

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from lsmstate.backends import open_attempt
-from lsmstate.durable_bucket import DurableBucket
+from lsmstate.opening import open_attempt
+from lsmstate.remote.bucket import DurableBucket
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.null_safe_store import NullSafeStore, null_safe_streams
+from lsmstate.store_base.null_safe import NullSafeStore, null_safe_streams
 from lsmstate.spark_integration.plan import StatefulPlan
 from lsmstate.spark_integration.run import TaskRun
 from lsmstate.store import MultimapStore

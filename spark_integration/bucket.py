@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from lsmstate.joins.local.picked import Picked
-from lsmstate.key_groups import KeyGroups
+from lsmstate.store_base.key_groups import KeyGroups
 from lsmstate.store import MultimapStore
 
 

@@ -16,14 +16,14 @@ from typing import Any, Final
 
 from pyarrow.fs import FileSystem
 
-from lsmstate.durable_dir import DurableDir, durable_dir
+from lsmstate.remote.directory import DurableDir, durable_dir
 from lsmstate.errors import CorruptionError, InvalidArgumentError
-from lsmstate.filesystems import resolve
-from lsmstate.retries import retried
+from lsmstate.remote.filesystems import resolve
+from lsmstate.remote.retries import retried
 from lsmstate.spark_integration.buckets import spark_hash_long
 from lsmstate.spark_integration.state_codecs import REMEDY
 from lsmstate.spark_integration.state_partition import StatePartition, listed, small_file
-from lsmstate.state_place import local_path
+from lsmstate.state_location import local_path
 
 #: How Spark names the operator that holds our buckets; a query has one at most.
 _OPERATOR: Final = "applyInPandasWithState"
@@ -42,7 +42,7 @@ class SparkCheckpoint:
     files per state partition and question."""
 
     def __init__(self, location: str, storage_options: Mapping[str, Any] | None = None) -> None:
-        """``location`` is local or on any file system of ``lsmstate.filesystems``.
+        """``location`` is local or on any file system of ``lsmstate.remote.filesystems``.
         InvalidArgumentError if no query has its checkpoint there."""
         self.location = location.rstrip("/")
         self._filesystem: FileSystem | None = None

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark_integration.query_state import QueryState
 from lsmstate.spark_integration.schemas import as_schema
-from lsmstate.store_checks import nearest
+from lsmstate.store_base.checks import nearest
 
 _OPTIONS: Final = ("path", "stream", "batchId", "bucket", "withKeys", "stateDir", "storageOptions")
 

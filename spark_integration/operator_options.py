@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from lsmstate.backends import check_place
+from lsmstate.opening import check_place
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.options import Options, parse_bytes
 from lsmstate.spark_integration.storage import Storage, state_url

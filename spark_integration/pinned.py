@@ -16,11 +16,11 @@ from functools import partial
 from typing import Any, Final
 
 from lsmstate.errors import CorruptionError, InvalidArgumentError
-from lsmstate.retries import retried
+from lsmstate.remote.retries import retried
 from lsmstate.spark_integration.buckets import bucket_ids
 from lsmstate.spark_integration.plan import Wanted
 from lsmstate.spark_integration.records import create_record_in, read_record_in
-from lsmstate.state_place import StatePlace
+from lsmstate.state_location import StatePlace
 
 #: Name of the state's directory in the checkpoint location.
 STATE_NAME: Final = "lsmstate"

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQueryManager
 
-from lsmstate.backends import check_place
+from lsmstate.opening import check_place
 from lsmstate.errors import InvalidArgumentError, LsmStateError
 from lsmstate.options import MIB
 from lsmstate.spark_integration.above import check_above
@@ -53,7 +53,7 @@ from lsmstate.spark_integration.skew import SPREAD
 from lsmstate.spark_integration.skew_checks import check_local
 from lsmstate.spark_integration.state_partition import listed
 from lsmstate.spark_integration.storage import kept, state_url
-from lsmstate.state_place import StatePlace, local_path
+from lsmstate.state_location import StatePlace, local_path
 
 #: Column metadata under which an operator's settings stand in the plan.
 PLAN_METADATA: Final = "lsmstate.join"

@@ -12,14 +12,14 @@ from typing import Any
 import pyarrow as pa
 
 from lsmstate.errors import CorruptionError, InvalidArgumentError
-from lsmstate.expiring_reads import expiring_reads
-from lsmstate.null_safe_store import NullSafeReads, plain_schema
+from lsmstate.expiry.readers import expiring_reads
+from lsmstate.store_base.null_safe import NullSafeReads, plain_schema
 from lsmstate.spark_integration.checkpoint import SparkCheckpoint, below
 from lsmstate.spark_integration.pinned import STATE_NAME, settings_as_of
 from lsmstate.spark_integration.plan import KEEP, NULL_KEYS
-from lsmstate.state_place import StatePlace, open_bucket
+from lsmstate.state_location import StatePlace, open_bucket
 from lsmstate.store import StoreReader, StreamSchema
-from lsmstate.store_checks import nearest
+from lsmstate.store_base.checks import nearest
 
 #: Columns that may be asked for beside a stream's own.
 BUCKET_COLUMN = "_bucket"
@@ -51,7 +51,7 @@ class QueryState:
         """The state as of a committed batch, the newest for None.
 
         Checkpoint location and state_dir are local or on any file system of
-        ``lsmstate.filesystems``, to which ``storage_options`` go.
+        ``lsmstate.remote.filesystems``, to which ``storage_options`` go.
 
         InvalidArgumentError if there is no such batch (it names those there are), no state, or no
         such checkpoint; CorruptionError if one of Spark's files is damaged. Cost: a few small

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from lsmstate.cython_ext.base.file import AppendFile, link, remove, sync_directory
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
-from lsmstate.retries import retried
-from lsmstate.state_place import StatePlace
+from lsmstate.remote.retries import retried
+from lsmstate.state_location import StatePlace
 
 FORMAT_VERSION: Final = 1
 _LARGEST_BYTES: Final = 16 << 20

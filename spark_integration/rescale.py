@@ -41,7 +41,7 @@ from lsmstate.spark_integration.rescale_switch import (
     take_back,
 )
 from lsmstate.spark_integration.rescale_work import RescaleWork
-from lsmstate.state_place import DEFAULT_CACHE
+from lsmstate.state_location import DEFAULT_CACHE
 
 _MOST_BUCKETS: Final = 4096
 
@@ -74,7 +74,7 @@ def rescale(
     begun since, ``drop_original`` deletes it. ``memory`` caps what the stores take;
     ``report`` is told of each step.
 
-    Checkpoint and state_dir are local or on any file system of ``lsmstate.filesystems``, to which
+    Checkpoint and state_dir are local or on any file system of ``lsmstate.remote.filesystems``, to which
     ``storage_options`` go; ``cache_dir`` and ``cache`` are as a ``StatePlace`` has them.
 
     A join by several keys gets a new grid, chosen by how many rows its streams have. Where its

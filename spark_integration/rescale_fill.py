@@ -7,14 +7,14 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lsmstate.backends import open_attempt
-from lsmstate.durable_bucket import DurableBucket
+from lsmstate.opening import open_attempt
+from lsmstate.remote.bucket import DurableBucket
 from lsmstate.joins.event_time import WATERMARK
 from lsmstate.options import Options
-from lsmstate.slots import LANES, without_slots
+from lsmstate.store_base.slots import LANES, without_slots
 from lsmstate.spark_integration.late_rows import keeps_late_rows
 from lsmstate.spark_integration.rescale_places import Places, keeper_of
-from lsmstate.state_place import StatePlace, open_bucket
+from lsmstate.state_location import StatePlace, open_bucket
 from lsmstate.store import MultimapStore, StreamSchema
 
 _ATTEMPT: Final = "rescale"

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lsmstate.backends import open_attempt
-from lsmstate.durable_bucket import DurableBucket
+from lsmstate.opening import open_attempt
+from lsmstate.remote.bucket import DurableBucket
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.routing.shares import JoinGraph, Shares, choose
 from lsmstate.options import Options
@@ -16,7 +16,7 @@ from lsmstate.spark_integration.pinned import JOIN_CONDITIONS, KEPT, SKEW, Pinne
 from lsmstate.spark_integration.rescale_fill import Contents
 from lsmstate.spark_integration.rescale_places import GridPlaces, HashPlaces, Places, owner_of
 from lsmstate.spark_integration.routers import SHARES
-from lsmstate.state_place import StatePlace
+from lsmstate.state_location import StatePlace
 
 FORCED: Final = "forced shares"
 _ANEW: Final = "start the query anew with another number of buckets"

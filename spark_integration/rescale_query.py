@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lsmstate.collection import AttemptFiles, LocalFiles
-from lsmstate.durable_dir import remove_if_there
+from lsmstate.lsm.obsolete_files import AttemptFiles, LocalFiles
+from lsmstate.remote.directory import remove_if_there
 from lsmstate.errors import CorruptionError, InvalidArgumentError
-from lsmstate.manifest import parse_pointer
-from lsmstate.retries import retried
+from lsmstate.lsm.manifest import parse_pointer
+from lsmstate.remote.retries import retried
 from lsmstate.spark_integration.checkpoint import SparkCheckpoint, below
 from lsmstate.spark_integration.pinned import (
     FILE_NAME,
@@ -21,7 +21,7 @@ from lsmstate.spark_integration.query_state import QueryState
 from lsmstate.spark_integration.records import read_record_in
 from lsmstate.spark_integration.rescale_plan import check_can_move
 from lsmstate.spark_integration.rescale_work import RescaleWork
-from lsmstate.state_place import DEFAULT_CACHE, StatePlace
+from lsmstate.state_location import DEFAULT_CACHE, StatePlace
 
 
 @dataclass(frozen=True, slots=True)

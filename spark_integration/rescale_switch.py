@@ -16,14 +16,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lsmstate.durable_dir import remove_if_there
+from lsmstate.remote.directory import remove_if_there
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.spark_integration.checkpoint import SparkCheckpoint
 from lsmstate.spark_integration.pinned import Pinned, file_name, is_switching, is_there
 from lsmstate.spark_integration.records import create_record_in
 from lsmstate.spark_integration.rescale_query import QueryHome, StoppedQuery, lacks_files
 from lsmstate.spark_integration.rescale_work import RescaleWork
-from lsmstate.state_place import StatePlace
+from lsmstate.state_location import StatePlace
 
 #: In the plan of a rescale that is being taken back: the version of its settings.
 _TAKEN_BACK: Final = "taken back"

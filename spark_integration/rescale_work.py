@@ -18,13 +18,13 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from lsmstate.directory_lock import DirectoryLock
-from lsmstate.durable_dir import remove_if_there
+from lsmstate.lsm.directory_lock import DirectoryLock
+from lsmstate.remote.directory import remove_if_there
 from lsmstate.errors import CorruptionError, InvalidArgumentError, LsmStateError
-from lsmstate.retries import retried
+from lsmstate.remote.retries import retried
 from lsmstate.spark_integration.pinned import plan_name, work_name
 from lsmstate.spark_integration.records import create_record_in, read_record_in
-from lsmstate.state_place import StatePlace, bucket_directory_name
+from lsmstate.state_location import StatePlace, bucket_directory_name
 
 _RECORD_END: Final = ".json"
 _OWNER: Final = "OWNER"

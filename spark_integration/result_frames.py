@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.arrow_sizes import RowSizes
+from lsmstate.schema.arrow_sizes import RowSizes
 from lsmstate.cython_ext.rows.gather import Gatherer
 from lsmstate.joins.local.picked import Picked
 from lsmstate.options import KIB, MIB

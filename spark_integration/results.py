@@ -8,7 +8,7 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.picked import Picked
 from lsmstate.spark_integration.bucket import Bucket, BucketFunction, InputBatch
 from lsmstate.store import MultimapStore
-from lsmstate.store_checks import same_columns
+from lsmstate.store_base.checks import same_columns
 
 
 def checked_results(

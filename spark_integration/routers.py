@@ -12,7 +12,7 @@ from lsmstate.joins.routing.hash import NO_BUCKET, bucket_of
 from lsmstate.joins.routing.heavy_hitters import Hashes
 from lsmstate.joins.routing.shares import JoinGraph, Shares
 from lsmstate.joins.routing.spread import Numbers, Routed, RouteTable, content_hashes
-from lsmstate.null_safe_store import null_safe_keys, null_safe_schema
+from lsmstate.store_base.null_safe import null_safe_keys, null_safe_schema
 from lsmstate.spark_integration.plan import InputPlan, StatefulPlan
 from lsmstate.spark_integration.routes import Routes
 from lsmstate.spark_integration.run import TaskRun

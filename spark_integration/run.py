@@ -9,11 +9,11 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark_integration.pinned import Pinned, adopt_or_pin
 from lsmstate.spark_integration.plan import StatefulPlan, Wanted
 from lsmstate.spark_integration.starts import UNTOLD, Starts
-from lsmstate.state_place import StatePlace
+from lsmstate.state_location import StatePlace
 
 #: Local properties; ``query.py`` sets them on the query's own thread before its first batch.
 ROOT_PROPERTY: Final = "lsmstate.root"
-VERSION_PROPERTY: Final = "lsmstate.version"
+VERSION_PROPERTY: Final = "lsmstate.lsm.version"
 REFUSAL_PROPERTY: Final = "lsmstate.refusal"
 STARTS_PROPERTY: Final = "lsmstate.starts"
 #: Set by Spark, which also hands every setting of the query's session to its tasks this way.

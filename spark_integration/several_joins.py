@@ -25,7 +25,7 @@ from lsmstate.spark_integration.plan import StatefulPlan
 from lsmstate.spark_integration.routers import SHARES
 from lsmstate.spark_integration.stateful_operator import stateful_operator
 from lsmstate.spark_integration.storage import Storage
-from lsmstate.state_place import DEFAULT_CACHE
+from lsmstate.state_location import DEFAULT_CACHE
 from lsmstate.store import MultimapStore
 
 #: The column that says which join a row is of, from 0.

@@ -17,7 +17,7 @@ from lsmstate.spark_integration.routers import SHARES
 from lsmstate.spark_integration.routes import newest_table
 from lsmstate.spark_integration.skew import SPREAD
 from lsmstate.spark_integration.skew_checks import check_local
-from lsmstate.state_place import local_path
+from lsmstate.state_location import local_path
 
 
 def with_shares(

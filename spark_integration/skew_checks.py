@@ -10,7 +10,7 @@ from lsmstate.options import MIB, MINIMUM_MEMORY_BYTES, STORE_MEMORY_BYTES
 from lsmstate.spark_integration.catalyst import analyzed_plan, is_classic, items, kind_of
 from lsmstate.spark_integration.operator_options import nearest
 from lsmstate.spark_integration.skew import OBSERVE, SPREAD
-from lsmstate.state_place import local_path
+from lsmstate.state_location import local_path
 
 #: Nodes of Spark's plans that keep rows in their order, by the beginning of their names.
 _IN_ORDER: Final = (

@@ -19,7 +19,7 @@ from lsmstate.spark_integration.fragments import Fragments
 from lsmstate.spark_integration.records import create_record_in, read_record_in
 from lsmstate.spark_integration.shares_choice import explain_join
 from lsmstate.spark_integration.storage import state_url
-from lsmstate.state_place import StatePlace
+from lsmstate.state_location import StatePlace
 
 #: Called with each micro-batch's answer, a batch DataFrame, and its number.
 Answer = Callable[[DataFrame, int], None]

@@ -11,9 +11,9 @@ from functools import partial
 from io import BytesIO
 from typing import Final
 
-from lsmstate.durable_dir import DurableDir
+from lsmstate.remote.directory import DurableDir
 from lsmstate.errors import CorruptionError, InvalidArgumentError
-from lsmstate.retries import retried
+from lsmstate.remote.retries import retried
 from lsmstate.spark_integration.commit import check_version
 from lsmstate.spark_integration.state_codecs import LARGEST_BYTES, REMEDY
 from lsmstate.spark_integration.state_files import StateFile
@@ -89,7 +89,7 @@ class StatePartition:
     def _rocksdb(self, at: Version) -> dict[bytes, bytes]:
         """A RocksDB snapshot: a zip file of small files, which names the tables."""
         try:
-            from lsmstate.rocks_files import read_entries
+            from lsmstate.rocksdb_backend.files import read_entries
         except ModuleNotFoundError as error:
             raise InvalidArgumentError(
                 f"{self._place.where} has snapshots of RocksDB; to read them, run: "

@@ -15,9 +15,9 @@ from lsmstate.spark_integration.plan import KEEP, NULL_KEYS, StatefulPlan
 from lsmstate.spark_integration.schemas import Schema, arrow_schema, struct_type
 from lsmstate.spark_integration.stateful_operator import default_buckets, stateful_operator
 from lsmstate.spark_integration.storage import Storage
-from lsmstate.state_place import DEFAULT_CACHE
+from lsmstate.state_location import DEFAULT_CACHE
 from lsmstate.store import StreamSchema
-from lsmstate.store_checks import nearest, streams_by_name
+from lsmstate.store_base.checks import nearest, streams_by_name
 
 _OPERATOR: Final = "stateful_batches"
 #: The name of the input where there is only one and it was given none.

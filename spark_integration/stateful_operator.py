@@ -28,7 +28,7 @@ from lsmstate.spark_integration.schemas import WATERMARK_METADATA
 from lsmstate.spark_integration.stateful_body import OUTPUT_DDL, stateful_function
 from lsmstate.spark_integration.unpack import unpack_function
 from lsmstate.spark_integration.worker_memory import ENVIRONMENT
-from lsmstate.state_place import local_path
+from lsmstate.state_location import local_path
 
 #: Buckets per core, where the number of cores is known.
 _BUCKETS_PER_CORE: Final = 2

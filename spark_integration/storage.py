@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.state_place import DEFAULT_CACHE, StatePlace, check_cache_bytes, local_path
+from lsmstate.state_location import DEFAULT_CACHE, StatePlace, check_cache_bytes, local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +44,7 @@ class Storage:
     """A value that travels with a plan."""
 
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """For the file system itself: see ``lsmstate.filesystems``."""
+    """For the file system itself: see ``lsmstate.remote.filesystems``."""
     hadoop: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What Hadoop is told, by its own names."""
     cache_dir: str | None = None

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.background import worker
-from lsmstate.lsm_store import LsmStore
+from lsmstate.process.background_worker import worker
+from lsmstate.lsm.store import LsmStore
 from lsmstate.options import Options
 from lsmstate.store import StreamSchema
 

@@ -3,7 +3,7 @@
 import pytest
 from sample_streams import STREAMS
 
-from lsmstate.backends import open_attempt, open_store
+from lsmstate.opening import open_attempt, open_store
 from lsmstate.options import MIB, Options
 
 

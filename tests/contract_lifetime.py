@@ -23,14 +23,14 @@ from sample_streams import (
     scanned,
 )
 
-from lsmstate.backends import open_attempt
+from lsmstate.opening import open_attempt
 from lsmstate.errors import (
     InvalidArgumentError,
     LsmStateError,
     StoreClosedError,
     StoreLockedError,
 )
-from lsmstate.lsm_store import LsmStore
+from lsmstate.lsm.store import LsmStore
 from lsmstate.options import MIB, Options
 from lsmstate.store import StreamSchema
 

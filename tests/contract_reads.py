@@ -21,7 +21,7 @@ from sample_streams import (
 )
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
-from lsmstate.documents import SCHEMA_FREE, decode_documents, encode_documents
+from lsmstate.schema.documents import SCHEMA_FREE, decode_documents, encode_documents
 from lsmstate.errors import (
     InvalidArgumentError,
     LsmStateError,

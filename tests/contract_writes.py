@@ -22,7 +22,7 @@ from lsmstate.errors import (
     MemoryLimitError,
     StoreClosedError,
 )
-from lsmstate.expiry import Expiry
+from lsmstate.expiry_rules import Expiry
 from lsmstate.store import KeyBounds, Mutation, StreamSchema
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow.fs import FileSystem
 
-from lsmstate.backends import open_attempt
-from lsmstate.durable_bucket import DurableBucket
-from lsmstate.durable_dir import RemoteDir
-from lsmstate.file_cache import FileCache
+from lsmstate.opening import open_attempt
+from lsmstate.remote.bucket import DurableBucket
+from lsmstate.remote.directory import RemoteDir
+from lsmstate.remote.file_cache import FileCache
 from lsmstate.options import Options
 from lsmstate.store import StreamSchema
 

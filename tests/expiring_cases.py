@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lsmstate import backends
-from lsmstate.expiry import Expiry
+from lsmstate import opening as backends
+from lsmstate.expiry_rules import Expiry
 from lsmstate.options import KIB, MIB, Options
 from lsmstate.store import StreamSchema
 

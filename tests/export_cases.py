@@ -9,7 +9,7 @@ from test_checkpoints import OPTIONS, opened
 from test_crash import BATCHES, found
 
 import lsmstate
-from lsmstate.lsm_store import LsmStore
+from lsmstate.lsm.store import LsmStore
 
 
 def filled(directory, batches=BATCHES):

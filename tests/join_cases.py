@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from lsmstate.backends import open_attempt
+from lsmstate.opening import open_attempt
 from lsmstate.options import Options
 
 QUICK = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from lsmstate.lsm_store import LsmStore
+from lsmstate.lsm.store import LsmStore
 from lsmstate.options import Options
 from lsmstate.spark_integration import stateful_body
 from lsmstate.spark_integration.attempt import bucket_files
@@ -26,7 +26,7 @@ from lsmstate.spark_integration.join_function import CoercedSpec, join_function
 from lsmstate.spark_integration.pinned import Pinned
 from lsmstate.spark_integration.plan import InputPlan, StatefulPlan
 from lsmstate.spark_integration.run import TaskRun
-from lsmstate.state_place import StatePlace
+from lsmstate.state_location import StatePlace
 
 NAMES = ("a", "b", "c")
 BUCKETS = 2

@@ -24,7 +24,7 @@ from lsmstate.spark_integration.routes import begin
 from lsmstate.spark_integration.run import TaskRun
 from lsmstate.spark_integration.skew import SPREAD, skew_streams
 from lsmstate.spark_integration.starts import Starts
-from lsmstate.state_place import StatePlace
+from lsmstate.state_location import StatePlace
 
 BUCKETS = 4
 BUCKET_IDS = (3, 10, 12, 15)

@@ -20,7 +20,7 @@ from store_machine import BOUNDS, KEYS, OPTIONS, STREAM_NAMES, model_keys, rows_
 import lsmstate
 from lsmstate.cython_ext.base.file import set_fault_hook
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.lsm_store import LsmStore
+from lsmstate.lsm.store import LsmStore
 from lsmstate.options import MIB
 
 SYNCED_OPTIONS = st.builds(

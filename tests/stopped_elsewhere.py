@@ -12,8 +12,9 @@ import pytest
 from flaky_filesystem import FlakyHandler, flaky
 from spark_pointers import commit_with
 
-from lsmstate import retries, state_place
-from lsmstate.backends import open_attempt
+from lsmstate.remote import retries
+from lsmstate import state_location as state_place
+from lsmstate.opening import open_attempt
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.routing.hash import bucket_of
@@ -24,7 +25,7 @@ from lsmstate.spark_integration.buckets import bucket_ids
 from lsmstate.spark_integration.pinned import Pinned, adopt_or_pin, file_name, newest_settings
 from lsmstate.spark_integration.plan import Wanted
 from lsmstate.spark_integration.records import create_record_in, read_record_in
-from lsmstate.state_place import StatePlace, open_bucket
+from lsmstate.state_location import StatePlace, open_bucket
 from lsmstate.store import StreamSchema
 
 KEY = pa.schema([("k", pa.int64())])

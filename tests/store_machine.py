@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 from model import ModelStore
 from sample_streams import RETURNS, STREAMS, customers, fetched, iterated, keys_of, scanned
 
-from lsmstate.backends import open_attempt
+from lsmstate.opening import open_attempt
 from lsmstate.options import KIB, MIB, Options
 from lsmstate.store import KeyBounds, Mutation, StateStore
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lsmstate.arrow_sizes import least_row_bytes, pieces_of, row_sizes, sizes_of
+from lsmstate.schema.arrow_sizes import least_row_bytes, pieces_of, row_sizes, sizes_of
 from lsmstate.cython_ext.rows.row_codec import RowCodec
 
 

@@ -26,11 +26,13 @@ from background_cases import (
     wait_for,
 )
 
-from lsmstate import background, pacing, table_files
-from lsmstate.background import Worker, worker
-from lsmstate.compactor import Merge
+from lsmstate.process import background_worker as background
+from lsmstate.lsm import merge_pacing as pacing
+from lsmstate.lsm import table_writer as table_files
+from lsmstate.process.background_worker import Worker, worker
+from lsmstate.lsm.jobs import Merge
 from lsmstate.cython_ext.base.file import set_fault_hook
-from lsmstate.lsm_store import LsmStore
+from lsmstate.lsm.store import LsmStore
 from lsmstate.options import Options
 
 

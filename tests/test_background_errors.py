@@ -18,12 +18,13 @@ from background_cases import (
     wait_for,
 )
 
-from lsmstate import write_path, write_steps
-from lsmstate.background import worker
-from lsmstate.changelog import APPEND
+from lsmstate.lsm import write_path
+from lsmstate.lsm import memtable_writes as write_steps
+from lsmstate.process.background_worker import worker
+from lsmstate.lsm.wal import APPEND
 from lsmstate.cython_ext.base.file import set_fault_hook
 from lsmstate.errors import StoreClosedError
-from lsmstate.memory_budget import process_memory
+from lsmstate.process.memory_budget import process_memory
 
 
 @pytest.mark.parametrize("what", ["flush", "merge"])

@@ -17,7 +17,7 @@ from lsmstate.joins.graph_spec import create_spec
 from lsmstate.joins.local.tree_join import TreeJoin
 from lsmstate.joins.multiway import MultiwayJoin
 from lsmstate.joins.spec import JoinSpec
-from lsmstate.kept_streams import kept_streams
+from lsmstate.tools.recorded_streams import kept_streams
 from lsmstate.options import Options
 
 BACKENDS = ["memory", "lsm", "rocksdb"]

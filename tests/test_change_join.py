@@ -14,7 +14,7 @@ from join_cases import FAMILIES, PAYLOADS, attempt, on_all_stores
 from oracle import database, joined_tree
 from test_umjoin import WatchedStore
 
-from lsmstate.arrow_sizes import row_sizes
+from lsmstate.schema.arrow_sizes import row_sizes
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
 from lsmstate.join import MultiwayJoin
 from lsmstate.joins.change_spec import ChangeSpec

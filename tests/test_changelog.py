@@ -13,14 +13,14 @@ from faults import Faults, faults
 from sample_streams import RETURNS, STREAMS, customers, fetched, ids, keys_of, scanned
 from sampling import some_or_every
 
-from lsmstate.background import worker
-from lsmstate.changelog import replay
+from lsmstate.process.background_worker import worker
+from lsmstate.lsm.wal import replay
 from lsmstate.errors import (
     CorruptionError,
     LsmStateError,
     StoreClosedError,
 )
-from lsmstate.lsm_store import LsmStore
+from lsmstate.lsm.store import LsmStore
 from lsmstate.options import KIB, MIB, Options
 from lsmstate.store import Mutation
 

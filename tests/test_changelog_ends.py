@@ -9,11 +9,11 @@ from sample_streams import customers, ids, keys_of, returns, scanned
 from test_changelog import UNSYNCED, all_ids, logs, opened
 from typer.testing import CliRunner
 
-from lsmstate.changelog import replay
-from lsmstate.changelog_records import FRAME, SECTOR_BYTES
-from lsmstate.cli import app
+from lsmstate.lsm.wal import replay
+from lsmstate.lsm.wal_records import FRAME, SECTOR_BYTES
+from lsmstate.cli.main import app
 from lsmstate.errors import CorruptionError
-from lsmstate.repair import repair
+from lsmstate.tools.repair import repair
 
 
 def grown(directory, *sizes):

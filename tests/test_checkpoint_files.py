@@ -13,12 +13,12 @@ from test_checkpoints import OPTIONS, at, names, opened
 from test_crash import found
 from typer.testing import CliRunner
 
-from lsmstate.backends import open_checkpoint
-from lsmstate.cli import app
+from lsmstate.opening import open_checkpoint
+from lsmstate.cli.main import app
 from lsmstate.cython_ext.base.compression import checksum
 from lsmstate.errors import CorruptionError, FormatVersionError
-from lsmstate.repair import repair
-from lsmstate.sealed_text import seal_text, unseal_text
+from lsmstate.tools.repair import repair
+from lsmstate.lsm.checksummed_text import seal_text, unseal_text
 
 
 def test_a_damaged_checkpoint_is_an_error_and_nothing_of_it_is_deleted(tmp_path):

@@ -19,17 +19,17 @@ from test_crash import BATCHES, found
 from test_crash import OPTIONS as SMALL
 
 from lsmstate import open_checkpoint
-from lsmstate.checkpoints import Checkpoints, list_checkpoints
+from lsmstate.lsm.checkpoints import Checkpoints, list_checkpoints
 from lsmstate.errors import (
     CorruptionError,
     InvalidArgumentError,
     StoreClosedError,
 )
-from lsmstate.file_names import parse_numbered
-from lsmstate.lsm_store import LsmStore
-from lsmstate.memory_budget import process_memory
+from lsmstate.lsm.file_names import parse_numbered
+from lsmstate.lsm.store import LsmStore
+from lsmstate.process.memory_budget import process_memory
 from lsmstate.options import MIB, Options
-from lsmstate.table_cache import table_cache
+from lsmstate.lsm.table_cache import table_cache
 
 #: Room for several stores at once.
 #: In a fixed order, so that a cut at the same number is a cut at the same operation.

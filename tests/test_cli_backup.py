@@ -12,7 +12,7 @@ from test_inspection import standalone as standalone
 
 from lsmstate import open_checkpoint
 from lsmstate.errors import InvalidArgumentError, StoreLockedError
-from lsmstate.lsm_store import LsmStore
+from lsmstate.lsm.store import LsmStore
 
 
 def parsed(*arguments):

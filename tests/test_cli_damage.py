@@ -12,9 +12,9 @@ from test_cli_upkeep import OPTIONS, STREAM, append
 from test_cli_upkeep import bucket as bucket
 from test_cli_upkeep import standalone as standalone
 
-import lsmstate.cli
-from lsmstate.inspection import find_states
-from lsmstate.lsm_store import LsmStore
+import lsmstate.cli.main
+from lsmstate.tools.inspection import find_states
+from lsmstate.lsm.store import LsmStore
 from lsmstate.options import MIB, Options
 from lsmstate.store import StreamSchema
 
@@ -30,7 +30,7 @@ def run(monkeypatch, capsys, *arguments):
     """(exit status, JSON values on standard output, text on standard error) of the program."""
     monkeypatch.setattr(sys, "argv", ["lsmstate", *arguments])
     with pytest.raises(SystemExit) as ended:
-        lsmstate.cli.main()
+        lsmstate.cli.main.main()
     shown = capsys.readouterr()
     values = [
         json.loads(line, parse_constant=pytest.fail) for line in shown.out.splitlines() if line

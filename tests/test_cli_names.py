@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 from test_inspection import OPTIONS, run
 
-from lsmstate.lsm_store import LsmStore
+from lsmstate.lsm.store import LsmStore
 from lsmstate.store import StreamSchema
 
 KEY = pa.schema([("k", pa.int64())])

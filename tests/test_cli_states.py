@@ -10,7 +10,7 @@ from test_inspection import buckets as buckets
 from test_inspection import standalone as standalone
 
 from lsmstate.cython_ext.base.compression import checksum
-from lsmstate.lsm_store import LsmStore
+from lsmstate.lsm.store import LsmStore
 
 
 def lines_of(shown):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from lsmstate.cli_storage import storage_options
+from lsmstate.cli.storage import storage_options
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.filesystems import resolve
+from lsmstate.remote.filesystems import resolve
 
 
 def test_values_are_typed_unless_they_are_quoted() -> None:

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from lsmstate.cli import app
+from lsmstate.cli.main import app
 from lsmstate.cython_ext.sstable.salvage import find_blocks
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.lsm_store import LsmStore
+from lsmstate.lsm.store import LsmStore
 from lsmstate.options import MIB, Options
 from lsmstate.store import StreamSchema
 

@@ -19,20 +19,20 @@ pytest.importorskip("pyspark")
 from faults import Faults, faults
 from simulated_spark import NAMES, Attempt, Rows, SimulatedSpark, State, buckets_of, newest
 
-from lsmstate import manifest
-from lsmstate.compactor import Merge
+from lsmstate.lsm import manifest
+from lsmstate.lsm.jobs import Merge
 from lsmstate.errors import FormatVersionError, LsmStateError
-from lsmstate.file_names import parse_attempt_file
-from lsmstate.lsm_store import LsmStore
-from lsmstate.memory_budget import process_memory
+from lsmstate.lsm.file_names import parse_attempt_file
+from lsmstate.lsm.store import LsmStore
+from lsmstate.process.memory_budget import process_memory
 from lsmstate.options import KIB, Options
-from lsmstate.recovery import needed_files
-from lsmstate.run_set import RunSet
+from lsmstate.lsm.recovery import needed_files
+from lsmstate.lsm.version_set import RunSet
 from lsmstate.spark_integration import attempt, stateful_body
 from lsmstate.spark_integration.call_metrics import CallMetrics
 from lsmstate.spark_integration.frames import FrameSpool
-from lsmstate.table_cache import table_cache
-from lsmstate.write_path import WritePath
+from lsmstate.lsm.table_cache import table_cache
+from lsmstate.lsm.write_path import WritePath
 
 RETAINED = 3
 KEYS = 6

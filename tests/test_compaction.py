@@ -6,10 +6,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from lsmstate.compaction import Task, deleted_bytes, pick, pick_beside, pick_for_reading
+from lsmstate.lsm.compaction_picker import Task, deleted_bytes, pick, pick_beside, pick_for_reading
 from lsmstate.cython_ext.entries.key_ranges import KeyRanges
 from lsmstate.options import Options
-from lsmstate.version import NOTHING, FileMeta, Run, Version
+from lsmstate.lsm.version import NOTHING, FileMeta, Run, Version
 
 MERGING = ("lazy", "leveled", "tiered")
 OPTIONS = st.builds(

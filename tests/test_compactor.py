@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lsmstate.background import SLICE_BYTES
-from lsmstate.compaction import Task, pick
-from lsmstate.compactor import EVERYTHING
-from lsmstate.lsm_store import LsmStore
+from lsmstate.process.background_worker import SLICE_BYTES
+from lsmstate.lsm.compaction_picker import Task, pick
+from lsmstate.lsm.jobs import EVERYTHING
+from lsmstate.lsm.store import LsmStore
 from lsmstate.options import Options
 from lsmstate.store import StreamSchema
 

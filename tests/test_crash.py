@@ -15,8 +15,8 @@ from sample_streams import STREAMS, customers, ids, keys_of, scanned
 from sampling import some_or_every
 
 from lsmstate.errors import StoreClosedError
-from lsmstate.lsm_store import LsmStore
-from lsmstate.manifest import parse_pointer
+from lsmstate.lsm.store import LsmStore
+from lsmstate.lsm.manifest import parse_pointer
 from lsmstate.options import KIB, MIB, Options
 from lsmstate.store import Mutation
 

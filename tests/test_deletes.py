@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from sample_streams import RETURNS, STREAMS, customers, ids, keys_of, scanned
 
-from lsmstate.lsm_store import LsmStore
-from lsmstate.memory_budget import process_memory
+from lsmstate.lsm.store import LsmStore
+from lsmstate.process.memory_budget import process_memory
 from lsmstate.options import KIB, MIB, Options
 
 #: Without the worker, so that what is in which run does not depend on its speed.

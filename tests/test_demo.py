@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import lsmstate.spark
-from lsmstate.cli import app
+from lsmstate.cli.main import app
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark_integration.demo.check import compare
 from lsmstate.spark_integration.demo.query import batch_sql

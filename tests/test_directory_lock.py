@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from lsmstate import Options, StreamSchema, open_store
-from lsmstate.directory_lock import DirectoryLock
+from lsmstate.lsm.directory_lock import DirectoryLock
 from lsmstate.errors import StoreLockedError
 
 HOLD = """
 import sys
-from lsmstate.directory_lock import DirectoryLock
+from lsmstate.lsm.directory_lock import DirectoryLock
 lock = DirectoryLock(sys.argv[1])
 print("held", flush=True)
 sys.stdin.read()

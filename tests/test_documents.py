@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from lsmstate import SCHEMA_FREE, InvalidArgumentError, decode_documents, encode_documents
-from lsmstate.documents import check_document_rows
+from lsmstate.schema.documents import check_document_rows
 
 #: Deep documents take a loaded machine a while to draw.
 RANDOM = settings(

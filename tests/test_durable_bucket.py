@@ -13,11 +13,11 @@ import pytest
 from durable_cases import OPTIONS, append, attempt, bucket_at, expected, held, rows_of, run_batch
 from flaky_filesystem import flaky
 
-from lsmstate import retries
-from lsmstate.backends import open_attempt, open_commit
+from lsmstate.remote import retries
+from lsmstate.opening import open_attempt, open_commit
 from lsmstate.errors import CorruptionError, InvalidArgumentError, StoreClosedError
-from lsmstate.file_names import parse_attempt_file
-from lsmstate.memory_budget import process_memory
+from lsmstate.lsm.file_names import parse_attempt_file
+from lsmstate.process.memory_budget import process_memory
 from lsmstate.options import Options
 
 

@@ -11,11 +11,11 @@ from durable_cases import expected, held, run_batch
 from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
 from s3_server import SECRET, s3_server, storage_options
 
-from lsmstate import retries
+from lsmstate.remote import retries
 from lsmstate.errors import CorruptionError
 from lsmstate.options import Options
 from lsmstate.spark_integration.records import create_record_in, read_record_in
-from lsmstate.state_place import StatePlace, open_bucket
+from lsmstate.state_location import StatePlace, open_bucket
 
 
 @pytest.fixture(scope="module")

@@ -27,10 +27,10 @@ from test_crash import BATCHES
 
 import lsmstate
 from lsmstate.errors import CorruptionError
-from lsmstate.filesystems import resolve
+from lsmstate.remote.filesystems import resolve
 from lsmstate.spark_integration.demo.ports import free_ports
 from lsmstate.spark_integration.records import create_record_in, read_record_in
-from lsmstate.state_place import StatePlace, open_bucket
+from lsmstate.state_location import StatePlace, open_bucket
 
 pytestmark = pytest.mark.stress
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.expiring_store import ExpiringStore
+from lsmstate.expiry.store import ExpiringStore
 from lsmstate.join import MultiwayJoin
 
 EPOCH = datetime(2026, 1, 1)

@@ -11,22 +11,22 @@ import pytest
 from every_step import each_step, lost_interrupts  # noqa: F401 - a fixture
 from sampling import some_or_every
 
-from lsmstate import background
-from lsmstate.background import Worker
-from lsmstate.checkpoints import CheckpointPin
-from lsmstate.durable_dir import piece_memory
+from lsmstate.process import background_worker as background
+from lsmstate.process.background_worker import Worker
+from lsmstate.lsm.checkpoints import CheckpointPin
+from lsmstate.remote.directory import piece_memory
 from lsmstate.errors import (
     InvalidArgumentError,
     MemoryLimitError,
     StoreClosedError,
     StoreLockedError,
 )
-from lsmstate.expiring_store import ExpiringStore
-from lsmstate.expiry import Expiry
-from lsmstate.file_cache import FileCache
-from lsmstate.lsm_store import LsmStore
-from lsmstate.memory_budget import process_memory
-from lsmstate.memory_store import MemoryStore
+from lsmstate.expiry.store import ExpiringStore
+from lsmstate.expiry_rules import Expiry
+from lsmstate.remote.file_cache import FileCache
+from lsmstate.lsm.store import LsmStore
+from lsmstate.process.memory_budget import process_memory
+from lsmstate.memory_backend.store import MemoryStore
 from lsmstate.options import MIB, Options
 from lsmstate.store import Mutation, StreamSchema
 

@@ -6,9 +6,9 @@ import pytest
 from expiring_cases import BACKENDS, KEY, all_ids, keys_of
 from sample_streams import scanned
 
-from lsmstate import backends
+from lsmstate import opening as backends
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
-from lsmstate.expiry import Expiry
+from lsmstate.expiry_rules import Expiry
 from lsmstate.options import MIB, Options
 from lsmstate.store import Mutation, StreamSchema
 

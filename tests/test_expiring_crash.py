@@ -9,10 +9,10 @@ import pyarrow.compute as pc
 import pytest
 from power_cut import Disk
 
-from lsmstate import backends
+from lsmstate import opening as backends
 from lsmstate.cython_ext.base.file import set_fault_hook
-from lsmstate.expiry import Expiry
-from lsmstate.lsm_store import LsmStore
+from lsmstate.expiry_rules import Expiry
+from lsmstate.lsm.store import LsmStore
 from lsmstate.options import KIB, MIB, Options
 from lsmstate.store import StreamSchema
 

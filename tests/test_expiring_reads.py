@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 from oracle import counted
 
-from lsmstate.backends import open_attempt, open_commit
-from lsmstate.expiring_reads import expiring_reads
-from lsmstate.expiry import Expiry
+from lsmstate.opening import open_attempt, open_commit
+from lsmstate.expiry.readers import expiring_reads
+from lsmstate.expiry_rules import Expiry
 from lsmstate.options import Options
 from lsmstate.store import StreamSchema
 

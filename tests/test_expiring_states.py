@@ -18,7 +18,7 @@ from expiring_cases import (
     schemas,
 )
 
-from lsmstate import backends
+from lsmstate import opening as backends
 from lsmstate.errors import InvalidArgumentError, StoreClosedError
 from lsmstate.options import KIB
 

@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 from sample_streams import STREAMS
 from store_contract import StateStoreTests
 
-from lsmstate import backends
+from lsmstate import opening as backends
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.expiry import Expiry
+from lsmstate.expiry_rules import Expiry
 from lsmstate.store import Mutation, StreamSchema
 
 

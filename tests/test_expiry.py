@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.expiry import RING_SLOTS, EventTimes, Expiry, TimeRing
+from lsmstate.expiry_rules import RING_SLOTS, EventTimes, Expiry, TimeRing
 
 HOUR = timedelta(hours=1)
 

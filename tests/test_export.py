@@ -15,16 +15,16 @@ from test_crash import BATCHES, found
 from typer.testing import CliRunner
 
 import lsmstate
-from lsmstate.cli import app
+from lsmstate.cli.main import app
 from lsmstate.errors import (
     CorruptionError,
     InvalidArgumentError,
     StoreLockedError,
 )
-from lsmstate.lsm_store import LsmStore
-from lsmstate.memory_budget import process_memory
-from lsmstate.recovery import read_commit
-from lsmstate.table_cache import table_cache
+from lsmstate.lsm.store import LsmStore
+from lsmstate.process.memory_budget import process_memory
+from lsmstate.lsm.recovery import read_commit
+from lsmstate.lsm.table_cache import table_cache
 
 
 def test_a_closed_store_with_its_logged_writes_there_and_back(tmp_path):

@@ -18,16 +18,16 @@ from test_cli_upkeep import run
 from test_crash import BATCHES, found
 
 import lsmstate
-import lsmstate.exporting
-from lsmstate.durable_dir import PIECE_BYTES
+import lsmstate.tools.export
+from lsmstate.remote.directory import PIECE_BYTES
 from lsmstate.errors import (
     CorruptionError,
     FormatVersionError,
     InvalidArgumentError,
 )
-from lsmstate.export_catalog import Catalog
-from lsmstate.lsm_store import LsmStore
-from lsmstate.sealed_text import seal_text
+from lsmstate.tools.export_catalog import Catalog
+from lsmstate.lsm.store import LsmStore
+from lsmstate.lsm.checksummed_text import seal_text
 
 
 def test_every_damage_of_an_export_is_found(tmp_path):
@@ -82,7 +82,7 @@ def test_a_damaged_catalog_costs_that_export_only(tmp_path):
         path.write_bytes(seal_text(json.dumps({**entry, **change}).encode()))
         with pytest.raises(error, match="bad"):
             lsmstate.restore(tmp_path / "backup", str(tmp_path / "new"))
-    read = lsmstate.exporting.list_each_export(tmp_path / "backup")
+    read = lsmstate.tools.export.list_each_export(tmp_path / "backup")
     assert [each.name for each in read] == ["good", "bad"]
     assert [type(each.said) for each in read] == [Catalog, CorruptionError]
     with pytest.raises(CorruptionError, match="bad"):

@@ -10,7 +10,7 @@ from test_crash import BATCHES, found
 
 import lsmstate
 from lsmstate.errors import CorruptionError
-from lsmstate.lsm_store import LsmStore
+from lsmstate.lsm.store import LsmStore
 
 
 @pytest.fixture(scope="module")

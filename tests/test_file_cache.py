@@ -11,7 +11,7 @@ from durable_cases import bucket_at, expected, held, run_batch
 from pyarrow.fs import LocalFileSystem
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.file_cache import FileCache
+from lsmstate.remote.file_cache import FileCache
 
 MIB = 1 << 20
 

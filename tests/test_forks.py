@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from lsmstate import file_cache
-from lsmstate.background import Worker, worker
+from lsmstate.remote import file_cache
+from lsmstate.process.background_worker import Worker, worker
 from lsmstate.errors import StoreClosedError
-from lsmstate.file_cache import FileCache
-from lsmstate.lsm_store import LsmStore
+from lsmstate.remote.file_cache import FileCache
+from lsmstate.lsm.store import LsmStore
 from lsmstate.options import MIB, Options
 from lsmstate.store import StreamSchema
 
@@ -116,7 +116,7 @@ def test_a_worker_stands_still_though_a_signal_interrupts_the_fork(monkeypatch):
 
     reported = []
     monkeypatch.setattr("sys.unraisablehook", lambda found: reported.append(found.exc_type))
-    monkeypatch.setattr("lsmstate.background._worker", Worker())
+    monkeypatch.setattr("lsmstate.process.background_worker._worker", Worker())
     # So many that it is not done before the fork, however long this process waits for a processor.
     job, before = SlowJob(50), signal.signal(signal.SIGALRM, interrupt)
     try:
@@ -144,7 +144,7 @@ def test_a_worker_stands_still_though_a_signal_interrupts_the_fork(monkeypatch):
 
 
 def test_no_thread_that_has_ended_is_listed(monkeypatch):
-    monkeypatch.setattr("lsmstate.background.IDLE_SECONDS", 0.01)
+    monkeypatch.setattr("lsmstate.process.background_worker.IDLE_SECONDS", 0.01)
     own = Worker()
     listed = threading.enumerate()
     for _ in range(3):

@@ -73,7 +73,7 @@ def write_copies(directory):
     """A store with a checkpoint after three of its five parts, and exports: of that checkpoint, and
     of the attempts' state."""
     import lsmstate
-    from lsmstate.lsm_store import LsmStore
+    from lsmstate.lsm.store import LsmStore
 
     options = lsmstate.Options(memory_bytes=8 << 20, block_bytes=1024, compression="zstd")
     source = str(directory / "checkpointed")
@@ -103,7 +103,7 @@ def expected(offset, rows=ROWS):
 def write(directory):
     """The state: an attempts' directory with several commits, and a standalone store that was
     left with writes in its changelog."""
-    from lsmstate.lsm_store import LsmStore
+    from lsmstate.lsm.store import LsmStore
     from lsmstate.options import Options
 
     options = Options(memory_bytes=8 << 20, block_bytes=1024, compression="zstd")
@@ -158,7 +158,7 @@ def deleting(number, left):
 
 def write_deleted(directory):
     """As ``write``, with writes of every kind."""
-    from lsmstate.lsm_store import LsmStore
+    from lsmstate.lsm.store import LsmStore
     from lsmstate.options import Options
 
     options = Options(memory_bytes=8 << 20, block_bytes=1024, compression="zstd")
@@ -195,7 +195,7 @@ def packed_streams():
 
 def write_packed(directory):
     """An attempts' state of rows that all have one width, in blocks of few and of many rows."""
-    from lsmstate.lsm_store import LsmStore
+    from lsmstate.lsm.store import LsmStore
     from lsmstate.options import KIB, Options
 
     (directory / "packed" / "attempts").mkdir(parents=True)
@@ -268,7 +268,7 @@ def test_there_is_a_golden_state_of_the_present_version(tmp_path):
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_attempts_of_every_version_open(version):
-    from lsmstate.lsm_store import LsmStore
+    from lsmstate.lsm.store import LsmStore
     from lsmstate.options import Options
 
     pointer = json.loads((DATA / version / "pointer.json").read_text())["attempts"]
@@ -288,7 +288,7 @@ def test_attempts_of_every_version_open(version):
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_standalone_stores_of_every_version_open_and_go_on(version, tmp_path):
-    from lsmstate.lsm_store import LsmStore
+    from lsmstate.lsm.store import LsmStore
     from lsmstate.options import Options
 
     shutil.copytree(DATA / version / "store", tmp_path / "store")
@@ -302,7 +302,7 @@ def test_standalone_stores_of_every_version_open_and_go_on(version, tmp_path):
 @pytest.mark.parametrize("version", VERSIONS)
 def test_checkpoints_of_every_version_open_and_are_kept(version, tmp_path):
     import lsmstate
-    from lsmstate.lsm_store import LsmStore
+    from lsmstate.lsm.store import LsmStore
 
     source = str(tmp_path / "store")
     shutil.copytree(DATA / version / "checkpointed", source)
@@ -317,7 +317,7 @@ def test_checkpoints_of_every_version_open_and_are_kept(version, tmp_path):
 @pytest.mark.parametrize("version", VERSIONS)
 def test_exports_of_every_version_are_restored(version, tmp_path):
     import lsmstate
-    from lsmstate.lsm_store import LsmStore
+    from lsmstate.lsm.store import LsmStore
 
     exports = DATA / version / "exports"
     assert [each.name for each in lsmstate.list_exports(exports)] == ["three", "attempts"]
@@ -338,7 +338,7 @@ def test_exports_of_every_version_are_restored(version, tmp_path):
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_deleted_ranges_and_retractions_of_every_version(version, tmp_path):
-    from lsmstate.lsm_store import LsmStore
+    from lsmstate.lsm.store import LsmStore
     from lsmstate.options import Options
 
     source = DATA / version / "deleted"
@@ -366,7 +366,7 @@ def test_deleted_ranges_and_retractions_of_every_version(version, tmp_path):
 def test_packed_rows_of_every_version(version):
     from test_planes import PLANES, row_codecs
 
-    from lsmstate.lsm_store import LsmStore
+    from lsmstate.lsm.store import LsmStore
     from lsmstate.options import Options
 
     source = DATA / version / "packed"

@@ -11,7 +11,7 @@ from arrow_cases import array, batches
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lsmstate.arrow_sizes import row_sizes
+from lsmstate.schema.arrow_sizes import row_sizes
 from lsmstate.cython_ext.errors import InvalidArgumentError
 from lsmstate.cython_ext.rows.gather import Gatherer
 from lsmstate.cython_ext.keys.key_codec import KeyCodec

@@ -21,14 +21,14 @@ from join_cases import (
 )
 from oracle import counted, joined_graph
 
-from lsmstate.arrow_sizes import row_sizes
+from lsmstate.schema.arrow_sizes import row_sizes
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
 from lsmstate.joins.graph_spec import GraphSpec, create_spec
 from lsmstate.joins.local.bound_rows import coalesced
 from lsmstate.joins.local.graph_join import GraphJoin
 from lsmstate.joins.spec import JoinSpec
-from lsmstate.lsm_store import LsmStore
+from lsmstate.lsm.store import LsmStore
 from lsmstate.options import Options
 
 

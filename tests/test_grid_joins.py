@@ -36,7 +36,7 @@ from lsmstate.spark_integration.plan import InputPlan, StatefulPlan
 from lsmstate.spark_integration.routers import router_of
 from lsmstate.spark_integration.run import TaskRun
 from lsmstate.spark_integration.shares_choice import with_shares
-from lsmstate.state_place import StatePlace
+from lsmstate.state_location import StatePlace
 
 
 def plan_of(graph, buckets):

@@ -10,7 +10,7 @@ import pyarrow as pa
 from faults import Faults, faults
 from test_changelog import in_child
 
-from lsmstate.lsm_store import LsmStore
+from lsmstate.lsm.store import LsmStore
 from lsmstate.options import MIB, Options
 from lsmstate.store import StreamSchema
 

@@ -10,7 +10,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from lsmstate.arrow_sizes import row_sizes
+from lsmstate.schema.arrow_sizes import row_sizes
 from lsmstate.join import MultiwayJoin
 
 PIECE_BYTES = 20_000

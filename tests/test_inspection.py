@@ -7,16 +7,17 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from lsmstate import Expiry, cli_state, open_store
-from lsmstate.backends import open_attempt
-from lsmstate.cli import app
-from lsmstate.documents import SCHEMA_FREE, encode_documents
+from lsmstate.cli.main import state as cli_state
+from lsmstate import Expiry, open_store
+from lsmstate.opening import open_attempt
+from lsmstate.cli.main import app
+from lsmstate.schema.documents import SCHEMA_FREE, encode_documents
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.inspection import find_states
-from lsmstate.lsm_store import LsmStore
+from lsmstate.tools.inspection import find_states
+from lsmstate.lsm.store import LsmStore
 from lsmstate.options import Options
 from lsmstate.store import StreamSchema
-from lsmstate.stored_keys import decoded_key
+from lsmstate.tools.stored_keys import decoded_key
 
 KEY = pa.schema([("k", pa.int64())])
 ROWS = pa.schema([("k", pa.int64()), ("text", pa.string())])

@@ -12,8 +12,8 @@ import pytest
 from sampling import some_or_every
 
 from lsmstate.errors import StoreClosedError
-from lsmstate.lsm_store import LsmStore
-from lsmstate.memory_budget import process_memory
+from lsmstate.lsm.store import LsmStore
+from lsmstate.process.memory_budget import process_memory
 from lsmstate.options import KIB, MIB, Options
 from lsmstate.store import Mutation, StreamSchema
 

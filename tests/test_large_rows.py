@@ -14,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lsmstate.backends import open_store
-from lsmstate.compaction import Task
-from lsmstate.compactor import EVERYTHING
+from lsmstate.opening import open_store
+from lsmstate.lsm.compaction_picker import Task
+from lsmstate.lsm.jobs import EVERYTHING
 from lsmstate.cython_ext.memory.budget import Holding
 from lsmstate.errors import MemoryLimitError, StoreClosedError
-from lsmstate.expiry import Expiry
-from lsmstate.lsm_store import LsmStore
-from lsmstate.memory_budget import process_memory
+from lsmstate.expiry_rules import Expiry
+from lsmstate.lsm.store import LsmStore
+from lsmstate.process.memory_budget import process_memory
 from lsmstate.options import KIB, MIB, Options
 from lsmstate.store import StreamSchema
 

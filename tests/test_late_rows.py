@@ -33,7 +33,7 @@ from lsmstate.spark_integration.late_rows import LATE_KEPT, LateRows, keeps_late
 from lsmstate.spark_integration.plan import InputPlan
 from lsmstate.spark_integration.routers import SharesRouter
 from lsmstate.spark_integration.timed_join import timed_join_function, timed_output
-from lsmstate.state_place import StatePlace, open_bucket
+from lsmstate.state_location import StatePlace, open_bucket
 
 TIMES = {"a": "at", "b": "at"}
 TOLD = TimeOptions(TIMES, {}, "side")

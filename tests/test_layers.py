@@ -135,7 +135,7 @@ def test_every_package_is_listed_for_the_wheel() -> None:
     [
         ("lsmstate", {"pyarrow", "pyspark"}),
         # 8 MiB, and only states that are not in a local directory need it.
-        ("lsmstate.state_place, lsmstate.lsm_store", {"pyarrow.fs", "pyspark"}),
+        ("lsmstate.state_location, lsmstate.lsm.store", {"pyarrow.fs", "pyspark"}),
     ],
 )
 def test_imports_are_light(module: str, heavy: set[str]) -> None:

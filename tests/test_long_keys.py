@@ -22,7 +22,7 @@ from lsmstate.cython_ext.iterators.backward_iter import BackwardSstSource
 from lsmstate.cython_ext.sstable.sst_check import layout, verify
 from lsmstate.cython_ext.sstable.sst_source import SstSource
 from lsmstate.errors import CorruptionError, MemoryLimitError
-from lsmstate.key_sizes import largest_key_bytes
+from lsmstate.store_base.key_limits import largest_key_bytes
 from lsmstate.options import KIB, MIB
 
 KEY = pa.schema([("k", pa.binary())])

@@ -9,10 +9,10 @@ import pytest
 from sample_streams import STREAMS, customers, ids, keys_of, scanned
 from test_changelog import in_child
 
-from lsmstate.backends import open_store
-from lsmstate.changelog import Changelog
+from lsmstate.opening import open_store
+from lsmstate.lsm.wal import Changelog
 from lsmstate.cython_ext.base.file import set_fault_hook
-from lsmstate.directory_lock import DirectoryLock
+from lsmstate.lsm.directory_lock import DirectoryLock
 from lsmstate.errors import StoreClosedError, StoreLockedError
 from lsmstate.options import MIB, Options
 

@@ -20,13 +20,13 @@ from lsmstate.errors import (
     LsmStateError,
     MemoryLimitError,
 )
-from lsmstate.lsm_store import LsmStore
-from lsmstate.manifest import parse_pointer
-from lsmstate.memory_budget import process_memory
+from lsmstate.lsm.store import LsmStore
+from lsmstate.lsm.manifest import parse_pointer
+from lsmstate.process.memory_budget import process_memory
 from lsmstate.options import KIB, MIB, Options
-from lsmstate.recovery import needed_files
+from lsmstate.lsm.recovery import needed_files
 from lsmstate.store import StreamSchema
-from lsmstate.table_cache import table_cache
+from lsmstate.lsm.table_cache import table_cache
 
 TINY = Options(memory_bytes=8 * MIB, memtable_bytes=256 * KIB, file_bytes=64 * KIB)
 
@@ -135,7 +135,7 @@ def test_a_base_with_another_text_of_the_schemas_is_built_upon_no_more(
 ):
     """The same columns, promised to hold no nulls or not, or written by another release of Arrow:
     the digest of an edit is that of its base's text."""
-    monkeypatch.setattr("lsmstate.run_set.changes_base", lambda version, base_runs: not base_runs)
+    monkeypatch.setattr("lsmstate.lsm.version_set.changes_base", lambda version, base_runs: not base_runs)
     promised = tuple(
         StreamSchema(s.name, s.key, pa.schema([f.with_nullable(f.name != "id") for f in s.rows]))
         for s in STREAMS

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 
 from lsmstate.cython_ext.entries.key_ranges import KeyRanges
 from lsmstate.errors import CorruptionError, FormatVersionError, LsmStateError
-from lsmstate.file_names import (
+from lsmstate.lsm.file_names import (
     AttemptFile,
     check_attempt_id,
     numbered,
     parse_attempt_file,
     parse_numbered,
 )
-from lsmstate.manifest import (
+from lsmstate.lsm.manifest import (
     SMALL_MANIFEST_FILES,
     Edit,
     Pointer,
@@ -28,7 +28,7 @@ from lsmstate.manifest import (
     parse_pointer,
     unpack_edit,
 )
-from lsmstate.version import FileMeta, Run, Version
+from lsmstate.lsm.version import FileMeta, Run, Version
 
 RELAXED = settings(max_examples=100, deadline=None, derandomize=True)
 U64 = st.integers(0, 2**64 - 1)

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from lsmstate.errors import MemoryLimitError
-from lsmstate.memory_budget import ProcessMemory
+from lsmstate.process.memory_budget import ProcessMemory
 from lsmstate.options import MIB
 
 

@@ -16,8 +16,8 @@ from sample_streams import CUSTOMERS, KEY, STREAMS, customers, fetched, keys_of,
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError, LsmStateError, MemoryLimitError
-from lsmstate.lsm_store import LsmStore
-from lsmstate.memory_budget import process_memory
+from lsmstate.lsm.store import LsmStore
+from lsmstate.process.memory_budget import process_memory
 from lsmstate.options import KIB, MIB, MINIMUM_MEMORY_BYTES, STORE_MEMORY_BYTES, Options
 from lsmstate.store import StreamSchema
 
@@ -25,7 +25,7 @@ RESIDENT_CHILD = """
 import sys
 import numpy as np, pyarrow as pa, psutil
 from sample_streams import CUSTOMERS, KEY, STREAMS
-from lsmstate.lsm_store import LsmStore
+from lsmstate.lsm.store import LsmStore
 from lsmstate.options import MIB, Options
 directory, cap = sys.argv[1], int(sys.argv[2])
 

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lsmstate.lsm_store import LsmStore
-from lsmstate.memory_budget import process_memory
-from lsmstate.memtables import MOST_SEALED
+from lsmstate.lsm.store import LsmStore
+from lsmstate.process.memory_budget import process_memory
+from lsmstate.lsm.memtables import MOST_SEALED
 from lsmstate.options import Options
 from lsmstate.store import StreamSchema
 

@@ -10,16 +10,16 @@ from sample_streams import STREAMS, customers, keys_of, returns
 from test_changelog import UNSYNCED, all_ids, logs, manifests, opened
 
 import lsmstate
-from lsmstate.changelog_records import HEAD, Records, framed
+from lsmstate.lsm.wal_records import HEAD, Records, framed
 from lsmstate.errors import CorruptionError, InvalidArgumentError
-from lsmstate.file_names import parse_attempt_file, parse_numbered
-from lsmstate.inspection import find_states
-from lsmstate.lsm_store import LsmStore
-from lsmstate.manifest import pack_edit, parse_pointer, unpack_edit
+from lsmstate.lsm.file_names import parse_attempt_file, parse_numbered
+from lsmstate.tools.inspection import find_states
+from lsmstate.lsm.store import LsmStore
+from lsmstate.lsm.manifest import pack_edit, parse_pointer, unpack_edit
 from lsmstate.options import MIB, Options
-from lsmstate.repair import repair
-from lsmstate.sealed_text import seal_text
-from lsmstate.verification import verify
+from lsmstate.tools.repair import repair
+from lsmstate.lsm.checksummed_text import seal_text
+from lsmstate.tools.verify import verify
 
 
 def made(directory, *numbers):

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from lsmstate import InvalidArgumentError, KeyBounds, KeyGroups, Mutation, Options, StreamSchema
-from lsmstate.backends import open_attempt
+from lsmstate.opening import open_attempt
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
-from lsmstate.null_safe_store import NullSafeStore, null_safe_streams
+from lsmstate.store_base.null_safe import NullSafeStore, null_safe_streams
 
 KEY = pa.schema([("user", pa.int64()), ("day", pa.string())])
 ROWS = pa.schema([("n", pa.int64())])

@@ -4,12 +4,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lsmstate.background import SLICE_BYTES
-from lsmstate.compactor import EVERYTHING
-from lsmstate.lsm_store import LsmStore
+from lsmstate.process.background_worker import SLICE_BYTES
+from lsmstate.lsm.jobs import EVERYTHING
+from lsmstate.lsm.store import LsmStore
 from lsmstate.options import MIB, Options
-from lsmstate.pacing import CATCH_UP, PATIENCE_SECONDS, Pace
-from lsmstate.run_set import RunSet
+from lsmstate.lsm.merge_pacing import CATCH_UP, PATIENCE_SECONDS, Pace
+from lsmstate.lsm.version_set import RunSet
 from lsmstate.store import StreamSchema
 
 #: Merges are to be done in four memtables, of which 8 MiB are rows; at most 14 runs stand.

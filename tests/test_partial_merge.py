@@ -7,12 +7,13 @@ import random
 import pyarrow as pa
 import pytest
 
-from lsmstate import run_set, table_files
-from lsmstate.background import SLICE_BYTES
-from lsmstate.compactor import Merge
+from lsmstate.lsm import version_set as run_set
+from lsmstate.lsm import table_writer as table_files
+from lsmstate.process.background_worker import SLICE_BYTES
+from lsmstate.lsm.jobs import Merge
 from lsmstate.cython_ext.base.file import set_fault_hook
 from lsmstate.errors import CorruptionError
-from lsmstate.lsm_store import LsmStore
+from lsmstate.lsm.store import LsmStore
 from lsmstate.options import Options
 from lsmstate.store import StreamSchema
 

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from lsmstate.errors import MemoryLimitError
-from lsmstate.lsm_store import LsmStore
-from lsmstate.memory_budget import process_memory
+from lsmstate.lsm.store import LsmStore
+from lsmstate.process.memory_budget import process_memory
 from lsmstate.options import KIB, MIB, Options
 from lsmstate.store import StreamSchema
 

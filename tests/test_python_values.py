@@ -10,9 +10,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from lsmstate.backends import open_store
+from lsmstate.opening import open_store
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.lsm_store import LsmStore
+from lsmstate.lsm.store import LsmStore
 from lsmstate.mapping import StoreMapping
 from lsmstate.options import Options
 from lsmstate.store import StreamSchema

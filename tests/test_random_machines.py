@@ -8,9 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from lsmstate import backends, run_set
-from lsmstate.background import worker
-from lsmstate.expiry import Expiry
+from lsmstate import opening as backends
+from lsmstate.lsm import version_set as run_set
+from lsmstate.process.background_worker import worker
+from lsmstate.expiry_rules import Expiry
 from lsmstate.options import KIB, MIB, Options
 from lsmstate.store import StreamSchema
 

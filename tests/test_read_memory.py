@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from lsmstate.errors import MemoryLimitError
-from lsmstate.lsm_store import LsmStore
-from lsmstate.memory_budget import process_memory
+from lsmstate.lsm.store import LsmStore
+from lsmstate.process.memory_budget import process_memory
 from lsmstate.options import MIB, Options
 from lsmstate.store import Mutation, StreamSchema
 
@@ -106,7 +106,7 @@ def test_a_probe_of_too_many_keys_is_refused_before_they_are_encoded(store, monk
     many = keys_of(range(1_000_000))
     refused = pytest.raises(MemoryLimitError, match=r"1000000 keys.*about .* fewer keys")
     with monkeypatch.context() as patched, refused:
-        patched.setattr("lsmstate.lsm_reader.encoded_keys", None)
+        patched.setattr("lsmstate.lsm.reader.encoded_keys", None)
         store.probe("s", many)
     assert store.exists("s", many).sum() == 10
     assert store.probe("s", keys_of(range(50_000))).counts.sum() == 10
@@ -165,7 +165,7 @@ def test_keys_of_one_write_are_refused_before_they_are_encoded(store, monkeypatc
     store.append("s", texts(range(10)), keys_of(range(10)))
     halves = [Mutation("delete", "s", keys_of(range(60_000))) for _ in range(2)]
     with monkeypatch.context() as patched:
-        patched.setattr("lsmstate.write_plan.encoded_keys", None)
+        patched.setattr("lsmstate.lsm.write_planner.encoded_keys", None)
         with pytest.raises(MemoryLimitError, match="120000 keys in one write"):
             store.write(halves)
     assert store.exists("s", keys_of(range(10))).all()

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from lsmstate.errors import MemoryLimitError
-from lsmstate.lsm_store import LsmStore
-from lsmstate.memory_budget import process_memory
+from lsmstate.lsm.store import LsmStore
+from lsmstate.process.memory_budget import process_memory
 from lsmstate.options import KIB, MIB, Options
 from lsmstate.store import StreamSchema
-from lsmstate.write_path import WritePath
+from lsmstate.lsm.write_path import WritePath
 
 STREAM = StreamSchema("s", pa.schema([("k", pa.int64())]), pa.schema([("t", pa.binary())]))
 CAP = 6 * MIB
@@ -156,6 +156,6 @@ def test_a_store_that_is_being_opened_can_be_asked_for_memory(tmp_path, monkeypa
             asked.append((process_memory().bytes_beside(None), process_memory().relieve(None)))
             super().__init__(*arguments, **options)
 
-    monkeypatch.setattr("lsmstate.lsm_store.WritePath", AskedMeanwhile)
+    monkeypatch.setattr("lsmstate.lsm.store.WritePath", AskedMeanwhile)
     opened(tmp_path).close()
     assert asked == [(0, False)]

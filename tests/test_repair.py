@@ -10,10 +10,10 @@ import pytest
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.cython_ext.sstable.salvage import find_blocks
 from lsmstate.errors import CorruptionError, InvalidArgumentError, StoreLockedError
-from lsmstate.inspection import find_states
-from lsmstate.lsm_store import LsmStore
+from lsmstate.tools.inspection import find_states
+from lsmstate.lsm.store import LsmStore
 from lsmstate.options import KIB, MIB, Options
-from lsmstate.repair import repair
+from lsmstate.tools.repair import repair
 from lsmstate.store import Mutation, StreamSchema
 
 KEY = pa.schema([("k", pa.int64())])

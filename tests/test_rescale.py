@@ -20,19 +20,19 @@ pytest.importorskip("pyspark")
 from pyspark.errors import StreamingQueryException
 from spark_streams import BACKEND, FileStream, assert_same_rows, committed, pieces, run_to_end
 
-from lsmstate.backends import open_attempt
-from lsmstate.cli import app
+from lsmstate.opening import open_attempt
+from lsmstate.cli.main import app
 from lsmstate.cython_ext.base.file import set_fault_hook
 from lsmstate.errors import CorruptionError, InvalidArgumentError
-from lsmstate.memory_budget import process_memory
+from lsmstate.process.memory_budget import process_memory
 from lsmstate.options import Options
-from lsmstate.recovery import read_commit
+from lsmstate.lsm.recovery import read_commit
 from lsmstate.spark import drop_original, multiway_join, rescale, undo_rescale
 from lsmstate.spark_integration.pinned import Pinned, newest_settings
 from lsmstate.spark_integration.query_state import QueryState
 from lsmstate.spark_integration.rescale_fill import fill
-from lsmstate.state_place import bucket_directory_name
-from lsmstate.table_cache import table_cache
+from lsmstate.state_location import bucket_directory_name
+from lsmstate.lsm.table_cache import table_cache
 
 pytestmark = [
     pytest.mark.spark,

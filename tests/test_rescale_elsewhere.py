@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 
 from stopped_elsewhere import AFTER, BEFORE, URL, Elsewhere, broken_off, cut_at_its_switch, undo
 
-from lsmstate import retries
+from lsmstate.remote import retries
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import drop_original
 from lsmstate.spark_integration import checkpoint

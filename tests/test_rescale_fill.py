@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from lsmstate.backends import open_attempt
+from lsmstate.opening import open_attempt
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.joins.change_spec import ChangeSpec
 from lsmstate.joins.event_time import EventTime, time_bounds
@@ -30,7 +30,7 @@ from lsmstate.spark_integration.late_rows import LateRows
 from lsmstate.spark_integration.plan import InputPlan
 from lsmstate.spark_integration.rescale_fill import Contents, fill, misplaced
 from lsmstate.spark_integration.rescale_places import GridPlaces, HashPlaces
-from lsmstate.state_place import StatePlace, bucket_directory_name
+from lsmstate.state_location import StatePlace, bucket_directory_name
 from lsmstate.store import MultimapStore, StreamSchema
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

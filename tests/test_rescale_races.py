@@ -16,7 +16,7 @@ from lsmstate.spark import drop_original, undo_rescale
 from lsmstate.spark_integration import pinned as pinned_settings
 from lsmstate.spark_integration import rescale_query, rescale_switch
 from lsmstate.spark_integration.rescale_work import RescaleWork
-from lsmstate.state_place import StatePlace
+from lsmstate.state_location import StatePlace
 
 
 @pytest.mark.parametrize("undoes", [False, True], ids=["rescale", "undo"])

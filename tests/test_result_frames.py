@@ -13,8 +13,8 @@ from arrow_cases import batches
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lsmstate.arrow_sizes import row_sizes
-from lsmstate.backends import open_store
+from lsmstate.schema.arrow_sizes import row_sizes
+from lsmstate.opening import open_store
 from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.joins.graph_spec import GraphSpec, KeyClass

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lsmstate import manifest, memory_store
-from lsmstate.backends import open_attempt
-from lsmstate.file_names import AttemptFile, parse_attempt_file
-from lsmstate.lsm_store import LsmStore
+from lsmstate.lsm import manifest
+from lsmstate.memory_backend import store as memory_store
+from lsmstate.opening import open_attempt
+from lsmstate.lsm.file_names import AttemptFile, parse_attempt_file
+from lsmstate.lsm.store import LsmStore
 from lsmstate.options import Options
-from lsmstate.retention import collectable, kept_batches
+from lsmstate.lsm.retained_files import collectable, kept_batches
 from lsmstate.store import StreamSchema
 
 KEY = pa.schema([("k", pa.int64())])

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from model import ModelStore
 from sample_streams import STREAMS, customers, fetched, ids, iterated, keys_of, returns, scanned
 
-from lsmstate import retractions, run_set
-from lsmstate.lsm_store import LsmStore
-from lsmstate.memory_budget import process_memory
-from lsmstate.memory_store import MemoryStore
+from lsmstate.lsm import retractions
+from lsmstate.lsm import version_set as run_set
+from lsmstate.lsm.store import LsmStore
+from lsmstate.process.memory_budget import process_memory
+from lsmstate.memory_backend.store import MemoryStore
 from lsmstate.options import KIB, MIB, Options
 from lsmstate.store import StreamSchema
 

@@ -5,10 +5,10 @@ import pytest
 from resealing import blocks_of, reseal
 from typer.testing import CliRunner
 
-from lsmstate.cli import app
+from lsmstate.cli.main import app
 from lsmstate.errors import CorruptionError
-from lsmstate.lsm_store import LsmStore
-from lsmstate.memory_budget import process_memory
+from lsmstate.lsm.store import LsmStore
+from lsmstate.process.memory_budget import process_memory
 from lsmstate.options import MIB, Options
 from lsmstate.store import StreamSchema
 

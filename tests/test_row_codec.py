@@ -12,7 +12,7 @@ from arrow_cases import PLAIN, array, batches
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lsmstate.arrow_sizes import _fixed_width
+from lsmstate.schema.arrow_sizes import _fixed_width
 from lsmstate.cython_ext.errors import CorruptionError, InvalidArgumentError
 from lsmstate.cython_ext.rows.row_codec import RowCodec
 

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_row_codec import same_numbers, sample
 
-from lsmstate import Options, StreamSchema, lsm_reader, open_store
+from lsmstate.lsm import reader as lsm_reader
+from lsmstate import Options, StreamSchema, open_store
 from lsmstate.cython_ext.errors import CorruptionError
 from lsmstate.cython_ext.base.file import set_fault_hook
 from lsmstate.cython_ext.iterators.row_fetch import Cursor

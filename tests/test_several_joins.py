@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 from simulated_spark import join_plan
 
 from lsmstate.joins.routing.shares import JoinGraph, choose
-from lsmstate.memory_store import MemoryStore
+from lsmstate.memory_backend.store import MemoryStore
 from lsmstate.options import Options
 from lsmstate.spark_integration.bucket import Bucket, InputBatch
 from lsmstate.spark_integration.join_function import CoercedSpec, join_function
@@ -28,7 +28,7 @@ from lsmstate.spark_integration.several_joins import (
     plan_of_all,
     rows_column,
 )
-from lsmstate.state_place import StatePlace
+from lsmstate.state_location import StatePlace
 
 KEY = pa.schema([("k", pa.int64())])
 

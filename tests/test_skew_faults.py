@@ -17,10 +17,10 @@ from skewed_query import BUCKET_IDS, SkewedQuery, arriving
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.joins.routing import respread
 from lsmstate.joins.routing.spread import SpreadKey
-from lsmstate.memory_budget import process_memory
+from lsmstate.process.memory_budget import process_memory
 from lsmstate.spark_integration import skew
 from lsmstate.spark_integration.routes import PERIOD, newest_table
-from lsmstate.table_cache import table_cache
+from lsmstate.lsm.table_cache import table_cache
 
 HOT = {5000: {"a": 1, "b": 16, "c": 1}}
 OTHERS = {"a": 6, "b": 9, "c": 6}

@@ -10,8 +10,8 @@ from sample_streams import STREAMS, customers, ids, keys_of, scanned
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.errors import MemoryLimitError
-from lsmstate.lsm_store import LsmStore
-from lsmstate.memory_budget import process_memory
+from lsmstate.lsm.store import LsmStore
+from lsmstate.process.memory_budget import process_memory
 from lsmstate.options import KIB, MIB, Options
 
 

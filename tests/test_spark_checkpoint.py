@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lsmstate.durable_dir import durable_dir
+from lsmstate.remote.directory import durable_dir
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError, LsmStateError
 from lsmstate.spark_integration.checkpoint import SparkCheckpoint, below
 from lsmstate.spark_integration.state_codecs import decompressed, xxh32
@@ -183,8 +183,8 @@ def test_a_missing_table_of_a_rocksdb_snapshot(written: Path, tmp_path: Path) ->
 
 def test_without_rocksdict(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rocksdict", None)
-    monkeypatch.delitem(sys.modules, "lsmstate.rocks_files", raising=False)
-    monkeypatch.delitem(sys.modules, "lsmstate.rocks_database", raising=False)
+    monkeypatch.delitem(sys.modules, "lsmstate.rocksdb_backend.files", raising=False)
+    monkeypatch.delitem(sys.modules, "lsmstate.rocksdb_backend.database", raising=False)
     with pytest.raises(InvalidArgumentError, match=r"pip install 'lsmstate\[rocksdb\]'"):
         SparkCheckpoint(str(written / "rocksdb-zip")).pointers(NEWEST)
 

@@ -20,7 +20,7 @@ from pyspark.sql.streaming import StatefulProcessor
 from spark_streams import BACKEND, FileStream, collected, metric
 
 from lsmstate.spark import QueryState, explain_join, multiway_join, rescale
-from lsmstate.state_place import StatePlace, open_bucket
+from lsmstate.state_location import StatePlace, open_bucket
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions")]
 

@@ -27,7 +27,7 @@ from faulty_daemon import kill, session
 from kill_driver import PROVIDERS, streams
 from spark_streams import assert_same_rows, committed, pieces
 
-from lsmstate.file_names import parse_attempt_file
+from lsmstate.lsm.file_names import parse_attempt_file
 
 pytestmark = [pytest.mark.spark, pytest.mark.stress, pytest.mark.timeout(3600)]
 

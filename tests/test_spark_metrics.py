@@ -16,7 +16,7 @@ pytest.importorskip("prometheus_client")
 from prometheus_client import CollectorRegistry, generate_latest
 from spark_streams import FileStream
 
-from lsmstate.backends import open_attempt
+from lsmstate.opening import open_attempt
 from lsmstate.options import Options
 from lsmstate.spark import (
     MetricsListener,

@@ -19,7 +19,7 @@ pytest.importorskip("pyspark")
 from pyspark.errors import StreamingQueryException
 from spark_streams import FileStream, assert_same_rows, committed, pieces, run_to_end
 
-from lsmstate.cli import app
+from lsmstate.cli.main import app
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import multiway_join
 from lsmstate.spark_integration.storage import Storage, _from_hadoop

@@ -20,8 +20,8 @@ from s3_server import SECRET, s3_server, storage_options
 from test_spark_kill import ROWS_PER_FILE, Driver, check_result, ended_well, let_arrive
 from typer.testing import CliRunner
 
-from lsmstate.cli import app
-from lsmstate.state_place import StatePlace
+from lsmstate.cli.main import app
+from lsmstate.state_location import StatePlace
 
 pytestmark = [pytest.mark.spark, pytest.mark.stress, pytest.mark.timeout(1800)]
 

@@ -21,7 +21,7 @@ from spark_streams import FileStream, run_to_end
 from typer.testing import CliRunner
 
 import pyspark_lsmstate
-from lsmstate.cli import app
+from lsmstate.cli.main import app
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.spark import QueryState, multiway_join, register
 from lsmstate.spark_integration.data_source import StateDataSource
@@ -278,7 +278,7 @@ def test_the_command_line(home: Path) -> None:
 def test_the_command_line_needs_no_spark(home: Path) -> None:
     code = (
         "import sys; sys.modules['pyspark'] = None\n"
-        "from lsmstate.cli import main; sys.argv[1:] = ['state', sys.argv[1]]; main()"
+        "from lsmstate.cli.main import main; sys.argv[1:] = ['state', sys.argv[1]]; main()"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(home / "early")],

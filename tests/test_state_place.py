@@ -4,12 +4,12 @@ import pytest
 from durable_cases import STREAM, append, expected
 from pyarrow.fs import GcsFileSystem, LocalFileSystem, S3FileSystem
 
-from lsmstate.backends import open_attempt
-from lsmstate.durable_bucket import DurableBucket
+from lsmstate.opening import open_attempt
+from lsmstate.remote.bucket import DurableBucket
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.filesystems import resolve
+from lsmstate.remote.filesystems import resolve
 from lsmstate.options import Options
-from lsmstate.state_place import StatePlace, local_path, open_bucket
+from lsmstate.state_location import StatePlace, local_path, open_bucket
 
 KEYS = {"access_key": "user", "secret_key": "s3cret", "region": "us-east-1"}
 

@@ -11,10 +11,10 @@ from test_cli_upkeep import standalone as standalone
 from test_verification import kept as kept
 from test_verification import live_files, opened, state_files
 
-from lsmstate import state_rows
-from lsmstate.inspection import find_states
-from lsmstate.state_rows import entries_of, with_open_files
-from lsmstate.state_summary import describe, summarize
+from lsmstate.tools import rows as state_rows
+from lsmstate.tools.inspection import find_states
+from lsmstate.tools.rows import entries_of, with_open_files
+from lsmstate.tools.summary import describe, summarize
 
 
 def summary(directory):

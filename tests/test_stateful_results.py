@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from lsmstate import InvalidArgumentError, Options, StoreClosedError, StreamSchema
-from lsmstate.backends import open_attempt
+from lsmstate.opening import open_attempt
 from lsmstate.spark_integration.bucket import Bucket, InputBatch
 from lsmstate.spark_integration.fan_out import FanOut
 from lsmstate.spark_integration.lent_store import lent

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lsmstate.lsm_store import LsmStore
+from lsmstate.lsm.store import LsmStore
 from lsmstate.options import MIB, Options
 from lsmstate.stats import CacheStats, FilterStats, PauseRecorder, PauseStats, WriteStats
 from lsmstate.store import StreamSchema

@@ -9,8 +9,9 @@ from sample_streams import CUSTOMERS, KEY, STREAMS, customers, ids, keys_of, sca
 from store_contract import StateStoreTests
 from store_machine import store_machine
 
-from lsmstate import export, memory_store, restore
-from lsmstate.backends import open_attempt, open_checkpoint, open_commit, open_store
+from lsmstate.memory_backend import store as memory_store
+from lsmstate import export, restore
+from lsmstate.opening import open_attempt, open_checkpoint, open_commit, open_store
 from lsmstate.errors import (
     CorruptionError,
     InvalidArgumentError,

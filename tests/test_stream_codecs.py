@@ -3,9 +3,9 @@
 import pyarrow as pa
 import pytest
 
-from lsmstate import stream_codecs
+from lsmstate.schema import codecs as stream_codecs
 from lsmstate.store import StreamSchema
-from lsmstate.stream_codecs import MOST_COLUMNS, codecs_of
+from lsmstate.schema.codecs import MOST_COLUMNS, codecs_of
 
 KEY = pa.schema([("k", pa.int64())])
 

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lsmstate.backends import open_attempt, open_store
-from lsmstate.memory_budget import process_memory
+from lsmstate.opening import open_attempt, open_store
+from lsmstate.process.memory_budget import process_memory
 from lsmstate.options import Options
 from lsmstate.store import StreamSchema
 

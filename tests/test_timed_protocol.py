@@ -22,7 +22,7 @@ from lsmstate.spark_integration.pinned import Pinned
 from lsmstate.spark_integration.plan import InputPlan, StatefulPlan
 from lsmstate.spark_integration.run import TaskRun
 from lsmstate.spark_integration.timed_join import timed_join_function, timed_output
-from lsmstate.state_place import StatePlace
+from lsmstate.state_location import StatePlace
 from lsmstate.store import StreamSchema
 
 KEY = pa.schema([("k", pa.int64())])

@@ -28,7 +28,7 @@ from join_cases import (
 )
 from oracle import counted, joined
 
-from lsmstate.arrow_sizes import row_sizes
+from lsmstate.schema.arrow_sizes import row_sizes
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
 from lsmstate.join import MultiwayJoin

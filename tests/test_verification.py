@@ -12,13 +12,15 @@ from test_inspection import buckets as buckets
 from test_partial_merge import Attempts
 from test_partial_merge import little_is_paid as little_is_paid
 
-from lsmstate import inspection, state_watch, verification
+from lsmstate.tools import inspection
+from lsmstate.tools import concurrent_reader as state_watch
+from lsmstate.tools import verify as verification
 from lsmstate.errors import CorruptionError, FormatVersionError, LsmStateError, MemoryLimitError
-from lsmstate.inspection import damage_of, find_states
-from lsmstate.lsm_store import LsmStore
-from lsmstate.manifest import parse_pointer
+from lsmstate.tools.inspection import damage_of, find_states
+from lsmstate.lsm.store import LsmStore
+from lsmstate.lsm.manifest import parse_pointer
 from lsmstate.options import MIB, Options
-from lsmstate.verification import verify
+from lsmstate.tools.verify import verify
 
 
 @contextmanager

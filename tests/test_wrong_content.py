@@ -22,7 +22,7 @@ from lsmstate.cython_ext.sstable.salvage import ListedEntries
 from lsmstate.cython_ext.sstable.sst_check import layout, verify
 from lsmstate.cython_ext.sstable.sst_source import SstSource
 from lsmstate.errors import CorruptionError, FormatVersionError
-from lsmstate.salvage import SalvagedTable
+from lsmstate.tools.salvage_table import SalvagedTable
 
 #: What may be changed without a contradiction: the bytes of rows and their numbers, and what is
 #: looked at where the manifest names it.

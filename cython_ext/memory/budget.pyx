@@ -1,7 +1,7 @@
 """Atomic byte counters of the one memory budget of a process.
 
 Capacity is charged, not length: what was asked of the system, whether or not it is full. The
-policy (what to flush, when to wait) is lsmstate.memory_budget; here only counting and what can be
+policy (what to flush, when to wait) is lsmstate.process.memory_budget; here only counting and what can be
 given back at once and without the GIL: the block cache, and what is spare, a slab that a memtable
 or buffers that batches left, for the next one to take over: the system would clear new memory
 first. Any thread may charge and release at any time.

@@ -140,5 +140,5 @@ def check_documents(const uint8_t[::1] data not None, const int32_t[::1] offsets
     if state != FINE:
         raise InvalidArgumentError(
             f"document {i} is no msgpack document: {REASONS[state]}; make documents with "
-            "lsmstate.documents.encode_documents, or with msgpack.packb of a dict with text keys"
+            "lsmstate.schema.documents.encode_documents, or with msgpack.packb of a dict with text keys"
         )

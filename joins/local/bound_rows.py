@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.arrow_sizes import pieces_of, row_sizes
+from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.joins.local.picked import Numbers
 from lsmstate.store import Probe

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.arrow_sizes import row_sizes
+from lsmstate.schema.arrow_sizes import row_sizes
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.change_spec import ChangeSpec, null_stream
@@ -22,7 +22,7 @@ from lsmstate.joins.local.change_results import Changed, Emitter
 from lsmstate.joins.local.combine import GroupedRows, starts_of
 from lsmstate.joins.local.probe_order import ProbeOrder
 from lsmstate.joins.local.results import Results, check_finished
-from lsmstate.null_safe_store import null_safe_keys, null_safe_schema
+from lsmstate.store_base.null_safe import null_safe_keys, null_safe_schema
 from lsmstate.store import MultimapStore, Probe
 
 

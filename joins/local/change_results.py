@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.arrow_sizes import least_row_bytes, row_sizes
+from lsmstate.schema.arrow_sizes import least_row_bytes, row_sizes
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.joins.change_spec import ChangeSpec
 from lsmstate.joins.changes import ADDED, REMOVED, Changes, Mask, Numbers

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lsmstate.arrow_sizes import RowSizes, least_row_bytes
+from lsmstate.schema.arrow_sizes import RowSizes, least_row_bytes
 from lsmstate.cython_ext.rows.gather import Gatherer
 from lsmstate.joins.local.cross_product import Side, cross_product
 from lsmstate.joins.local.picked import Numbers, Picked

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lsmstate.arrow_sizes import pieces_of, row_sizes
+from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.joins.condition import Column
 from lsmstate.joins.graph_spec import GraphSpec

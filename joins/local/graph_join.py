@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.arrow_sizes import least_row_bytes, row_sizes
+from lsmstate.schema.arrow_sizes import least_row_bytes, row_sizes
 from lsmstate.cython_ext.rows.gather import Gatherer
 from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
 from lsmstate.errors import InvalidArgumentError

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lsmstate.arrow_sizes import pieces_of
+from lsmstate.schema.arrow_sizes import pieces_of
 from lsmstate.cython_ext.rows.gather import Gatherer
 
 Numbers = npt.NDArray[np.int64]

@@ -28,7 +28,7 @@ from lsmstate.joins.local.turned import Turned
 from lsmstate.joins.local.turned_roots import TurnedRoots
 from lsmstate.joins.rooted_change_spec import RootedChangeSpec, all_rows
 from lsmstate.joins.rooted_joins import RootedJoins, Step
-from lsmstate.null_safe_store import null_safe_keys, null_safe_schema
+from lsmstate.store_base.null_safe import null_safe_keys, null_safe_schema
 from lsmstate.store import MultimapStore, Mutation
 
 #: Rows by whether they come.

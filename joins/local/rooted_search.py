@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lsmstate.arrow_sizes import least_row_bytes, pieces_of, row_sizes
+from lsmstate.schema.arrow_sizes import least_row_bytes, pieces_of, row_sizes
 from lsmstate.cython_ext.rows.gather import Gatherer
 from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
 from lsmstate.joins.graph_spec import GraphSpec, Index

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lsmstate.arrow_sizes import pieces_of, row_sizes
+from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
 from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
 from lsmstate.joins.graph_spec import GraphSpec, Index
 from lsmstate.joins.local.picked import Numbers

@@ -17,7 +17,7 @@ from typing import IO
 
 import pyarrow as pa
 
-from lsmstate.arrow_sizes import pieces_of, row_sizes
+from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.binary_tree import SIDES, BinaryTree, Leaf, Node, NodeSpec

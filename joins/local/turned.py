@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.arrow_sizes import least_row_bytes, row_sizes
+from lsmstate.schema.arrow_sizes import least_row_bytes, row_sizes
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.joins.graph_spec import GraphSpec, Index
 from lsmstate.joins.local.bound_rows import (

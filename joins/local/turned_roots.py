@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.arrow_sizes import least_row_bytes, row_sizes
+from lsmstate.schema.arrow_sizes import least_row_bytes, row_sizes
 from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
 from lsmstate.joins.graph_spec import GraphSpec, Index
 from lsmstate.joins.local.bound_rows import BoundRows, fetch_bytes, parts_of

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.arrow_sizes import pieces_of, row_sizes
+from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
 from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.combine import Combiner, GroupedRows

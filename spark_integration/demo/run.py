@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from lsmstate.backends import check_backend
+from lsmstate.opening import check_backend
 from lsmstate.errors import LsmStateError
 from lsmstate.options import Options, parse_bytes
 from lsmstate.spark_integration.demo.check import compare

@@ -1,0 +1,122 @@
+"""The command line, ``lsmstate ...``: what it asks for is done elsewhere."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from lsmstate import __version__
+from lsmstate.cli.backup import app as backup_commands
+from lsmstate.cli.console import plain_console
+from lsmstate.cli.query import app as query_commands
+from lsmstate.cli.rescale import app as rescale_command
+from lsmstate.cli.state import app as state_commands
+from lsmstate.cli.upkeep import app as upkeep_commands
+from lsmstate.errors import LsmStateError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.add_typer(state_commands)
+app.add_typer(query_commands)
+app.add_typer(upkeep_commands)
+app.add_typer(backup_commands)
+app.add_typer(rescale_command)
+
+#: Exit status when the result of the demo is not DuckDB's.
+UNEQUAL = 1
+#: Exit status when it could not run.
+FAILED = 2
+
+
+def main() -> None:
+    """Entry point of the script ``lsmstate`` and of ``python -m lsmstate``."""
+    try:
+        app()
+    except (LsmStateError, OSError) as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        _fail("interrupted", status=130)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def describe(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    """A disk-spilling state store and full-history multi-way streaming joins."""
+
+
+@app.command()
+def demo(
+    scale: Annotated[float, typer.Option(help="TPC-DS scale factor.")] = 1.0,
+    memory: Annotated[str, typer.Option(help="Cap of one worker, e.g. 16m.")] = "16m",
+    batches: Annotated[int, typer.Option(help="Micro-batches the input is cut into.")] = 10,
+    backend: Annotated[str, typer.Option(help="lsm, rocksdb or memory.")] = "lsm",
+    cores: Annotated[int | None, typer.Option(help="Cores for Spark; default: all.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Where generated data is kept.")] = None,
+    run: Annotated[Path | None, typer.Option(help="Output and state; emptied first.")] = None,
+    kafka: Annotated[
+        bool, typer.Option("--kafka", help="Through a Kafka broker, started for this run.")
+    ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="The last line of stdout is one JSON object.")
+    ] = False,
+) -> None:
+    """Join four TPC-DS streams on Spark under a memory cap and check against DuckDB.
+
+    Exit status: 0 the result equals DuckDB's, 1 it does not, 2 the demo could not run.
+    """
+    try:
+        from lsmstate.spark import DemoSettings, run_demo
+
+        settings = DemoSettings(
+            data_directory=data or _default_data(),
+            run_directory=run or _default_run(),
+            scale=scale,
+            memory=memory,
+            batches=batches,
+            backend=backend,
+            cores=cores,
+            kafka=kafka,
+        )
+        summary = run_demo(settings, Console(stderr=json, highlight=False))
+    except ModuleNotFoundError as error:
+        _fail(f"the demo needs {error.name}; run: pip install 'lsmstate[spark,demo]'")
+    if json:
+        typer.echo(summary.as_json())
+    if not summary.equal:
+        raise typer.Exit(UNEQUAL)
+
+
+def _fail(message: str, status: int = FAILED) -> NoReturn:
+    plain_console(stderr=True).print(f"lsmstate: {message}", soft_wrap=True)
+    sys.exit(status)
+
+
+def _checkout() -> Path | None:
+    """The repository this package runs from, or None once it is installed."""
+    directory = Path(__file__).resolve().parent.parent
+    return directory if (directory / "Makefile").exists() else None
+
+
+def _default_data() -> Path:
+    checkout = _checkout()
+    return checkout / ".data" if checkout else _user_cache() / "lsmstate"
+
+
+def _default_run() -> Path:
+    return (_checkout() or Path.cwd()) / ".run"
+
+
+def _user_cache() -> Path:
+    named = os.environ.get("XDG_CACHE_HOME")
+    return Path(named) if named else Path.home() / ".cache"

@@ -1,0 +1,1 @@
+"""Streams that forget by event time, over any backend."""

@@ -1,0 +1,69 @@
+"""Reads of a state whose streams have an expiry, for those who only have the state.
+
+It holds all that says which rows are due, but for rules that keep some of them: those are code.
+"""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pyarrow as pa
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.expiry.time_buckets import Lane
+from lsmstate.expiry.store import LaneReads
+from lsmstate.expiry_rules import EventTimes, Expiry
+from lsmstate.store_base.slots import LANES, slot_names
+from lsmstate.store import StoreReader, StreamSchema
+
+_MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
+
+
+def expiring_reads(below: StoreReader) -> StoreReader:
+    """The streams in ``below`` as they were asked for, without the rows that are due. The reader
+    belongs to ``below``, and is not to be written to. A row that a rule keeps although it is due is
+    found once it was moved to where such rows lie."""
+    if LANES.name not in below.streams:
+        return below
+    streams: dict[str, StreamSchema] = {}
+    lanes: dict[str, Lane] = {}
+    for name, schema in below.streams.items():
+        stream = name.rpartition("@")[0]
+        if name == LANES.name or (stream in lanes and name in slot_names(stream)):
+            continue
+        if not below.streams.keys() >= set(slot_names(stream)):
+            streams[name] = schema
+            continue
+        kept = below.get(LANES.name, (stream,))
+        expiry = _expiry(schema.rows, kept)
+        streams[stream] = replace(schema, name=stream, expiry=expiry)
+        lanes[stream] = Lane(streams[stream], expiry)
+        lanes[stream].adopt(kept)
+    return LaneReads(streams, lanes, below)
+
+
+def _expiry(rows: pa.Schema, kept: pa.RecordBatch) -> Expiry:
+    """What the stream was opened with."""
+    for row in kept.to_pylist():
+        return Expiry(row["column"], _after(rows.field(row["column"]).type, row["life"]))
+    # Nothing was written to it yet, so any will do.
+    for field in rows:
+        expiry = Expiry(field.name, 0 if pa.types.is_integer(field.type) else timedelta(0))
+        try:
+            EventTimes("", expiry, rows)
+        except InvalidArgumentError:
+            continue
+        return expiry
+    raise AssertionError("a stream with an expiry has an event time")
+
+
+def _after(kind: pa.DataType, life: int) -> timedelta | int:
+    """Ticks of an event time as ``Expiry.after`` has them."""
+    if pa.types.is_integer(kind):
+        return life
+    if kind == pa.date32():
+        return timedelta(days=life)
+    if kind == pa.date64():
+        return timedelta(milliseconds=life)
+    if kind.unit == "ns":
+        return timedelta(microseconds=life // 1000)
+    return timedelta(microseconds=life * _MICROSECONDS[kind.unit])

@@ -1,0 +1,487 @@
+"""ExpiringStore: expiry by event time, over any backend.
+
+A stream with an ``Expiry`` is a lane of slots (expiring_lane.py), which are streams of the store
+below. So the rows of one time bucket lie together in key order, in files of their own where they
+are many, and a bucket that is wholly due goes by one range deletion that drops those files
+unread. What is due in a bucket that is not wholly so is filtered when it is read. A lane's state
+is kept in the store as well, in one write with the rows it speaks of.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import date, datetime
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lsmstate.lsm.checkpoints import Checkpoint, Checkpoints
+from lsmstate.expiry.combined_probe import CombinedProbe, FilteredProbe
+from lsmstate.cython_ext.keys.key_codec import KeyBatch
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.expiry.time_buckets import NOWHERE, Lane, LaneState
+from lsmstate.expiry.retraction_lookup import held_rows
+from lsmstate.store_base.key_range import key_range
+from lsmstate.lsm.store import LsmStore
+from lsmstate.expiry.merged_entries import merged_entries
+from lsmstate.options import Options
+from lsmstate.store_base.batch_limits import check_row_sizes, key_parts_of, part_bytes, parts_of
+from lsmstate.store_base.slots import KEPT_SLOT, LANES, OUT_SLOTS, SLOTS, with_slots
+from lsmstate.stats import StoreStats
+from lsmstate.store import (
+    Entries,
+    KeyBounds,
+    KeyValues,
+    Mutation,
+    Positions,
+    Probe,
+    StoreReader,
+    StreamSchema,
+)
+from lsmstate.store_base.checks import check_is_keys, check_rows, encoded_keys, refuse_advance, stream_of
+from lsmstate.store_base.reads import StoreReads
+from lsmstate.store_base.writes import Backend, StoreWrites
+
+_MOVED_BYTES = 256 << 10
+
+
+class LaneReads(StoreReads):
+    """Reads of streams, with expiry and without, out of a store or a snapshot of one."""
+
+    def __init__(
+        self,
+        streams: Mapping[str, StreamSchema],
+        lanes: Mapping[str, Lane],
+        inner: StoreReader,
+    ) -> None:
+        self._streams = streams
+        self._lanes = lanes
+        self._reads = inner
+        #: What the store below counts and nobody asked for: keys in further slots, rows moved.
+        self._extra_keys = 0
+        self._extra_rows = 0
+
+    @property
+    def streams(self) -> Mapping[str, StreamSchema]:
+        return self._streams
+
+    def _lane(self, stream: str) -> Lane | None:
+        return self._lanes.get(stream_of(self._streams, stream).name)
+
+    def probe(
+        self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
+    ) -> Probe:
+        """See store.StateStore.probe. With expiry: a probe of each slot. Where rows of a slot
+        may be due, those found in it are read to be counted, and ``row_bytes`` is an upper bound;
+        rows of a key come by time bucket, and in arrival order within one."""
+        lane = self._lane(stream)
+        if lane is None:
+            return self._reads.probe(stream, keys, positions)
+        encoded = encoded_keys(lane.schema, lane.codec, keys)
+        asked = encoded.n_valid if positions is None else len(positions)
+        self._extra_keys += asked * (len(lane.readable()) - 1)
+        parts: list[Probe] = []
+        for name, may_be_due in lane.readable():
+            found = self._reads.probe(name, encoded, positions)
+            parts.append(FilteredProbe(found, lane.visible) if may_be_due else found)
+        return CombinedProbe(len(encoded), parts)
+
+    def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
+        """See store.StateStore.scan. With expiry: one time bucket after another, by key in it."""
+        lane = self._lane(stream)
+        if lane is None:
+            return self._reads.scan(stream, max_bytes)
+        parts = [(self._reads.scan(name, max_bytes), due) for name, due in lane.readable()]
+        return self._scanned(lane, parts)
+
+    def _scanned(
+        self, lane: Lane, parts: Sequence[tuple[Iterator[pa.RecordBatch], bool]]
+    ) -> Iterator[pa.RecordBatch]:
+        for part, may_be_due in parts:
+            for rows in part:
+                visible = lane.visible(rows) if may_be_due else None
+                if visible is None or visible.all():
+                    yield rows
+                elif visible.any():
+                    yield rows.filter(pa.array(visible))
+
+    def iterate(
+        self,
+        stream: str,
+        *,
+        low: KeyValues | None = None,
+        high: KeyValues | None = None,
+        prefix: KeyValues | None = None,
+        reverse: bool = False,
+        max_bytes: int = 1 << 20,
+    ) -> Iterator[Entries]:
+        """See store.MultimapStore.iterate. With expiry: the slots merged by key."""
+
+        def of(name: str) -> Iterator[Entries]:
+            return self._reads.iterate(
+                name, low=low, high=high, prefix=prefix, reverse=reverse, max_bytes=max_bytes
+            )
+
+        lane = self._lane(stream)
+        if lane is None:
+            return of(stream)
+        sources = [
+            _visible_entries(of(name), lane) if may_be_due else of(name)
+            for name, may_be_due in lane.readable()
+        ]
+        return merged_entries(lane.codec, sources, reverse)
+
+    def stats(self) -> StoreStats:
+        """See store.StateStore.stats."""
+        found = self._reads.stats()
+        return replace(
+            found,
+            probes=replace(found.probes, keys=found.probes.keys - self._extra_keys),
+            writes=replace(
+                found.writes, appended_rows=found.writes.appended_rows - self._extra_rows
+            ),
+        )
+
+    def close(self) -> None:
+        """See store.StateStore.close."""
+        self._reads.close()
+
+
+def _visible_entries(entries: Iterator[Entries], lane: Lane) -> Iterator[Entries]:
+    for keys, rows in entries:
+        visible = pa.array(lane.visible(rows))
+        left = rows.filter(visible)
+        if left.num_rows:
+            yield Entries(keys.filter(visible), left)
+
+
+class ExpiringStore(LaneReads, StoreWrites):
+    """A store some of whose streams have an expiry, over one that knows nothing of it. A row
+    that is due when it arrives is not stored."""
+
+    def __init__(
+        self,
+        streams: Sequence[StreamSchema],
+        options: Options,
+        open_inner: Callable[[Sequence[StreamSchema]], Backend],
+        *,
+        is_reader: bool = False,
+    ) -> None:
+        """``is_reader``: the store below takes no writes, so nothing is reclaimed."""
+        lanes = {s.name: Lane(s, s.expiry) for s in streams if s.expiry is not None}
+        inner = open_inner(with_slots(streams))
+        super().__init__({stream.name: stream for stream in streams}, lanes, inner)
+        self._inner = inner
+        self._options = options
+        #: Whether a write that changes lanes' states was not seen to its end.
+        self._is_unsure = False
+        try:
+            for lane in lanes.values():
+                self._adopt(lane, is_reader=is_reader)
+        except BaseException:
+            inner.close()
+            raise
+
+    def _adopt(self, lane: Lane, *, is_reader: bool) -> None:
+        """Go on where the store was left, also in the middle of moving rows."""
+        lane.adopt(self._inner.get(LANES.name, (lane.schema.name,)))
+        self._extra_keys += 1
+        if not is_reader and (lane.state.moving is not None or lane.state.ring.passed()):
+            self._reclaim(lane)
+
+    def _lane(self, stream: str) -> Lane | None:
+        """Also ends a move that an error, of the user's rule say, left half done: rows would be
+        found in both places, or in neither."""
+        self._make_sure()
+        lane = super()._lane(stream)
+        if lane is not None and lane.state.moving is not None:
+            self._finish_move(lane)
+        return lane
+
+    def _make_sure(self) -> None:
+        """After a write that was not seen to its end: the store below says what it did."""
+        if self._is_unsure:
+            for lane in self._lanes.values():
+                lane.adopt(self._inner.get(LANES.name, (lane.schema.name,)))
+                self._extra_keys += 1
+            self._is_unsure = False
+
+    # Writing ------------------------------------------------------------------------------
+
+    def append(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+        """See store.StateStore.append. With expiry: rows that are due already are not stored."""
+        lane = self._lane(stream)
+        if lane is None:
+            return self._inner.append(stream, rows, keys)
+        return self._store("append", lane, rows, keys)
+
+    def retract(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+        """See store.MultimapStore.retract. With expiry: one of a row that is due does nothing, one
+        that waits for its row waits until the row would be due. One of a row out of the time
+        ring, more than its life ahead of the watermark, cannot wait: InvalidArgumentError."""
+        lane = self._lane(stream)
+        if lane is None:
+            return self._inner.retract(stream, rows, keys)
+        return self._store("retract", lane, rows, keys)
+
+    def _store(
+        self,
+        kind: Literal["append", "retract"],
+        lane: Lane,
+        rows: pa.RecordBatch,
+        keys: pa.RecordBatch | KeyBatch,
+    ) -> int:
+        check_rows(lane.schema, rows, keys)
+        check_row_sizes(rows, self._options)
+        if lane.sizes.total(rows, keys) <= part_bytes(self._options):
+            return self.write([Mutation(kind, lane.schema.name, keys, rows)])
+
+        def parts() -> Iterator[Mutation]:
+            for part, part_keys in parts_of(rows, keys, self._options, lane.sizes):
+                yield Mutation(kind, lane.schema.name, part_keys, part)
+
+        with self._inner.admitting(self._tried(lane, parts())):
+            return sum(self.write([part]) for part in parts())
+
+    def _tried(self, lane: Lane, parts: Iterator[Mutation]) -> Iterator[Sequence[Mutation]]:
+        """What each of the parts, one after the other, comes to in the slots; none is made."""
+        begun = reached = lane.state
+        before: list[Mutation] = []
+        for part in parts:
+            lane.state = reached
+            try:
+                planned = self._planned(part, before)
+                reached = lane.state
+            finally:
+                lane.state = begun
+            yield planned
+            if part.kind == "retract":  # what one has taken the next will not find
+                before += planned
+
+    def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
+        """See store.StateStore.delete. With expiry: each key's rows in all slots at once."""
+        lane = self._lane(stream)
+        if lane is None:
+            self._inner.delete(stream, keys)
+            return
+        check_is_keys(f"keys of stream {stream!r}", keys)
+        most = part_bytes(self._options) // len(lane.readable())
+        if lane.sizes.total(None, keys) <= most:
+            self.write([Mutation("delete", stream, keys)])
+            return
+
+        def parts() -> Iterator[Mutation]:
+            for part in key_parts_of(keys, most, lane.sizes):
+                yield Mutation("delete", stream, part)
+
+        with self._inner.admitting(self._tried(lane, parts())):
+            for part in parts():
+                self.write([part])
+
+    def write(self, mutations: Sequence[Mutation]) -> int:
+        """See store.MultimapStore.write."""
+        self._make_sure()
+        for mutation in mutations:  # a move that is gone on with saves how far it is by itself
+            self._lane(mutation.stream)
+        states = {name: lane.state for name, lane in self._lanes.items()}
+        self._is_unsure = True  # until the states that the plan makes are those below, too
+        planned: list[Mutation] = []
+        for mutation in mutations:
+            planned += self._planned(mutation, planned)
+        changed = [
+            lane.saved(lane.state)
+            for name, lane in self._lanes.items()
+            if lane.state != states[name]
+        ]
+        stored = self._inner.write(planned + changed)
+        self._is_unsure = False
+        self._extra_rows += len(changed)
+        return stored - len(changed)
+
+    def _planned(self, mutation: Mutation, before: Sequence[Mutation]) -> list[Mutation]:
+        """The same in the slots, after what the write does ``before``. The lane's state is that
+        with the rows in it."""
+        lane = super()._lane(mutation.stream)
+        if lane is None:
+            return [mutation]
+        kind, _, keys, rows = mutation
+        if isinstance(keys, KeyBounds):
+            key_range(lane.schema, *keys)  # refused under the stream's own name
+            return [mutation._replace(stream=name) for name, _ in lane.readable()]
+        if rows is not None:
+            check_rows(lane.schema, rows, keys)
+            rows = lane.row_codec.plain(rows)  # no views, from which Arrow takes no rows
+        encoded = encoded_keys(lane.schema, lane.codec, keys)
+        planned: list[Mutation] = []
+        if kind in ("put", "delete"):
+            planned += [Mutation("delete", name, encoded) for name, _ in lane.readable()]
+        if rows is not None and kind in ("append", "put"):
+            places, lane.state = lane.placed(rows)
+            planned += _in_slots("append", lane, places, encoded, rows)
+        elif rows is not None and kind == "retract":
+            places, lane.state = self._retracted(lane, encoded, rows, before)
+            planned += _in_slots("retract", lane, places, encoded, rows)
+        elif kind != "delete" or rows is not None:
+            planned.append(mutation._replace(stream=lane.names[0]))  # to be refused
+        return planned
+
+    def _retracted(
+        self, lane: Lane, keys: KeyBatch, rows: pa.RecordBatch, earlier: Sequence[Mutation]
+    ) -> tuple[npt.NDArray[np.int64], LaneState]:
+        """The slot of each retraction, and the state with them in it: where its row is, or will be
+        put. A row that is kept may be where it was before it was due."""
+        self._inner.write([])  # a store that takes no writes at all says so first
+        places, state = lane.placed(rows)
+        before = lane.places_before_due(rows)
+        kept = (places == KEPT_SLOT) & (before != KEPT_SLOT)
+        looked_for = kept | (places == state.out_slot)
+        for slot in np.unique(before[looked_for]):
+            asked = np.flatnonzero(looked_for & (before == slot))
+            some = rows.take(pa.array(asked))
+            held = held_rows(self._inner, lane, lane.names[slot], keys.take(asked), some, earlier)
+            places[asked[held]] = slot
+            if not (held | kept[asked]).all():
+                row = some.slice(int(np.flatnonzero(~(held | kept[asked]))[0]), 1).to_pylist()[0]
+                raise InvalidArgumentError(
+                    f"stream {lane.schema.name!r}: a retraction of {str(row)[:200]}, which is not "
+                    "stored, cannot wait for it: its time lies out of the buckets around the "
+                    "watermark; append it first"
+                )
+        return places, state
+
+    # Expiring -----------------------------------------------------------------------------
+
+    def advance(self, stream: str, watermark: datetime | date | int | pa.Scalar) -> None:
+        """See store.MultimapStore.advance."""
+        lane = self._lane(stream)
+        if lane is None:
+            refuse_advance(self._streams, stream, watermark)
+            return
+        ring = lane.state.ring.with_watermark(lane.times.watermark(watermark))
+        if ring != lane.state.ring:
+            self._save(lane, replace(lane.state, ring=ring))
+            self._reclaim(lane)
+
+    def _write_with(self, lane: Lane, state: LaneState, mutations: Sequence[Mutation]) -> None:
+        """Write, and with it the state that the lane has then."""
+        self._is_unsure = True
+        self._extra_rows += self._inner.write([*mutations, lane.saved(state)])
+        lane.state = state
+        self._is_unsure = False
+
+    def _save(self, lane: Lane, state: LaneState) -> None:
+        self._write_with(lane, state, [])
+
+    def _reclaim(self, lane: Lane) -> None:
+        """Empty the slots of buckets that are wholly due and move the ring past them. Stopped
+        anywhere, it goes on when it is called again."""
+        self._finish_move(lane)
+        first = lane.state.ring.first
+        for slot in lane.state.ring.passed():
+            self._empty(lane, slot)
+        self._save(lane, replace(lane.state, ring=lane.state.ring.advanced()))
+        if lane.state.ring.first != first and lane.state.out_is_behind:
+            self._empty_out(lane)
+
+    def _empty(self, lane: Lane, slot: int) -> None:
+        """All rows of a ring's slot are due: those the user's rule keeps are moved."""
+        if lane.keep is None:
+            self._inner.delete_range(lane.names[slot])
+        else:
+            self._save(lane, replace(lane.state, moving=slot, moved_rows=0))
+            self._finish_move(lane)
+
+    def _empty_out(self, lane: Lane) -> None:
+        """Send the rows out of the ring to where they belong by now."""
+        state = lane.state
+        other = OUT_SLOTS[1] if state.out_slot == OUT_SLOTS[0] else OUT_SLOTS[0]
+        moved = replace(state, moving=state.out_slot, moved_rows=0, out_slot=other)
+        self._save(lane, replace(moved, ring=state.ring.without_out()))
+        self._finish_move(lane)
+
+    def _finish_move(self, lane: Lane) -> None:
+        """Go on moving rows from where it was left: each piece is one write with its count."""
+        if lane.state.moving is None:
+            return
+        source = lane.names[lane.state.moving]
+        to_skip = lane.state.moved_rows
+        with self._inner.snapshot() as found:
+            for keys, rows in found.iterate(source, max_bytes=_MOVED_BYTES):
+                skipped = min(to_skip, rows.num_rows)
+                to_skip -= skipped
+                # A piece may end with a huge row, which is a write of its own.
+                left = rows.slice(skipped), keys.slice(skipped)
+                for part, part_keys in parts_of(*left, self._options, lane.sizes):
+                    self._move(lane, part_keys, part)
+        self._inner.delete_range(source)
+        self._save(lane, replace(lane.state, moving=None, moved_rows=0))
+
+    def _move(self, lane: Lane, keys: pa.RecordBatch | KeyBatch, rows: pa.RecordBatch) -> None:
+        places, state = lane.placed(rows)
+        state = replace(state, moved_rows=state.moved_rows + rows.num_rows)
+        encoded = encoded_keys(lane.schema, lane.codec, keys)
+        moves = _in_slots("append", lane, places, encoded, rows)
+        self._write_with(lane, state, moves)
+
+    # Committing ---------------------------------------------------------------------------
+
+    def commit(self) -> str:
+        """See store.StateStore.commit."""
+        return self._inner.commit()
+
+    def checkpoint(self, name: str) -> Checkpoint:
+        """See LsmStore.checkpoint."""
+        for stream in self._lanes:
+            self._lane(stream)  # its readers could not end a move
+        return self._standalone.checkpoint(name)
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """See LsmStore.checkpoints."""
+        return self._standalone.checkpoints
+
+    def flush(self) -> None:
+        """See LsmStore.flush."""
+        self._standalone.flush()
+
+    def compact(self) -> None:
+        """See LsmStore.compact."""
+        self._standalone.compact()
+
+    @property
+    def _standalone(self) -> LsmStore:
+        if not isinstance(self._inner, LsmStore):
+            raise InvalidArgumentError(
+                f"{type(self._inner).__name__} has no checkpoints, flushes or merges that can be "
+                "asked for; choose backend='lsm'"
+            )
+        return self._inner
+
+    def snapshot(self) -> LaneReads:
+        """See store.MultimapStore.snapshot. Also what is due stays as it is."""
+        for name in self._lanes:
+            self._lane(name)
+        lanes = {name: lane.copy() for name, lane in self._lanes.items()}
+        return LaneReads(self._streams, lanes, self._inner.snapshot())
+
+
+def _in_slots(
+    kind: Literal["append", "retract"],
+    lane: Lane,
+    places: npt.NDArray[np.int64],
+    keys: KeyBatch,
+    rows: pa.RecordBatch,
+) -> list[Mutation]:
+    """A write for each slot that rows go to."""
+    planned: list[Mutation] = []
+    for slot in np.flatnonzero(np.bincount(places + 1, minlength=SLOTS + 1)) - 1:
+        if slot == NOWHERE:
+            continue
+        positions = np.flatnonzero(places == slot)
+        if len(positions) == rows.num_rows:
+            planned.append(Mutation(kind, lane.names[slot], keys, rows))
+        else:
+            part = rows.take(pa.array(positions))
+            planned.append(Mutation(kind, lane.names[slot], keys.take(positions), part))
+    return planned

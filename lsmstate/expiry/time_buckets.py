@@ -1,0 +1,157 @@
+"""One stream with expiry: in which slot its rows lie, which of them are due, what is kept of it.
+
+The *slots* of a stream are streams of the store below, named ``name@0`` and so on: one for each
+time bucket of the ring, two for rows out of the ring (one is in use; the other takes what stays
+when the first is emptied), and one for rows that are kept for good.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
+from lsmstate.cython_ext.rows.row_codec import RowCodec
+from lsmstate.schema.entry_sizes import EntrySizes
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.expiry_rules import RING_SLOTS, EventTimes, Expiry, TimeRing
+from lsmstate.process.memory_budget import process_memory
+from lsmstate.store_base.slots import KEPT_SLOT, LANES, OUT_SLOTS, slot_names
+from lsmstate.store import Mutation, StreamSchema
+
+#: The place of a row that is not stored.
+NOWHERE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class LaneState:
+    """What of a lane is kept with the state: a value.
+
+    ``moving`` is the slot that is being emptied row by row, ``moved_rows`` how many of its rows,
+    in the order of iteration, are where they belong already.
+    """
+
+    ring: TimeRing
+    out_slot: int = OUT_SLOTS[0]
+    moving: int | None = None
+    moved_rows: int = 0
+
+    @property
+    def out_is_behind(self) -> bool:
+        """Whether rows out of the ring may be due, or have a slot in it by now."""
+        ring = self.ring
+        if ring.out_least is None or ring.first is None:
+            return False
+        return ring.out_is_due or ring.out_least // ring.width < ring.first + RING_SLOTS
+
+
+class Lane:
+    """The stream's schema and names, and its state at present."""
+
+    def __init__(self, stream: StreamSchema, expiry: Expiry) -> None:
+        self.schema = stream
+        self.codec = KeyCodec(stream.key)
+        self.row_codec = RowCodec(stream.rows)
+        self.sizes = EntrySizes(stream.rows, stream.key)
+        self.names = slot_names(stream.name)
+        self.keep = expiry.keep
+        self.times = EventTimes(stream.name, expiry, stream.rows)
+        self.state = LaneState(TimeRing(self.times.life))
+        self._column = expiry.column
+
+    def copy(self) -> "Lane":
+        """A lane that stays as this one is now."""
+        other = Lane.__new__(Lane)
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def readable(self) -> list[tuple[str, bool]]:
+        """The slots to read, and whether some of their rows may be due: first those kept for
+        good, then those out of the ring, then the ring from its oldest bucket on."""
+        ring = self.state.ring
+        return [
+            (self.names[KEPT_SLOT], False),
+            (self.names[self.state.out_slot], ring.out_is_due),
+            *((self.names[slot], due) for slot, due in ring.bucket_slots()),
+        ]
+
+    def visible(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Which rows are not due, or are kept all the same."""
+        due = self.state.ring.due(*self.times.of(rows))
+        return np.asarray(~due | self._kept(rows, due))
+
+    def placed(self, rows: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], LaneState]:
+        """The slot of each row (NOWHERE: it is due), and the state once they are there."""
+        ticks, known = self.times.of(rows)
+        ring = self.state.ring.begun(ticks[known])
+        due = ring.due(ticks, known)
+        places = self._slots_of(ring, ticks, known)
+        places[due] = np.where(self._kept(rows, due), KEPT_SLOT, NOWHERE)[due]
+        ring = ring.with_out(ticks[places == self.state.out_slot])
+        return places, replace(self.state, ring=ring)
+
+    def places_before_due(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
+        """The slot of each row if it came before it was due, and was not moved since."""
+        return self._slots_of(self.state.ring, *self.times.of(rows))
+
+    def _slots_of(
+        self, ring: TimeRing, ticks: npt.NDArray[np.int64], known: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.int64]:
+        slots = np.where(ring.in_ring(ticks), ring.slots(ticks), self.state.out_slot)
+        slots[~known] = KEPT_SLOT
+        return slots
+
+    def _kept(self, rows: pa.RecordBatch, due: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Which of the rows that are due the user's rule keeps."""
+        kept = np.zeros(rows.num_rows, dtype=np.bool_)
+        if self.keep is None or not due.any():
+            return kept
+        asked = rows if due.all() else rows.filter(pa.array(due))
+        with process_memory().turns.given_up():  # it may wait for another thread
+            try:
+                answer = np.asarray(self.keep(asked))
+            except Exception as error:
+                error.add_note(f"in the keep rule of stream {self.schema.name!r}")
+                raise
+        if answer.dtype != np.bool_ or answer.shape != (int(due.sum()),):
+            raise InvalidArgumentError(
+                f"stream {self.schema.name!r}: the keep rule of its expiry answered "
+                f"{str(answer)[:80]} about {int(due.sum())} rows; it must give a boolean for each"
+            )
+        kept[due] = answer
+        return kept
+
+    def saved(self, state: LaneState) -> Mutation:
+        """The write that keeps a state."""
+        ring = state.ring
+        row = {
+            "column": self._column,
+            "life": ring.life,
+            "first": ring.first,
+            "horizon": ring.horizon,
+            "out_least": ring.out_least,
+            "out_slot": state.out_slot,
+            "moving": state.moving,
+            "moved_rows": state.moved_rows,
+        }
+        return Mutation(
+            "put",
+            LANES.name,
+            pa.RecordBatch.from_pylist([{"stream": self.schema.name}], schema=LANES.key),
+            pa.RecordBatch.from_pylist([row], schema=LANES.rows),
+        )
+
+    def adopt(self, kept: pa.RecordBatch) -> None:
+        """Go on from the kept state (no row: a new stream). InvalidArgumentError if it was made
+        with another expiry."""
+        self.state = LaneState(TimeRing(self.times.life))
+        for row in kept.to_pylist():
+            if (row["column"], row["life"]) != (self._column, self.times.life):
+                raise InvalidArgumentError(
+                    f"stream {self.schema.name!r} was made with an expiry by {row['column']!r} "
+                    f"after {row['life']} (in the column's unit), asked for: {self._column!r} "
+                    f"after {self.times.life}; open it with the expiry it was made with"
+                )
+            ring = TimeRing(row["life"], row["first"], row["horizon"], row["out_least"])
+            self.state = LaneState(ring, row["out_slot"], row["moving"], row["moved_rows"])

@@ -1,0 +1,1 @@
+"""The LSM engine: memtables, WAL, versions, compaction, garbage collection."""

@@ -1,0 +1,95 @@
+"""Rows and keys in table files against the schemas of their streams.
+
+Checksums say that a block is the one that was written, and ``sst_check`` that the blocks of a file
+fit together; neither knows columns. A read that comes upon a row which is none of its schema has
+gathered it together with those of other files; here it is looked for, for the error to name the
+file and the block.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+
+from lsmstate.lsm.wal import Write
+from lsmstate.cython_ext.memory.budget import Budget
+from lsmstate.cython_ext.keys.key_decode import KeyDecoder
+from lsmstate.cython_ext.iterators.scanner import Scanner
+from lsmstate.cython_ext.sstable.sst_reader import Sst
+from lsmstate.cython_ext.sstable.sst_source import SstSource
+from lsmstate.errors import CorruptionError
+from lsmstate.store_base.key_range import KeyRange
+from lsmstate.store import StreamSchema
+from lsmstate.schema.codecs import codecs_of
+
+_PIECE_BYTES = 1 << 18
+
+_WRITE = "a logged write is none of the store's streams"
+
+
+def check_rows(table: Sst, streams: Sequence[StreamSchema], budget: Budget) -> None:
+    """Decode every key and every row of a file, retracted ones too; ``streams`` in the order of
+    their numbers. CorruptionError names the block. Cost: the file is read, some 256 KiB of rows at
+    a time."""
+    # Behind the streams come the hidden ones of what was retracted from each, in the same order.
+    for number, stream in enumerate(chain(streams, streams)):
+        try:
+            _decode(table, number, stream, budget, _PIECE_BYTES, with_keys=True)
+        except CorruptionError as error:
+            if error.path:
+                raise
+            # One row at a time tells which; keys apart from rows, which.
+            _decode(table, number, stream, budget, 1, with_keys=False)
+            _decode(table, number, stream, budget, 1, with_keys=True)
+            raise  # the bytes changed in between
+
+
+def check_write(write: Write, streams: Sequence[StreamSchema]) -> None:
+    """Decode the rows of a logged write. CorruptionError names its record. Text that the writer
+    gave is not looked at, as when it was stored."""
+    assert write.place is not None
+    if write.stream >= 2 * len(streams):
+        raise CorruptionError(f"{_WRITE}: stream number {write.stream}", *write.place)
+    if write.rows is not None:
+        stream = streams[write.stream % len(streams)]
+        try:
+            codecs_of(stream).rows.decode(write.rows.to_pylist())
+        except CorruptionError as error:
+            raise CorruptionError(
+                f"{_WRITE}: stream {stream.name!r}: {error}", *write.place
+            ) from error
+
+
+def find_damaged_row(
+    tables: Iterable[Callable[[], Sst]], streams: Sequence[StreamSchema], budget: Budget
+) -> CorruptionError | None:
+    """What is wrong with the first file that is damaged, if any is. Cost: all of them are read."""
+    for open_table in tables:
+        try:
+            check_rows(open_table(), streams, budget)
+        except CorruptionError as error:
+            return error
+    return None
+
+
+def _decode(
+    table: Sst,
+    number: int,
+    stream: StreamSchema,
+    budget: Budget,
+    max_bytes: int,
+    *,
+    with_keys: bool,
+) -> None:
+    """CorruptionError; it names the place where no more than one row is decoded at a time."""
+    source = SstSource(table, True)
+    decoder = KeyDecoder(stream.key) if with_keys else None
+    low, high = KeyRange().in_stream(number)
+    scanner = Scanner(source, low, high, codecs_of(stream).rows, budget, False, decoder)
+    try:
+        while scanner.next_piece(max_bytes) is not None:
+            if with_keys:
+                scanner.keys_of_piece()
+    except CorruptionError as error:
+        if error.path or max_bytes > 1:
+            raise
+        block = source.key_block_offset if with_keys else source.row_block_offset
+        raise CorruptionError(f"stream {stream.name!r}: {error}", table.path, block) from error

@@ -1,0 +1,230 @@
+"""Flushes and merges under way: files being written, slice by slice, by one thread at a time.
+
+Whoever comes first goes on with them: the background worker, the appends that pay for a merge in
+proportion to what they bring, or a commit that needs the result. Until a job is installed the
+version does not know of it: readers and commits use the old runs and memtables, and its files are
+nobody's. Abandoned before its end it leaves nothing.
+"""
+
+import logging
+import threading
+from collections.abc import Generator, Sequence
+
+from lsmstate.lsm.compaction_picker import Task
+from lsmstate.cython_ext.entries.entry_source import EntrySource
+from lsmstate.cython_ext.locks.locks import FairLock
+from lsmstate.cython_ext.memtable.memtable import Memtable
+from lsmstate.lsm.memtables import source_of
+from lsmstate.lsm.table_writer import TableWriter, UnsealedTable
+from lsmstate.lsm.version import NOTHING, FileMeta, PartialMerge, Run
+
+EVERYTHING = 1 << 62
+#: From the first write to the last one of a file, as FORMAT.md has them.
+MOST_SEQUENCES = (1 << 32) - 1
+
+_log = logging.getLogger(__name__)
+
+
+class FileJob:
+    """See background.Job. ``slices`` says after each slice how many bytes it had."""
+
+    is_urgent = False
+
+    def __init__(
+        self, slices: Generator[int, None, None], files: TableWriter, names: list[str]
+    ) -> None:
+        self._slices = slices
+        self._files = files
+        #: All files begun so far, also the one being written.
+        self.names = names
+        self._lock = FairLock()
+        self._error: BaseException | None = None
+        self._is_over = False
+        self._is_abandoned = False
+        #: The thread that goes on with it just now.
+        self._thread: int | None = None
+        #: About so many bytes were read so far.
+        self.done_bytes = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing left to do: done, failed or abandoned."""
+        return self._is_over or self._is_abandoned
+
+    def advance(self, max_bytes: int, patience: float | None = None) -> bool:
+        """See background.Job. ``patience``: seconds to wait for another thread that is at it,
+        and then to leave it to that one; None: until it is done with its slice."""
+        with self._lock.within(patience) as has_it:
+            if not has_it:
+                return self.is_over
+            limit = self.done_bytes + max_bytes
+            self._thread = threading.get_ident()
+            try:
+                while not self.is_over and self.done_bytes < limit:
+                    written = next(self._slices, None)
+                    self._is_over = written is None
+                    self.done_bytes += written or 0
+            except BaseException as error:  # noqa: BLE001 - its store raises it, in step
+                self._error = error
+                self._is_over = True
+            self._thread = None
+            if self._is_abandoned:
+                self._give_up()
+            return self.is_over
+
+    def step(self, max_bytes: int, patience: float | None = None) -> bool:
+        """As advance, for the job's own store: raises the error, whichever thread met it."""
+        is_over = self.advance(max_bytes, patience)
+        if self._error is not None:
+            raise self._error
+        return is_over
+
+    def abandon(self) -> bool:
+        """Let nobody go on with it, and delete what was written and is still its own. False: this
+        very thread is in the middle of a slice (the garbage collector closes its store), which
+        needs what the job reads; it is the last one, and deletes what was written."""
+        self._is_abandoned = True
+        if self._thread == threading.get_ident():
+            return False
+        with self._lock:
+            self._give_up()
+        return True
+
+    def _give_up(self) -> None:
+        try:
+            self._slices.close()
+            self._files.remove(self.names)
+        except OSError as error:
+            _log.warning("unneeded files stay until the store is opened again: %s", error)
+        self.names.clear()
+        self._error = None  # its frames hold the buffers of what was being written
+
+
+class Flush(FileJob):
+    """Memtables, oldest first, on their way into one file; not sealed yet."""
+
+    is_urgent = True
+
+    def __init__(
+        self,
+        memtables: tuple[Memtable, ...],
+        replay_from: tuple[int, int],
+        files: TableWriter,
+        kind: str,
+    ) -> None:
+        self.memtables = memtables
+        self.kind = kind
+        #: The first write that is not wholly in the memtables, and the place in its key order.
+        self.replay_from = replay_from
+        self.table: UnsealedTable | None = None
+        names: list[str] = []
+        super().__init__(self._written(kind, files, names), files, names)
+
+    def _written(
+        self, kind: str, files: TableWriter, names: list[str]
+    ) -> Generator[int, None, None]:
+        first = self.memtables[0].first_sequence if self.memtables else 0
+        self.table = yield from files.write_unsealed(source_of(self.memtables), first, kind, names)
+
+    def _give_up(self) -> None:
+        super()._give_up()
+        self.table = None
+
+    def finish(self) -> UnsealedTable:
+        """Go on to the end; the file, which is the caller's to seal."""
+        self.step(EVERYTHING)
+        assert self.table is not None
+        return self.table
+
+    def keep(self) -> None:
+        """Its file is about to be named by a commit or a version: it is no longer its own."""
+        self.names.clear()
+        self.table = None
+
+
+class Merge(FileJob):
+    """Runs are named by their place: only newer ones may be added while it goes on.
+
+    It can be left between two files and gone on with by another store, which gets as ``done``
+    what ``leave`` said. ``retracting``: its source leaves retracted rows out.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        runs: Sequence[Run],
+        source: EntrySource,
+        files: TableWriter,
+        *,
+        done: Sequence[FileMeta] = (),
+        file_bytes: int | None = None,
+        retracting: bool = False,
+    ) -> None:
+        self.task = task
+        self._retracting = retracting
+        self._runs = tuple(run.number for run in runs)
+        #: Bytes of rows and keys to be read in all, roughly.
+        self.total_bytes = entry_bytes_of(runs)
+        #: What is written, of earlier stores too.
+        self.files = list(done)
+        self._done_before = len(done)
+        base = base_sequence_of(runs)
+        #: What the runs together delete from all older ones.
+        self.deleted = source.deleted if source.deleted is not None else NOTHING
+        names: list[str] = []
+        slices = self._written(
+            source,
+            self.files[-1].max_key if self.files else b"",
+            files.write_slices(
+                source, base, self.files, names, bottom=task.bottom, file_bytes=file_bytes
+            ),
+        )
+        super().__init__(slices, files, names)
+
+    def _written(
+        self, source: EntrySource, after: bytes, slices: Generator[int, None, None]
+    ) -> Generator[int, None, None]:
+        if after:
+            source.skip_behind(after)
+        yield from slices
+
+    def step_to_file_end(self, max_bytes: int) -> bool:
+        """As step, and then to the end of a file."""
+        is_over = self.step(max_bytes)
+        while not is_over and self.is_inside_file:
+            is_over = self.step(1)
+        return is_over
+
+    @property
+    def is_inside_file(self) -> bool:
+        """Whether a file was begun that is not sealed."""
+        finished = self.files[-1].name if self.files else ""  # the first one may take more
+        return bool(self.names) and self.names[-1] != finished
+
+    @property
+    def new_files(self) -> Sequence[FileMeta]:
+        """Those of ``files`` that this store wrote."""
+        return self.files[self._done_before :]
+
+    def leave(self) -> PartialMerge:
+        """Stop, and say how far it is, for another store to go on; an unfinished file is deleted,
+        the others are the caller's."""
+        with self._lock:
+            self._is_over = True
+            finished = {file.name for file in self.files}
+            self.names[:] = [name for name in self.names if name not in finished]
+            self._slices.close()
+        return PartialMerge(self._runs, self.task.level, tuple(self.files), self._retracting)
+
+
+def base_sequence_of(runs: Sequence[Run]) -> int:
+    """What the rows' sequence numbers count from in a file of them all. It has room for so many:
+    what was written earlier counts as of that write."""
+    files = [file for run in runs for file in run.files if file.rows]
+    first = min((file.min_sequence for file in files), default=0)
+    return max(first, max((file.max_sequence for file in files), default=0) - MOST_SEQUENCES)
+
+
+def entry_bytes_of(runs: Sequence[Run]) -> int:
+    """What merging them reads, roughly."""
+    return sum(file.entry_bytes for run in runs for file in run.files)

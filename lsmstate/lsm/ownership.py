@@ -1,0 +1,398 @@
+"""The ways to own a store: a task attempt, one process with a changelog, and a reader."""
+
+import itertools
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Protocol
+
+from lsmstate.process.background_worker import worker
+from lsmstate.lsm.wal import Changelog, Write, changelog_files, replay
+from lsmstate.lsm.checkpoints import CheckpointPin, Checkpoints
+from lsmstate.lsm.obsolete_files import AttemptFiles, LocalFiles, collect_now_and_then
+from lsmstate.cython_ext.base.file import AppendFile, ReadFile, remove, sync_directory, sync_file
+from lsmstate.lsm.directory_lock import DirectoryLock
+from lsmstate.errors import CorruptionError, InvalidArgumentError
+from lsmstate.lsm.file_names import AttemptFile, check_attempt_id, numbered, parse_numbered
+from lsmstate.lsm.manifest import parse_pointer
+from lsmstate.process.memory_budget import process_memory
+from lsmstate.options import Options
+from lsmstate.lsm.recovery import read_commit
+from lsmstate.lsm.file_deletion import Removal
+from lsmstate.lsm.checksummed_text import seal_text, unseal_text
+from lsmstate.store import StreamSchema
+from lsmstate.lsm.table_cache import table_cache
+
+#: A new store's first commit: run 1 and MANIFEST 2.
+FIRST_MANIFEST = 2
+
+_REMEDY = "restore the store from a checkpoint, or save what is there by lsmstate repair"
+
+_UNREAD = sys.maxsize
+
+
+class Owner(Protocol):
+    """What differs between the owners. The store calls; the owner keeps the directory's books."""
+
+    def take(self) -> None:
+        """Take the directory and read its books, before anything else; ``release`` comes after it
+        also where it failed or was interrupted. So whoever is to release an owner has it before
+        there is anything to release."""
+        ...
+
+    @property
+    def single_commit(self) -> bool:
+        """Whether the first commit ends the writing, and flushing does not commit."""
+        ...
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """The store's named checkpoints. InvalidArgumentError where there can be none."""
+        ...
+
+    def new_name(self, kind: str) -> str:
+        """A name never given before, for a file of kind "run", "commit" or "CHECKPOINT". Any
+        thread asks."""
+        ...
+
+    def forget(self, name: str) -> None:
+        """The file of that name was deleted, or never made. Any thread says so."""
+        ...
+
+    def log(self, writes: Sequence[Write]) -> None:
+        """Make writes durable, as one, before they are applied, as far as this owner promises
+        it."""
+        ...
+
+    def committed(self, pointer: str, live: set[str], replay_from: int) -> None:
+        """A commit's file is sealed: make it the one that is found again. ``live`` names all
+        files it needs, ``replay_from`` the first sequence not wholly in them."""
+        ...
+
+    def collect(self, live: set[str], opened_at: str | None, retained_batches: int) -> None:
+        """After the caller's commit, of which ``live`` are the files, and whose store went on from
+        ``opened_at``: delete what no restart can need, attempts now and then. Cost: then one
+        listing, and one small read per kept commit."""
+        ...
+
+    def release(self) -> None:
+        """Give up locks and open files."""
+        ...
+
+
+class AttemptOwner:
+    """A task attempt: unique names, no lock, no log; whoever holds the pointer finds the commit."""
+
+    single_commit = True
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        raise InvalidArgumentError(
+            "only a standalone store (open_store) has named checkpoints; an attempt's commit is "
+            "found again by its pointer"
+        )
+
+    def __init__(self, files: AttemptFiles, batch_id: int, attempt_id: str) -> None:
+        self._attempt_files = files
+        self._batch_id = batch_id
+        # Even an attempt that is started again under the same id writes files of its own.
+        self._attempt_id = f"{check_attempt_id(attempt_id)}-{os.urandom(6).hex()}"
+        self._given = itertools.count(1)
+
+    def new_name(self, kind: str) -> str:
+        return AttemptFile(kind, self._batch_id, self._attempt_id, next(self._given)).name
+
+    def forget(self, name: str) -> None:
+        """Nothing: names are kept nowhere."""
+
+    def log(self, writes: Sequence[Write]) -> None:
+        """Nothing: what an attempt did not commit is done again by another attempt."""
+
+    def committed(self, pointer: str, live: set[str], replay_from: int) -> None:
+        """Nothing: the pointer is all."""
+
+    def collect(self, live: set[str], opened_at: str | None, retained_batches: int) -> None:
+        parent = None if opened_at is None else parse_pointer(opened_at).name
+        collect_now_and_then(self._attempt_files, live, parent, self._batch_id, retained_batches)
+
+    def take(self) -> None:
+        """Nothing is taken."""
+
+    def release(self) -> None:
+        """Nothing is held."""
+
+
+class CommitReader(AttemptOwner):
+    """Reads one commit of a bucket; writes nothing. The files stay only as long as retention keeps
+    the commit."""
+
+    def __init__(self, files: AttemptFiles, directory: str, pointer: str) -> None:
+        super().__init__(files, 0, "reader")
+        self.directory = directory
+        self._streams = read_commit(table_cache(process_memory()), directory, pointer).streams
+
+    def known_streams(self) -> list[StreamSchema]:
+        """Those that the commit was written with."""
+        return list(self._streams.values())
+
+
+class RemoteBucket(AttemptFiles, Protocol):
+    """A bucket whose files lie elsewhere, with copies of them in a local directory."""
+
+    @property
+    def directory(self) -> str:
+        """Where the copies lie."""
+        ...
+
+    def attempt_owner(self, batch_id: int, attempt_id: str) -> AttemptOwner:
+        """For a task attempt, which sends its files before it says its pointer."""
+        ...
+
+    def commit_reader(self, pointer: str) -> CommitReader:
+        """For reading one commit."""
+        ...
+
+
+class CheckpointReader(AttemptOwner):
+    """Reads a named checkpoint, which cannot be deleted until ``release``; writes nothing."""
+
+    def __init__(self, directory: str, name: str) -> None:
+        super().__init__(LocalFiles(directory), 0, "reader")
+        self._directory, self._name = directory, name
+        self._pin: CheckpointPin | None = None
+
+    def take(self) -> None:
+        self._pin = CheckpointPin(self._directory, self._name)
+        self.pointer = self._pin.checkpoint.pointer
+        tables = table_cache(process_memory())
+        self.streams = read_commit(tables, self._directory, self.pointer).streams
+
+    def known_streams(self) -> list[StreamSchema]:
+        """Those that the checkpoint was written with."""
+        return list(self.streams.values())
+
+    def release(self) -> None:
+        if self._pin is not None:
+            self._pin.release()
+
+
+class ProcessOwner:
+    """One process: a lock, a changelog, and numbered MANIFEST files of which the newest counts.
+
+    Invariant: every acknowledged write is in the runs of the newest MANIFEST or in a changelog
+    that is kept. A new MANIFEST is written and synced before anything it makes needless goes.
+    """
+
+    single_commit = False
+
+    def __init__(self, directory: str, options: Options) -> None:
+        self._directory = directory
+        self._options = options
+        self._log: Changelog | None = None
+        #: Closed changelogs and the last sequence in each.
+        self._old_logs: list[tuple[str, int]] = []
+        self._last_logged = 0
+        #: Files that are perhaps being written, by whichever thread: no manifest names them yet.
+        self._begun: set[str] = set()
+        #: What the last commit made needless.
+        self._removal = Removal((), remove)
+        self._held: DirectoryLock | None = None
+        self.pointer: str | None = None
+
+    def take(self) -> None:
+        directory, options = self._directory, self._options
+        if not os.path.isdir(directory):
+            os.makedirs(directory, exist_ok=True)
+            if options.syncs_commits:
+                sync_directory(os.path.dirname(os.path.abspath(directory)))
+        self._held = DirectoryLock(directory)
+        numbers = [
+            (found[1], name)
+            for name in os.listdir(directory)
+            if (found := parse_numbered(name)) is not None
+        ]
+        last_number, newest = max(numbers, default=(0, ""))
+        self._checkpoints = Checkpoints(directory, options, self)
+        self.pointer = self._newest_pointer(last_number, newest)
+        self._numbers = itertools.count(1 + (last_number if self.pointer else 0))
+
+    @property
+    def _lock(self) -> DirectoryLock:
+        assert self._held is not None, "the directory was not taken"
+        return self._held
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        return self._checkpoints
+
+    def _next(self, kind: str) -> str:
+        return numbered(kind, next(self._numbers))
+
+    def new_name(self, kind: str) -> str:
+        self.check_owned()  # another owner may give the same names
+        if kind == "CHECKPOINT":
+            return self._next(kind)
+        name = self._next("run")
+        self._begun.add(name)
+        return name
+
+    def forget(self, name: str) -> None:
+        self._begun.discard(name)
+
+    def check_owned(self) -> None:
+        """StoreLockedError if another process has become the owner."""
+        self._lock.check_held()
+
+    def _newest_pointer(self, last_number: int, newest: str) -> str | None:
+        """What the newest whole MANIFEST says, None for a new store. Torn ones are deleted: the
+        one before still counts."""
+        pointer, torn = newest_pointer(self._directory)
+        if pointer is None:
+            self._begin_anew(last_number, newest, torn)
+        for path in torn:
+            remove(path)
+        return pointer
+
+    def _begin_anew(self, last_number: int, newest: str, torn: Sequence[str]) -> None:
+        """Delete what is left of a first commit that never came about: it is made when a store is
+        first opened, before any changelog. CorruptionError if there was more."""
+        if last_number > FIRST_MANIFEST:
+            # The newest MANIFEST if there is one, which is torn then, else what is newest.
+            path = torn[0] if torn else os.path.join(self._directory, newest)
+            size = os.path.getsize(path) if torn else 0
+            raise CorruptionError(f"no whole MANIFEST is left; {_REMEDY}", path, size)
+        self._collect(set())
+        self._removal.finish()  # their numbers are given anew
+
+    def replay(self) -> Iterator[Write]:
+        """All logged writes that may not be in the runs, oldest first."""
+        names = changelog_files(self._directory)
+        # A flush while replaying must not delete what is still to be read.
+        self._old_logs = [(name, _UNREAD) for name in names]
+        for name in names:
+            last = 0
+            for write in replay(os.path.join(self._directory, name)):
+                last = write.sequence
+                yield write
+            self._old_logs = [
+                (name, last) if other == name else (other, until) for other, until in self._old_logs
+            ]
+            self._last_logged = max(self._last_logged, last)
+
+    def log(self, writes: Sequence[Write]) -> None:
+        self._lock.check_held()
+        if self._log is None:
+            path = os.path.join(self._directory, self._next("changelog"))
+            self._log = Changelog(path, self._options.syncs_writes)
+            if self._options.syncs_writes:
+                sync_directory(self._directory)
+        self._log.append(writes)
+        self._lock.check_untaken()
+        self._last_logged = writes[-1].sequence
+
+    def _rotate(self) -> None:
+        if self._log is not None:
+            self._log.close()
+            self._old_logs.append((os.path.basename(self._log.path), self._last_logged))
+            self._log = None
+
+    def committed(self, pointer: str, live: set[str], replay_from: int) -> None:
+        self._rotate()
+        kept = [(log, last) for log, last in self._old_logs if last >= replay_from]
+        if self._options.syncs_commits:
+            for log, _ in kept:  # half of a write is in the runs: the rest of it must not be lost
+                sync_file(os.path.join(self._directory, log))
+        name = self._write_manifest(pointer)
+        self.pointer = pointer
+        self._old_logs = kept
+        self._begun -= live
+        self._collect(live | {name} | {log for log, _ in kept})
+
+    def collect(self, live: set[str], opened_at: str | None, retained_batches: int) -> None:
+        """Have deleted what commits made needless; the caller may copy the directory."""
+        self._removal.finish()
+
+    def _write_manifest(self, pointer: str) -> str:
+        self.check_owned()
+        name = self._next("MANIFEST")
+        file = AppendFile(os.path.join(self._directory, name))
+        file.append(seal_text(pointer.encode()))
+        if self._options.syncs_commits:
+            file.sync()
+            sync_directory(self._directory)
+        file.close()
+        # Nobody is told of the commit, and nothing is deleted for it, if another owner came before
+        # he could read this file; one who comes later will.
+        self._lock.check_untaken()
+        return name
+
+    def renew_manifest(self) -> None:
+        """Write the MANIFEST that was found once more. It may have been read from memory only:
+        its writer was killed before it was synced, or the sync failed, and after a failed sync
+        another one proves nothing."""
+        if self.pointer is None or not self._options.syncs_commits:
+            return
+        name = self._write_manifest(self.pointer)
+        for other in os.listdir(self._directory):
+            found = parse_numbered(other)
+            if other != name and found is not None and found[0] == "MANIFEST":
+                remove(os.path.join(self._directory, other))
+
+    def _collect(self, needed: set[str]) -> None:
+        """Delete the numbered files that neither the newest MANIFEST nor a checkpoint needs, and
+        that nobody has begun: that is looked up file by file, a thread may begin one meanwhile."""
+        self._removal.finish()  # nearly always over; so no more than one commit's files wait
+        needed = needed | self._checkpoints.files
+        unneeded = [
+            name
+            for name in os.listdir(self._directory)
+            if parse_numbered(name) is not None and not (name in needed or name in self._begun)
+        ]
+        delete = partial(table_cache(process_memory()).delete, self._directory)
+        self._removal = Removal(unneeded, delete)
+        if self._options.background:
+            worker().submit(self._removal)
+        else:
+            self._removal.finish()
+
+    def release(self) -> None:
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+        self._removal.finish()
+        if self._held is not None:
+            self._held.release()
+
+
+def newest_pointer(directory: str) -> tuple[str | None, list[str]]:
+    """What the newest whole MANIFEST of a directory says (None: there is none), and the paths of
+    newer ones, torn by a crash while they were written. Changes nothing."""
+    found = [parse_numbered(name) for name in os.listdir(directory)]
+    numbers = sorted(
+        (number for kind, number in filter(None, found) if kind == "MANIFEST"), reverse=True
+    )
+    torn: list[str] = []
+    for number in numbers:
+        path = os.path.join(directory, numbered("MANIFEST", number))
+        pointer = _read_manifest(path)
+        if pointer is not None:
+            return pointer, torn
+        torn.append(path)
+    return None, torn
+
+
+def _read_manifest(path: str) -> str | None:
+    """The pointer in a MANIFEST file, None if it was torn. CorruptionError."""
+    file = ReadFile(path)
+    try:
+        data = file.read(0, min(file.size, 4096))
+    finally:
+        file.close()
+    text = unseal_text(data, path, _REMEDY)
+    if text is None:
+        return None
+    try:
+        return str(parse_pointer(text.decode("ascii")))
+    except (CorruptionError, UnicodeDecodeError) as error:
+        raise CorruptionError(f"it names no commit ({error}); {_REMEDY}", path, 0) from error

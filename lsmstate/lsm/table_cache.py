@@ -1,0 +1,256 @@
+"""Open SSTables of this process, by path, least recently used first.
+
+Files are immutable and carry an identity drawn at random, so an open table outlives the stores
+that used it; a path whose file was replaced (a directory deleted and made anew) is noticed by
+the checksum of its footer, which covers the identity. Open tables cost their top index, charged
+to the budget, and a file descriptor. Threads share it: the lock is held only to look up and to
+change the table, never while a file is read.
+"""
+
+import errno
+import logging
+import os
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from lsmstate.cython_ext.iterators.backward_iter import BackwardSstSource
+from lsmstate.cython_ext.entries.entry_source import EntrySource
+from lsmstate.cython_ext.base.file import remove
+from lsmstate.cython_ext.entries.key_ranges import KeyRanges
+from lsmstate.cython_ext.iterators.merging_iter import ChainSource
+from lsmstate.cython_ext.sstable.sst_reader import Sst
+from lsmstate.cython_ext.sstable.sst_source import SstSource
+from lsmstate.errors import CorruptionError
+from lsmstate.process.memory_budget import ProcessMemory
+from lsmstate.lsm.version import FileMeta
+
+_log = logging.getLogger(__name__)
+
+#: Most tables kept open while nobody uses them.
+MOST_OPEN = 256
+#: A copy may be evicted before it is opened; the newest ones are evicted last.
+_MOST_TRIES = 10
+
+
+class Origin(Protocol):
+    """Where the files of a directory come from, if it holds copies that may vanish."""
+
+    @property
+    def directory(self) -> str: ...
+
+    def bring(self, name: str, size: int) -> None:
+        """Make a copy of a file of so many bytes, if it is not there. CorruptionError, OSError."""
+        ...
+
+    def bring_again(self, name: str, size: int) -> str:
+        """Replace a copy that is damaged; where the file came from, for messages."""
+        ...
+
+    def note_use(self, name: str) -> None:
+        """A copy was asked for: it should not be the next to go. Cost: next to none."""
+        ...
+
+
+class TableCache:
+    """One per ProcessMemory."""
+
+    def __init__(self, memory: ProcessMemory) -> None:
+        self._memory = memory
+        self._tables: OrderedDict[str, Sst] = OrderedDict()
+        # Reentrant: the garbage collector may close a snapshot, which forgets tables, at any point.
+        self._lock = threading.RLock()
+        self._pins: WeakValueDictionary[str, FilePin] = WeakValueDictionary()
+        self._origins: dict[str, Origin] = {}
+
+    def bring_from(self, origin: Origin) -> None:
+        """From now on files that are missing or damaged in its directory are brought by it; of
+        tables in it that are open the files that are gone are let go."""
+        self._origins[origin.directory] = origin
+        inside = origin.directory + os.sep
+        with self._lock:
+            paths = [path for path in self._tables if path.startswith(inside)]
+        gone = [path for path in paths if not os.path.exists(path)]
+        with self._lock:
+            closed = [self._tables.pop(path, None) for path in gone]
+        del closed
+
+    def open(self, directory: str, file: FileMeta) -> Sst:
+        """The table, checked against the manifest. CorruptionError if it is not that file."""
+        return self.open_commit(directory, file.name, file.size, file.checksum)
+
+    def open_commit(self, directory: str, name: str, size: int, footer: int) -> Sst:
+        """The same by what a commit pointer says: name, size and checksum of the footer."""
+        path = os.path.join(directory, name)
+        origin = self._origins.get(directory)
+        if origin is not None:
+            origin.note_use(name)
+        with self._lock:
+            table = self._tables.get(path)
+            if table is not None and (table.checksum, table.size) == (footer, size):
+                self._tables.move_to_end(path)
+                return table
+        if origin is None:
+            table = self._opened(path, size, footer)
+        else:
+            table = self._brought(origin, name, size, footer)
+        with self._lock:
+            self._tables[path] = table
+            self._tables.move_to_end(path)
+            closed = self._shrink()
+        del closed  # files are closed, and charges released, outside the lock
+        return table
+
+    def source(
+        self,
+        directory: str,
+        files: Sequence[FileMeta],
+        deleted: KeyRanges,
+        *,
+        scanning: bool = False,
+        reverse: bool = False,
+    ) -> ChainSource:
+        """The entries of some files of one run, each opened when its turn comes; the greatest key
+        first if ``reverse``. Blocks stay in the cache, where they are evicted first, if someone is
+        ``scanning``; a merge uses them once."""
+
+        def opened(file: FileMeta) -> EntrySource:
+            table = self.open(directory, file)
+            return BackwardSstSource(table) if reverse else SstSource(table, scanning)
+
+        ordered: Iterable[FileMeta] = reversed(files) if reverse else files
+        return ChainSource([partial(opened, file) for file in ordered], deleted)
+
+    def _brought(self, origin: Origin, name: str, size: int, footer: int) -> Sst:
+        """A table whose file may have to be brought first, or once more if it is damaged."""
+        path = os.path.join(origin.directory, name)
+        renew = partial(origin.bring_again, name)
+        where = ""
+        for _ in range(_MOST_TRIES):
+            try:
+                origin.bring(name, size)
+                return self._checked(path, size, footer, renew)
+            except FileNotFoundError:
+                continue  # evicted in between
+            except CorruptionError as error:
+                if where or error.path != path:
+                    raise CorruptionError(
+                        f"damaged, not only in its copy: {error}", where or error.path, error.offset
+                    ) from error
+                where = renew(size)
+        raise OSError(errno.EBUSY, "other workers evict this copy again and again", path)
+
+    def _opened(self, path: str, size: int, footer: int) -> Sst:
+        try:
+            return self._checked(path, size, footer)
+        except FileNotFoundError as error:
+            raise CorruptionError(
+                "this file is named by a manifest or pointer and is not there; restore it from a "
+                "copy",
+                path,
+                0,
+            ) from error
+
+    def _checked(
+        self, path: str, size: int, footer: int, renew: Callable[[int], str] | None = None
+    ) -> Sst:
+        table = Sst(path, self._memory.cache, size, renew)
+        if table.checksum != footer:
+            raise CorruptionError(
+                f"this is not the file that is named (footer checksum {table.checksum:016x}, "
+                f"expected {footer:016x}); restore it from a copy",
+                path,
+                size,
+            )
+        return table
+
+    def peek(self, directory: str, name: str) -> Sst:
+        """A table of which only the name is known, as it is; not kept open for it."""
+        path = os.path.join(directory, name)
+        with self._lock:
+            table = self._tables.get(path)
+        return table if table is not None else Sst(path, self._memory.cache)
+
+    def uncache(self, directory: str, names: Iterable[str]) -> None:
+        """Let the cached blocks of tables go that were merged away: what they take, the blocks of
+        their successors need. A snapshot that still reads them reads the files."""
+        with self._lock:
+            tables = [self._tables.get(os.path.join(directory, name)) for name in names]
+        files = [table.uid for table in tables if table is not None]
+        if files:
+            self._memory.cache.drop(np.array(files, dtype=np.uint64))
+
+    def forget(self, directory: str, name: str) -> None:
+        """Close a table whose file is about to be deleted; those who use it keep it open."""
+        with self._lock:
+            table = self._tables.pop(os.path.join(directory, name), None)
+        del table
+
+    def pin(self, directory: str, files: Iterable[FileMeta]) -> list["FilePin"]:
+        """Keep files from being deleted by this process, as long as the pins are held."""
+        pins = []
+        with self._lock:
+            for file in files:
+                path = os.path.join(directory, file.name)
+                pin = self._pins.get(path) or FilePin(self, directory, file.name)
+                self._pins[path] = pin
+                pins.append(pin)
+        return pins
+
+    def delete(self, directory: str, name: str) -> None:
+        """Delete a table's file; a pinned one as soon as nobody pins it any more."""
+        pin = self._pins.get(os.path.join(directory, name))
+        if pin is not None:
+            pin.is_doomed = True
+            return
+        self.forget(directory, name)
+        remove(os.path.join(directory, name))
+
+    def _shrink(self) -> list[Sst]:
+        """Take tables out while there are too many; they are closed when the list is dropped."""
+        budget, out = self._memory.budget, list[Sst]()
+        excess = budget.usage()["tables"] - budget.limit // 8
+        while len(self._tables) > 1 and (len(self._tables) > MOST_OPEN or excess > 0):
+            _, table = self._tables.popitem(last=False)
+            excess -= table.index_bytes
+            out.append(table)
+        return out
+
+
+class FilePin:
+    """Keeps one file while anyone holds it. In a forked child it means nothing."""
+
+    is_doomed = False
+
+    def __init__(self, tables: TableCache, directory: str, name: str) -> None:
+        self._tables = tables
+        self._directory = directory
+        self._name = name
+        self._process = os.getpid()
+
+    def __del__(self) -> None:
+        if not self.is_doomed or os.getpid() != self._process or sys.is_finalizing():
+            return
+        try:
+            self._tables.forget(self._directory, self._name)
+            remove(os.path.join(self._directory, self._name))
+        except OSError as error:
+            # It costs space only, and the next collection finds it.
+            _log.warning("%s in %s was not deleted: %s", self._name, self._directory, error)
+
+
+_cache: tuple[ProcessMemory, TableCache] | None = None
+
+
+def table_cache(memory: ProcessMemory) -> TableCache:
+    """The table cache that belongs to this process's memory."""
+    global _cache
+    if _cache is None or _cache[0] is not memory:
+        _cache = (memory, TableCache(memory))
+    return _cache[1]

@@ -1,0 +1,191 @@
+"""The write-ahead log of a standalone store: a framed, checksummed record for each write.
+
+A record is the length of its payload, the lower half of that length's XXH3, and the XXH3 of the
+payload (16 bytes), then the payload: kind, stream, sequence number, the write as
+lsmstate.cython_ext.wal.wal_record packs it, and a last byte. Writes that are made as one are one record.
+A record is acknowledged when it has been appended (and synced, if the store's options say so). On
+replay, what a crash may have left at the very end (changelog_records.py says what that is) is of
+writes that nobody relies on; damage is CorruptionError.
+"""
+
+import logging
+import os
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from lsmstate.lsm.wal_records import HEAD, MAGIC, Records, framed
+from lsmstate.cython_ext.wal.wal_record import unpack_write, write_pieces
+from lsmstate.cython_ext.base.file import AppendFile, ReadFile
+from lsmstate.cython_ext.keys.key_codec import KeyBatch
+from lsmstate.cython_ext.rows.row_codec import RowBatch
+from lsmstate.errors import CorruptionError, FormatVersionError
+from lsmstate.lsm.file_names import parse_numbered
+
+_log = logging.getLogger(__name__)
+
+#: Kinds of writes, as they stand in the log.
+APPEND = 1
+DELETE = 2
+PUT = 3
+DELETE_RANGE = 4
+#: As an append, to the hidden stream that holds a stream's retractions.
+RETRACT = 5
+
+#: Kind of a record that holds several writes, each as its length and the payload it would have.
+_GROUP = 128
+_LENGTH = struct.Struct("<Q")
+
+_REMEDY = (
+    "save the other writes by lsmstate repair, which makes a new directory, or restore the store "
+    "from a checkpoint"
+)
+
+_KINDS = (APPEND, DELETE, PUT, DELETE_RANGE, RETRACT)
+_WITH_ROWS = (APPEND, PUT, RETRACT)
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One acknowledged write. Its keys may be those of other writes too: they bear the stream's
+    number where they are logged and stored. Those of a deleted range are its bounds: from the first
+    on and below the second, which is null if there is no bound."""
+
+    kind: int
+    stream: int
+    sequence: int
+    keys: KeyBatch
+    rows: RowBatch | None
+    place: tuple[str, int] | None = None
+    """Which log it was read from, and where in it its record begins."""
+
+
+def numbered(write: Write) -> Write:
+    """The write with keys that bear its stream's number."""
+    keys = write.keys.of_stream(write.stream)
+    return write if keys is write.keys else replace(write, keys=keys)
+
+
+class Changelog:
+    """One file, appended to by the store that owns the directory."""
+
+    def __init__(self, path: str, sync: bool) -> None:
+        self._file = AppendFile(path)
+        self._sync = sync
+        self.path = path
+        self._file.append(MAGIC)
+
+    @property
+    def size(self) -> int:
+        return self._file.size
+
+    def append(self, writes: Sequence[Write]) -> None:
+        """Log writes before they are applied: all of them or, torn, none. OSError: they are not
+        acknowledged, and the log must not be appended to again (its end may be torn)."""
+        if len(writes) == 1:
+            write = numbered(writes[0])  # as long as the pieces are views of it
+            self._file.append(*framed(_pieces(write)))
+        else:
+            self._file.append(*framed(_grouped(writes)))
+        if self._sync:
+            self._file.sync()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def warn_of_torn_end(path: str, size: int) -> None:
+    """Tell the log of this process that the last bytes of a changelog are left out."""
+    _log.warning(
+        "%s: the last %d bytes are of a write that a crash interrupted; it counts as never made",
+        path,
+        size,
+    )
+
+
+def replay(
+    path: str, on_torn_end: Callable[[str, int], None] = warn_of_torn_end
+) -> Iterator[Write]:
+    """The writes of one log, in order. ``on_torn_end`` is told how many bytes at the end are left
+    out, if any are. Memory: one record at a time."""
+    file = ReadFile(path)
+    try:
+        records = Records(file.read, file.size)
+        offset = len(MAGIC) if records.has_magic else 0
+        if not records.has_magic and not records.is_unbegun:
+            raise CorruptionError(f"not a changelog of this format; {_REMEDY}", path, 0)
+        while records.has_magic and (found := records.whole(offset)) is not None:
+            payload, end = found
+            yield from _unpack(payload, path, offset)
+            offset = end
+        if records.has_magic and not records.is_torn(offset):
+            raise _damaged(path, offset)
+        if offset < file.size:
+            on_torn_end(path, file.size - offset)
+    finally:
+        file.close()
+
+
+def _damaged(path: str, offset: int) -> CorruptionError:
+    return CorruptionError(f"a changelog record is damaged; {_REMEDY}", path, offset)
+
+
+def _pieces(write: Write) -> list[bytes | memoryview]:
+    """A numbered write's payload; views of what the write holds, and only as long as it does."""
+    head = HEAD.pack(write.kind, write.stream, write.sequence)
+    return [head, *write_pieces(write.keys, write.rows)]
+
+
+def _grouped(writes: Sequence[Write]) -> list[bytes | memoryview]:
+    """Several writes' payloads as one."""
+    group: list[bytes | memoryview] = [HEAD.pack(_GROUP, 0, writes[0].sequence)]
+    for write in map(numbered, writes):
+        payload = b"".join(_pieces(write))
+        group += [_LENGTH.pack(len(payload)), payload]
+    return group
+
+
+def _unpack(payload: bytes, path: str, offset: int) -> Iterator[Write]:
+    for write in single_payloads(payload, path, offset):
+        yield _unpack_write(write, path, offset)
+
+
+def single_payloads(payload: bytes, path: str, offset: int) -> Iterator[bytes]:
+    """The payloads of the writes that were logged in one record. CorruptionError."""
+    if payload[0] != _GROUP:
+        yield payload
+        return
+    place = HEAD.size
+    while place < len(payload):
+        if len(payload) - place < _LENGTH.size:
+            raise _damaged(path, offset)
+        (length,) = _LENGTH.unpack_from(payload, place)
+        place += _LENGTH.size
+        if not HEAD.size <= length <= len(payload) - place:
+            raise _damaged(path, offset)
+        yield payload[place : place + length]
+        place += length
+
+
+def _unpack_write(payload: bytes, path: str, offset: int) -> Write:
+    kind, stream, sequence = HEAD.unpack_from(payload)
+    if kind not in _KINDS:
+        raise FormatVersionError(
+            f"{path} at offset {offset}: a write of kind {kind}, which this release does not know; "
+            "open the store with the release that wrote it or a later one"
+        )
+    try:
+        keys, rows = unpack_write(memoryview(payload)[HEAD.size :], kind in _WITH_ROWS)
+    except CorruptionError as error:
+        raise CorruptionError(str(error), path, offset) from error
+    return Write(kind, stream, sequence, keys.of_stream(stream), rows, (path, offset))
+
+
+def changelog_files(directory: str) -> list[str]:
+    """Names of the changelogs in a directory, oldest first."""
+    found = [(parse_numbered(name), name) for name in os.listdir(directory)]
+    return [name for parsed, name in sorted(filter(_is_log, found))]
+
+
+def _is_log(named: tuple[tuple[str, int] | None, str]) -> bool:
+    return named[0] is not None and named[0][0] == "changelog"

@@ -1,0 +1,118 @@
+"""Reading the tables of a MemoryStore, or of a snapshot of one."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from lsmstate.schema.arrow_sizes import pieces_of
+from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
+from lsmstate.cython_ext.keys.key_decode import KeyDecoder
+from lsmstate.store_base.guard import Access, read_stepwise
+from lsmstate.store_base.key_range import KeyRange
+from lsmstate.memory_backend.table import MemoryTable
+from lsmstate.stats import ProbeStats, StoreStats
+from lsmstate.store import Entries, Matches, Positions, StreamSchema
+from lsmstate.store_base.checks import checked_positions, encoded_keys
+
+Tables = dict[str, MemoryTable]
+
+
+class MemoryReader:
+    """A store_reads.Reader; ``tables`` says what there is to read, at each read."""
+
+    def __init__(
+        self,
+        streams: Mapping[str, StreamSchema],
+        codecs: Mapping[str, KeyCodec],
+        tables: Callable[[], Tables],
+    ) -> None:
+        self._streams = streams
+        self._codecs = codecs
+        self._tables = tables
+        self.counters = {"appended_rows": 0, "probed_keys": 0, "fetched_rows": 0}
+
+    def probe(
+        self,
+        access: Access,
+        stream: str,
+        keys: pa.RecordBatch | KeyBatch,
+        positions: Positions | None,
+    ) -> "MemoryProbe":
+        """See store_reads.Reader."""
+        encoded = encoded_keys(self._streams[stream], self._codecs[stream], keys)
+        asked = checked_positions(encoded, positions)
+        self.counters["probed_keys"] += len(asked)
+        return MemoryProbe(access, self._tables()[stream], encoded, asked, self.counters)
+
+    def scan(self, access: Access, stream: str, max_bytes: int) -> Iterator[pa.RecordBatch]:
+        """See store_reads.Reader."""
+        pieces = self._tables()[stream].scan(KeyRange(), max_bytes)
+        return (rows for _, rows in read_stepwise(access, pieces))
+
+    def iterate(
+        self, access: Access, stream: str, wanted: KeyRange, max_bytes: int, *, reverse: bool
+    ) -> Iterator[Entries]:
+        """See store_reads.Reader."""
+        decoder = KeyDecoder(self._streams[stream].key)
+        pieces = self._tables()[stream].scan(wanted, max_bytes, reverse=reverse)
+        return (Entries(decoder.decode(keys), rows) for keys, rows in read_stepwise(access, pieces))
+
+    def stats(self) -> StoreStats:
+        """Counters of what is read here."""
+        tables = self._tables().values()
+        return StoreStats(
+            memory={
+                "rows": sum(table.row_bytes for table in tables),
+                "index": sum(table.index_bytes for table in tables),
+            },
+            peak_memory_bytes=0,
+            disk_bytes=0,
+            spilled_bytes=0,
+            counters=dict(self.counters),
+            probes=ProbeStats(self.counters["probed_keys"]),
+        )
+
+
+class MemoryProbe:
+    """What a probe of a table found: row numbers, no rows."""
+
+    def __init__(
+        self,
+        access: Access,
+        table: MemoryTable,
+        keys: KeyBatch,
+        asked: Positions,
+        counters: dict[str, int],
+    ) -> None:
+        self._access = access
+        self._table = table
+        self._counters = counters
+        self.counts = np.zeros(len(keys), dtype=np.int64)
+        self.row_bytes = np.zeros(len(keys), dtype=np.int64)
+        encoded = keys.to_pylist()
+        counts, self._numbers = table.find([encoded[position] for position in asked.tolist()])
+        before = np.concatenate([[0], np.cumsum(table.sizes(self._numbers))])
+        ends = np.cumsum(counts)
+        self.counts[asked] = counts
+        self.row_bytes[asked] = before[ends] - before[ends - counts]
+        self._starts = np.zeros(len(keys), dtype=np.int64)
+        self._starts[asked] = ends - counts
+
+    def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
+        """See store.Probe.fetch."""
+        with self._access():
+            pieces = self._pieces(checked_positions(self.counts, positions), max_bytes)
+        return read_stepwise(self._access, pieces)
+
+    def _pieces(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
+        found = positions[self.counts[positions] > 0]
+        if len(found) == 0:
+            return
+        counts = self.counts[found]
+        owners = np.repeat(found, counts)
+        shift = self._starts[found] - (np.cumsum(counts) - counts)
+        numbers = self._numbers[np.repeat(shift, counts) + np.arange(len(owners))]
+        for piece in pieces_of(self._table.sizes(numbers), max_bytes):
+            self._counters["fetched_rows"] += len(owners[piece])
+            yield Matches(owners[piece], self._table.rows(numbers[piece]))

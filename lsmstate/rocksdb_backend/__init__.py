@@ -1,0 +1,1 @@
+"""The contract on RocksDB; the only place that imports rocksdict."""

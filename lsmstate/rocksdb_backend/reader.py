@@ -1,0 +1,236 @@
+"""Reading the column families of one open RocksDB database; rocks_store.py describes them."""
+
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
+from lsmstate.cython_ext.keys.key_decode import KeyDecoder
+from lsmstate.cython_ext.rows.row_codec import RowCodec
+from lsmstate.errors import CorruptionError
+from lsmstate.store_base.guard import Access, read_stepwise
+from lsmstate.store_base.key_range import KeyRange
+from lsmstate.rocksdb_backend.records import Chunk, chunks_of, unpack_chunk, unpack_entry
+from lsmstate.rocksdb_backend.database import rocks_errors
+from lsmstate.stats import ProbeStats, StoreStats
+from lsmstate.store import Entries, Matches, Positions, StreamSchema
+from lsmstate.store_base.checks import checked_positions, encoded_keys
+
+#: Chunks read by one multi-get, at most; fewer if they are large on average.
+_CHUNKS_PER_GET = 64
+_STREAM = struct.Struct(">H")
+
+
+class RocksReader:
+    """Reads streams; ``counts`` and ``rows`` are rocksdict's column families."""
+
+    def __init__(self, path: str, streams: Mapping[str, StreamSchema]) -> None:
+        self._path = path
+        self._streams = streams
+        self._numbers = {name: number for number, name in enumerate(streams)}
+        self._key_codecs = {name: KeyCodec(s.key) for name, s in streams.items()}
+        self._row_codecs = {name: RowCodec(s.rows) for name, s in streams.items()}
+        self.counts: Any = None
+        self.rows: Any = None
+        self.counters = {"appended_rows": 0, "probed_keys": 0, "fetched_rows": 0}
+
+    def encoded(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> KeyBatch:
+        """Keys of a stream. InvalidArgumentError on other key types."""
+        return encoded_keys(self._streams[stream], self._key_codecs[stream], keys)
+
+    def row_bytes(self, stream: str, rows: pa.RecordBatch) -> list[bytes]:
+        """The encoded rows of a batch."""
+        return self._row_codecs[stream].encode(rows).to_pylist()
+
+    def names(self, stream: str, keys: KeyBatch) -> list[bytes]:
+        """The keys as they stand in ``counts``; a key with a null gets a name nobody uses."""
+        prefix = _STREAM.pack(self._numbers[stream])
+        return [prefix + (key or b"") for key in keys.to_pylist()]
+
+    def entries(self, names: list[bytes]) -> list[bytes | None]:
+        """What ``counts`` says of some keys."""
+        with rocks_errors(self._path):
+            return list(self.counts.get(names))
+
+    def probe(
+        self,
+        access: Access,
+        stream: str,
+        keys: pa.RecordBatch | KeyBatch,
+        positions: Positions | None,
+    ) -> "RocksProbe":
+        """See store_reads.Reader."""
+        encoded = self.encoded(stream, keys)
+        asked = checked_positions(encoded, positions)
+        asked = asked[encoded.valid[asked]]
+        names = self.names(stream, encoded)
+        found = self.entries([names[position] for position in asked.tolist()])
+        self.counters["probed_keys"] += len(asked)
+        return RocksProbe(self, access, stream, len(encoded), asked, names, found)
+
+    def scan(self, access: Access, stream: str, max_bytes: int) -> Iterator[pa.RecordBatch]:
+        """See store_reads.Reader."""
+        found = self._between(stream, KeyRange(), reverse=False)
+        chunks = (chunk for name, entry in found for chunk in chunks_of(0, name, entry))
+        return (piece.rows for piece in self.rows_of(access, stream, chunks, max_bytes))
+
+    def iterate(
+        self, access: Access, stream: str, wanted: KeyRange, max_bytes: int, *, reverse: bool
+    ) -> Iterator[Entries]:
+        """See store_reads.Reader."""
+        found = self._between(stream, wanted, reverse=reverse)
+        decoder = KeyDecoder(self._streams[stream].key)
+        # Keys of the chunks under way, by the position that is given to each.
+        keys: dict[int, bytes] = {}
+
+        def chunks() -> Iterator[Chunk]:
+            for position, (name, entry) in enumerate(found):
+                keys[position] = name[_STREAM.size :]
+                yield from chunks_of(position, name, entry)
+
+        def entries() -> Iterator[Entries]:
+            for piece in self.rows_of(access, stream, chunks(), max_bytes):
+                positions = piece.positions.tolist()
+                yield Entries(decoder.decode([keys[at] for at in positions]), piece.rows)
+                for done in [at for at in keys if at < positions[-1]]:
+                    del keys[done]
+
+        return entries()
+
+    def stats(self) -> StoreStats:
+        """Counters of what is read here; memory is counted by the store whose cache it shares."""
+        with rocks_errors(self._path):
+            families = (self.counts, self.rows)
+            disk = sum(f.property_int_value("rocksdb.total-sst-files-size") or 0 for f in families)
+        return StoreStats(
+            memory={},
+            peak_memory_bytes=0,
+            disk_bytes=disk,
+            spilled_bytes=disk,
+            counters=dict(self.counters),
+            probes=ProbeStats(self.counters["probed_keys"]),
+        )
+
+    def rows_of(
+        self, access: Access, stream: str, chunks: Iterator[Chunk], max_bytes: int
+    ) -> Iterator[Matches]:
+        """Read and decode the chunks' rows, in pieces of at most ``max_bytes`` or one row."""
+        return read_stepwise(access, self._pieces(stream, chunks, max_bytes))
+
+    def _pieces(self, stream: str, chunks: Iterator[Chunk], max_bytes: int) -> Iterator[Matches]:
+        owners: list[int] = []
+        rows: list[bytes] = []
+        size = 0
+        for position, chunk in self._chunks(chunks, max_bytes):
+            for row in unpack_chunk(chunk, self._path):
+                if rows and size + len(row) > max_bytes:
+                    yield self._matches(stream, owners, rows)
+                    owners, rows, size = [], [], 0
+                owners.append(position)
+                rows.append(row)
+                size += len(row)
+        if rows:
+            yield self._matches(stream, owners, rows)
+
+    def _matches(self, stream: str, owners: list[int], rows: list[bytes]) -> Matches:
+        self.counters["fetched_rows"] += len(rows)
+        return Matches(np.array(owners, dtype=np.int64), self._row_codecs[stream].decode(rows))
+
+    def chunk(self, name: bytes) -> list[bytes]:
+        """The encoded rows of one chunk."""
+        ((_, chunk),) = self._get_chunks([(0, name)])
+        return unpack_chunk(chunk, self._path)
+
+    def _chunks(self, chunks: Iterator[Chunk], max_bytes: int) -> Iterator[tuple[int, bytes]]:
+        """Read chunks by multi-gets of about ``max_bytes``."""
+        waiting: list[tuple[int, bytes]] = []
+        size = 0
+        for position, name, average in chunks:
+            if waiting and (len(waiting) == _CHUNKS_PER_GET or size + average > max_bytes):
+                yield from self._get_chunks(waiting)
+                waiting, size = [], 0
+            waiting.append((position, name))
+            size += average
+        if waiting:
+            yield from self._get_chunks(waiting)
+
+    def _get_chunks(self, wanted: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        with rocks_errors(self._path):
+            found = self.rows.get([name for _, name in wanted])
+        chunks = []
+        for (position, name), chunk in zip(wanted, found, strict=True):
+            if chunk is None:
+                raise CorruptionError(f"rows of key {name.hex()} are missing", self._path, 0)
+            chunks.append((position, chunk))
+        return chunks
+
+    def _between(
+        self, stream: str, wanted: KeyRange, *, reverse: bool
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """(name, entry) of the keys of a range, in key order or reverse key order."""
+        low, high = wanted.in_stream(self._numbers[stream])
+        with rocks_errors(self._path):
+            at = self.counts.iter()
+            if not reverse:
+                at.seek(low)
+            elif high is None:
+                at.seek_to_last()
+            else:
+                at.seek_for_prev(high)
+                if at.valid() and at.key() == high:
+                    at.prev()
+        while at.valid():
+            name = at.key()
+            if name < low or (high is not None and name >= high):
+                return
+            yield name, at.value()
+            with rocks_errors(self._path):
+                if reverse:
+                    at.prev()
+                else:
+                    at.next()
+        with rocks_errors(self._path):
+            # An iterator that met an error looks as if it had come to the end.
+            at.status()
+
+
+class RocksProbe:
+    """A Probe: the keys' entries, no rows. ``found`` are the entries of the keys at ``asked``."""
+
+    def __init__(
+        self,
+        reader: "RocksReader",
+        access: Access,
+        stream: str,
+        keys: int,
+        asked: Positions,
+        names: list[bytes],
+        found: list[bytes | None],
+    ) -> None:
+        self._reader = reader
+        self._access = access
+        self._stream = stream
+        self._names = names
+        self._found = dict(zip(asked.tolist(), found, strict=True))
+        self.counts = np.zeros(keys, dtype=np.int64)
+        self.row_bytes = np.zeros(keys, dtype=np.int64)
+        for position, entry in self._found.items():
+            if entry is not None:
+                found_entry = unpack_entry(entry)
+                self.counts[position] = found_entry.rows
+                self.row_bytes[position] = found_entry.row_bytes
+
+    def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
+        with self._access():
+            pass  # an old probe is refused at once
+        wanted = checked_positions(self.counts, positions).tolist()
+        chunks = (
+            chunk
+            for position in wanted
+            if (entry := self._found.get(position)) is not None
+            for chunk in chunks_of(position, self._names[position], entry)
+        )
+        return self._reader.rows_of(self._access, self._stream, chunks, max_bytes)

@@ -1,0 +1,136 @@
+"""Where the state of one query lies: a local directory, or a directory of any file system.
+
+    <place>/bucket-000007/...   the files of one bucket's attempts
+    <place>/<name>              small files that are written once, such as a query's settings
+
+A local directory is worked in directly. Of another place the files in use are kept as copies in a
+cache on this machine's disk, which all processes and queries of the machine share.
+"""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from lsmstate.opening import open_commit
+from lsmstate.remote.bucket import DurableBucket
+from lsmstate.remote.directory import DurableDir, LocalDir, RemoteDir
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.remote.file_cache import LEAST_BYTES, FileCache
+from lsmstate.remote.filesystems import is_url, resolve
+from lsmstate.options import Options, parse_bytes
+from lsmstate.remote.retries import retried
+from lsmstate.store import MultimapStore
+
+#: How much of a machine's disk the copies may take.
+DEFAULT_CACHE = "10g"
+_BUCKET = "bucket-"
+
+
+class StatePlace:
+    """One place. Those of one process that are the same share file systems and copies."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        cache_dir: str | None = None,
+        cache: int | str = DEFAULT_CACHE,
+    ) -> None:
+        """``url`` is a local path or ``file:`` URL, or names a directory of another file system
+        (see ``filesystems``), to which ``storage_options`` go. ``cache_dir`` is a local directory
+        for copies (default: the system's for temporary files), ``cache`` their most bytes; both
+        matter elsewhere only. InvalidArgumentError. Cost: no request is made."""
+        self._cache_bytes = check_cache_bytes(cache)
+        self._cache_dir = cache_dir or tempfile.gettempdir()
+        self._buckets: dict[int, DurableBucket] = {}
+        self.url = url
+        #: None: on another file system.
+        self.local_directory = local_path(url)
+        #: The small files.
+        self.files: DurableDir
+        if self.local_directory is not None:
+            self.files = LocalDir(self.local_directory)
+        else:
+            self._filesystem, path = resolve(url, storage_options)
+            self._path = path.rstrip("/")
+            self.files = RemoteDir(self._filesystem, self._path)
+
+    @property
+    def where(self) -> str:
+        """For messages; holds no credentials."""
+        return self.files.where
+
+    def bucket(self, number: int) -> str | DurableBucket:
+        """Where the attempts of a bucket are opened (``backends.open_attempt``); a local directory
+        is made if it is not there."""
+        name = bucket_directory_name(number)
+        if self.local_directory is not None:
+            path = os.path.join(self.local_directory, name)
+            os.makedirs(path, exist_ok=True)
+            return path
+        if number not in self._buckets:
+            place = RemoteDir(self._filesystem, f"{self._path}/{name}")
+            state = hashlib.sha256(self.where.encode()).hexdigest()[:16]
+            self._buckets[number] = DurableBucket(place, self._file_cache(), state, name)
+        return self._buckets[number]
+
+    def buckets(self) -> list[int]:
+        """The numbers of those that are there. OSError. Cost: one listing."""
+        names = retried(self.files.directories, f"listing {self.where}")
+        found = (name.removeprefix(_BUCKET) for name in names if name.startswith(_BUCKET))
+        return sorted(int(number) for number in found if number.isdigit())
+
+    def remove_bucket(self, number: int) -> int:
+        """Delete all files of a bucket that nobody has open; how many bytes that freed. OSError.
+        Cost: two listings and what the file system needs to delete a directory."""
+        self._buckets.pop(number, None)
+        files = self.files.below(bucket_directory_name(number))
+        freed = sum(retried(files.sizes, f"listing {files.where}").values())
+        retried(files.remove_tree, f"deleting {files.where}")
+        return freed
+
+    def _file_cache(self) -> FileCache:
+        # Several users of a machine may share a directory for temporary files.
+        home = os.path.join(self._cache_dir, f"lsmstate-cache-{os.getuid()}")
+        return FileCache(home, self._cache_bytes)
+
+
+def bucket_directory_name(bucket: int) -> str:
+    """Name of a bucket's directory in the place."""
+    return f"{_BUCKET}{bucket:06d}"
+
+
+def check_cache_bytes(cache: int | str) -> int:
+    """``"10g"`` -> bytes. InvalidArgumentError if that is no size, or too small to work with."""
+    cache_bytes = parse_bytes(cache, "cache")
+    if cache_bytes < LEAST_BYTES:
+        raise InvalidArgumentError(
+            f"cache={cache!r}: too small to work with; give at least {LEAST_BYTES} bytes ('1m')"
+        )
+    return cache_bytes
+
+
+def local_path(url: str) -> str | None:
+    """``/a/b``, ``a/b`` or ``file:/a/b`` -> ``/a/b``; None if it is on another file system."""
+    if is_url(url) and not url.startswith("file:"):
+        return None
+    if url.startswith("file:"):
+        if urlsplit(url).netloc:
+            raise InvalidArgumentError(
+                f"{url}: file: addresses name no machine; write file:///path"
+            )
+        # Not urlsplit's path: Hadoop does not escape, '#' and '?' are plain characters there.
+        url = "/" + url.removeprefix("file:").lstrip("/")
+    return os.path.abspath(url)
+
+
+def open_bucket(
+    place: StatePlace, bucket: int, pointer: str, *, options: Options | None = None
+) -> MultimapStore:
+    """The store of one bucket as a commit pointer of the backend ``lsm`` has it, to be read only,
+    wherever the state lies; see ``backends.open_commit``. Nothing is written to the place."""
+    return open_commit(place.bucket(bucket), pointer, options=options or Options())

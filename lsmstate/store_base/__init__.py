@@ -1,0 +1,1 @@
+"""What every backend is built from: guard, reads, writes, snapshot, checks."""

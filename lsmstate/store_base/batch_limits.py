@@ -1,0 +1,130 @@
+"""How large a row and a batch may be: huge rows are refused, huge batches cut into parts."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from lsmstate.schema.arrow_sizes import pieces_of, row_sizes, sizes_of
+from lsmstate.cython_ext.memory.budget import Budget
+from lsmstate.cython_ext.keys.key_codec import KeyBatch
+from lsmstate.schema.entry_sizes import EntrySizes
+from lsmstate.errors import InvalidArgumentError, MemoryLimitError
+from lsmstate.store_base.key_range import key_range
+from lsmstate.options import KIB, Options
+from lsmstate.store import KeyBounds, Mutation, StreamSchema
+from lsmstate.store_base.checks import check_rows, stream_of
+
+_KINDS = ("append", "put", "delete", "retract", "delete_range")
+
+
+def check_row_sizes(rows: pa.RecordBatch, options: Options) -> None:
+    """Refuse a row over a quarter of the cap before anything of its batch is stored."""
+    if sizes_of(rows.schema).total(rows) > options.memory_bytes // 4:
+        check_largest_row(int(row_sizes(rows).max(initial=0)), options)
+
+
+def check_largest_row(size: int, options: Options) -> None:
+    """MemoryLimitError if a row of so many bytes is larger than a quarter of the cap."""
+    limit = options.memory_bytes // 4
+    if size > limit:
+        raise MemoryLimitError(
+            f"a row of {size} bytes is larger than a quarter of the memory cap ({limit} "
+            f"bytes); raise memory_bytes to {4 * size} or more"
+        )
+
+
+def no_room(budget: Budget, size: int, kept: str, elsewhere: int) -> MemoryLimitError:
+    """What to raise where a write finds no memory, ``size`` bytes more, and none can be made;
+    ``kept`` names snapshots, ``elsewhere`` bytes are in memtables of other stores."""
+    read = budget.usage()["probe"]
+    readers = f"; probes and iterators hold {read} bytes: close or drop some" if read else ""
+    others = (
+        f"; memtables of other stores hold {elsewhere} bytes, which their probes, iterators or "
+        "writes are using: finish these"
+        if elsewhere
+        else ""
+    )
+    return MemoryLimitError(
+        f"no room for one more write, {size} bytes: {budget.usage()} of the cap of {budget.limit} "
+        f"bytes are in use, and {budget.reserve} are reserved for flushes and merges; write less "
+        f"at a time, or raise memory_bytes{readers}{kept}{others}"
+    )
+
+
+def part_bytes(options: Options) -> int:
+    """Bytes of keys and rows that are encoded at a time."""
+    return max(256 * KIB, options.memory_bytes // 16)
+
+
+def parts_of(
+    rows: pa.RecordBatch,
+    keys: pa.RecordBatch | KeyBatch,
+    options: Options,
+    sizes: EntrySizes,
+) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | KeyBatch]]:
+    """The batch in parts that take a bounded number of bytes inside, or one row; whole if it is
+    small, as it should."""
+    most = part_bytes(options)
+    if sizes.total(rows, keys) <= most:
+        if rows.num_rows:
+            yield rows, keys
+        return
+    for piece in pieces_of(sizes(rows, keys), most):
+        yield rows.slice(piece.start, piece.stop - piece.start), _keys_at(keys, piece)
+
+
+def key_parts_of(
+    keys: pa.RecordBatch | KeyBatch, most: int, sizes: EntrySizes
+) -> Iterator[pa.RecordBatch | KeyBatch]:
+    """Keys without rows in parts that take at most so many bytes inside, or one key."""
+    if sizes.total(None, keys) <= most:
+        yield keys
+        return
+    for piece in pieces_of(sizes(None, keys), most):
+        yield _keys_at(keys, piece)
+
+
+def _keys_at(keys: pa.RecordBatch | KeyBatch, piece: slice) -> pa.RecordBatch | KeyBatch:
+    if isinstance(keys, KeyBatch):
+        return keys.take(np.arange(piece.start, piece.stop))
+    return keys.slice(piece.start, piece.stop - piece.start)
+
+
+def check_mutations(
+    streams: Mapping[str, StreamSchema], mutations: Sequence[Mutation], options: Options
+) -> None:
+    """Refuse several writes as one, before any is made; see store.MultimapStore.write."""
+    for kind, name, keys, rows in mutations:
+        stream = stream_of(streams, name)
+        if kind not in _KINDS:
+            raise InvalidArgumentError(
+                f"{kind!r} in stream {name!r} is no kind of write; give {', '.join(_KINDS)}"
+            )
+        if (rows is None) != (kind in ("delete", "delete_range")):
+            raise InvalidArgumentError(
+                f"{kind!r} in stream {name!r}: give rows to 'append', 'put' and 'retract', none to "
+                "'delete' and 'delete_range'"
+            )
+        if isinstance(keys, KeyBounds) != (kind == "delete_range"):
+            raise InvalidArgumentError(
+                f"{kind!r} in stream {name!r}: give KeyBounds to 'delete_range', keys to all others"
+            )
+        if isinstance(keys, KeyBounds):
+            key_range(stream, *keys)
+        elif rows is not None:
+            check_rows(stream, rows, keys)
+            check_row_sizes(rows, options)
+    batches = [mutation.rows for mutation in mutations if mutation.rows is not None]
+    sizes = [sizes_of(rows.schema).total(rows) for rows in batches]
+    size = sum(sizes)
+    # One row cannot be split, and was found to be no larger than any may be.
+    alone = max(
+        (size for size, rows in zip(sizes, batches, strict=True) if rows.num_rows == 1), default=0
+    )
+    if size - alone > options.memory_bytes // 8:
+        raise MemoryLimitError(
+            f"{size} bytes of rows in one write; a put, or several writes made as one, may take an "
+            f"eighth of the memory cap ({options.memory_bytes // 8} bytes): split it, or raise "
+            "memory_bytes"
+        )

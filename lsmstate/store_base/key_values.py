@@ -1,0 +1,126 @@
+"""Keys that are given as Python values, one at a time: of ``get``, and of bounds."""
+
+import datetime
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lsmstate.cython_ext.rows.arrow_read import plain_type
+from lsmstate.cython_ext.rows.restore import restored
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.schema.python_values import as_text, is_kept, is_list_like
+from lsmstate.store import KeyValues, StreamSchema
+
+#: Values although they are sequences: of letters, of bytes, of what a scalar holds.
+_SINGLE = (str, bytes, bytearray, memoryview, pa.Scalar)
+#: Units of numpy's times that Arrow has too.
+_ARROW_UNITS = [(unit, 1) for unit in ("s", "ms", "us", "ns")]
+
+
+def key_values(stream: StreamSchema, name: str, given: KeyValues) -> tuple[Any, ...]:
+    """The values of key columns; that of a single key column may stand by itself, and does if it is
+    a list and the column one of lists. InvalidArgumentError if they are no sequence, or more than
+    there are columns."""
+    if len(stream.key) == 1 and _is_value(given, _plain_type(stream.key.types[0])):
+        return (given,)
+    if isinstance(given, np.ndarray):
+        given = list(given) if given.ndim else given[()]
+    if isinstance(given, Sequence | pa.Array) and not isinstance(given, _SINGLE):
+        if len(given) <= len(stream.key):
+            return tuple(given)
+    elif len(stream.key) == 1 and not isinstance(given, set | frozenset):
+        return (given,)
+    raise InvalidArgumentError(
+        f"{name}={given!r} of stream {stream.name!r}: give a tuple with values of the first of the "
+        f"key columns {', '.join(stream.key.names)}"
+    )
+
+
+def _is_value(given: Any, kind: pa.DataType) -> bool:
+    """Whether a sequence is the value of a key's only column, not a tuple of its columns."""
+    if isinstance(given, pa.MonthDayNano):
+        return True
+    if not is_list_like(kind) or not isinstance(given, list | np.ndarray | pa.Array):
+        return False
+    # Around a list, where the column's lists hold none, it is one of columns.
+    is_around = len(given) == 1 and isinstance(
+        given[0], list | np.ndarray | pa.Array | pa.ListScalar
+    )
+    return not is_around or is_list_like(kind.field(0).type)
+
+
+def one_key(stream: StreamSchema, key: KeyValues) -> pa.RecordBatch:
+    """A key of Python values as a batch. InvalidArgumentError unless it has all key columns."""
+    values = key_values(stream, "key", key)
+    if len(values) != len(stream.key):
+        raise InvalidArgumentError(
+            f"key {key!r} of stream {stream.name!r}: give one value for each of the columns "
+            f"{stream.key.names}"
+        )
+    return key_batch(stream, values)
+
+
+def key_batch(stream: StreamSchema, values: Sequence[Any]) -> pa.RecordBatch:
+    """The values of the first key columns as a batch of one row. InvalidArgumentError if Arrow
+    does not take a value for its column's type, or would round it: that would be another key."""
+    columns = list(stream.key)[: len(values)]
+    named = f"key {tuple(values)!r} of stream {stream.name!r}"
+    arrays = []
+    for field, given in zip(columns, values, strict=True):
+        try:
+            # pyarrow makes no dictionary of times, of views or of nested values.
+            kind = _plain_type(field.type)
+            value = _plain(given, kind)
+            array = (
+                pa.array([value], value.type).cast(kind)
+                if isinstance(value, pa.Scalar)
+                else pa.array([value], kind)
+            )
+            array.validate()  # of a set, a list of fixed size may be made with too few values
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise InvalidArgumentError(
+                f"{named}: {given!r} is not of the type {field.type} of column {field.name!r} "
+                f"({error})"
+            ) from error
+        if not isinstance(value, pa.Scalar) and not is_kept(value, array[0]):
+            raise InvalidArgumentError(
+                f"{named}: {given!r} would become {as_text(array[0])} in column {field.name!r} "
+                f"of type {field.type}"
+            )
+        arrays.append(restored(array, field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(columns))
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    """Without dictionaries and views, as keys are stored. Those of whole columns that are extension
+    types stay so, and take values of their own."""
+    return kind if isinstance(kind, pa.BaseExtensionType) else plain_type(kind)
+
+
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    """A scalar of numpy or Arrow as Python's; one of Arrow's where it is a time as the column's
+    are, since Python's have no nanoseconds."""
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        if np.datetime_data(value.dtype) not in _ARROW_UNITS:
+            return _python_time(value, kind)
+        value = pa.scalar(value)
+    elif isinstance(value, np.generic):
+        return value.item()
+    if not isinstance(value, pa.Scalar):
+        return value
+    if pa.types.is_temporal(kind) and value.type.id == kind.id:
+        return value
+    return value.as_py()
+
+
+def _python_time(value: np.datetime64 | np.timedelta64, kind: pa.DataType) -> Any:
+    """numpy's time, of a unit that Arrow has no times of, as Python's. A day is the midnight that
+    begins it. ValueError beyond Python's times, where numpy gives a number of its own unit."""
+    found: Any = value.item()
+    if isinstance(found, int):
+        raise ValueError("as such a unit it has to lie in the years 1 to 9999")
+    if pa.types.is_timestamp(kind) and type(found) is datetime.date:
+        return datetime.datetime.combine(found, datetime.time())
+    return found

@@ -1,0 +1,134 @@
+"""Reading, alike for every backend and for snapshots: on top of a Reader, inside a guard."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lsmstate.cython_ext.keys.key_codec import KeyBatch
+from lsmstate.cython_ext.rows.row_codec import RowCodec
+from lsmstate.store_base.guard import Access, StoreGuard
+from lsmstate.store_base.key_parts import key_parts
+from lsmstate.store_base.key_range import KeyRange, key_range
+from lsmstate.store_base.key_values import one_key
+from lsmstate.store import Entries, KeyValues, Matches, Positions, Probe, StreamSchema
+from lsmstate.store_base.checks import check_is_keys, stream_of
+
+#: Rows are fetched in pieces of this, so what counts against the cap is a piece, not all of them.
+_PIECE_BYTES = 1 << 20
+
+
+class Reader(Protocol):
+    """How a backend reads what it has, or what a snapshot holds. Each step of a read is inside
+    ``access``, which raises once it may not go on. Streams are known, bounds are checked."""
+
+    def probe(
+        self,
+        access: Access,
+        stream: str,
+        keys: pa.RecordBatch | KeyBatch,
+        positions: Positions | None,
+    ) -> Probe:
+        """See store.StateStore.probe."""
+        ...
+
+    def scan(self, access: Access, stream: str, max_bytes: int) -> Iterator[pa.RecordBatch]:
+        """See store.StateStore.scan."""
+        ...
+
+    def iterate(
+        self, access: Access, stream: str, wanted: KeyRange, max_bytes: int, *, reverse: bool
+    ) -> Iterator[Entries]:
+        """See store.MultimapStore.iterate."""
+        ...
+
+
+class StoreReads(ABC):
+    """The reading half of store.MultimapStore."""
+
+    _guard: StoreGuard
+    _reader: Reader
+
+    def _access(self) -> Access:
+        """How a read that begins now gets at what it reads, at each step."""
+        return self._guard.until_next_write()
+
+    @property
+    @abstractmethod
+    def streams(self) -> Mapping[str, StreamSchema]:
+        """See store.StateStore.streams."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """See store.StateStore.close."""
+
+    def probe(
+        self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
+    ) -> Probe:
+        """See store.StateStore.probe."""
+        with self._guard.reading():
+            stream_of(self.streams, stream)
+            check_is_keys(f"keys of stream {stream!r}", keys)
+            return self._reader.probe(self._access(), stream, keys, positions)
+
+    def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
+        """See store.StateStore.scan."""
+        with self._guard.reading():
+            stream_of(self.streams, stream)
+            return self._reader.scan(self._access(), stream, max_bytes)
+
+    def iterate(
+        self,
+        stream: str,
+        *,
+        low: KeyValues | None = None,
+        high: KeyValues | None = None,
+        prefix: KeyValues | None = None,
+        reverse: bool = False,
+        max_bytes: int = 1 << 20,
+    ) -> Iterator[Entries]:
+        """See store.MultimapStore.iterate."""
+        with self._guard.reading():
+            wanted = key_range(stream_of(self.streams, stream), low, high, prefix)
+            return self._reader.iterate(self._access(), stream, wanted, max_bytes, reverse=reverse)
+
+    def exists(
+        self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
+    ) -> npt.NDArray[np.bool_]:
+        """See store.MultimapStore.exists."""
+        parts = key_parts(keys) if positions is None else iter([keys])
+        found = [self.probe(stream, part, positions).counts > 0 for part in parts]
+        return np.concatenate(found) if len(found) > 1 else found[0]
+
+    def get(self, stream: str, key: KeyValues) -> pa.RecordBatch:
+        """See store.MultimapStore.get."""
+        return self.get_many(stream, one_key(stream_of(self.streams, stream), key)).rows
+
+    def get_many(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> Matches:
+        """See store.MultimapStore.get_many."""
+        probe = self.probe(stream, keys)
+        found = list(probe.fetch(np.flatnonzero(probe.counts), _PIECE_BYTES))
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            schema = RowCodec(stream_of(self.streams, stream).rows).schema
+            return Matches(
+                np.empty(0, dtype=np.int64), pa.RecordBatch.from_pylist([], schema=schema)
+            )
+        return Matches(
+            np.concatenate([piece.positions for piece in found]),
+            pa.concat_batches([piece.rows for piece in found]),
+        )
+
+    def contains(self, stream: str, key: KeyValues) -> bool:
+        """See store.MultimapStore.contains."""
+        return bool(self.exists(stream, one_key(stream_of(self.streams, stream), key))[0])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

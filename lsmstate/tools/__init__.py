@@ -1,0 +1,1 @@
+"""Inspect, verify, export, restore, repair: works on a state on disk."""

@@ -1,0 +1,302 @@
+"""Repair: everything that can still be read of a damaged state, in a new directory.
+
+The damaged directory is only read. Files that are whole are copied, of damaged ones the readable
+rows are written anew, and of a changelog the whole records. The report says what was lost.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from lsmstate.lsm.wal import changelog_files
+from lsmstate.lsm.wal_records import MAGIC
+from lsmstate.lsm.checkpoints import checkpoint_paths, read_checkpoint
+from lsmstate.lsm.obsolete_files import LocalFiles
+from lsmstate.cython_ext.base.file import AppendFile, ReadFile
+from lsmstate.cython_ext.sstable.salvage import ListedEntries
+from lsmstate.cython_ext.sstable.sst_check import verify
+from lsmstate.cython_ext.sstable.sst_reader import Sst
+from lsmstate.lsm.directory_lock import check_unowned
+from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
+from lsmstate.lsm.file_names import numbered, parse_attempt_file, parse_numbered
+from lsmstate.local_directory import check_is_there
+from lsmstate.lsm.manifest import Pointer, pack_edit
+from lsmstate.process.memory_budget import process_memory
+from lsmstate.options import MIB, Options
+from lsmstate.lsm.ownership import AttemptOwner, Owner, ProcessOwner
+from lsmstate.tools.salvage_table import UNDESCRIBED, KeyRange, SalvagedTable
+from lsmstate.tools.salvage_wal import Record, Replay, plan_replay, salvage_changelog
+from lsmstate.tools.salvage_commit import DamagedState, find_damaged_state
+from lsmstate.lsm.table_writer import TableWriter
+from lsmstate.lsm.version import FileMeta, Version
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What could not be read of one file. ``rows`` None: nobody knows how many. Where
+    ``deletions`` (or retractions) may be lost too, rows that were deleted may be back. Key ranges
+    are as stored, with the stream's number in front."""
+
+    file: str
+    what: str
+    rows: int | None
+    deletions: bool = True
+    ranges: tuple[KeyRange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """``pointer`` opens the repaired state; ``problems`` are not losses by themselves."""
+
+    source: str
+    target: str
+    commit: str
+    pointer: str
+    rows: int
+    logged_writes: int
+    copied_files: int
+    rebuilt_files: int
+    losses: tuple[Loss, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def lost_rows(self) -> int | None:
+        """Rows lost from tables and logs together; None if that is not known."""
+        known = [loss.rows for loss in self.losses if loss.rows is not None]
+        return sum(known) if len(known) == len(self.losses) else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values; keys in hexadecimal."""
+        found = asdict(self)
+        for loss in found["losses"]:
+            loss["ranges"] = [
+                {end: key.hex() if key is not None else None for end, key in part.items()}
+                for part in loss["ranges"]
+            ]
+        return {**found, "lost_rows": self.lost_rows}
+
+
+def repair(source: str, target: str, pointer: str | None = None) -> RepairReport:
+    """Salvage the state in ``source`` (a standalone store's or a bucket's directory; of a bucket
+    the commit ``pointer`` names, or the newest) into ``target``, which must not exist or be empty.
+
+    StoreLockedError if a process has the store open; CorruptionError if no commit can be read.
+    Cost: all of it is read and written. Memory: the largest damaged file.
+    """
+    if os.path.isdir(target) and os.listdir(target):
+        raise InvalidArgumentError(f"{target} is not empty; name a new directory to repair into")
+    inside = os.path.realpath(source)
+    if os.path.commonpath([inside, os.path.realpath(target)]) == inside:
+        raise InvalidArgumentError(
+            f"{target} lies inside {source}, which repair leaves alone; name a directory elsewhere"
+        )
+    check_is_there(source)
+    check_unowned(source)
+    state = find_damaged_state(source, pointer)
+    os.makedirs(target, exist_ok=True)
+    options = Options(sync="commit")
+    owner: Owner = (
+        ProcessOwner(target, options)
+        if state.is_standalone
+        else AttemptOwner(LocalFiles(target), _batch_of(state.commit), "repaired")
+    )
+    try:
+        owner.take()
+        return _Repair(state, target, options, owner).run()
+    finally:
+        owner.release()
+
+
+class _Repair:
+    """One repair under way."""
+
+    def __init__(self, state: DamagedState, target: str, options: Options, owner: Owner) -> None:
+        self._state = state
+        self._target = target
+        self._owner = owner
+        self._cache = process_memory().cache
+        self._files = TableWriter(target, options, process_memory().budget, owner)
+        self._losses = [Loss(name, "nothing of it can be read", None) for name in state.unreadable]
+        self._problems = [*state.problems, *_checkpoints_left(state.directory)]
+        self._copied = self._rebuilt = 0
+
+    def run(self) -> RepairReport:
+        runs = []
+        for run in self._state.edit.version.runs:
+            files = tuple(made for file in run.files for made in self._take(file))
+            runs.append(replace(run, files=files))
+        kept = tuple(run for run in runs if run.files or len(run.deleted))
+        version = replace(self._state.edit.version, runs=kept).without_deleted()
+        replay = Replay((), self._state.edit.replay_from, ())
+        if self._state.is_standalone:
+            replay = self._salvage_logs()
+        pointer = self._commit(version, replay.replay_from)
+        if replay.records:
+            self._write_log(replay.records)
+        return RepairReport(
+            self._state.directory,
+            self._target,
+            self._state.commit,
+            pointer,
+            sum(run.rows for run in version.runs),
+            len(replay.records),
+            self._copied,
+            self._rebuilt,
+            tuple(self._losses),
+            tuple(self._problems),
+        )
+
+    # Tables -------------------------------------------------------------------------------
+
+    def _take(self, file: FileMeta) -> Sequence[FileMeta]:
+        """The file's rows in the new directory, as far as they can be read."""
+        path = os.path.join(self._state.directory, file.name)
+        table = None
+        try:
+            table = Sst(path, self._cache)
+            counts = verify(table)
+            if (table.uid, counts["keys"], counts["rows"]) == (file.uid, file.keys, file.rows):
+                return [self._copy(file, table)]
+            why = "is not the file that the manifest names"
+        except (CorruptionError, OSError) as error:
+            why = str(error)
+        try:
+            return self._rebuild(file, path, table)
+        except (CorruptionError, OSError) as error:
+            whole = (KeyRange(file.min_key, file.max_key),)
+            why = "is missing" if isinstance(error, FileNotFoundError) else f"{why}; {error}"
+            self._losses.append(Loss(file.name, why, file.rows, ranges=whole))
+            return []
+
+    def _copy(self, file: FileMeta, table: Sst) -> FileMeta:
+        name = self._owner.new_name("run")
+        reading, writing = ReadFile(table.path), AppendFile(os.path.join(self._target, name))
+        try:
+            for offset in range(0, reading.size, MIB):
+                writing.append(reading.read(offset, min(MIB, reading.size - offset)))
+            writing.sync()
+        finally:
+            reading.close()
+            writing.close()
+        self._copied += 1
+        return file._replace(name=name, size=table.size, checksum=table.checksum)
+
+    def _rebuild(self, file: FileMeta, path: str, table: Sst | None) -> Sequence[FileMeta]:
+        salvaged = SalvagedTable(path)
+        own = table if table is not None else salvaged.description()
+        if own is not None and own.uid != file.uid:
+            raise CorruptionError("another file lies under this name", path, 0)
+        base = (
+            table.base_sequence if table is not None else salvaged.base_sequence(file.min_sequence)
+        )
+        made: list[FileMeta] = []
+        entries = ListedEntries(salvaged.entries(base))
+        for _ in self._files.write_slices(entries, base, made, [], bottom=False):
+            pass
+        self._rebuilt += 1
+        lost_rows = file.rows - salvaged.saved_rows
+        lost_keys = file.keys - sum(new.keys for new in made)
+        ranges = tuple(salvaged.lost_ranges)
+        if file.uid == UNDESCRIBED:
+            what = "is damaged, and nothing says how many rows it had"
+            self._losses.append(Loss(file.name, what, None, ranges=ranges))
+        elif lost_rows or lost_keys:
+            what = "blocks are damaged"
+            undeleted = (salvaged.has_lost_keys and lost_keys > 0) or self._hold_retractions(ranges)
+            self._losses.append(Loss(file.name, what, lost_rows, undeleted, ranges))
+        return made
+
+    def _hold_retractions(self, ranges: Sequence[KeyRange]) -> bool:
+        """Whether keys reach into the hidden streams behind the named ones."""
+        named = len(json.loads(self._state.edit.schemas)).to_bytes(2, "big")
+        return any(part.high is None or part.high >= named for part in ranges)
+
+    # Commit and changelog -----------------------------------------------------------------
+
+    def _commit(self, version: Version, replay_from: tuple[int, int]) -> str:
+        edit = replace(
+            self._state.edit, version=version, base=None, replay_from=replay_from, merge=None
+        )
+        table = self._files.begin_table("commit", version.next_sequence)
+        sealed = self._files.seal(table, pack_edit(edit, {}, len(json.loads(edit.schemas))))
+        pointer = str(Pointer(table.name, sealed.size, sealed.checksum))
+        live = {file.name for file in version.files} | {table.name}
+        self._owner.committed(pointer, live, replay_from[0])
+        return pointer
+
+    def _salvage_logs(self) -> Replay:
+        """The logged writes that are not in the runs."""
+        found: list[Record] = []
+        for name in changelog_files(self._state.directory):
+            log = salvage_changelog(os.path.join(self._state.directory, name))
+            found += log.records
+            if log.torn_bytes:
+                self._problems.append(
+                    f"{name} ends within a record, after {log.torn_bytes} bytes of it: a write "
+                    "that nobody was told of, if the store was killed while it wrote"
+                )
+            for offset, size in log.gaps:
+                what = f"{size} bytes at offset {offset} are damaged"
+                self._losses.append(Loss(name, what, None))
+        replay = plan_replay(found, self._replay_from(found))
+        for first, last in replay.missing:
+            what = f"writes {first} to {last} are in no changelog"
+            if self._state.is_pieced_together and first == replay.replay_from[0]:
+                self._problems.append(f"{what}: deletions that the files hold, or lost with one")
+            else:
+                self._losses.append(Loss("changelog", what, None))
+        return replay
+
+    def _replay_from(self, records: Sequence[Record]) -> tuple[int, int]:
+        """The first write that is not wholly in the runs, and how many of its keys are. Where
+        files were adopted it follows from them: of their last write, as many as it has rows."""
+        known = self._state.edit.replay_from
+        files = self._state.edit.version.files
+        if not self._state.is_pieced_together or not files:
+            return known
+        reached = max(file.max_sequence for file in files)
+        if reached < known[0]:
+            return known
+        if all(record.sequence != reached for record in records):
+            return reached + 1, 0
+        return reached, sum(self._rows_of_write(f, reached) for f in files if f.rows)
+
+    def _rows_of_write(self, file: FileMeta, sequence: int) -> int:
+        if file.max_sequence != sequence:
+            return 0
+        table = SalvagedTable(os.path.join(self._state.directory, file.name))
+        entries = table.entries(table.base_sequence(file.min_sequence))
+        return sum(row[0] == sequence for _, _, rows in entries for row in rows)
+
+    def _write_log(self, records: Sequence[tuple[int, Record]]) -> None:
+        names = filter(None, map(parse_numbered, os.listdir(self._target)))
+        number = 1 + max(number for _, number in names)
+        log = AppendFile(os.path.join(self._target, numbered("changelog", number)))
+        try:
+            log.append(MAGIC)
+            for sequence, record in records:
+                log.append(record.framed_as(sequence))
+            log.sync()
+        finally:
+            log.close()
+
+
+def _checkpoints_left(directory: str) -> Iterator[str]:
+    """What becomes of the checkpoints: the repaired store has none."""
+    for path in checkpoint_paths(directory):
+        try:
+            name = read_checkpoint(path).name
+            yield (
+                f"checkpoint {name!r} is not taken over: lsmstate restore makes a directory of it, "
+                "as far as its own files are whole"
+            )
+        except (CorruptionError, FormatVersionError) as error:
+            yield f"a checkpoint is not taken over, of which nobody can say the name: {error}"
+
+
+def _batch_of(commit: str) -> int:
+    file = parse_attempt_file(commit)
+    assert file is not None
+    return file.batch_id
