@@ -26,8 +26,8 @@ import matplotlib.pyplot as plt
 import pyarrow as pa
 from operator_run import ALLOWANCE_BYTES, CONDITION, arrivals, schemas
 
-from lsmstate.joins.best_order import try_orders
-from lsmstate.joins.spec import JoinSpec
+from lsmstate.joins.local.inner.binary_tree_order import try_orders
+from lsmstate.joins.specs.one_key import JoinSpec
 
 HERE = Path(__file__).parent
 MIB = 1 << 20

@@ -31,8 +31,8 @@ import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from lsmstate.joins.local.umjoin import UMJoin
-from lsmstate.joins.spec import JoinSpec
+from lsmstate.joins.local.inner.umjoin import UMJoin
+from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.lsm.store import LsmStore
 from lsmstate.options import Options, parse_bytes
 

@@ -25,10 +25,10 @@ import pyarrow.parquet as pq
 from measures import disk_bytes
 
 from lsmstate.opening import open_attempt, open_store
-from lsmstate.joins.binary_tree import BinaryTree
-from lsmstate.joins.local.tree_join import TreeJoin
-from lsmstate.joins.local.umjoin import UMJoin
-from lsmstate.joins.spec import JoinSpec
+from lsmstate.joins.specs.binary_tree import BinaryTree
+from lsmstate.joins.local.inner.binary_tree_join import TreeJoin
+from lsmstate.joins.local.inner.umjoin import UMJoin
+from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.options import MIB, Options, parse_bytes
 from lsmstate.spark_integration.demo.query import ALIASES, CONDITION
 from lsmstate.spark_integration.demo.tpcds import stream_files

@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.table import Table
 
 from lsmstate.opening import open_attempt
-from lsmstate.joins.local.probe_order import ProbeOrder
-from lsmstate.joins.local.umjoin import UMJoin
-from lsmstate.joins.spec import JoinSpec
+from lsmstate.joins.local.parts.probe_order import ProbeOrder
+from lsmstate.joins.local.inner.umjoin import UMJoin
+from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.options import Options, parse_bytes
 from lsmstate.store import StateStore
 

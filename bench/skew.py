@@ -25,12 +25,12 @@ from rich.table import Table
 from lsmstate.opening import open_attempt
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.cython_ext.rows.row_codec import RowCodec
-from lsmstate.joins.local.umjoin import UMJoin
+from lsmstate.joins.local.inner.umjoin import UMJoin
 from lsmstate.joins.routing.hash import bucket_of
-from lsmstate.joins.routing.heavy_hitters import HeavyHitters
-from lsmstate.joins.routing.respread import Seen, respread
-from lsmstate.joins.routing.spread import RouteTable, content_hashes
-from lsmstate.joins.spec import JoinSpec
+from lsmstate.joins.routing.skew.heavy_hitters import HeavyHitters
+from lsmstate.joins.routing.skew.respread import Seen, respread
+from lsmstate.joins.routing.skew.spread import RouteTable, content_hashes
+from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.options import Options
 from lsmstate.spark_integration.routes import PERIOD
 

@@ -7,14 +7,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.change_spec import FINAL
-from lsmstate.joins.event_time import Retention, TimeOptions
-from lsmstate.joins.graph_spec import GraphSpec, create_spec
-from lsmstate.joins.how import How, TypedCondition, in_text, typed_condition
-from lsmstate.joins.key_classes import written_pairs
-from lsmstate.joins.local.change_input import check_unmatched
-from lsmstate.joins.spec import Condition, check_streams
-from lsmstate.joins.split_condition import split_condition
+from lsmstate.joins.specs.changes import FINAL
+from lsmstate.joins.specs.event_time import Retention, TimeOptions
+from lsmstate.joins.specs.multi_key import GraphSpec, create_spec
+from lsmstate.joins.specs.typed_condition import How, TypedCondition, in_text, typed_condition
+from lsmstate.joins.conditions.key_classes import written_pairs
+from lsmstate.joins.local.changes.input import check_unmatched
+from lsmstate.joins.specs.one_key import Condition, check_streams
+from lsmstate.joins.conditions.split import split_condition
 from lsmstate.spark_integration.change_join import change_spec, check_time
 from lsmstate.spark_integration.event_time import check_not_named, timing_of, watermarked
 from lsmstate.spark_integration.final_join import final_spec

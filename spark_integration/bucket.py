@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from lsmstate.joins.local.picked import Picked
+from lsmstate.joins.local.parts.row_picks import Picked
 from lsmstate.store_base.key_groups import KeyGroups
 from lsmstate.store import MultimapStore
 

@@ -9,23 +9,23 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.change_spec import (
+from lsmstate.joins.specs.changes import (
     OPERATION,
     ChangeSpec,
     GraphChangeSpec,
     check_no_keys,
     operation_columns,
 )
-from lsmstate.joins.changing_specs import ChangingSpec, changing_spec, is_conditional
-from lsmstate.joins.event_time import TimeOptions, time_bounds
-from lsmstate.joins.event_time_join import EventTimeJoin
-from lsmstate.joins.graph_spec import GraphSpec
-from lsmstate.joins.join_types import Tree, bound_text, bounds_of, conditions_of, nullable_streams
-from lsmstate.joins.local.change_join import ChangeJoin
-from lsmstate.joins.local.graph_change_join import GraphChangeJoin
-from lsmstate.joins.local.rooted_change_join import RootedChangeJoin
-from lsmstate.joins.settled import settled
-from lsmstate.joins.spec import output_names
+from lsmstate.joins.specs.choose import ChangingSpec, changing_spec, is_conditional
+from lsmstate.joins.specs.event_time import TimeOptions, time_bounds
+from lsmstate.joins.local.timed.event_time_join import EventTimeJoin
+from lsmstate.joins.specs.multi_key import GraphSpec
+from lsmstate.joins.conditions.join_tree import Tree, bound_text, bounds_of, conditions_of, nullable_streams
+from lsmstate.joins.local.changes.one_key_join import ChangeJoin
+from lsmstate.joins.local.changes.multi_key_join import GraphChangeJoin
+from lsmstate.joins.local.rooted.change_join import RootedChangeJoin
+from lsmstate.joins.specs.typed_tree import settled
+from lsmstate.joins.specs.one_key import output_names
 from lsmstate.spark_integration.bucket import Bucket, BucketFunction, InputBatch
 from lsmstate.spark_integration.event_time import (
     check_hours,

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.spec import output_names
+from lsmstate.joins.specs.one_key import output_names
 from lsmstate.spark_integration.api import multiway_join
 from lsmstate.spark_integration.inputs import UnfitInputError
 from lsmstate.spark_integration.names import quoted

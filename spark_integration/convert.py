@@ -18,7 +18,7 @@ from lsmstate.joins.plan.tsc import (
     inner_join_of_streams,
     two_step_convert,
 )
-from lsmstate.joins.plan.united import unions_of_joins, with_joins_gathered
+from lsmstate.joins.plan.unions import unions_of_joins, with_joins_gathered
 from lsmstate.spark_integration.catalyst import OUTPUT_MODES, Catalyst, analyzed_plan
 from lsmstate.spark_integration.group_join import joined_frames, joined_groups, result_columns
 from lsmstate.spark_integration.inputs import UnfitInputError
@@ -34,7 +34,7 @@ from lsmstate.spark_integration.watermarks import (
     stateful_above,
 )
 
-#: Which of its branches ``lsmstate.joins.plan.united`` takes.
+#: Which of its branches ``lsmstate.joins.plan.unions`` takes.
 _UNITED: Final = (
     "branches that are joins under filters and projections, without random values, subqueries, "
     "functions in Python or a column that is selected twice"

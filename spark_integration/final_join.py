@@ -9,10 +9,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.event_time import Retention
-from lsmstate.joins.final_join import FinalJoin
-from lsmstate.joins.final_spec import FinalSpec
-from lsmstate.joins.join_types import Tree, conditions_of, nullable_streams
+from lsmstate.joins.specs.event_time import Retention
+from lsmstate.joins.local.timed.final_join import FinalJoin
+from lsmstate.joins.specs.final import FinalSpec
+from lsmstate.joins.conditions.join_tree import Tree, conditions_of, nullable_streams
 from lsmstate.spark_integration.bucket import Bucket, BucketFunction, InputBatch
 from lsmstate.spark_integration.change_join import joined_fields
 from lsmstate.spark_integration.event_time import check_hours, watermarked

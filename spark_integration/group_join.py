@@ -10,7 +10,7 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.plan.conditions import Column
 from lsmstate.joins.plan.join_tree import MultiJoin, Node, Source, parents_first
 from lsmstate.joins.plan.signature import leaf_name, signature
-from lsmstate.joins.spec import output_names
+from lsmstate.joins.specs.one_key import output_names
 from lsmstate.spark_integration.api import multiway_join
 from lsmstate.spark_integration.catalyst import Catalyst
 from lsmstate.spark_integration.names import quoted

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.key_classes import Pair
+from lsmstate.joins.conditions.key_classes import Pair
 from lsmstate.spark_integration.key_columns import Key
 from lsmstate.spark_integration.keys import KeyColumn
 from lsmstate.spark_integration.plan import InputPlan

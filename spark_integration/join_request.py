@@ -7,13 +7,13 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from lsmstate.joins.change_spec import OPERATION, ChangeSpec, GraphChangeSpec
-from lsmstate.joins.changing_specs import ChangingSpec
-from lsmstate.joins.event_time import EventTime
-from lsmstate.joins.final_spec import FinalSpec
-from lsmstate.joins.graph_spec import GraphSpec
-from lsmstate.joins.rooted_change_spec import RootedChangeSpec
-from lsmstate.joins.spec import output_names
+from lsmstate.joins.specs.changes import OPERATION, ChangeSpec, GraphChangeSpec
+from lsmstate.joins.specs.choose import ChangingSpec
+from lsmstate.joins.specs.event_time import EventTime
+from lsmstate.joins.specs.final import FinalSpec
+from lsmstate.joins.specs.multi_key import GraphSpec
+from lsmstate.joins.specs.changes_multi_key import RootedChangeSpec
+from lsmstate.joins.specs.one_key import output_names
 from lsmstate.spark_integration.bucket import BucketFunction
 from lsmstate.spark_integration.change_join import (
     change_join_function,

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.key_classes import Pair
+from lsmstate.joins.conditions.key_classes import Pair
 from lsmstate.spark_integration.carried import carried_type, carry
 from lsmstate.spark_integration.catalyst import is_classic
 from lsmstate.spark_integration.collations import (

@@ -21,8 +21,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.condition import Column
-from lsmstate.joins.key_classes import Pair
+from lsmstate.joins.conditions.tokens import Column
+from lsmstate.joins.conditions.key_classes import Pair
 from lsmstate.spark_integration.carried import nullable_parts
 from lsmstate.spark_integration.catalyst import compared_type, is_classic
 from lsmstate.spark_integration.collations import collations_in

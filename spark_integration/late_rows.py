@@ -17,7 +17,7 @@ from typing import Final
 import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.event_time import EventTime
+from lsmstate.joins.specs.event_time import EventTime
 from lsmstate.spark_integration.bucket import Bucket, InputBatch
 from lsmstate.spark_integration.plan import InputPlan, StatefulPlan
 from lsmstate.store import MultimapStore, StreamSchema

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.graph_spec import GraphSpec
-from lsmstate.joins.rooted_joins import RootedJoins, meeting_classes
+from lsmstate.joins.specs.multi_key import GraphSpec
+from lsmstate.joins.specs.rooted_steps import RootedJoins, meeting_classes
 from lsmstate.spark_integration.plan import StatefulPlan
 from lsmstate.spark_integration.shares_choice import with_shares
 

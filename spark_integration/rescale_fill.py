@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lsmstate.opening import open_attempt
 from lsmstate.remote.bucket import DurableBucket
-from lsmstate.joins.event_time import WATERMARK
+from lsmstate.joins.specs.event_time import WATERMARK
 from lsmstate.options import Options
 from lsmstate.store_base.slots import LANES, without_slots
 from lsmstate.spark_integration.late_rows import keeps_late_rows
@@ -28,7 +28,7 @@ class Contents:
     horizons: Mapping[str, int]
     """By stream with expiry, the watermark in the column's unit, where there was one."""
     watermark: pa.RecordBatch | None
-    """Of a join that forgets, its newest row; see lsmstate.joins.event_time.WATERMARK."""
+    """Of a join that forgets, its newest row; see lsmstate.joins.specs.event_time.WATERMARK."""
 
     @classmethod
     def of(cls, place: StatePlace, pointers: Mapping[int, str]) -> "Contents":

@@ -9,8 +9,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.pair_condition import PairCondition
-from lsmstate.joins.spec import output_names
+from lsmstate.joins.conditions.predicate import PairCondition
+from lsmstate.joins.specs.one_key import output_names
 from lsmstate.spark_integration.catalyst import analyzed_plan, is_classic, items, kind_of
 from lsmstate.spark_integration.collations import collations_in
 from lsmstate.spark_integration.keys import KeyColumn, quiet_query_log

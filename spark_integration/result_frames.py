@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from lsmstate.schema.arrow_sizes import RowSizes
 from lsmstate.cython_ext.rows.gather import Gatherer
-from lsmstate.joins.local.picked import Picked
+from lsmstate.joins.local.parts.row_picks import Picked
 from lsmstate.options import KIB, MIB
 from lsmstate.spark_integration.decimals import Unscaling
 from lsmstate.spark_integration.frames import cut, unpack_rows

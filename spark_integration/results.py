@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.local.picked import Picked
+from lsmstate.joins.local.parts.row_picks import Picked
 from lsmstate.spark_integration.bucket import Bucket, BucketFunction, InputBatch
 from lsmstate.store import MultimapStore
 from lsmstate.store_base.checks import same_columns

@@ -29,9 +29,9 @@ from typing import Any, Final, Self
 
 from lsmstate.cython_ext.base.file import remove
 from lsmstate.errors import CorruptionError, InvalidArgumentError
-from lsmstate.joins.routing.heavy_hitters import HeavyHitters
-from lsmstate.joins.routing.respread import MOST_KEYS, Seen, respread
-from lsmstate.joins.routing.spread import Addition, RouteTable, SpreadKey
+from lsmstate.joins.routing.skew.heavy_hitters import HeavyHitters
+from lsmstate.joins.routing.skew.respread import MOST_KEYS, Seen, respread
+from lsmstate.joins.routing.skew.spread import Addition, RouteTable, SpreadKey
 from lsmstate.spark_integration.plan import StatefulPlan
 from lsmstate.spark_integration.records import create_record, read_record
 from lsmstate.spark_integration.run import TaskRun

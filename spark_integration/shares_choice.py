@@ -6,7 +6,7 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.graph_spec import GraphSpec
+from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.routing.shares import JoinGraph, Shares, choose
 from lsmstate.spark_integration.catalyst import analyzed_plan, is_classic
 from lsmstate.spark_integration.checkpoint import below

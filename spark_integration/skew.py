@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
-from lsmstate.joins.routing.heavy_hitters import SKETCH, Hashes, HeavyHitters, merged
-from lsmstate.joins.routing.respread import Seen
-from lsmstate.joins.routing.spread import RouteTable
-from lsmstate.joins.row_text import shown_row
+from lsmstate.joins.routing.skew.heavy_hitters import SKETCH, Hashes, HeavyHitters, merged
+from lsmstate.joins.routing.skew.respread import Seen
+from lsmstate.joins.routing.skew.spread import RouteTable
+from lsmstate.joins.local.parts.row_text import shown_row
 from lsmstate.options import KIB
 from lsmstate.spark_integration.bucket import Bucket, InputBatch
 from lsmstate.spark_integration.hottest import BOTH, packed

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from lsmstate.opening import open_commit
 from lsmstate.errors import CorruptionError
-from lsmstate.joins.routing.spread import RouteTable, SpreadKey
+from lsmstate.joins.routing.skew.spread import RouteTable, SpreadKey
 from lsmstate.options import MIB
 from lsmstate.spark_integration.attempt import bucket_files
 from lsmstate.spark_integration.plan import InputPlan, StatefulPlan

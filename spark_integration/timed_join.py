@@ -16,12 +16,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from lsmstate.joins.condition import Column as StreamColumn
-from lsmstate.joins.event_time import EventTime
-from lsmstate.joins.event_time_join import EventTimeJoin
-from lsmstate.joins.graph_spec import GraphSpec
-from lsmstate.joins.spec import JoinSpec
-from lsmstate.joins.time_checks import result_columns
+from lsmstate.joins.conditions.tokens import Column as StreamColumn
+from lsmstate.joins.specs.event_time import EventTime
+from lsmstate.joins.local.timed.event_time_join import EventTimeJoin
+from lsmstate.joins.specs.multi_key import GraphSpec
+from lsmstate.joins.specs.one_key import JoinSpec
+from lsmstate.joins.local.parts.time_checks import result_columns
 from lsmstate.spark_integration.bucket import Bucket, BucketFunction, InputBatch
 from lsmstate.spark_integration.event_time import result_time_type
 from lsmstate.spark_integration.join_function import learned, stored_rows

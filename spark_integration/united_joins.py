@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 from lsmstate.joins.plan.conditions import Column, substitute
 from lsmstate.joins.plan.join_tree import Other
-from lsmstate.joins.plan.united import Branch
+from lsmstate.joins.plan.unions import Branch
 from lsmstate.spark_integration.catalyst import Catalyst, analyzed_plan
 from lsmstate.spark_integration.plan_writer import PlanWriter
 from lsmstate.spark_integration.several_joins import GROUP, rows_column

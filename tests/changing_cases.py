@@ -7,7 +7,7 @@ import pyarrow as pa
 from join_cases import attempt
 from oracle import counted
 
-from lsmstate.joins.changes import OPERATIONS
+from lsmstate.joins.local.parts.changelog import OPERATIONS
 
 
 def random_changes(rng, pools, live, is_changelog, most):

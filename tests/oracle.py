@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import duckdb
 import pyarrow as pa
 
-from lsmstate.joins.change_spec import ChangeSpec
-from lsmstate.joins.graph_spec import GraphSpec
-from lsmstate.joins.spec import JoinSpec
+from lsmstate.joins.specs.changes import ChangeSpec
+from lsmstate.joins.specs.multi_key import GraphSpec
+from lsmstate.joins.specs.one_key import JoinSpec
 
 #: DuckDB names of Arrow key types it would otherwise coerce in its own way.
 _KEY_SQL = {pa.string(): "VARCHAR", pa.float64(): "DOUBLE", pa.int64(): "BIGINT"}

@@ -11,12 +11,12 @@ from test_graph_join import CHAIN, INTS, graph_joins, rows
 from test_umjoin import INT, batch_of, joins
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.best_order import best_tree, try_orders
-from lsmstate.joins.binary_tree import BinaryTree, all_orders, stored_order
-from lsmstate.joins.graph_spec import create_spec
-from lsmstate.joins.local.tree_join import TreeJoin
+from lsmstate.joins.local.inner.binary_tree_order import best_tree, try_orders
+from lsmstate.joins.specs.binary_tree import BinaryTree, all_orders, stored_order
+from lsmstate.joins.specs.multi_key import create_spec
+from lsmstate.joins.local.inner.binary_tree_join import TreeJoin
 from lsmstate.joins.multiway import MultiwayJoin
-from lsmstate.joins.spec import JoinSpec
+from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.tools.recorded_streams import kept_streams
 from lsmstate.options import Options
 

@@ -17,13 +17,13 @@ from test_umjoin import WatchedStore
 from lsmstate.schema.arrow_sizes import row_sizes
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
 from lsmstate.join import MultiwayJoin
-from lsmstate.joins.change_spec import ChangeSpec
-from lsmstate.joins.changes import OPERATIONS
-from lsmstate.joins.changing_specs import create_join
-from lsmstate.joins.condition import Column
-from lsmstate.joins.join_types import SQL_NAMES, Comparison, Join, shown_streams
-from lsmstate.joins.local.change_join import ChangeJoin
-from lsmstate.joins.spec import JoinSpec
+from lsmstate.joins.specs.changes import ChangeSpec
+from lsmstate.joins.local.parts.changelog import OPERATIONS
+from lsmstate.joins.specs.choose import create_join
+from lsmstate.joins.conditions.tokens import Column
+from lsmstate.joins.conditions.join_tree import SQL_NAMES, Comparison, Join, shown_streams
+from lsmstate.joins.local.changes.one_key_join import ChangeJoin
+from lsmstate.joins.specs.one_key import JoinSpec
 
 #: Rows a stream holds at most, by the number of streams: results stay small enough to compare.
 MOST_ROWS = {2: 12, 3: 7, 4: 5, 5: 4, 6: 3}

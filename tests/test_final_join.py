@@ -24,7 +24,7 @@ from test_event_time import (
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
-from lsmstate.joins.join_types import SQL_NAMES
+from lsmstate.joins.conditions.join_tree import SQL_NAMES
 
 LAST = datetime(2027, 1, 1, tzinfo=UTC)
 

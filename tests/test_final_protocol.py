@@ -11,9 +11,9 @@ import pytest
 from faults import Faults, faults
 from test_timed_protocol import INTERVAL, MINUTE_MS, ROWS, Query, Row, plan_of
 
-from lsmstate.joins.final_spec import FinalSpec
-from lsmstate.joins.graph_spec import GraphSpec
-from lsmstate.joins.how import typed_condition
+from lsmstate.joins.specs.final import FinalSpec
+from lsmstate.joins.specs.multi_key import GraphSpec
+from lsmstate.joins.specs.typed_condition import typed_condition
 from lsmstate.spark_integration.final_join import final_join_function
 from lsmstate.spark_integration.inputs import Inputs
 from lsmstate.spark_integration.late_rows import LateRows

@@ -12,8 +12,8 @@ from test_graph_join import MOST_ROWS, random_graph
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
-from lsmstate.joins.change_spec import GraphChangeSpec
-from lsmstate.joins.local.graph_change_join import GraphChangeJoin
+from lsmstate.joins.specs.changes import GraphChangeSpec
+from lsmstate.joins.local.changes.multi_key_join import GraphChangeJoin
 
 
 @st.composite

@@ -24,10 +24,10 @@ from oracle import counted, joined_graph
 from lsmstate.schema.arrow_sizes import row_sizes
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
-from lsmstate.joins.graph_spec import GraphSpec, create_spec
-from lsmstate.joins.local.bound_rows import coalesced
-from lsmstate.joins.local.graph_join import GraphJoin
-from lsmstate.joins.spec import JoinSpec
+from lsmstate.joins.specs.multi_key import GraphSpec, create_spec
+from lsmstate.joins.local.parts.bound_rows import coalesced
+from lsmstate.joins.local.inner.multi_key_join import GraphJoin
+from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.lsm.store import LsmStore
 from lsmstate.options import Options
 

@@ -25,10 +25,10 @@ from test_final_join import opened as opened_final
 from test_graph_change_join import changing_graphs
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.final_join import FinalJoin
-from lsmstate.joins.final_spec import FinalSpec
-from lsmstate.joins.local.graph_change_join import GraphChangeJoin
-from lsmstate.joins.local.rooted_change_join import RootedChangeJoin
+from lsmstate.joins.local.timed.final_join import FinalJoin
+from lsmstate.joins.specs.final import FinalSpec
+from lsmstate.joins.local.changes.multi_key_join import GraphChangeJoin
+from lsmstate.joins.local.rooted.change_join import RootedChangeJoin
 from lsmstate.options import Options
 from lsmstate.spark_integration.meeting import meeting
 from lsmstate.spark_integration.pinned import Pinned

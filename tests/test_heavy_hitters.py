@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from join_cases import QUICK
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.routing.heavy_hitters import SKETCH, HeavyHitters, merged
+from lsmstate.joins.routing.skew.heavy_hitters import SKETCH, HeavyHitters, merged
 
 
 def add(sketch: HeavyHitters, keys: list[int]) -> None:

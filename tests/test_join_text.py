@@ -10,7 +10,7 @@ import pytest
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
-from lsmstate.joins.split_condition import split_condition
+from lsmstate.joins.conditions.split import split_condition
 
 ROWS = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("n", pa.int64())])
 KINDS = ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "SEMI JOIN", "ANTI JOIN"]

@@ -7,9 +7,9 @@ import duckdb
 import pytest
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.from_clause import is_from_clause, parse_joins
-from lsmstate.joins.how import TypedCondition, check_tree, typed_condition
-from lsmstate.joins.join_types import (
+from lsmstate.joins.conditions.from_clause import is_from_clause, parse_joins
+from lsmstate.joins.specs.typed_condition import TypedCondition, check_tree, typed_condition
+from lsmstate.joins.conditions.join_tree import (
     SQL_NAMES,
     Join,
     conditions_of,
@@ -19,7 +19,7 @@ from lsmstate.joins.join_types import (
     shown_streams,
     streams_of,
 )
-from lsmstate.joins.spec import JoinSpec
+from lsmstate.joins.specs.one_key import JoinSpec
 
 KEY = {name: ["k"] for name in "abcde"}
 

@@ -8,7 +8,7 @@ import pytest
 
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.join import MultiwayJoin
-from lsmstate.joins.kept_join import FILE_NAME
+from lsmstate.joins.recorded_join import FILE_NAME
 
 BACKENDS = ["lsm", "memory", "rocksdb"]
 ROWS = pa.schema([("k", pa.int64()), ("j", pa.int64()), ("at", pa.timestamp("us"))])

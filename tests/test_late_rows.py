@@ -18,12 +18,12 @@ from test_timed_protocol import INTERVAL, KEY, MINUTE_MS, ROWS, Query, Row, Stat
 from test_timed_protocol import plan_of as plain_plan
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.changing_specs import changing_spec
-from lsmstate.joins.event_time import EventTime, TimeOptions, time_bounds
-from lsmstate.joins.final_spec import FinalSpec
-from lsmstate.joins.graph_spec import GraphSpec
-from lsmstate.joins.how import typed_condition
-from lsmstate.joins.join_types import bounds_of
+from lsmstate.joins.specs.choose import changing_spec
+from lsmstate.joins.specs.event_time import EventTime, TimeOptions, time_bounds
+from lsmstate.joins.specs.final import FinalSpec
+from lsmstate.joins.specs.multi_key import GraphSpec
+from lsmstate.joins.specs.typed_condition import typed_condition
+from lsmstate.joins.conditions.join_tree import bounds_of
 from lsmstate.joins.routing.shares import JoinGraph, choose
 from lsmstate.spark_integration.change_join import change_join_function
 from lsmstate.spark_integration.final_join import final_join_function

@@ -109,11 +109,11 @@ def test_a_face_holds_no_code(path: str) -> None:
 
 
 def test_the_check_would_notice() -> None:
-    assert violations("lsmstate/x.py", imported_by_python("from lsmstate.joins.spec import JoinSpec"))
+    assert violations("lsmstate/x.py", imported_by_python("from lsmstate.joins.specs.one_key import JoinSpec"))
     assert violations("joins/x.py", imported_by_python("def f():\n    import pyspark.sql"))
     assert violations("lsmstate/x.py", imported_by_python("import_module('rocksdict')"))
     assert violations("cython_ext/x.pyx", imported_by_cython("from lsmstate.errors cimport x"))
-    assert violations("cython_ext/x.pyx", imported_by_cython("    import os, lsmstate.joins.spec"))
+    assert violations("cython_ext/x.pyx", imported_by_cython("    import os, lsmstate.joins.specs.one_key"))
     assert not violations("joins/x.py", imported_by_python("from lsmstate.store import Probe"))
     assert taken_from_the_jvm("df._jdf") == taken_from_the_jvm("hasattr(x, '_jdf')") == {"_jdf"}
     assert not violations("lsmstate/spark.py", imported_by_python("import lsmstate.spark_integration.api"))

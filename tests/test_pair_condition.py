@@ -12,7 +12,7 @@ import pytest
 from condition_cases import SIGNS, random_condition
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.pair_condition import PairCondition
+from lsmstate.joins.conditions.predicate import PairCondition
 
 NAN, INFINITE = float("nan"), float("inf")
 FLOATS = [None, NAN, 0.0, -0.0, 1.5, -2.0, INFINITE, -INFINITE, 0.1]

@@ -3,9 +3,9 @@
 import pytest
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.how import typed_condition
-from lsmstate.joins.join_types import Join
-from lsmstate.joins.partners import partners
+from lsmstate.joins.specs.typed_condition import typed_condition
+from lsmstate.joins.conditions.join_tree import Join
+from lsmstate.joins.conditions.unmatched_side import partners
 
 
 def found(text: str) -> str:

@@ -8,7 +8,7 @@ from lsmstate.joins.plan.conditions import Column, Comparison, Expression, Liter
 from lsmstate.joins.plan.join_tree import Alias, Node, Other, Project
 from lsmstate.joins.plan.prune import pruned
 from lsmstate.joins.plan.tsc import two_step_convert
-from lsmstate.joins.plan.united import Branch, unions_of_joins, with_joins_gathered
+from lsmstate.joins.plan.unions import Branch, unions_of_joins, with_joins_gathered
 from tests.plan_cases import col, join, stream, table, where
 from tests.plan_eval import result, rows, value
 

@@ -11,12 +11,12 @@ from join_cases import QUICK, attempt
 from test_graph_join import CHAIN, INTS, rows
 from test_umjoin import INT, batch_of, joins
 
-from lsmstate.joins.graph_spec import create_spec
-from lsmstate.joins.local import probe_order
-from lsmstate.joins.local.graph_join import GraphJoin
-from lsmstate.joins.local.probe_order import FADING_KEYS, RECHECKED_SLICES, ProbeOrder
-from lsmstate.joins.local.umjoin import UMJoin
-from lsmstate.joins.spec import JoinSpec
+from lsmstate.joins.specs.multi_key import create_spec
+from lsmstate.joins.local.parts import probe_order
+from lsmstate.joins.local.inner.multi_key_join import GraphJoin
+from lsmstate.joins.local.parts.probe_order import FADING_KEYS, RECHECKED_SLICES, ProbeOrder
+from lsmstate.joins.local.inner.umjoin import UMJoin
+from lsmstate.joins.specs.one_key import JoinSpec
 
 
 class Simulated:

@@ -25,7 +25,7 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.plan.join_tree import MultiJoin, Node, Source
 from lsmstate.joins.plan.prune import pruned
 from lsmstate.joins.plan.tsc import two_step_convert
-from lsmstate.joins.plan.united import unions_of_joins
+from lsmstate.joins.plan.unions import unions_of_joins
 from lsmstate.spark import streaming_sql
 from lsmstate.spark_integration.catalyst import Catalyst
 from lsmstate.spark_integration.convert import groups_of_one_operator

@@ -15,15 +15,15 @@ pytest.importorskip("pyspark")
 
 from lsmstate.opening import open_attempt
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
-from lsmstate.joins.change_spec import ChangeSpec
-from lsmstate.joins.event_time import EventTime, time_bounds
-from lsmstate.joins.event_time_join import EventTimeJoin
-from lsmstate.joins.graph_spec import GraphSpec
-from lsmstate.joins.how import typed_condition
-from lsmstate.joins.local.change_join import ChangeJoin
+from lsmstate.joins.specs.changes import ChangeSpec
+from lsmstate.joins.specs.event_time import EventTime, time_bounds
+from lsmstate.joins.local.timed.event_time_join import EventTimeJoin
+from lsmstate.joins.specs.multi_key import GraphSpec
+from lsmstate.joins.specs.typed_condition import typed_condition
+from lsmstate.joins.local.changes.one_key_join import ChangeJoin
 from lsmstate.joins.routing.hash import bucket_of
 from lsmstate.joins.routing.shares import JoinGraph, Shares, choose
-from lsmstate.joins.spec import JoinSpec
+from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.options import Options
 from lsmstate.spark_integration.bucket import Bucket, InputBatch
 from lsmstate.spark_integration.late_rows import LateRows

@@ -17,11 +17,11 @@ from lsmstate.schema.arrow_sizes import row_sizes
 from lsmstate.opening import open_store
 from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.errors import CorruptionError, InvalidArgumentError
-from lsmstate.joins.graph_spec import GraphSpec, KeyClass
-from lsmstate.joins.local.graph_join import GraphJoin
-from lsmstate.joins.local.picked import Picked
-from lsmstate.joins.local.umjoin import UMJoin
-from lsmstate.joins.spec import JoinSpec
+from lsmstate.joins.specs.multi_key import GraphSpec, KeyClass
+from lsmstate.joins.local.inner.multi_key_join import GraphJoin
+from lsmstate.joins.local.parts.row_picks import Picked
+from lsmstate.joins.local.inner.umjoin import UMJoin
+from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.options import Options
 
 pytest.importorskip("pyspark", reason="lsmstate works without PySpark; these are frames for it")

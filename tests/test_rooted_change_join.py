@@ -14,13 +14,13 @@ from oracle import counted, database
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
-from lsmstate.joins.event_time import NO_TIME
-from lsmstate.joins.graph_spec import GraphSpec
-from lsmstate.joins.how import typed_condition
-from lsmstate.joins.join_types import SQL_NAMES
-from lsmstate.joins.local.rooted_change_join import RootedChangeJoin
-from lsmstate.joins.rooted_change_spec import RootedChangeSpec
-from lsmstate.joins.settled import settled
+from lsmstate.joins.specs.event_time import NO_TIME
+from lsmstate.joins.specs.multi_key import GraphSpec
+from lsmstate.joins.specs.typed_condition import typed_condition
+from lsmstate.joins.conditions.join_tree import SQL_NAMES
+from lsmstate.joins.local.rooted.change_join import RootedChangeJoin
+from lsmstate.joins.specs.changes_multi_key import RootedChangeSpec
+from lsmstate.joins.specs.typed_tree import settled
 
 ROWS = pa.schema([("x", pa.int64()), ("y", pa.int64()), ("n", pa.string())])
 POOLS = [[None, 1, 1, 2, 3], [None, 1, 2, 2], ["a", "b", None]]

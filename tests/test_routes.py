@@ -8,11 +8,11 @@ import pytest
 
 import lsmstate.spark_integration.routes
 from lsmstate.errors import CorruptionError
-from lsmstate.joins.routing import respread
+from lsmstate.joins.routing.skew import respread
 from lsmstate.joins.routing.hash import bucket_of_hashes
-from lsmstate.joins.routing.heavy_hitters import HeavyHitters
-from lsmstate.joins.routing.respread import Seen
-from lsmstate.joins.routing.spread import RouteTable
+from lsmstate.joins.routing.skew.heavy_hitters import HeavyHitters
+from lsmstate.joins.routing.skew.respread import Seen
+from lsmstate.joins.routing.skew.spread import RouteTable
 from lsmstate.spark_integration.hottest import HOTTEST, HotKey, hottest_keys, packed, place_prefix
 from lsmstate.spark_integration.routes import PERIOD, Routes, begin, newest_table
 from lsmstate.spark_integration.starts import UNTOLD, Starts

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from lsmstate.joins.row_text import shown_row
+from lsmstate.joins.local.parts.row_text import shown_row
 
 BAD = pa.array([b"a\xff"]).view(pa.string())
 

@@ -15,8 +15,8 @@ from simulated_spark import State
 from skewed_query import BUCKET_IDS, SkewedQuery, arriving
 
 from lsmstate.errors import CorruptionError, InvalidArgumentError
-from lsmstate.joins.routing import respread
-from lsmstate.joins.routing.spread import SpreadKey
+from lsmstate.joins.routing.skew import respread
+from lsmstate.joins.routing.skew.spread import SpreadKey
 from lsmstate.process.memory_budget import process_memory
 from lsmstate.spark_integration import skew
 from lsmstate.spark_integration.routes import PERIOD, newest_table

@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 import skewed_query
 from skewed_query import BUCKET_IDS, RETAINED, SkewedQuery, arriving, table_of
 
-from lsmstate.joins.routing import respread
+from lsmstate.joins.routing.skew import respread
 from lsmstate.spark_integration.attempt import attempt_store, bucket_files
 from lsmstate.spark_integration.bucket import Bucket, InputBatch
 from lsmstate.spark_integration.hottest import hottest_keys

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.graph_spec import create_spec
-from lsmstate.joins.key_types import common_key_type
+from lsmstate.joins.specs.multi_key import create_spec
+from lsmstate.joins.conditions.key_types import common_key_type
 from lsmstate.joins.routing.hash import NO_BUCKET, bucket_of, bucket_of_hashes, overlapping
-from lsmstate.joins.spec import JoinSpec, output_names
+from lsmstate.joins.specs.one_key import JoinSpec, output_names
 
 CU = pa.schema([("a", pa.int32()), ("x", pa.string()), ("z", pa.int8())])
 SR = pa.schema([("b", pa.int64()), ("y", pa.string()), ("Z", pa.int8())])

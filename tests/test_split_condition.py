@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.split_condition import split_condition
+from lsmstate.joins.conditions.split import split_condition
 
 
 @pytest.mark.parametrize(

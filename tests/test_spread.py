@@ -15,9 +15,9 @@ from join_cases import QUICK
 
 from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.joins.routing.hash import NO_BUCKET, bucket_of_hashes
-from lsmstate.joins.routing.heavy_hitters import Hashes, HeavyHitters
-from lsmstate.joins.routing.respread import LEAST_ROWS, Seen, respread
-from lsmstate.joins.routing.spread import (
+from lsmstate.joins.routing.skew.heavy_hitters import Hashes, HeavyHitters
+from lsmstate.joins.routing.skew.respread import LEAST_ROWS, Seen, respread
+from lsmstate.joins.routing.skew.spread import (
     Addition,
     Numbers,
     RouteTable,

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 from skewed_query import BUCKET_IDS, KEY, SkewedQuery
 
 from lsmstate.errors import CorruptionError, InvalidArgumentError
-from lsmstate.joins.routing.spread import Addition, RouteTable, SpreadKey
+from lsmstate.joins.routing.skew.spread import Addition, RouteTable, SpreadKey
 from lsmstate.options import MIB, Options
 from lsmstate.spark_integration.attempt import attempt_store, bucket_files
 from lsmstate.spark_integration.run import TaskRun

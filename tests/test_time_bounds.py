@@ -4,10 +4,10 @@ import pyarrow as pa
 import pytest
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.condition import Column
-from lsmstate.joins.event_time import time_bounds
-from lsmstate.joins.time_bounds import Bound, Distances, needed_us, parse_bounds, parse_duration
-from lsmstate.joins.time_checks import holds
+from lsmstate.joins.conditions.tokens import Column
+from lsmstate.joins.specs.event_time import time_bounds
+from lsmstate.joins.conditions.intervals import Bound, Distances, needed_us, parse_bounds, parse_duration
+from lsmstate.joins.local.parts.time_checks import holds
 
 A, B, C = Column("a", "ts"), Column("b", "ts"), Column("c", "ts")
 MINUTE, HOUR = 60_000_000, 3_600_000_000

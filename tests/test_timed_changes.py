@@ -16,7 +16,7 @@ from test_final_join import LAST, by_duckdb, random_join
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
-from lsmstate.joins.changes import OPERATIONS
+from lsmstate.joins.local.parts.changelog import OPERATIONS
 
 #: What no join of ours is, or none whose results are taken back.
 REFUSED = (

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from lsmstate.joins.event_time import EventTime, time_bounds
+from lsmstate.joins.specs.event_time import EventTime, time_bounds
 from lsmstate.options import Options
 from lsmstate.spark_integration import stateful_body
 from lsmstate.spark_integration.bucket import BucketFunction

@@ -14,11 +14,11 @@ from test_umjoin import INT, batch_of, joins
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
-from lsmstate.joins.binary_tree import BinaryTree, all_orders
-from lsmstate.joins.graph_spec import GraphSpec, create_spec
-from lsmstate.joins.local import tree_join
-from lsmstate.joins.local.tree_join import TreeJoin
-from lsmstate.joins.spec import JoinSpec
+from lsmstate.joins.specs.binary_tree import BinaryTree, all_orders
+from lsmstate.joins.specs.multi_key import GraphSpec, create_spec
+from lsmstate.joins.local.inner import binary_tree_join as tree_join
+from lsmstate.joins.local.inner.binary_tree_join import TreeJoin
+from lsmstate.joins.specs.one_key import JoinSpec
 
 
 def check(case, seed, backend, piece_bytes):

@@ -32,9 +32,9 @@ from lsmstate.schema.arrow_sizes import row_sizes
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
 from lsmstate.join import MultiwayJoin
-from lsmstate.joins.local.cross_product import Side, cross_product
-from lsmstate.joins.local.umjoin import SLICE_ROWS, UMJoin
-from lsmstate.joins.spec import JoinSpec
+from lsmstate.joins.local.parts.cross_product import Side, cross_product
+from lsmstate.joins.local.inner.umjoin import SLICE_ROWS, UMJoin
+from lsmstate.joins.specs.one_key import JoinSpec
 
 
 @st.composite

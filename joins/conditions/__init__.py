@@ -1,0 +1,1 @@
+"""The text of ON, parsed once, as values."""

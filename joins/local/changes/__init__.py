@@ -1,0 +1,1 @@
+"""Changelogs in and out, by one key and by several."""

@@ -1,0 +1,73 @@
+"""Inner joins of changelogs by several keys: results come and go with the rows they are made of."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
+from lsmstate.joins.specs.changes import GraphChangeSpec
+from lsmstate.joins.local.parts.changelog import ADDED, REMOVED
+from lsmstate.joins.local.changes.input import ChangeInput
+from lsmstate.joins.local.inner.multi_key_join import GraphJoin
+from lsmstate.joins.local.parts.results import Results, check_finished
+from lsmstate.store import MultimapStore
+
+
+class GraphChangeJoin:
+    """The operator over one store, whose streams are ``spec.stream_schemas``; ``unmatched`` as in
+    ChangeJoin. Not thread-safe. The store belongs to the caller."""
+
+    def __init__(
+        self,
+        spec: GraphChangeSpec,
+        store: MultimapStore,
+        piece_bytes: int = 1 << 20,
+        unmatched: str = "count",
+    ) -> None:
+        self._spec = spec
+        self._join = GraphJoin(spec.graph, store, piece_bytes)
+        self._input = ChangeInput(
+            store, spec.streams, spec.operations, self._keys, piece_bytes, unmatched
+        )
+        #: By stream, one of its indexes: all hold all its rows.
+        self._index = {index.stream: index for index in reversed(spec.graph.indexes)}
+        self._unfinished: Results | None = None
+
+    @property
+    def unmatched_retractions(self) -> int:
+        """Retractions left out so far."""
+        return self._input.unmatched_retractions
+
+    def process(self, stream: str, batch: pa.RecordBatch, *, more: bool = False) -> Results:
+        """Store the batch now; return what it changes: first what goes, then what comes. All else
+        as in ChangeJoin.process and GraphJoin.process."""
+        self._spec.check_stream(stream)
+        check_finished(f"process({stream!r})", self._unfinished)
+        changes = self._input.arrived(stream, batch)
+        if changes.keys.num_columns and not changes.is_added.all():
+            # Rows with a null in a key are in no result and are not stored.
+            valid = KeyCodec(changes.keys.schema).encode(changes.keys).valid
+            changes = changes.take(np.flatnonzero(valid))
+            index = self._index[stream]
+            names = self._spec.graph.key_schema(index.classes).names
+            keys = KeyCodec(changes.keys.select(names).schema).encode(changes.keys.select(names))
+            changes, lost = self._input.present(stream, changes, index.name, keys)
+            self._input.settle(stream, lost, more=more)
+        removed = changes.rows.filter(pa.array(~changes.is_added))
+        added = changes.rows.filter(pa.array(changes.is_added))
+        gone = self._join.store(stream, removed, "retract") if len(removed) else []
+        come = self._join.store(stream, added, "append") if len(added) else []
+        self._unfinished = Results(self._results(stream, gone, come))
+        return self._unfinished
+
+    def _keys(self, stream: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return self._spec.graph.key_batch(stream, batch, self._spec.graph.held_by(stream))
+
+    def _results(
+        self, stream: str, gone: list[pa.RecordBatch], come: list[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        for operation, parts in ((REMOVED, gone), (ADDED, come)):
+            for piece in self._join.results(stream, parts):
+                columns = [pa.repeat(operation, piece.num_rows), *piece.columns]
+                yield pa.RecordBatch.from_arrays(columns, schema=self._spec.output_schema)

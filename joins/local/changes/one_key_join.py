@@ -1,0 +1,160 @@
+"""Joins of any type and of changelogs: what comes, and what is taken back.
+
+The result at a key follows from which streams have rows there (``join_types.products``). A batch
+changes the rows of one stream: where some were there before and some are after, results with the
+rows that came or went come or go; where the first comes or the last goes, the products change, and
+those that are no longer part of the result are taken back, before those that now are come.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from lsmstate.schema.arrow_sizes import row_sizes
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.specs.changes import ChangeSpec, null_stream
+from lsmstate.joins.local.parts.changelog import Changes
+from lsmstate.joins.conditions.join_tree import required_streams
+from lsmstate.joins.local.changes.input import ChangeInput
+from lsmstate.joins.local.changes.results import Changed, Emitter
+from lsmstate.joins.local.parts.combiner import GroupedRows, starts_of
+from lsmstate.joins.local.parts.probe_order import ProbeOrder
+from lsmstate.joins.local.parts.results import Results, check_finished
+from lsmstate.store_base.null_safe import null_safe_keys, null_safe_schema
+from lsmstate.store import MultimapStore, Probe
+
+
+class ChangeJoin:
+    """The operator over one store, whose streams are ``spec.stream_schemas``.
+
+    ``unmatched`` says what becomes of a retraction of a row that is not there: "count" leaves it
+    out, as Flink does, and counts it in ``unmatched_retractions``; "error" refuses the batch
+    (InvalidArgumentError). Not thread-safe. The store belongs to the caller.
+    """
+
+    def __init__(
+        self,
+        spec: ChangeSpec,
+        store: MultimapStore,
+        piece_bytes: int = 1 << 20,
+        unmatched: str = "count",
+    ) -> None:
+        if piece_bytes < 1:
+            raise InvalidArgumentError(f"piece_bytes={piece_bytes!r}: must be at least 1")
+        wanted = [schema.name for schema in spec.stream_schemas]
+        if list(store.streams) != wanted:
+            raise InvalidArgumentError(
+                f"the store holds the streams {', '.join(store.streams)}, the join needs "
+                f"{', '.join(wanted)}; open the store with spec.stream_schemas"
+            )
+        self._spec = spec
+        self._store = store
+        self._input = ChangeInput(
+            store, spec.streams, spec.operations, spec.keys.key_batch, piece_bytes, unmatched
+        )
+        self._codec = KeyCodec(spec.keys.key_schema)
+        self._null_codec = KeyCodec(null_safe_schema(spec.keys.key_schema))
+        self._probe_order = ProbeOrder()
+        self._emitter = Emitter(spec, piece_bytes)
+        self._required = required_streams(spec.tree)
+        self._unfinished: Results | None = None
+
+    @property
+    def unmatched_retractions(self) -> int:
+        """Retractions left out so far."""
+        return self._input.unmatched_retractions
+
+    def process(
+        self,
+        stream: str,
+        batch: pa.RecordBatch,
+        keys: pa.RecordBatch | None = None,
+        *,
+        more: bool = False,
+    ) -> Results:
+        """Store the batch now; return what it changes, worked out as it is asked for.
+
+        ``batch`` has the stream's operation column if it is a changelog; its rows count together,
+        in whatever order they stand. With ``more`` a retraction whose row is not there waits for
+        the next call of the stream, which belongs to this one (at most 4 MiB, MemoryLimitError).
+        ``keys`` are the batch's keys if the caller has them. Results come in pieces of at most
+        ``piece_bytes`` of Arrow data or one row, with the columns of ``spec.output_schema``;
+        consume or close them before the next call. If storing fails midway, give the store up.
+        Cost: that of an inner join's probes; a retraction reads its stream's rows of the key.
+        """
+        self._spec.check_stream(stream)
+        check_finished(f"process({stream!r})", self._unfinished)
+        changes = self._input.arrived(stream, batch, keys)
+        encoded = self._codec.encode(changes.keys)
+        alone = changes.take(np.flatnonzero(~encoded.valid))
+        if len(alone):
+            changes = changes.take(np.flatnonzero(encoded.valid))
+        if not self._spec.is_preserved(stream):
+            alone = alone.take(np.zeros(0, dtype=np.int64))
+        if not changes.is_added.all() or not alone.is_added.all():
+            present = self._input.present
+            changes, lost = present(stream, changes, stream, self._codec.encode(changes.keys))
+            null_keys = self._null_codec.encode(null_safe_keys(alone.keys))
+            alone, also_lost = present(stream, alone, null_stream(stream), null_keys)
+            self._input.settle(stream, lost.then(also_lost), more=more)
+        changed = self._stored(stream, changes)
+        self._store_alone(stream, alone)
+        self._unfinished = Results(self._results(stream, changed, alone))
+        return self._unfinished
+
+    def _stored(self, stream: str, changes: Changes) -> Changed:
+        """Make the changes; what they were, by key, and where there were rows before and after."""
+        keys = self._codec.encode(changes.keys)
+        distinct, starts = keys.distinct()
+        groups = np.repeat(np.arange(len(distinct)), np.diff(starts))
+        is_added = changes.is_added[keys.order]
+        sizes = row_sizes(changes.rows)
+        counts = {}
+        grouped = {}
+        for sign, mask in ((True, is_added), (False, ~is_added)):
+            counts[sign] = np.bincount(groups[mask], minlength=len(distinct)).astype(np.int64)
+            grouped[sign] = GroupedRows(
+                changes.rows, keys.order[mask], starts_of(counts[sign]), sizes
+            )
+        had = has = np.ones(len(distinct), dtype=np.bool_)
+        if counts[False].any() or self._emitter.depends_on(stream):
+            before = self._store.probe(stream, distinct).counts
+            had, has = before > 0, before + counts[True] - counts[False] > 0
+        for sign, write in ((False, self._store.retract), (True, self._store.append)):
+            places = np.flatnonzero(changes.is_added == sign)
+            if len(places) == len(changes) > 0:
+                write(stream, changes.rows, keys)
+            elif len(places):
+                write(stream, changes.rows.take(pa.array(places)), keys.take(places))
+        return Changed(distinct, grouped[True], grouped[False], had, has)
+
+    def _store_alone(self, stream: str, alone: Changes) -> None:
+        name = null_stream(stream)
+        if name not in self._store.streams:
+            return  # no changelog: nothing takes these rows back
+        for sign, write in ((False, self._store.retract), (True, self._store.append)):
+            some = alone.take(np.flatnonzero(alone.is_added == sign))
+            if len(some):
+                write(name, some.rows, null_safe_keys(some.keys))
+
+    def _results(self, stream: str, changed: Changed, alone: Changes) -> Iterator[pa.RecordBatch]:
+        yield from self._emitter.alone(stream, alone)
+        keys = np.arange(len(changed.keys), dtype=np.int64)
+        if stream not in self._spec.shown:
+            keys = keys[changed.had != changed.has]
+        probes: dict[str, Probe] = {}
+        others = [name for name in self._spec.streams if name != stream]
+        for other in self._probe_order.order(stream, others, self._required):
+            if len(keys) == 0:
+                return
+            probe = probes[other] = self._store.probe(other, changed.keys, keys)
+            asked = len(keys)
+            found = keys[probe.counts[keys] > 0]
+            self._probe_order.record(stream, other, asked, len(found))
+            if other in self._required:
+                keys = found
+        # So that the order of the results does not depend on that of probing.
+        probes = {name: probes[name] for name in others}
+        yield from self._emitter.changed(stream, changed, probes, keys)

@@ -1,0 +1,1 @@
+"""Inner joins of rows that stay."""

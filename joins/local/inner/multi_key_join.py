@@ -1,0 +1,288 @@
+"""Iterative probing over several join keys: join graphs that are chains, trees or have cycles.
+
+A batch is stored in every index of its stream first. Then combinations grow by one stream at a
+time. Before any row is fetched, the keys of all combinations are looked up in *every* stream that
+the bound ones can reach, and combinations that one of them lacks are dropped; the stream that
+multiplies them least is fetched next, its count being known exactly. A combination is found once:
+when the last of its rows arrives. (UMJoin, section 3.1: iterative probing; the paper has one key.)
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from lsmstate.schema.arrow_sizes import least_row_bytes, row_sizes
+from lsmstate.cython_ext.rows.gather import Gatherer
+from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.specs.multi_key import GraphSpec, Index
+from lsmstate.joins.conditions.key_types import cast_key
+from lsmstate.joins.local.parts.bound_rows import (
+    BoundRows,
+    coalesced,
+    distinct_places,
+    fetched_pairs,
+    grouped,
+    parts_of,
+)
+from lsmstate.joins.local.parts.row_picks import Numbers, Picked
+from lsmstate.joins.local.parts.probe_order import ProbeOrder
+from lsmstate.joins.local.parts.results import Results, check_finished
+from lsmstate.store import MultimapStore, Mutation, Probe
+
+
+class GraphJoin:
+    """The operator over one store, among whose streams are ``spec.stream_schemas``.
+
+    Not thread-safe. The store belongs to the caller, who commits and closes it.
+    """
+
+    def __init__(
+        self,
+        spec: GraphSpec,
+        store: MultimapStore,
+        piece_bytes: int = 1 << 20,
+        probe_order: ProbeOrder | None = None,
+    ) -> None:
+        """``probe_order``: what an operator of the same join has learned before."""
+        if piece_bytes < 1:
+            raise InvalidArgumentError(f"piece_bytes={piece_bytes!r}: must be at least 1")
+        wanted = [schema.name for schema in spec.stream_schemas]
+        if not store.streams.keys() >= set(wanted):
+            raise InvalidArgumentError(
+                f"the store holds the streams {', '.join(store.streams)}, the join needs "
+                f"{', '.join(wanted)}; open the store with spec.stream_schemas"
+            )
+        self._spec = spec
+        self._store = store
+        self._piece_bytes = piece_bytes
+        self._codecs: dict[tuple[int, ...], KeyCodec] = {}
+        self._least_bytes = {name: least_row_bytes(schema) for name, schema in spec.streams.items()}
+        self._gatherer = Gatherer(list(spec.shown_rows.values()), spec.output_schema)
+        self._probe_order = probe_order or ProbeOrder()
+        self._unfinished: Results | None = None
+
+    def process(self, stream: str, batch: pa.RecordBatch) -> Results:
+        """Store the batch now; return the new results, worked out as they are asked for.
+
+        Rows with a null in a key are in no result and are not stored. Results come in pieces of
+        at most ``piece_bytes`` of Arrow data or one row, with the columns of
+        ``spec.output_schema``; consume or close them before the next call (InvalidArgumentError).
+        If storing fails midway, give the store up uncommitted. Memory: per stream a piece of
+        fetched rows and 16,384 combinations, whatever the data.
+        """
+        self._spec.check_stream(stream)
+        check_finished(f"process({stream!r})", self._unfinished)
+        self._unfinished = Results(self.results(stream, self.store(stream, batch, "append")))
+        return self._unfinished
+
+    def picked(self, stream: str, batch: pa.RecordBatch) -> Iterator[Picked]:
+        """``process`` for a caller who makes the results of rows himself, or has somebody else do
+        it; to be consumed before the next call. A piece has at most 16,384 results."""
+        self._spec.check_stream(stream)
+        check_finished(f"picked({stream!r})", self._unfinished)
+        parts = self.store(stream, batch, "append")
+        return (self._picked(c) for part in parts for c in self._combinations(stream, part))
+
+    def store(
+        self, stream: str, batch: pa.RecordBatch, kind: Literal["append", "retract"]
+    ) -> list[pa.RecordBatch]:
+        """Append or retract the rows in all indexes of the stream; those that can be joined, in
+        parts for ``results``."""
+        parts = self.parts(stream, self.joinable(stream, batch))
+        for part in parts:
+            self._store.write(self.writes(stream, part, kind))
+        return parts
+
+    def results(self, stream: str, parts: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The combinations of the parts' rows with those of the other streams, in pieces."""
+        combinations = (c for part in parts for c in self._combinations(stream, part))
+        pieces = (
+            piece
+            for found in combinations
+            for piece in self._picked(found).made(self._gatherer, self._piece_bytes)
+        )
+        return coalesced(pieces, self._piece_bytes)
+
+    def joinable(self, stream: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows no key of which is null."""
+        classes = self._spec.held_by(stream)
+        valid = self._encode(classes, self._spec.key_batch(stream, batch, classes)).valid
+        return batch if valid.all() else batch.filter(pa.array(valid))
+
+    def parts(
+        self, stream: str, rows: pa.RecordBatch, more_copies: int = 0
+    ) -> list[pa.RecordBatch]:
+        """The rows in parts that are no more than a piece together with their copies: one in each
+        index of the stream, as ``writes`` stores them, and ``more_copies``."""
+        copies = max(1, len(self._indexes_of(stream)) + more_copies)
+        return parts_of(rows, max(1, self._piece_bytes // copies))
+
+    def writes(
+        self, stream: str, rows: pa.RecordBatch, kind: Literal["append", "retract"]
+    ) -> list[Mutation]:
+        """What stores the rows in all indexes, to be made as one: a row that only some indexes held
+        would be found by some of its partners. An index is without the rows with a null in it."""
+        return [
+            Mutation(
+                kind,
+                index.name,
+                self._encode(index.classes, self._spec.key_batch(stream, rows, index.classes)),
+                rows,
+            )
+            for index in self._indexes_of(stream)
+        ]
+
+    def _indexes_of(self, stream: str) -> list[Index]:
+        return [index for index in self._spec.indexes if index.stream == stream]
+
+    def _combinations(self, stream: str, rows: pa.RecordBatch) -> Iterator["Combinations"]:
+        """All combinations of all streams that hold one of ``rows``, depth first."""
+        own = BoundRows(rows, row_sizes(rows), np.arange(rows.num_rows, dtype=np.int64))
+        stack = [iter([Combinations({stream: own}, {})])]
+        while stack:
+            found = next(stack[-1], None)
+            if found is None:
+                stack.pop()
+            elif len(found.bound) == len(self._spec.streams):
+                yield found
+            else:
+                stack.append(self._extended(found))
+
+    def _extended(self, found: "Combinations") -> Iterator["Combinations"]:
+        """The combinations with the rows of one more stream."""
+        found = self._looked_up(found)
+        if len(found) == 0:
+            return
+        # Ties go to the stream that is named first, so that a retry fetches in the same order.
+        name = min(
+            (stream for stream in self._spec.streams if stream in found.partners),
+            key=lambda stream: int(found.partners[stream].counts.sum()),
+        )
+        yield from self._fetched(found, name)
+
+    def _looked_up(self, found: "Combinations") -> "Combinations":
+        """Existence in every stream in reach, in the order learned; reads no row."""
+        reach: dict[str, Index] = {}
+        for name in self._spec.streams:
+            if name not in found.bound and name not in found.partners:
+                index = self._spec.index_from(found.bound.keys(), name)
+                if index is not None:
+                    reach[name] = index
+        asking = " ".join(found.bound)
+        for name in self._probe_order.order(asking, reach):
+            if len(found) == 0:
+                break
+            index = reach[name]
+            keys, at = self._keys(found, index.classes)
+            distinct, groups = grouped(self._encode(index.classes, keys))
+            groups = groups[at]
+            if (groups < 0).any():
+                known = np.flatnonzero(groups >= 0)
+                found, groups = found.take(known), groups[known]
+            probe = self._store.probe(index.name, distinct)
+            present = int(np.count_nonzero(probe.counts))
+            self._probe_order.record(asking, name, len(distinct), present)
+            found = found.with_partner(name, Partner(index, probe, groups))
+            found = found.take(np.flatnonzero(probe.counts[groups]))
+        return found
+
+    def _fetched(self, found: "Combinations", name: str) -> Iterator["Combinations"]:
+        """The combinations with each of their matching rows of ``name``, block by block."""
+        partner = found.partners[name]
+        found = found.without_partner(name)
+        for lefts, bound in fetched_pairs(
+            partner.probe, partner.at, self._least_bytes[name], self._piece_bytes
+        ):
+            grown = self._agreeing(found.take(lefts), name, bound, partner.index)
+            if len(grown):
+                yield grown
+
+    def _agreeing(
+        self, found: "Combinations", name: str, bound: "BoundRows", index: Index
+    ) -> "Combinations":
+        """The combinations with ``bound``, where the classes beside the index's are equal too:
+        those that close a cycle of the join graph."""
+        known = {number for other in found.bound for number in self._spec.held_by(other)}
+        rest = [n for n in self._spec.held_by(name) if n in known and n not in index.classes]
+        grown = found.with_bound(name, bound)
+        if not rest:
+            return grown
+        here, here_at = self._keys(found, rest)
+        there, there_at = self._keys(Combinations({name: bound}, {}), rest)
+        _, groups = grouped(self._encode(tuple(rest), pa.concat_batches([here, there])))
+        agrees = groups[here_at] == groups[here.num_rows + there_at]
+        return grown.take(np.flatnonzero(agrees & (groups[here_at] >= 0)))
+
+    def _keys(
+        self, found: "Combinations", classes: Sequence[int]
+    ) -> tuple[pa.RecordBatch, Numbers]:
+        """The values that the combinations have of the classes, from whichever bound rows hold
+        them, and which of them each has. A key may be large and in many combinations: it is copied
+        once for the rows that hold it together."""
+        holders = [
+            next(name for name in found.bound if name in self._spec.classes[number].columns)
+            for number in classes
+        ]
+        examples, at = distinct_places([found.bound[name].at for name in dict.fromkeys(holders)])
+        columns = []
+        for number, holder in zip(classes, holders, strict=True):
+            key_class = self._spec.classes[number]
+            bound = found.bound[holder]
+            column = bound.rows.column(key_class.columns[holder]).take(pa.array(bound.at[examples]))
+            columns.append(cast_key(column, key_class.type))
+        return pa.RecordBatch.from_arrays(columns, schema=self._spec.key_schema(classes)), at
+
+    def _encode(self, classes: tuple[int, ...], keys: pa.RecordBatch) -> KeyBatch:
+        if classes not in self._codecs:
+            self._codecs[classes] = KeyCodec(self._spec.key_schema(classes))
+        return self._codecs[classes].encode(keys)
+
+    def _picked(self, found: "Combinations") -> Picked:
+        """Whole combinations as results."""
+        streams = [(found.bound[name], self._spec.shown[name]) for name in self._spec.streams]
+        sizes = sum((bound.sizes[bound.at] for bound, _ in streams), np.int64(0))
+        shown = [bound.rows.select(range(count)) for bound, count in streams]
+        return Picked(shown, [bound.at for bound, _ in streams], np.asarray(sizes))
+
+
+@dataclass(frozen=True, slots=True)
+class Partner:
+    """What a stream that is not bound yet has for each combination: ``probe``'s key ``at[i]``."""
+
+    index: Index
+    probe: Probe
+    at: Numbers
+
+    @property
+    def counts(self) -> Numbers:
+        """Matching rows per combination."""
+        return self.probe.counts[self.at]
+
+
+@dataclass(frozen=True, slots=True)
+class Combinations:
+    """One row of each bound stream; a value."""
+
+    bound: Mapping[str, BoundRows]
+    partners: Mapping[str, Partner]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.bound.values())).at)
+
+    def take(self, places: Numbers) -> "Combinations":
+        bound = {name: replace(rows, at=rows.at[places]) for name, rows in self.bound.items()}
+        partners = {name: replace(p, at=p.at[places]) for name, p in self.partners.items()}
+        return Combinations(bound, partners)
+
+    def with_bound(self, name: str, rows: BoundRows) -> "Combinations":
+        return Combinations({**self.bound, name: rows}, self.partners)
+
+    def with_partner(self, name: str, partner: Partner) -> "Combinations":
+        return Combinations(self.bound, {**self.partners, name: partner})
+
+    def without_partner(self, name: str) -> "Combinations":
+        return Combinations(self.bound, {n: p for n, p in self.partners.items() if n != name})

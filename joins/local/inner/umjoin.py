@@ -1,0 +1,170 @@
+"""UMJoin: several streams with one common key, joined over everything that ever arrived.
+
+A batch is stored in its own stream first; then its keys are probed in one other stream after
+another, and a key that is absent from one is asked for no further. Only the keys that every stream
+holds have rows fetched. A combination is found once: when the last of its rows arrives.
+"""
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
+from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.local.parts.combiner import Combiner, GroupedRows
+from lsmstate.joins.local.parts.join_inputs import JoinInputs
+from lsmstate.joins.local.parts.row_picks import Numbers, Picked
+from lsmstate.joins.local.parts.probe_order import ProbeOrder
+from lsmstate.joins.local.parts.results import Results, check_finished
+from lsmstate.joins.specs.one_key import JoinSpec
+from lsmstate.store import Probe
+
+#: A batch is probed in slices of at most this many rows.
+SLICE_ROWS = 10_000
+
+#: What a Combiner takes: rows at hand, what probes found of the other streams, and the keys that
+#: all of them have.
+Matches: TypeAlias = tuple[dict[str, GroupedRows], dict[str, Probe], Numbers]
+
+
+class UMJoin:
+    """The operator over one store, among whose streams are ``spec.stream_schemas``.
+
+    Not thread-safe. The store belongs to the caller, who commits and closes it.
+    """
+
+    def __init__(
+        self,
+        spec: JoinSpec,
+        store: JoinInputs,
+        piece_bytes: int = 1 << 20,
+        probe_order: ProbeOrder | None = None,
+    ) -> None:
+        """``probe_order``: what an operator of the same join has learned before."""
+        if piece_bytes < 1:
+            raise InvalidArgumentError(f"piece_bytes={piece_bytes!r}: must be at least 1")
+        if not store.streams.keys() >= spec.streams.keys():
+            raise InvalidArgumentError(
+                f"the store holds the streams {', '.join(store.streams)}, the join needs "
+                f"{', '.join(spec.streams)}; open the store with spec.stream_schemas"
+            )
+        self._spec = spec
+        self._store = store
+        self._piece_bytes = piece_bytes
+        self._codec = KeyCodec(spec.key_schema)
+        self._combiner = Combiner(spec.streams, spec.output_schema, piece_bytes)
+        self._probe_order = probe_order or ProbeOrder()
+        self._unfinished: Results | None = None
+
+    def process(
+        self,
+        stream: str,
+        batch: pa.RecordBatch,
+        keys: pa.RecordBatch | KeyBatch | None = None,
+        *,
+        is_stored: bool = True,
+    ) -> Results:
+        """Store the batch now; return the new results, worked out as they are asked for.
+
+        ``keys`` are the batch's keys if the caller has them. With ``is_stored=False`` the rows find
+        what matches them and are not stored: another store has them. Results come in pieces of at
+        most ``piece_bytes`` of Arrow data or one row, with the columns of ``spec.output_schema``.
+        They must be consumed or closed before the next call (InvalidArgumentError): closing
+        gives up the rest of them. If storing fails midway, give the store up uncommitted.
+        Memory: a piece and, per stream, about ``piece_bytes`` of fetched rows, whatever the data.
+        """
+        arrived = self._arrive(f"process({stream!r})", stream, batch, keys, is_stored)
+        matches = self._matches(stream, arrived)
+        self._unfinished = Results(rows for m in matches for rows in self._combiner.combined(*m))
+        return self._unfinished
+
+    def picked(
+        self,
+        stream: str,
+        batch: pa.RecordBatch,
+        keys: pa.RecordBatch | KeyBatch | None = None,
+        *,
+        is_stored: bool = True,
+    ) -> Iterator[Picked]:
+        """``process`` for a caller who makes the results of rows himself, or has somebody else do
+        it; to be consumed before the next call. A piece has at most 32,768 results, of batches of
+        about ``piece_bytes`` per stream."""
+        arrived = self._arrive(f"picked({stream!r})", stream, batch, keys, is_stored)
+        return (p for m in self._matches(stream, arrived) for p in self._combiner.picked(*m))
+
+    def _arrive(
+        self,
+        call: str,
+        stream: str,
+        batch: pa.RecordBatch,
+        keys: pa.RecordBatch | KeyBatch | None,
+        is_stored: bool,
+    ) -> "list[Arrived]":
+        """The batch in slices, which have been stored if they are to be."""
+        self._spec.check_stream(stream)
+        check_finished(call, self._unfinished)
+        arrived = self._cut(call, stream, batch, keys)
+        if is_stored:
+            for part in arrived:
+                self._store.append(stream, part.rows, part.keys)
+        return arrived
+
+    def _cut(
+        self, call: str, stream: str, batch: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch | None
+    ) -> "list[Arrived]":
+        """The batch in slices of at most SLICE_ROWS rows and piece_bytes bytes, keys encoded."""
+        if keys is None:
+            keys = self._spec.key_batch(stream, batch)
+        if len(keys) != batch.num_rows:
+            raise InvalidArgumentError(
+                f"{call}: {batch.num_rows} rows but {len(keys)} keys; give one key per row"
+            )
+        sizes = row_sizes(batch)
+        least = -(-self._piece_bytes // SLICE_ROWS)
+        slices = list(pieces_of(np.maximum(sizes, least), self._piece_bytes))
+        if isinstance(keys, pa.RecordBatch):
+            encoded = [self._codec.encode(keys.slice(s.start, s.stop - s.start)) for s in slices]
+        elif len(slices) == 1:
+            encoded = [keys]
+        else:
+            encoded = [keys.take(np.arange(s.start, s.stop)) for s in slices]
+        return [
+            Arrived(batch.slice(s.start, s.stop - s.start), part, sizes[s])
+            for s, part in zip(slices, encoded, strict=True)
+        ]
+
+    def _matches(self, stream: str, arrived: "list[Arrived]") -> Iterator[Matches]:
+        """What each slice's rows are to be combined with."""
+        for part in arrived:
+            distinct, starts = part.keys.distinct()
+            probes, survivors = self._probe(stream, distinct)
+            if len(survivors):
+                own = GroupedRows(part.rows, part.keys.order, starts, part.sizes)
+                yield {stream: own}, probes, survivors
+
+    def _probe(self, stream: str, keys: KeyBatch) -> tuple[dict[str, Probe], Numbers]:
+        """Existence in every other stream, in the order learned, without reading a row."""
+        survivors = np.arange(len(keys), dtype=np.int64)
+        probes: dict[str, Probe] = {}
+        others = [name for name in self._spec.streams if name != stream]
+        for other in self._probe_order.order(stream, others):
+            if len(survivors) == 0:
+                break
+            probe = probes[other] = self._store.probe(other, keys, survivors)
+            asked = len(survivors)
+            survivors = survivors[probe.counts[survivors] > 0]
+            self._probe_order.record(stream, other, asked, len(survivors))
+        # So that what is combined next does not depend on the order.
+        return {name: probes[name] for name in others if name in probes}, survivors
+
+
+class Arrived:
+    """A slice of a batch that has been stored: rows, their keys and bytes."""
+
+    def __init__(self, rows: pa.RecordBatch, keys: KeyBatch, sizes: Numbers) -> None:
+        self.rows = rows
+        self.keys = keys
+        self.sizes = sizes

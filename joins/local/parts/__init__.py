@@ -1,0 +1,1 @@
+"""What local joins are built from."""

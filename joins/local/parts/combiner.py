@@ -1,0 +1,169 @@
+"""Cross products of rows at hand with rows that probes found, key by key, in bounded memory.
+
+Keys are positions in the distinct keys of an arrived batch. Keys of few rows are combined in
+groups, for which each stored row is fetched once; a hot key by itself, in nested pieces.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lsmstate.schema.arrow_sizes import RowSizes, least_row_bytes
+from lsmstate.cython_ext.rows.gather import Gatherer
+from lsmstate.joins.local.parts.cross_product import Side, cross_product
+from lsmstate.joins.local.parts.row_picks import Numbers, Picked
+from lsmstate.store import Probe
+
+#: What the results of a piece that is not made yet would take, at most.
+_PICKED_BYTES: Final = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedRows:
+    """Rows of an arrived batch by their distinct keys: key k owns the places ``starts[k]`` to
+    ``starts[k + 1]`` of ``order``, which holds positions of rows. ``sizes``: bytes per row."""
+
+    rows: pa.RecordBatch
+    order: Numbers | npt.NDArray[np.uint32]
+    starts: Numbers
+    sizes: Numbers
+
+    def side(self, keys: Numbers) -> Side:
+        """The rows under some of the keys."""
+        counts = self.starts[keys + 1] - self.starts[keys]
+        starts = starts_of(counts)
+        places = np.repeat(self.starts[keys] - starts[:-1], counts) + np.arange(starts[-1])
+        order = self.order[places].astype(np.int64)
+        return Side(self.rows, starts, self.sizes[order], order)
+
+
+class Combiner:
+    """Combines one row of each of ``streams``, whose columns stand in their order in a result.
+
+    Pieces hold at most ``piece_bytes`` of Arrow data or one row; ``beside_bytes`` is what the
+    caller adds to each row. Memory: a piece and, per stream, about ``piece_bytes`` of fetched rows.
+    """
+
+    def __init__(
+        self,
+        streams: Mapping[str, pa.Schema],
+        schema: pa.Schema,
+        piece_bytes: int,
+        beside_bytes: int = 0,
+    ) -> None:
+        self._streams = tuple(streams)
+        self._gatherer = Gatherer(list(streams.values()), schema)
+        self._piece_bytes = piece_bytes
+        self._beside_bytes = beside_bytes
+        self._row_sizes = {name: RowSizes(rows) for name, rows in streams.items()}
+        self._least_bytes = {name: least_row_bytes(rows) for name, rows in streams.items()}
+
+    def combined(
+        self, at_hand: Mapping[str, GroupedRows], probes: Mapping[str, Probe], keys: Numbers
+    ) -> Iterator[pa.RecordBatch]:
+        """Per key all combinations. Each stream is either ``at_hand`` or in ``probes``, and has
+        rows under every one of the ``keys``, which ascend."""
+        for sides in self._products(at_hand, probes, keys):
+            sources = self._gatherer.sources([side.rows for side in sides])
+            for piece in cross_product(sides, self._piece_bytes):
+                yield sources.gather(piece.places)
+
+    def picked(
+        self, at_hand: Mapping[str, GroupedRows], probes: Mapping[str, Probe], keys: Numbers
+    ) -> Iterator[Picked]:
+        """The same, not made yet: of each group of keys or piece of a hot one, in pieces of at most
+        32,768 rows that would take at most ``_PICKED_BYTES``."""
+        for sides in self._products(at_hand, probes, keys):
+            yield from cross_product(sides, _PICKED_BYTES)
+
+    def _products(
+        self, at_hand: Mapping[str, GroupedRows], probes: Mapping[str, Probe], keys: Numbers
+    ) -> Iterator[list[Side]]:
+        """What is to be multiplied, one after the other."""
+        if not probes:
+            yield self._sides(at_hand, keys, {})
+            return
+        weights = {name: self._weights(name, probes[name])[keys] for name in probes}
+        ends = [np.cumsum(weight) for weight in weights.values()]
+        first = 0
+        while first < len(keys):
+            limits = [(end[first - 1] if first else 0) + self._piece_bytes for end in ends]
+            stops = [
+                int(np.searchsorted(end, limit, side="right"))
+                for end, limit in zip(ends, limits, strict=True)
+            ]
+            last = max(first + 1, min(stops))
+            if any(weight[first] > self._piece_bytes for weight in weights.values()):
+                yield from self._hot(at_hand, probes, int(keys[first]))
+            else:
+                yield self._group(at_hand, probes, keys[first:last])
+            first = last
+
+    def _group(
+        self, at_hand: Mapping[str, GroupedRows], probes: Mapping[str, Probe], keys: Numbers
+    ) -> list[Side]:
+        """Keys whose rows, all together, fit into a piece per stream: each row is fetched once."""
+        fetched = {}
+        for name, probe in probes.items():
+            pieces = list(probe.fetch(keys, self._piece_bytes))
+            rows = pieces[0].rows if len(pieces) == 1 else pa.concat_batches(p.rows for p in pieces)
+            counts = probe.counts[keys]
+            assert rows.num_rows == counts.sum(), f"{name}: fetched other rows than were counted"
+            fetched[name] = Side(rows, starts_of(counts), self._row_sizes[name](rows))
+        return self._sides(at_hand, keys, fetched)
+
+    def _hot(
+        self, at_hand: Mapping[str, GroupedRows], probes: Mapping[str, Probe], key: int
+    ) -> Iterator[list[Side]]:
+        """One key with more rows than a piece: nested pieces, the smallest stream outermost.
+
+        The inner streams are read again for each piece of an outer one, so memory stays at one
+        piece per stream however large the result.
+        """
+        keys = np.array([key], dtype=np.int64)
+        weight = {name: int(self._weights(name, p)[key]) for name, p in probes.items()}
+        names = sorted(probes, key=lambda name: weight[name])
+        sides: dict[str, Side] = {}
+        stack = [self._pieces(probes[names[0]], key, weight[names[0]])]
+        while stack:
+            rows = next(stack[-1], None)
+            if rows is None:
+                stack.pop()
+                continue
+            name = names[len(stack) - 1]
+            starts = np.array([0, rows.num_rows], dtype=np.int64)
+            sides[name] = Side(rows, starts, self._row_sizes[name](rows))
+            if len(stack) < len(names):
+                name = names[len(stack)]
+                stack.append(self._pieces(probes[name], key, weight[name]))
+            else:
+                yield self._sides(at_hand, keys, sides)
+
+    def _pieces(self, probe: Probe, key: int, weight: int) -> Iterator[pa.RecordBatch]:
+        # The store counts encoded bytes, which can be far fewer than Arrow's.
+        max_bytes = max(1, self._piece_bytes * int(probe.row_bytes[key]) // max(1, weight))
+        keys = np.array([key], dtype=np.int64)
+        return (piece.rows for piece in probe.fetch(keys, max_bytes))
+
+    def _sides(
+        self, at_hand: Mapping[str, GroupedRows], keys: Numbers, fetched: Mapping[str, Side]
+    ) -> list[Side]:
+        sides = [
+            fetched[name] if name in fetched else at_hand[name].side(keys) for name in self._streams
+        ]
+        if self._beside_bytes:
+            sides[0] = replace(sides[0], sizes=sides[0].sizes + self._beside_bytes)
+        return sides
+
+    def _weights(self, stream: str, probe: Probe) -> Numbers:
+        """Bytes that the rows of each key take when fetched: an estimate, never far too low."""
+        return probe.row_bytes + probe.counts * self._least_bytes[stream]
+
+
+def starts_of(counts: Numbers) -> Numbers:
+    """Where each group begins, and where the last one ends."""
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)])

@@ -1,0 +1,1 @@
+"""Outer, semi and anti joins by several keys."""

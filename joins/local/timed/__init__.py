@@ -1,0 +1,1 @@
+"""Joins that forget or wait for the watermark; wrap any local join."""

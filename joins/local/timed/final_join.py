@@ -1,0 +1,184 @@
+"""A join of any type whose results come once: matches at once, the rest when the watermark says so.
+
+Rows of a root wait in a stream of their own, by event time. When no row can come that matters to
+them, they are looked up with what the other streams have, and leave it. Watermark, rows that
+leave and partners that are forgotten change together, after the results were handed out: a call
+that is broken off is made again from the state before.
+"""
+
+from collections.abc import Iterator
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lsmstate.joins.local.timed.event_time_join import kept_watermark, watermark_write
+from lsmstate.joins.specs.final import TICKS, FinalSpec, waiting_stream
+from lsmstate.joins.conditions.join_tree import conditions_of
+from lsmstate.joins.local.rooted.condition_check import ConditionCheck
+from lsmstate.joins.local.inner.multi_key_join import GraphJoin
+from lsmstate.joins.local.parts.probe_order import ProbeOrder
+from lsmstate.joins.local.parts.results import Results, check_finished
+from lsmstate.joins.local.rooted.search import RootedSearch
+from lsmstate.joins.local.parts.time_checks import BoundCheck, LateRows
+from lsmstate.store import KeyBounds, MultimapStore, Mutation
+
+
+class FinalJoin:
+    """The operator over ``store``, whose streams are ``spec.stream_schemas``.
+
+    Not thread-safe. The store belongs to the caller, who commits and closes it.
+    """
+
+    def __init__(
+        self,
+        spec: FinalSpec,
+        store: MultimapStore,
+        piece_bytes: int = 1 << 20,
+        probe_order: ProbeOrder | None = None,
+    ) -> None:
+        """``probe_order``: what an operator of the same join has learned before."""
+        self.event_time = spec.event_time
+        self._spec = spec
+        self._store = store
+        self._piece_bytes = piece_bytes
+        self._matches = GraphJoin(spec.graph, store, piece_bytes, probe_order)
+        self._check = BoundCheck(spec.graph, spec.event_time.bounds)
+        self._others = ConditionCheck(spec.graph, conditions_of(spec.tree))
+        self._searches = {name: self._search(name) for name in spec.waiting}
+        self._lateness = {
+            name: LateRows(name, column, spec.streams[name])
+            for name, column in spec.event_time.columns.items()
+        }
+        #: Microseconds since 1970; None before the first ``advance``.
+        self.watermark_us = kept_watermark(store)
+        #: Rows that came late, since this object was made.
+        self.late_count = 0
+        #: With ``late="side"``: the late rows of the last batch.
+        self.late_rows: pa.RecordBatch | None = None
+        self._next_us = self.watermark_us
+        self._unfinished: Results | None = None
+        if self.watermark_us is not None:
+            self._forget(self.watermark_us)  # perhaps it was broken off
+
+    def process(self, stream: str, batch: pa.RecordBatch) -> Results:
+        """Store the batch now; return the results that are known with it, as GraphJoin.process
+        does. Late rows are left out. A row without an event time matches nothing."""
+        self._spec.check_stream(stream)
+        self._settle(f"process({stream!r})")
+        is_late = self._late(stream, batch)
+        column = self.event_time.columns.get(stream)
+        is_timed = np.ones(batch.num_rows, dtype=np.bool_)
+        if column is not None:
+            is_timed = batch.column(column).is_valid().to_numpy(zero_copy_only=False)
+        parts = self._matches.parts(stream, batch.filter(pa.array(is_timed & ~is_late)), 1)
+        for part in parts:
+            self._store.write(
+                [*self._matches.writes(stream, part, "append"), *self._waits(stream, part)]
+            )
+        self.late_count += int(is_late.sum())
+        if self.event_time.late == "side":
+            self.late_rows = batch.filter(pa.array(is_late))
+        alone = self._alone(stream, batch.filter(pa.array(~is_timed)))
+        self._unfinished = Results(chain(alone, self._matched(stream, parts)))
+        return self._unfinished
+
+    def advance(self, watermark_us: int) -> Results:
+        """The results that are known for good by this watermark, in microseconds since 1970; once
+        they are consumed, what is not needed any more is forgotten. A lower watermark than before
+        gives and changes nothing. Cost: that of the rows whose waiting is over."""
+        self._settle("advance()")
+        if self.watermark_us is not None and watermark_us <= self.watermark_us:
+            return Results(iter(()))
+        self._next_us = watermark_us
+        self._unfinished = Results(self._finalised(watermark_us))
+        return self._unfinished
+
+    def finish(self) -> None:
+        """To be called before a commit: end what the last call began. InvalidArgumentError if its
+        results were neither consumed nor closed."""
+        self._settle("commit()")
+
+    def _settle(self, call: str) -> None:
+        check_finished(call, self._unfinished)
+        if self._next_us is not None and self._next_us != self.watermark_us:
+            self._pass(self._next_us)  # results given up unread are given up
+
+    def _finalised(self, watermark_us: int) -> Iterator[pa.RecordBatch]:
+        for name, search in self._searches.items():
+            due = self._store.iterate(
+                waiting_stream(name),
+                high=(self._due_before(name, watermark_us),),
+                max_bytes=self._piece_bytes,
+            )
+            for _, rows in due:
+                yield from search.results(self._store, rows)
+        self._pass(watermark_us)
+
+    def _pass(self, watermark_us: int) -> None:
+        """Forget the rows whose waiting is over, and go on from this watermark."""
+        leaving = [
+            Mutation(
+                "delete_range",
+                waiting_stream(name),
+                KeyBounds(high=(self._due_before(name, watermark_us),)),
+            )
+            for name in self._searches
+        ]
+        self._store.write([*leaving, watermark_write(watermark_us)])
+        self.watermark_us = self._next_us = watermark_us
+        self._forget(watermark_us)
+
+    def _forget(self, watermark_us: int) -> None:
+        for name, schema in self._store.streams.items():
+            if schema.expiry is not None:
+                owner = self._spec.graph.owners[name]
+                self._store.advance(name, self._lateness[owner].watermark(watermark_us))
+
+    def _due_before(self, stream: str, watermark_us: int) -> int:
+        """Event times before this have waited long enough, in what their column counts."""
+        last_us = watermark_us - self._spec.waiting[stream].waits_us
+        last = self._lateness[stream].ticks(last_us)  # beyond 1677 to 2262 if in nanoseconds
+        return min(max(last + 1, -(1 << 63)), (1 << 63) - 1)
+
+    def _matched(self, stream: str, parts: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Results with a row of every stream."""
+        if not self._spec.matches_at_once:
+            return
+        joinable = [self._matches.joinable(stream, part) for part in parts]
+        for piece in self._matches.results(stream, joinable):
+            kept = self._others.keep(self._check.keep(piece))
+            if kept.num_rows:
+                yield pa.RecordBatch.from_arrays(kept.columns, schema=self._spec.output_schema)
+
+    def _alone(self, stream: str, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Results of rows that nothing can match, since they have no event time."""
+        if stream in self._searches and rows.num_rows:
+            yield from self._searches[stream].results(self._store, rows)
+
+    def _waits(self, stream: str, rows: pa.RecordBatch) -> list[Mutation]:
+        if stream not in self._searches:
+            return []
+        ticks = rows.column(self.event_time.columns[stream]).view(pa.int64())
+        keys = pa.RecordBatch.from_arrays([ticks], schema=TICKS)
+        return [Mutation("append", waiting_stream(stream), keys, rows)]
+
+    def _search(self, root: str) -> RootedSearch:
+        spec = self._spec
+        joins = spec.waiting[root].joins
+        everywhere = {root} | {s.stream for s in joins.steps if s.kind in ("inner", "left")}
+        return RootedSearch(
+            spec.graph,
+            joins,
+            spec.indexes,
+            spec.shown,
+            spec.output_schema,
+            self._piece_bytes,
+            unmatched_only=spec.matches_at_once and everywhere == spec.streams.keys(),
+        )
+
+    def _late(self, stream: str, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        if stream not in self._lateness or self.watermark_us is None:
+            return np.zeros(batch.num_rows, dtype=np.bool_)
+        return self._lateness[stream].late(batch, self.watermark_us)

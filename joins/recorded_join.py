@@ -1,0 +1,144 @@
+"""Which join the state in a directory is of, in a file beside it: no other one goes on with it.
+
+Its rows lie by the join's keys, and what waits or may be taken back follows from its types and
+conditions, so another join would miss results in silence.
+"""
+
+import json
+import os
+from contextlib import suppress
+from typing import Any, Final
+
+from lsmstate.cython_ext.base.file import AppendFile, ReadFile, link, remove, sync_directory
+from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
+from lsmstate.joins.specs.changes import FINAL, ChangeSpec, GraphChangeSpec
+from lsmstate.joins.specs.choose import ChangingSpec
+from lsmstate.joins.specs.event_time import EventTime
+from lsmstate.joins.specs.final import FinalSpec
+from lsmstate.joins.specs.multi_key import GraphSpec
+from lsmstate.joins.conditions.join_tree import bound_text
+from lsmstate.joins.specs.changes_multi_key import RootedChangeSpec
+from lsmstate.joins.specs.one_key import JoinSpec
+from lsmstate.tools.recorded_streams import kept_streams
+from lsmstate.lsm.checksummed_text import seal_text, unseal_text
+
+FILE_NAME: Final = "join.json"
+_VERSION: Final = 1
+_MOST_BYTES: Final = 16 << 20
+
+
+class KeptJoin:
+    """The join that is asked for, beside what ``directory`` says. Use ``check`` before the state is
+    opened and ``keep`` after, by whoever owns it then."""
+
+    def __init__(
+        self,
+        directory: str,
+        backend: str,
+        spec: JoinSpec | GraphSpec | ChangingSpec | FinalSpec,
+        timing: EventTime | None,
+    ) -> None:
+        self._path = os.path.join(directory, FILE_NAME)
+        self._asked = _described(spec, timing)
+        #: Whether there is a state at all. A join's file without one says nothing.
+        self._has_state = kept_streams(directory, backend=backend) is not None
+        self._kept: dict[str, Any] | None = None
+
+    def check(self) -> None:
+        """InvalidArgumentError if the state is of another join; nothing is changed."""
+        if not self._has_state:
+            return
+        self._kept = _read(self._path)
+        kept = self._kept
+        if kept is None:
+            return
+        others = [name for name, asked in self._asked.items() if kept.get(name) != asked]
+        if others:
+            had, asked = (
+                ", ".join(f"{name}: {told.get(name)}" for name in others)
+                for told in (kept, self._asked)
+            )
+            raise InvalidArgumentError(
+                f"{self._path}: the state is of a join with {had}; asked for {asked}; open it with "
+                "the join it was made with, or give another directory"
+            )
+
+    def keep(self) -> None:
+        """Write the file where there is none that counts. Cost: one forced write, once."""
+        if self._kept is not None:
+            return
+        new = f"{self._path}.new"
+        for left in (new, self._path):
+            with suppress(FileNotFoundError):
+                remove(left)
+        file = AppendFile(new)
+        try:
+            text = json.dumps({"format": _VERSION, **self._asked}, ensure_ascii=True)
+            file.append(seal_text(text.encode()))
+            file.sync()
+        finally:
+            file.close()
+        link(new, self._path)
+        remove(new)
+        sync_directory(os.path.dirname(self._path))
+
+
+def _described(
+    spec: JoinSpec | GraphSpec | ChangingSpec | FinalSpec, timing: EventTime | None
+) -> dict[str, Any]:
+    """All that says which results there are, in one way for joins that are the same."""
+    joins, emit = "inner", "append"
+    if isinstance(spec, ChangeSpec | RootedChangeSpec | FinalSpec):
+        joins = str(spec.tree)
+    if isinstance(spec, FinalSpec):
+        emit = FINAL
+    elif isinstance(spec, GraphChangeSpec | RootedChangeSpec) or (
+        isinstance(spec, ChangeSpec) and spec.emits_changes
+    ):
+        emit = "changes"
+    operations = getattr(spec, "operations", {})
+    return {
+        "keys": sorted(_keys(spec)),
+        "joins": joins,
+        "emit": emit,
+        "changelogs": sorted(f"{name}.{column}" for name, column in operations.items()),
+        "intervals": sorted({bound_text(bound) for bound in timing.bounds}) if timing else [],
+    }
+
+
+def _keys(spec: JoinSpec | GraphSpec | ChangingSpec | FinalSpec) -> list[str]:
+    if isinstance(spec, ChangeSpec):
+        spec = spec.keys
+    if isinstance(spec, JoinSpec):
+        classes = [
+            [f"{name}.{columns[k]}" for name, columns in spec.keys.items()]
+            for k in range(len(spec.key_schema))
+        ]
+    else:
+        graph = spec if isinstance(spec, GraphSpec) else spec.graph
+        classes = [[f"{name}.{c}" for name, c in each.columns.items()] for each in graph.classes]
+    return [" = ".join(sorted(members)) for members in classes]
+
+
+def _read(path: str) -> dict[str, Any] | None:
+    """What the file says; None if there is none, or it was torn as it was written."""
+    try:
+        file = ReadFile(path)
+    except FileNotFoundError:
+        return None
+    remedy = "if you know that the state is of this join, delete the file"
+    try:
+        text = unseal_text(file.read(0, min(file.size, _MOST_BYTES)), path, remedy)
+    finally:
+        file.close()
+    if text is None:
+        return None
+    found = json.loads(text)
+    if not isinstance(found, dict) or "format" not in found:
+        raise CorruptionError(f"is no description of a join; {remedy}", path, 0)
+    if found["format"] != _VERSION:
+        raise FormatVersionError(
+            f"{path} has format version {found['format']}, this release reads version {_VERSION}; "
+            "open the join with the release that made it"
+        )
+    return found

@@ -1,0 +1,1 @@
+"""Hot keys: sketch, spread routes, next table."""

@@ -1,0 +1,1 @@
+"""WHAT is joined: one immutable, checked value per join kind."""

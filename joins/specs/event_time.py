@@ -1,0 +1,267 @@
+"""What a join knows of time: event times, how long rows are needed, what becomes of late ones.
+
+A row is *late* if its event time is not after the watermark, as Spark judges; the watermark is the
+one up to which the join has forgotten rows. A row of time t is forgotten as soon as the watermark
+reaches t + ``kept_us``: then no row that is not late can match it, or its retention is over.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.expiry_rules import Expiry
+from lsmstate.joins.conditions.tokens import Column
+from lsmstate.joins.specs.multi_key import GraphSpec, create_spec
+from lsmstate.joins.conditions.join_tree import bound_text
+from lsmstate.joins.conditions.key_classes import resolved
+from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
+from lsmstate.joins.conditions.split import SplitCondition, split_condition
+from lsmstate.joins.conditions.intervals import (
+    UNITS,
+    Bound,
+    needed_us,
+    parse_bounds,
+    parse_duration,
+    resolved_bound,
+)
+from lsmstate.store import StreamSchema
+
+LATE: Final = ("drop", "join", "side")
+#: Where the watermark is kept with the state: one row.
+WATERMARK: Final = StreamSchema(
+    "@watermark",
+    pa.schema([("name", pa.string())]),
+    pa.schema([("watermark_us", pa.int64())]),
+)
+
+#: How long rows of each stream are kept: ``"7 days"`` or a timedelta.
+Retention = Mapping[str, str | timedelta]
+
+
+@dataclass(frozen=True)
+class EventTime:
+    """Made by ``EventTime.create``; a value."""
+
+    columns: Mapping[str, str]
+    """By stream, its event-time column; a stream without one has no late rows."""
+    bounds: tuple[Bound, ...]
+    """What every result keeps."""
+    kept_us: Mapping[str, int | None]
+    """By stream, how long a row is kept after its event time; None: for ever."""
+    late: str
+    """``drop``: late rows are left out; ``join``: they match what is there; ``side``: they are
+    handed out aside."""
+    needs_time: bool = False
+    """Whether a row without an event time is late too."""
+
+    @classmethod
+    def create(
+        cls,
+        spec: JoinSpec | GraphSpec,
+        columns: Mapping[str, str],
+        bounds: Iterable[Bound],
+        retention: Retention,
+        late: str,
+        needs_time: bool = False,
+    ) -> "EventTime":
+        """InvalidArgumentError names what does not fit."""
+        if late not in LATE:
+            raise InvalidArgumentError(f"late={late!r}: choose one of {', '.join(LATE)}")
+        columns = _resolved_columns(spec.streams, columns)
+        bounds = tuple(bounds)
+        needed = needed_us((*bounds, *_equal_times(spec)), columns, spec.streams)
+        kept = dict(needed)
+        for given, value in retention.items():
+            name = resolved("stream", given, spec.streams)
+            if name not in columns:
+                raise InvalidArgumentError(
+                    f"retention[{given!r}]={value!r}: stream {name!r} has no event time; name its "
+                    "column of time stamps"
+                )
+            least = _retention_us(given, value)
+            most = needed[name]
+            kept[name] = least if most is None else min(least, most)
+        return cls(columns, bounds, kept, late, needs_time)
+
+    @property
+    def forgets(self) -> bool:
+        """Whether any row is ever forgotten."""
+        return any(kept is not None for kept in self.kept_us.values())
+
+    def watermark_us(self, streams: Mapping[str, pa.Schema], watermark: datetime) -> int:
+        """A watermark in microseconds since 1970; without a time zone it is one of the same kind
+        as the event times. InvalidArgumentError if one of those has a zone."""
+        kinds = [streams[name].field(column).type for name, column in self.columns.items()]
+        if not isinstance(watermark, datetime) or (
+            watermark.tzinfo is None and any(kind.tz is not None for kind in kinds)
+        ):
+            raise InvalidArgumentError(
+                f"watermark {watermark!r}: give a datetime, with a time zone where an event time "
+                "has one"
+            )
+        epoch = datetime(1970, 1, 1, tzinfo=UTC if watermark.tzinfo else None)
+        return (watermark - epoch) // timedelta(microseconds=1)
+
+    def store_streams(self, spec: JoinSpec | GraphSpec) -> tuple[StreamSchema, ...]:
+        """The spec's streams as a store is opened with: with their expiry, and the watermark's."""
+        return self.expiring(spec.stream_schemas, spec.owners)
+
+    def expiring(
+        self, schemas: Iterable[StreamSchema], owners: Mapping[str, str]
+    ) -> tuple[StreamSchema, ...]:
+        """Streams of the store with the expiry of their owners' rows, and the watermark's."""
+        streams = [
+            replace(schema, expiry=self._expiry(owners[schema.name], schema.rows))
+            for schema in schemas
+        ]
+        return (*streams, WATERMARK)
+
+    def _expiry(self, name: str, rows: pa.Schema) -> Expiry | None:
+        kept = self.kept_us[name]
+        if kept is None:
+            return None
+        column = self.columns[name]
+        tick = max(1, 1_000_000 // _per_second(rows.field(column).type))
+        most = timedelta.max // timedelta(microseconds=tick)
+        return Expiry(column, min(-(-kept // tick), most) * timedelta(microseconds=tick))
+
+
+def create_timed(
+    streams: Mapping[str, pa.Schema],
+    on: Condition,
+    columns: Mapping[str, str],
+    retention: Retention,
+    late: str,
+) -> tuple[JoinSpec | GraphSpec, EventTime | None]:
+    """The spec of a condition that may have time intervals, and what it knows of time: None if
+    neither condition nor options say anything of it. InvalidArgumentError names what does not fit,
+    among it conditions that are neither equalities nor intervals."""
+    condition = SplitCondition("", ())
+    if isinstance(on, str):
+        check_streams(streams)
+        condition = split_condition(on)
+        if not any(map(parse_bounds, condition.rest)):
+            # What is wrong with it is said by those who read equalities alone.
+            condition = SplitCondition("", ())
+    spec = create_spec(streams, condition.keys or on)
+    bounds, rest = time_bounds(streams, condition.rest)
+    if rest:
+        raise InvalidArgumentError(
+            f"join condition {rest[0]!r} is neither an equality of columns of two streams nor an "
+            "interval between their time stamps, such as a.at <= b.at + INTERVAL 1 HOUR; filter "
+            "the results for it"
+        )
+    timing = EventTime.create(spec, columns, bounds, retention, late)
+    return spec, timing if columns or bounds or retention else None
+
+
+class TimeOptions(NamedTuple):
+    """What a join is told of time beside its condition."""
+
+    columns: Mapping[str, str]
+    """Event times by stream."""
+    retention: Retention
+    late: str
+
+
+NO_TIME: Final = TimeOptions({}, {}, "drop")
+
+
+def lasting(spec: GraphSpec, bounds: Iterable[Bound], told: TimeOptions, emit: str) -> EventTime:
+    """What a join knows of time whose results come once, or are taken back: then nothing but its
+    intervals may say what matches. InvalidArgumentError names what does not fit."""
+    if told.retention:
+        raise InvalidArgumentError(
+            f"retention={dict(told.retention)!r} with emit={emit!r}: for how long a row finds "
+            "partners is said by the join's time intervals, such as "
+            "b.at <= a.at + INTERVAL 7 DAYS; write it there"
+        )
+    if told.late == "join":
+        raise InvalidArgumentError(
+            f"late='join' with emit={emit!r}: what a late row would match, or take back, may be "
+            "forgotten, so rows that come late cannot be joined; choose late='drop' or 'side'"
+        )
+    bounds = tuple(bounds)
+    for bound in bounds:
+        if not is_between_times(spec.streams, bound):
+            raise InvalidArgumentError(
+                f"joins: {bound_text(bound)} is no interval between two time stamps that are "
+                "both with a time zone or both without; filter the inputs or the result for it"
+            )
+    return EventTime.create(spec, told.columns, bounds, {}, told.late)
+
+
+def time_bounds(
+    streams: Mapping[str, pa.Schema], conjuncts: Iterable[str]
+) -> tuple[tuple[Bound, ...], tuple[str, ...]]:
+    """The bounds among some conjuncts, and those that are none: they are no time intervals, or
+    not between time stamps that are both with a time zone or both without."""
+    columns = {name: schema.names for name, schema in streams.items()}
+    bounds: list[Bound] = []
+    rest: list[str] = []
+    for conjunct in conjuncts:
+        found = [resolved_bound(columns, bound) for bound in parse_bounds(conjunct) or ()]
+        if found and all(is_between_times(streams, bound) for bound in found):
+            bounds += found
+        else:
+            rest.append(conjunct)
+    return tuple(bounds), tuple(rest)
+
+
+def is_between_times(streams: Mapping[str, pa.Schema], bound: Bound) -> bool:
+    """Whether its columns are time stamps, both with a time zone or both without."""
+    kinds = [streams[c.stream].field(c.name).type for c in (bound.later, bound.earlier)]
+    return all(map(pa.types.is_timestamp, kinds)) and len({k.tz is None for k in kinds}) == 1
+
+
+def _resolved_columns(
+    streams: Mapping[str, pa.Schema], columns: Mapping[str, str]
+) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for given, column in columns.items():
+        name = resolved("stream", given, streams)
+        found[name] = resolved("column", column, streams[name].names, name)
+        kind = streams[name].field(found[name]).type
+        if not pa.types.is_timestamp(kind):
+            raise InvalidArgumentError(
+                f"event_time[{given!r}]={column!r} is {kind}; name a column of time stamps, or "
+                "cast it to one"
+            )
+    return {name: found[name] for name in streams if name in found}
+
+
+def _equal_times(spec: JoinSpec | GraphSpec) -> list[Bound]:
+    """Keys that are time stamps are bounds too: the columns of one class are equal."""
+    classes: Iterable[Mapping[str, str]]
+    if isinstance(spec, GraphSpec):
+        classes = [key_class.columns for key_class in spec.classes]
+    else:
+        count = len(spec.key_schema)
+        classes = [{n: keys[k] for n, keys in spec.keys.items()} for k in range(count)]
+    found = []
+    for members in classes:
+        columns = [Column(name, column) for name, column in members.items()]
+        pairs = [(a, b) for a in columns for b in columns if a != b]
+        found += [Bound(later, earlier, 0) for later, earlier in pairs]
+    return [bound for bound in found if is_between_times(spec.streams, bound)]
+
+
+def _retention_us(name: str, value: str | timedelta) -> int:
+    what = f"retention[{name!r}]"
+    if isinstance(value, timedelta):
+        found = value // timedelta(microseconds=1)
+    elif isinstance(value, str):
+        found = parse_duration(value, what)
+    else:
+        raise InvalidArgumentError(f'{what}={value!r}: give text such as "7 days", or a timedelta')
+    if found < 0:
+        raise InvalidArgumentError(f"{what}={value!r} must not be negative")
+    return found
+
+
+def _per_second(kind: pa.DataType) -> int:
+    return int(1000 ** UNITS.index(kind.unit))

@@ -1,0 +1,219 @@
+"""What is joined: named streams, their columns, and the common key they share.
+
+All streams of a spec share one composite key; a key class is one column of every stream.
+The names of the result's columns follow one rule, ``output_names``.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.conditions.tokens import Column
+from lsmstate.joins.conditions.key_classes import (
+    check_differences,
+    class_type,
+    key_classes,
+    resolved,
+    unknown,
+    written_pairs,
+)
+from lsmstate.joins.conditions.key_types import cast_key, common_key_type
+from lsmstate.store import StreamSchema
+
+__all__ = ["Condition", "JoinSpec", "common_key_type", "output_names"]
+
+#: SQL text, or the key columns of each stream, or the key columns all streams share by name.
+Condition = str | Mapping[str, Sequence[str]] | Sequence[str]
+
+
+@dataclass(frozen=True)
+class JoinSpec:
+    """Streams joined by one common key; made by ``JoinSpec.create``.
+
+    ``keys`` holds, per stream, the columns of its key; the n-th columns of all streams are equal
+    in a result. Key classes stand in the order of the first stream's columns, so that two ways of
+    writing one condition give one spec.
+    """
+
+    streams: Mapping[str, pa.Schema]
+    keys: Mapping[str, tuple[str, ...]]
+
+    @classmethod
+    def create(cls, streams: Mapping[str, pa.Schema], on: Condition) -> "JoinSpec":
+        """Check the streams and the condition. InvalidArgumentError names what does not fit."""
+        check_streams(streams)
+        if isinstance(on, str):
+            keys = _keys_of_condition(streams, on)
+        elif isinstance(on, Mapping):
+            keys = _keys_of_lists(streams, on)
+        else:
+            keys = _keys_of_lists(streams, {name: list(on) for name in streams})
+        first = next(iter(streams))
+        columns = streams[first].names
+        order = sorted(range(len(keys[first])), key=lambda k: columns.index(keys[first][k]))
+        spec = cls(dict(streams), {name: tuple(keys[name][k] for k in order) for name in streams})
+        # Refuse incomparable types and colliding names now, not at the first batch.
+        written = written_pairs(streams, on) if isinstance(on, str) else None
+        for k in range(len(order)):
+            check_differences(streams, spec._columns(k), written)
+        assert len(spec.output_schema) == sum(len(schema) for schema in streams.values())
+        return spec
+
+    @cached_property
+    def key_schema(self) -> pa.Schema:
+        """The common types of the key, named k0, k1, ..."""
+        fields = []
+        for k in range(len(next(iter(self.keys.values())))):
+            fields.append(pa.field(f"k{k}", class_type(self.streams, self._columns(k))))
+        return pa.schema(fields)
+
+    def _columns(self, k: int) -> dict[str, str]:
+        """The k-th key column of each stream."""
+        return {name: self.keys[name][k] for name in self.streams}
+
+    @cached_property
+    def output_schema(self) -> pa.Schema:
+        """All columns of all streams, in the streams' order."""
+        return joined_schema(self.streams)
+
+    @cached_property
+    def stream_schemas(self) -> tuple[StreamSchema, ...]:
+        """The streams as a store is opened with."""
+        return tuple(
+            StreamSchema(name, self.key_schema, schema) for name, schema in self.streams.items()
+        )
+
+    @property
+    def owners(self) -> Mapping[str, str]:
+        """By stream of the store, whose rows it holds."""
+        return {name: name for name in self.streams}
+
+    def key_batch(self, stream: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The key of each row of a stream's batch, in the common types."""
+        columns = [
+            cast_key(batch.column(name), field.type)
+            for name, field in zip(self.keys[stream], self.key_schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.key_schema)
+
+    def check_stream(self, stream: str) -> None:
+        """InvalidArgumentError, with the nearest name, if there is no such stream."""
+        if stream not in self.streams:
+            raise unknown("stream", stream, self.streams)
+
+
+def output_names(streams: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """How the columns of each stream are called in the result.
+
+    A column keeps its name if that is unique over all inputs, without regard to case (as Spark
+    sees it: lower case, so ``straße`` is not ``strasse``); otherwise it is called
+    ``<stream>_<column>``. InvalidArgumentError if that is taken as well.
+    """
+    counts = Counter(column.lower() for columns in streams.values() for column in columns)
+    names = {
+        stream: [
+            column if counts[column.lower()] == 1 else f"{stream}_{column}" for column in columns
+        ]
+        for stream, columns in streams.items()
+    }
+    owners: dict[str, str] = {}
+    for stream, columns in streams.items():
+        for column, name in zip(columns, names[stream], strict=True):
+            here = f"{stream}.{column}"
+            other = owners.setdefault(name.lower(), here)
+            if other != here:
+                raise InvalidArgumentError(
+                    f"columns {other} and {here} would both be called {name!r} in the result; "
+                    "rename one of them before the join"
+                )
+    return names
+
+
+def joined_schema(streams: Mapping[str, pa.Schema]) -> pa.Schema:
+    """All columns of all streams, in the streams' order, under their names in the result."""
+    names = output_names({name: schema.names for name, schema in streams.items()})
+    return pa.schema(
+        field.with_name(name)
+        for stream, schema in streams.items()
+        for field, name in zip(schema, names[stream], strict=True)
+    )
+
+
+def check_streams(streams: Mapping[str, pa.Schema]) -> None:
+    if len(streams) < 2:
+        raise InvalidArgumentError(
+            f"a join needs at least two streams, given: {', '.join(streams) or 'none'}"
+        )
+    folded = Counter(name.lower() for name in streams)
+    for name, schema in streams.items():
+        if not name:
+            raise InvalidArgumentError("a stream's name is empty; name each stream, as in 'cu'")
+        if folded[name.lower()] > 1:
+            raise InvalidArgumentError(
+                f"several streams are called {name!r} (case does not count); rename one"
+            )
+        twice = [c for c, n in Counter(c.lower() for c in schema.names).items() if n > 1]
+        if twice:
+            raise InvalidArgumentError(
+                f"stream {name!r} has several columns called {twice[0]!r}; rename all but one"
+            )
+
+
+def _keys_of_lists(
+    streams: Mapping[str, pa.Schema], on: Mapping[str, Sequence[str]]
+) -> dict[str, list[str]]:
+    columns: dict[str, Sequence[str]] = {}
+    for given, names in on.items():
+        if isinstance(names, str):
+            raise InvalidArgumentError(
+                f"on[{given!r}]={names!r} is text; write a list of columns, as in [{names!r}]"
+            )
+        columns[resolved("stream", given, streams)] = names
+    missing = [name for name in streams if name not in columns]
+    if missing:
+        raise InvalidArgumentError(
+            f"on: stream {missing[0]!r} has no key columns; list them for every stream"
+        )
+    lengths = {name: len(columns[name]) for name in streams}
+    if len(set(lengths.values())) != 1 or 0 in lengths.values():
+        listed = ", ".join(f"{name} has {n}" for name, n in lengths.items())
+        raise InvalidArgumentError(
+            f"on: every stream needs the same number of key columns, at least one; {listed}"
+        )
+    keys = {
+        name: [resolved("column", c, streams[name].names, name) for c in columns[name]]
+        for name in streams
+    }
+    for name, found in keys.items():
+        twice = [column for column, n in Counter(found).items() if n > 1]
+        if twice:
+            raise InvalidArgumentError(
+                f"on: column {name}.{twice[0]} stands twice in the key; write it once, and filter "
+                "the other inputs for equal columns before the join"
+            )
+    return keys
+
+
+def _keys_of_condition(streams: Mapping[str, pa.Schema], text: str) -> dict[str, list[str]]:
+    """Each class of equal columns must hold one of every stream."""
+    classes = key_classes(streams, text)
+    for members in classes:
+        _check_common(streams, members)
+    return {
+        name: [c.name for members in classes for c in members if c.stream == name]
+        for name in streams
+    }
+
+
+def _check_common(streams: Mapping[str, pa.Schema], members: Sequence[Column]) -> None:
+    listed = " = ".join(f"{column.stream}.{column.name}" for column in members)
+    for name in streams:
+        if all(column.stream != name for column in members):
+            raise InvalidArgumentError(
+                f"join condition: stream {name!r} is not connected to {listed}; all streams "
+                f"share one common key: equate a column of {name!r} with these too"
+            )
