@@ -32,7 +32,7 @@ from tpch_queries import STREAMED
 
 from lsmstate.spark import streaming_sql
 from lsmstate.spark_integration.demo.query import ALIASES
-from lsmstate.spark_integration.local_session import start_session
+from lsmstate.spark_integration.catalyst.local_session import start_session
 
 MEASURED = ("Q3", "Q5", "Q9")
 WARMING = ("Q7", "Q8", "Q10")

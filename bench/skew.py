@@ -32,7 +32,7 @@ from lsmstate.joins.routing.skew.respread import Seen, respread
 from lsmstate.joins.routing.skew.spread import RouteTable, content_hashes
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.options import Options
-from lsmstate.spark_integration.routes import PERIOD
+from lsmstate.spark_integration.skew.route_tables import PERIOD
 
 BUCKETS = 8
 HOT_KEY = -1

@@ -34,7 +34,7 @@ from tpcds_queries import STAGED as DS_STAGED
 from tpcds_queries import STREAMED as DS_STREAMED
 from tpch_queries import STAGED, STREAMED
 
-from lsmstate.spark_integration.local_session import start_session
+from lsmstate.spark_integration.catalyst.local_session import start_session
 
 BUCKETS = 8
 #: By name: mode and text. TPC-DS's texts come from DuckDB.

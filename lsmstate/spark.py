@@ -7,16 +7,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lsmstate.spark_integration.api import multiway_join
-    from lsmstate.spark_integration.bucket import Bucket, InputBatch
-    from lsmstate.spark_integration.data_source import register
+    from lsmstate.spark_integration.joins.multiway_join import multiway_join
+    from lsmstate.spark_integration.plan.bucket import Bucket, InputBatch
+    from lsmstate.spark_integration.state_reader.data_source import register
     from lsmstate.spark_integration.demo import DemoSettings, run_demo
-    from lsmstate.spark_integration.metrics_listener import MetricsListener
-    from lsmstate.spark_integration.prometheus import PrometheusListener
-    from lsmstate.spark_integration.query_metrics import QueryMetrics, metrics_of
-    from lsmstate.spark_integration.query_state import QueryState
-    from lsmstate.spark_integration.rescale import drop_original, rescale, undo_rescale
-    from lsmstate.spark_integration.shares_choice import explain_join
+    from lsmstate.spark_integration.metrics.listener import MetricsListener
+    from lsmstate.spark_integration.metrics.prometheus import PrometheusListener
+    from lsmstate.spark_integration.metrics.query import QueryMetrics, metrics_of
+    from lsmstate.spark_integration.state_reader.query_state import QueryState
+    from lsmstate.spark_integration.rescale.rescale import drop_original, rescale, undo_rescale
+    from lsmstate.spark_integration.joins.shares import explain_join
     from lsmstate.spark_integration.stateful_batches import stateful_batches
     from lsmstate.spark_integration.streaming_sql import MultiwayQuery, streaming_sql, to_multiway
 
@@ -43,25 +43,25 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Bucket": "lsmstate.spark_integration.bucket",
+    "Bucket": "lsmstate.spark_integration.plan.bucket",
     "DemoSettings": "lsmstate.spark_integration.demo",
-    "InputBatch": "lsmstate.spark_integration.bucket",
-    "MetricsListener": "lsmstate.spark_integration.metrics_listener",
+    "InputBatch": "lsmstate.spark_integration.plan.bucket",
+    "MetricsListener": "lsmstate.spark_integration.metrics.listener",
     "MultiwayQuery": "lsmstate.spark_integration.streaming_sql",
-    "PrometheusListener": "lsmstate.spark_integration.prometheus",
-    "QueryMetrics": "lsmstate.spark_integration.query_metrics",
-    "QueryState": "lsmstate.spark_integration.query_state",
-    "drop_original": "lsmstate.spark_integration.rescale",
-    "explain_join": "lsmstate.spark_integration.shares_choice",
-    "metrics_of": "lsmstate.spark_integration.query_metrics",
-    "multiway_join": "lsmstate.spark_integration.api",
-    "register": "lsmstate.spark_integration.data_source",
-    "rescale": "lsmstate.spark_integration.rescale",
+    "PrometheusListener": "lsmstate.spark_integration.metrics.prometheus",
+    "QueryMetrics": "lsmstate.spark_integration.metrics.query",
+    "QueryState": "lsmstate.spark_integration.state_reader.query_state",
+    "drop_original": "lsmstate.spark_integration.rescale.rescale",
+    "explain_join": "lsmstate.spark_integration.joins.shares",
+    "metrics_of": "lsmstate.spark_integration.metrics.query",
+    "multiway_join": "lsmstate.spark_integration.joins.multiway_join",
+    "register": "lsmstate.spark_integration.state_reader.data_source",
+    "rescale": "lsmstate.spark_integration.rescale.rescale",
     "run_demo": "lsmstate.spark_integration.demo",
     "stateful_batches": "lsmstate.spark_integration.stateful_batches",
     "streaming_sql": "lsmstate.spark_integration.streaming_sql",
     "to_multiway": "lsmstate.spark_integration.streaming_sql",
-    "undo_rescale": "lsmstate.spark_integration.rescale",
+    "undo_rescale": "lsmstate.spark_integration.rescale.rescale",
 }
 
 

@@ -22,7 +22,7 @@ import pyspark.sql.pandas.serializers
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
-import lsmstate.spark_integration.stateful_body  # noqa: F401
+import lsmstate.spark_integration.stateful_operator.body  # noqa: F401
 
 if __name__ == "__main__":
     manager()

@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.spark_integration.catalyst import Catalyst, is_classic
-from lsmstate.spark_integration.connect_sql import UnreadTextError, convert_text
-from lsmstate.spark_integration.convert import Converted, convert
-from lsmstate.spark_integration.keys import quiet_query_log
-from lsmstate.spark_integration.staged import StagedQuery
+from lsmstate.spark_integration.catalyst.catalyst import Catalyst, is_classic
+from lsmstate.spark_integration.sql.connect import UnreadTextError, convert_text
+from lsmstate.spark_integration.sql.convert import Converted, convert
+from lsmstate.spark_integration.columns.key_types import quiet_query_log
+from lsmstate.spark_integration.sql.staged import StagedQuery
 
 _log = logging.getLogger("lsmstate")
 

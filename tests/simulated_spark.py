@@ -19,13 +19,13 @@ import pyarrow as pa
 
 from lsmstate.lsm.store import LsmStore
 from lsmstate.options import Options
-from lsmstate.spark_integration import stateful_body
-from lsmstate.spark_integration.attempt import bucket_files
-from lsmstate.spark_integration.frames import FramePacker, unpack_rows
-from lsmstate.spark_integration.join_function import CoercedSpec, join_function
-from lsmstate.spark_integration.pinned import Pinned
-from lsmstate.spark_integration.plan import InputPlan, StatefulPlan
-from lsmstate.spark_integration.run import TaskRun
+from lsmstate.spark_integration.stateful_operator.build import body as stateful_body
+from lsmstate.spark_integration.checkpoint.attempt import bucket_files
+from lsmstate.spark_integration.stateful_operator.frames import FramePacker, unpack_rows
+from lsmstate.spark_integration.joins.inner import CoercedSpec, join_function
+from lsmstate.spark_integration.checkpoint.pinned_settings import Pinned
+from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan
+from lsmstate.spark_integration.checkpoint.task_run import TaskRun
 from lsmstate.state_location import StatePlace
 
 NAMES = ("a", "b", "c")

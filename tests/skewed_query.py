@@ -15,15 +15,16 @@ from simulated_spark import State
 
 from lsmstate.errors import LsmStateError
 from lsmstate.options import Options
-from lsmstate.spark_integration import route, stateful_body
-from lsmstate.spark_integration.frames import unpack_rows
-from lsmstate.spark_integration.join_function import CoercedSpec, join_function
-from lsmstate.spark_integration.pinned import Pinned
-from lsmstate.spark_integration.plan import InputPlan, StatefulPlan
-from lsmstate.spark_integration.routes import begin
-from lsmstate.spark_integration.run import TaskRun
-from lsmstate.spark_integration.skew import SPREAD, skew_streams
-from lsmstate.spark_integration.starts import Starts
+from lsmstate.spark_integration.stateful_operator.build import route
+from lsmstate.spark_integration.stateful_operator.build import body as stateful_body
+from lsmstate.spark_integration.stateful_operator.frames import unpack_rows
+from lsmstate.spark_integration.joins.inner import CoercedSpec, join_function
+from lsmstate.spark_integration.checkpoint.pinned_settings import Pinned
+from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan
+from lsmstate.spark_integration.skew.route_tables import begin
+from lsmstate.spark_integration.checkpoint.task_run import TaskRun
+from lsmstate.spark_integration.skew.key_watch import SPREAD, skew_streams
+from lsmstate.spark_integration.checkpoint.starts import Starts
 from lsmstate.state_location import StatePlace
 
 BUCKETS = 4

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from lsmstate.spark_integration.buckets import spark_hash_long
+from lsmstate.spark_integration.plan.bucket_ids import spark_hash_long
 
 #: Of our pointers: see spark_integration/commit.py.
 _VERSION = 1

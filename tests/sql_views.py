@@ -11,8 +11,8 @@ import duckdb
 import pyarrow as pa
 from spark_streams import FileStream, pieces
 
-from lsmstate.spark_integration.catalyst import analyzed_plan
-from lsmstate.spark_integration.query import operators_in
+from lsmstate.spark_integration.catalyst.catalyst import analyzed_plan
+from lsmstate.spark_integration.stateful_operator.query_start import operators_in
 
 
 def make_files(home: Path) -> dict[str, FileStream]:

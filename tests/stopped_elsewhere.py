@@ -20,11 +20,12 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.routing.hash import bucket_of
 from lsmstate.options import Options
 from lsmstate.spark import rescale, undo_rescale
-from lsmstate.spark_integration import checkpoint, rescale_switch
-from lsmstate.spark_integration.buckets import bucket_ids
-from lsmstate.spark_integration.pinned import Pinned, adopt_or_pin, file_name, newest_settings
-from lsmstate.spark_integration.plan import Wanted
-from lsmstate.spark_integration.records import create_record_in, read_record_in
+from lsmstate.spark_integration.checkpoint.location import location as checkpoint
+from lsmstate.spark_integration.rescale.rescale import switch as rescale_switch
+from lsmstate.spark_integration.plan.bucket_ids import bucket_ids
+from lsmstate.spark_integration.checkpoint.pinned_settings import Pinned, adopt_or_pin, file_name, newest_settings
+from lsmstate.spark_integration.plan.stateful_plan import Wanted
+from lsmstate.spark_integration.checkpoint.json_records import create_record_in, read_record_in
 from lsmstate.state_location import StatePlace, open_bucket
 from lsmstate.store import StreamSchema
 

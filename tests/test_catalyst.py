@@ -11,7 +11,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.spark_integration.catalyst import Catalyst
+from lsmstate.spark_integration.catalyst.catalyst import Catalyst
 
 
 def session(version: str, jvm: Any = None) -> Any:

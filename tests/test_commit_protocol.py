@@ -28,9 +28,10 @@ from lsmstate.process.memory_budget import process_memory
 from lsmstate.options import KIB, Options
 from lsmstate.lsm.recovery import needed_files
 from lsmstate.lsm.version_set import RunSet
-from lsmstate.spark_integration import attempt, stateful_body
-from lsmstate.spark_integration.call_metrics import CallMetrics
-from lsmstate.spark_integration.frames import FrameSpool
+from lsmstate.spark_integration.checkpoint.location import attempt
+from lsmstate.spark_integration.stateful_operator.build import body as stateful_body
+from lsmstate.spark_integration.metrics.call import CallMetrics
+from lsmstate.spark_integration.stateful_operator.frames import FrameSpool
 from lsmstate.lsm.table_cache import table_cache
 from lsmstate.lsm.write_path import WritePath
 

@@ -14,7 +14,7 @@ from s3_server import SECRET, s3_server, storage_options
 from lsmstate.remote import retries
 from lsmstate.errors import CorruptionError
 from lsmstate.options import Options
-from lsmstate.spark_integration.records import create_record_in, read_record_in
+from lsmstate.spark_integration.checkpoint.json_records import create_record_in, read_record_in
 from lsmstate.state_location import StatePlace, open_bucket
 
 

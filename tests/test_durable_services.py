@@ -29,7 +29,7 @@ import lsmstate
 from lsmstate.errors import CorruptionError
 from lsmstate.remote.filesystems import resolve
 from lsmstate.spark_integration.demo.ports import free_ports
-from lsmstate.spark_integration.records import create_record_in, read_record_in
+from lsmstate.spark_integration.checkpoint.json_records import create_record_in, read_record_in
 from lsmstate.state_location import StatePlace, open_bucket
 
 pytestmark = pytest.mark.stress

@@ -14,9 +14,9 @@ from test_timed_protocol import INTERVAL, MINUTE_MS, ROWS, Query, Row, plan_of
 from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.typed_condition import typed_condition
-from lsmstate.spark_integration.final_join import final_join_function
-from lsmstate.spark_integration.inputs import Inputs
-from lsmstate.spark_integration.late_rows import LateRows
+from lsmstate.spark_integration.joins.final import final_join_function
+from lsmstate.spark_integration.plan.inputs import Inputs
+from lsmstate.spark_integration.joins.late_rows import LateRows
 
 ON = f"a FULL JOIN b ON a.k = b.k AND {INTERVAL}"
 

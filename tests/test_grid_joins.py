@@ -30,12 +30,12 @@ from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.joins.local.changes.multi_key_join import GraphChangeJoin
 from lsmstate.joins.local.rooted.change_join import RootedChangeJoin
 from lsmstate.options import Options
-from lsmstate.spark_integration.meeting import meeting
-from lsmstate.spark_integration.pinned import Pinned
-from lsmstate.spark_integration.plan import InputPlan, StatefulPlan
-from lsmstate.spark_integration.routers import router_of
-from lsmstate.spark_integration.run import TaskRun
-from lsmstate.spark_integration.shares_choice import with_shares
+from lsmstate.spark_integration.joins.co_location import meeting
+from lsmstate.spark_integration.checkpoint.pinned_settings import Pinned
+from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan
+from lsmstate.spark_integration.stateful_operator.routers import router_of
+from lsmstate.spark_integration.checkpoint.task_run import TaskRun
+from lsmstate.spark_integration.joins.shares import with_shares
 from lsmstate.state_location import StatePlace
 
 

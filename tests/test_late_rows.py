@@ -25,14 +25,14 @@ from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.typed_condition import typed_condition
 from lsmstate.joins.conditions.join_tree import bounds_of
 from lsmstate.joins.routing.shares import JoinGraph, choose
-from lsmstate.spark_integration.change_join import change_join_function
-from lsmstate.spark_integration.final_join import final_join_function
-from lsmstate.spark_integration.inputs import Inputs
-from lsmstate.spark_integration.join_function import CoercedSpec
-from lsmstate.spark_integration.late_rows import LATE_KEPT, LateRows, keeps_late_rows, late_stream
-from lsmstate.spark_integration.plan import InputPlan
-from lsmstate.spark_integration.routers import SharesRouter
-from lsmstate.spark_integration.timed_join import timed_join_function, timed_output
+from lsmstate.spark_integration.joins.changes import change_join_function
+from lsmstate.spark_integration.joins.final import final_join_function
+from lsmstate.spark_integration.plan.inputs import Inputs
+from lsmstate.spark_integration.joins.inner import CoercedSpec
+from lsmstate.spark_integration.joins.late_rows import LATE_KEPT, LateRows, keeps_late_rows, late_stream
+from lsmstate.spark_integration.plan.stateful_plan import InputPlan
+from lsmstate.spark_integration.stateful_operator.routers import SharesRouter
+from lsmstate.spark_integration.joins.event_time import timed_join_function, timed_output
 from lsmstate.state_location import StatePlace, open_bucket
 
 TIMES = {"a": "at", "b": "at"}

@@ -6,7 +6,7 @@ pytest.importorskip("pyspark")
 
 from lsmstate.joins.plan.join_tree import Node, Other
 from lsmstate.joins.plan.tsc import two_step_convert
-from lsmstate.spark_integration.convert import may_run_as_append
+from lsmstate.spark_integration.sql.convert import may_run_as_append
 from tests.plan_cases import aggregate, join, stream, table
 
 A, B, C = (stream(name) for name in "abc")

@@ -175,7 +175,7 @@ def test_columns_that_spark_would_pad_are_refused() -> None:
     pytest.importorskip("pyspark")
     from pyspark.sql import types as T
 
-    from lsmstate.spark_integration.residual import check_evaluated_here
+    from lsmstate.spark_integration.joins.residual_filter import check_evaluated_here
 
     def streams(kind: str) -> dict[str, SimpleNamespace]:
         field = T.StructField("s", T.StringType(), True, {"__CHAR_VARCHAR_TYPE_STRING": kind})

@@ -10,7 +10,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.logger import PySparkLogger
 
-from lsmstate.spark_integration.keys import quiet_query_log
+from lsmstate.spark_integration.columns.key_types import quiet_query_log
 
 
 class Kept(logging.Handler):

@@ -27,13 +27,13 @@ from lsmstate.joins.plan.prune import pruned
 from lsmstate.joins.plan.tsc import two_step_convert
 from lsmstate.joins.plan.unions import unions_of_joins
 from lsmstate.spark import streaming_sql
-from lsmstate.spark_integration.catalyst import Catalyst
-from lsmstate.spark_integration.convert import groups_of_one_operator
-from lsmstate.spark_integration.group_join import _key_places, result_columns
-from lsmstate.spark_integration.plan_reader import read_plan
-from lsmstate.spark_integration.plan_writer import PlanWriter, Written
-from lsmstate.spark_integration.several_joins import GROUP, rows_column
-from lsmstate.spark_integration.united_joins import write_union
+from lsmstate.spark_integration.catalyst.catalyst import Catalyst
+from lsmstate.spark_integration.sql.convert import groups_of_one_operator
+from lsmstate.spark_integration.sql.join_groups import _key_places, result_columns
+from lsmstate.spark_integration.sql.plan_reader import read_plan
+from lsmstate.spark_integration.sql.plan_writer import PlanWriter, Written
+from lsmstate.spark_integration.joins.several import GROUP, rows_column
+from lsmstate.spark_integration.sql.union_joins import write_union
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions")]
 

@@ -28,9 +28,9 @@ from lsmstate.process.memory_budget import process_memory
 from lsmstate.options import Options
 from lsmstate.lsm.recovery import read_commit
 from lsmstate.spark import drop_original, multiway_join, rescale, undo_rescale
-from lsmstate.spark_integration.pinned import Pinned, newest_settings
-from lsmstate.spark_integration.query_state import QueryState
-from lsmstate.spark_integration.rescale_fill import fill
+from lsmstate.spark_integration.checkpoint.pinned_settings import Pinned, newest_settings
+from lsmstate.spark_integration.state_reader.query_state import QueryState
+from lsmstate.spark_integration.rescale.fill import fill
 from lsmstate.state_location import bucket_directory_name
 from lsmstate.lsm.table_cache import table_cache
 
@@ -338,7 +338,7 @@ def test_what_cannot_be_rescaled_is_refused(
     refused("belongs to query", checkpoint, 3, state_dir=other.root)
     refused("'much' is not a size", checkpoint, 3, memory="much")
     with monkeypatch.context() as patched:  # refused in the midst of it, nothing is left
-        patched.setattr("lsmstate.spark_integration.rescale.fill", fill_one_bucket_only)
+        patched.setattr("lsmstate.spark_integration.rescale.rescale.fill", fill_one_bucket_only)
         refused("keys of its own", checkpoint, 3)
     (one_batch.checkpoint / "commits" / "0").rename(tmp_path / "commit")
     refused("micro-batch 0 of .* is under way or was broken off", checkpoint, 3)

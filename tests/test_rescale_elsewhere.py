@@ -14,8 +14,8 @@ from stopped_elsewhere import AFTER, BEFORE, URL, Elsewhere, broken_off, cut_at_
 from lsmstate.remote import retries
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import drop_original
-from lsmstate.spark_integration import checkpoint
-from lsmstate.spark_integration.pinned import Pinned, newest_settings
+from lsmstate.spark_integration.checkpoint.location import location as checkpoint
+from lsmstate.spark_integration.checkpoint.pinned_settings import Pinned, newest_settings
 
 
 def dropped(query: Elsewhere) -> int:

@@ -25,11 +25,11 @@ from lsmstate.joins.routing.hash import bucket_of
 from lsmstate.joins.routing.shares import JoinGraph, Shares, choose
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.options import Options
-from lsmstate.spark_integration.bucket import Bucket, InputBatch
-from lsmstate.spark_integration.late_rows import LateRows
-from lsmstate.spark_integration.plan import InputPlan
-from lsmstate.spark_integration.rescale_fill import Contents, fill, misplaced
-from lsmstate.spark_integration.rescale_places import GridPlaces, HashPlaces
+from lsmstate.spark_integration.plan.bucket import Bucket, InputBatch
+from lsmstate.spark_integration.joins.late_rows import LateRows
+from lsmstate.spark_integration.plan.stateful_plan import InputPlan
+from lsmstate.spark_integration.rescale.fill import Contents, fill, misplaced
+from lsmstate.spark_integration.rescale.places import GridPlaces, HashPlaces
 from lsmstate.state_location import StatePlace, bucket_directory_name
 from lsmstate.store import MultimapStore, StreamSchema
 

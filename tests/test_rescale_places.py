@@ -16,9 +16,9 @@ from lsmstate.store import Entries, StreamSchema
 pytest.importorskip("pyspark")
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
-from lsmstate.spark_integration.rescale_fill import misplaced
-from lsmstate.spark_integration.rescale_places import GridPlaces, HashPlaces
-from lsmstate.spark_integration.rescale_plan import check_wanted
+from lsmstate.spark_integration.rescale.fill import misplaced
+from lsmstate.spark_integration.rescale.places import GridPlaces, HashPlaces
+from lsmstate.spark_integration.rescale.plan import check_wanted
 
 GRAPH = JoinGraph(
     rows={"c": 60, "o": 200, "l": 400}, classes={"c.ck": ("c", "o"), "o.ok": ("o", "l")}

@@ -13,9 +13,10 @@ from stopped_elsewhere import AFTER, BEFORE, URL, Elsewhere
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import drop_original, undo_rescale
-from lsmstate.spark_integration import pinned as pinned_settings
-from lsmstate.spark_integration import rescale_query, rescale_switch
-from lsmstate.spark_integration.rescale_work import RescaleWork
+from lsmstate.spark_integration.checkpoint.location import pinned_settings
+from lsmstate.spark_integration.rescale.rescale import stopped_query as rescale_query
+from lsmstate.spark_integration.rescale.rescale import switch as rescale_switch
+from lsmstate.spark_integration.rescale.work import RescaleWork
 from lsmstate.state_location import StatePlace
 
 

@@ -10,7 +10,7 @@ pytest.importorskip("pyspark")
 from stopped_elsewhere import AFTER, BEFORE, Elsewhere, broken_off, cut_at_its_switch, undo
 
 from lsmstate.errors import CorruptionError, InvalidArgumentError
-from lsmstate.spark_integration.rescale_work import RescaleWork
+from lsmstate.spark_integration.rescale.work import RescaleWork
 
 
 def test_no_query_runs_on_a_switch_that_was_cut(

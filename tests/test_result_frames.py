@@ -26,9 +26,9 @@ from lsmstate.options import Options
 
 pytest.importorskip("pyspark", reason="lsmstate works without PySpark; these are frames for it")
 
-from lsmstate.spark_integration import result_frames
-from lsmstate.spark_integration.decimals import Unscaling, unscaled
-from lsmstate.spark_integration.result_frames import RESULT_BYTES, ResultPacker, ResultUnpacker
+from lsmstate.spark_integration.stateful_operator.build import result_frames
+from lsmstate.spark_integration.columns.decimals import Unscaling, unscaled
+from lsmstate.spark_integration.stateful_operator.result_frames import RESULT_BYTES, ResultPacker, ResultUnpacker
 
 
 def plan_of(sides: list[pa.RecordBatch]) -> Any:

@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import lsmstate.spark_integration.routes
+import lsmstate.spark_integration.skew.route_tables
 from lsmstate.errors import CorruptionError
 from lsmstate.joins.routing.skew import respread
 from lsmstate.joins.routing.hash import bucket_of_hashes
 from lsmstate.joins.routing.skew.heavy_hitters import HeavyHitters
 from lsmstate.joins.routing.skew.respread import Seen
 from lsmstate.joins.routing.skew.spread import RouteTable
-from lsmstate.spark_integration.hottest import HOTTEST, HotKey, hottest_keys, packed, place_prefix
-from lsmstate.spark_integration.routes import PERIOD, Routes, begin, newest_table
-from lsmstate.spark_integration.starts import UNTOLD, Starts
+from lsmstate.spark_integration.metrics.hottest_keys import HOTTEST, HotKey, hottest_keys, packed, place_prefix
+from lsmstate.spark_integration.skew.route_tables import PERIOD, Routes, begin, newest_table
+from lsmstate.spark_integration.checkpoint.starts import UNTOLD, Starts
 
 BUCKETS = 4
 
@@ -182,7 +182,7 @@ def test_starts_that_ran_nothing_that_is_needed_are_left_out() -> None:
 def test_the_last_key_that_is_spread_is_said_to_be_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for module in (respread, lsmstate.spark_integration.routes):
+    for module in (respread, lsmstate.spark_integration.skew.route_tables):
         monkeypatch.setattr(module, "MOST_KEYS", 2)
     mine = routes(tmp_path)
     said = []

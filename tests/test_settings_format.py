@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
-from lsmstate.spark_integration.pinned import adopt_or_pin, newest_settings, settings_as_of
-from lsmstate.spark_integration.plan import Wanted
-from lsmstate.spark_integration.records import create_record
+from lsmstate.spark_integration.checkpoint.pinned_settings import adopt_or_pin, newest_settings, settings_as_of
+from lsmstate.spark_integration.plan.stateful_plan import Wanted
+from lsmstate.spark_integration.checkpoint.json_records import create_record
 
 GOLDEN = Path(__file__).parent / "data" / "settings-1"
 QUERY = "6a4ff4d4-0e55-4b6c-9d3c-b1a4a4f6a001"

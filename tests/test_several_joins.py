@@ -15,14 +15,14 @@ from simulated_spark import join_plan
 from lsmstate.joins.routing.shares import JoinGraph, choose
 from lsmstate.memory_backend.store import MemoryStore
 from lsmstate.options import Options
-from lsmstate.spark_integration.bucket import Bucket, InputBatch
-from lsmstate.spark_integration.join_function import CoercedSpec, join_function
-from lsmstate.spark_integration.join_request import InnerJoin
-from lsmstate.spark_integration.pinned import Pinned
-from lsmstate.spark_integration.plan import InputPlan
-from lsmstate.spark_integration.routers import SHARES, HashRouter, SharesRouter, router_of
-from lsmstate.spark_integration.run import TaskRun
-from lsmstate.spark_integration.several_joins import (
+from lsmstate.spark_integration.plan.bucket import Bucket, InputBatch
+from lsmstate.spark_integration.joins.inner import CoercedSpec, join_function
+from lsmstate.spark_integration.joins.request import InnerJoin
+from lsmstate.spark_integration.checkpoint.pinned_settings import Pinned
+from lsmstate.spark_integration.plan.stateful_plan import InputPlan
+from lsmstate.spark_integration.stateful_operator.routers import SHARES, HashRouter, SharesRouter, router_of
+from lsmstate.spark_integration.checkpoint.task_run import TaskRun
+from lsmstate.spark_integration.joins.several import (
     GROUP,
     function_of_all,
     plan_of_all,

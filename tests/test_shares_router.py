@@ -7,9 +7,9 @@ pytest.importorskip("pyspark")
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.routing.shares import JoinGraph, choose
-from lsmstate.spark_integration.plan import InputPlan
-from lsmstate.spark_integration.rescale_plan import check_can_move
-from lsmstate.spark_integration.routers import SharesRouter
+from lsmstate.spark_integration.plan.stateful_plan import InputPlan
+from lsmstate.spark_integration.rescale.plan import check_can_move
+from lsmstate.spark_integration.stateful_operator.routers import SharesRouter
 
 GRAPH = JoinGraph(rows={"a": 1, "b": 1, "c": 1}, classes={"k": ("a", "b"), "j": ("a", "c")})
 

@@ -18,8 +18,8 @@ from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.joins.routing.skew import respread
 from lsmstate.joins.routing.skew.spread import SpreadKey
 from lsmstate.process.memory_budget import process_memory
-from lsmstate.spark_integration import skew
-from lsmstate.spark_integration.routes import PERIOD, newest_table
+from lsmstate.spark_integration.skew.key_watch import key_watch as skew
+from lsmstate.spark_integration.skew.route_tables import PERIOD, newest_table
 from lsmstate.lsm.table_cache import table_cache
 
 HOT = {5000: {"a": 1, "b": 16, "c": 1}}

@@ -15,11 +15,11 @@ import skewed_query
 from skewed_query import BUCKET_IDS, RETAINED, SkewedQuery, arriving, table_of
 
 from lsmstate.joins.routing.skew import respread
-from lsmstate.spark_integration.attempt import attempt_store, bucket_files
-from lsmstate.spark_integration.bucket import Bucket, InputBatch
-from lsmstate.spark_integration.hottest import hottest_keys
-from lsmstate.spark_integration.routes import PERIOD, newest_table
-from lsmstate.spark_integration.skew import OBSERVE, KeyWatch, skew_streams
+from lsmstate.spark_integration.checkpoint.attempt import attempt_store, bucket_files
+from lsmstate.spark_integration.plan.bucket import Bucket, InputBatch
+from lsmstate.spark_integration.metrics.hottest_keys import hottest_keys
+from lsmstate.spark_integration.skew.route_tables import PERIOD, newest_table
+from lsmstate.spark_integration.skew.key_watch import OBSERVE, KeyWatch, skew_streams
 
 TWO = {"a": 9, "b": 9}
 THREE = {"a": 1, "b": 16, "c": 2}

@@ -24,7 +24,7 @@ from lsmstate.cython_ext.memtable.memtable import Memtable
 from lsmstate.cython_ext.iterators.row_fetch import Cursor
 from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.cython_ext.iterators.scanner import Scanner
-from lsmstate.spark_integration.worker_memory import ENVIRONMENT
+from lsmstate.spark_integration.metrics.worker_memory import ENVIRONMENT
 
 MIB = 1 << 20
 LIMIT = 64 * MIB

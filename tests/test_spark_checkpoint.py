@@ -12,10 +12,10 @@ import pytest
 
 from lsmstate.remote.directory import durable_dir
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError, LsmStateError
-from lsmstate.spark_integration.checkpoint import SparkCheckpoint, below
-from lsmstate.spark_integration.state_codecs import decompressed, xxh32
-from lsmstate.spark_integration.state_files import StateFile
-from lsmstate.spark_integration.state_partition import StatePartition
+from lsmstate.spark_integration.checkpoint.location import SparkCheckpoint, below
+from lsmstate.spark_integration.checkpoint.compression import decompressed, xxh32
+from lsmstate.spark_integration.checkpoint.state_files import StateFile
+from lsmstate.spark_integration.checkpoint.state_partition import StatePartition
 
 ARCHIVE = Path(__file__).parent / "data" / "spark-4.3-checkpoints.tar.gz"
 PROVIDERS = (

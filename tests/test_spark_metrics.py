@@ -26,8 +26,8 @@ from lsmstate.spark import (
     metrics_of,
     multiway_join,
 )
-from lsmstate.spark_integration.call_metrics import CallMetrics
-from lsmstate.spark_integration.fan_out import PLACES, FanOut, least_rows
+from lsmstate.spark_integration.metrics.call import CallMetrics
+from lsmstate.spark_integration.metrics.fan_out import PLACES, FanOut, least_rows
 from lsmstate.store import StreamSchema
 
 CAP = 8 << 20

@@ -18,8 +18,8 @@ from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgument
 
 pytest.importorskip("pyspark")
 
-from lsmstate.spark_integration.buckets import bucket_ids, spark_hash_long
-from lsmstate.spark_integration.frames import (
+from lsmstate.spark_integration.plan.bucket_ids import bucket_ids, spark_hash_long
+from lsmstate.spark_integration.stateful_operator.frames import (
     FRAME_BYTES,
     FramePacker,
     FrameSpool,
@@ -27,15 +27,15 @@ from lsmstate.spark_integration.frames import (
     cut,
     joined,
 )
-from lsmstate.spark_integration.pinned import (
+from lsmstate.spark_integration.checkpoint.pinned_settings import (
     FILE_NAME,
     adopt_or_pin,
     file_name,
     newest_settings,
     with_pins,
 )
-from lsmstate.spark_integration.plan import Wanted
-from lsmstate.spark_integration.records import create_record
+from lsmstate.spark_integration.plan.stateful_plan import Wanted
+from lsmstate.spark_integration.checkpoint.json_records import create_record
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 

@@ -22,7 +22,7 @@ from spark_streams import FileStream, assert_same_rows, committed, pieces, run_t
 from lsmstate.cli.main import app
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import multiway_join
-from lsmstate.spark_integration.storage import Storage, _from_hadoop
+from lsmstate.spark_integration.plan.storage import Storage, _from_hadoop
 
 pytestmark = pytest.mark.spark
 

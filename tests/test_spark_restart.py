@@ -18,7 +18,7 @@ from pyspark.errors import StreamingQueryException
 from spark_streams import BACKEND, FileStream, assert_same_rows, committed, pieces, run_to_end
 
 from lsmstate.spark import multiway_join
-from lsmstate.spark_integration.refusal import refuse
+from lsmstate.spark_integration.catalyst.refusal import refuse
 
 pytestmark = pytest.mark.spark
 
@@ -301,7 +301,7 @@ def test_a_spark_whose_queries_cannot_be_ended_fails_the_first_task(
 ) -> None:
     """A release that keeps the fields elsewhere: refuse() finds none, the workers have the text."""
     assert not refuse(spark._jvm.java.lang.Object(), spark._jvm, "because")
-    monkeypatch.setattr("lsmstate.spark_integration.query.refuse", lambda query, jvm, sentence: False)
+    monkeypatch.setattr("lsmstate.spark_integration.stateful_operator.query_start.refuse", lambda query, jvm, sentence: False)
     rows = pa.table({"k": pa.array([1, 2], pa.int64())})
     streams = {name: FileStream(tmp_path / name, "k BIGINT").add(rows) for name in "ab"}
     frames = {name: stream.read(spark) for name, stream in streams.items()}

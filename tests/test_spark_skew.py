@@ -15,7 +15,7 @@ from spark_streams import FileStream, assert_same_rows
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import explain_join, metrics_of, multiway_join, rescale
-from lsmstate.spark_integration.routes import PERIOD
+from lsmstate.spark_integration.skew.route_tables import PERIOD
 
 pytestmark = pytest.mark.spark
 

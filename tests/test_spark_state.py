@@ -24,9 +24,9 @@ import pyspark_lsmstate
 from lsmstate.cli.main import app
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.spark import QueryState, multiway_join, register
-from lsmstate.spark_integration.data_source import StateDataSource
-from lsmstate.spark_integration.pinned import adopt_or_pin
-from lsmstate.spark_integration.plan import Wanted
+from lsmstate.spark_integration.state_reader.data_source import StateDataSource
+from lsmstate.spark_integration.checkpoint.pinned_settings import adopt_or_pin
+from lsmstate.spark_integration.plan.stateful_plan import Wanted
 from lsmstate.store import StreamSchema
 
 pytestmark = pytest.mark.spark

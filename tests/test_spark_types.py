@@ -17,7 +17,7 @@ from spark_streams import BACKEND
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import multiway_join
-from lsmstate.spark_integration.carried import nullable_parts
+from lsmstate.spark_integration.columns.arrow_substitutes import nullable_parts
 
 pytestmark = pytest.mark.spark
 

@@ -11,10 +11,10 @@ pytest.importorskip("pyspark")
 
 from lsmstate import InvalidArgumentError, Options, StoreClosedError, StreamSchema
 from lsmstate.opening import open_attempt
-from lsmstate.spark_integration.bucket import Bucket, InputBatch
-from lsmstate.spark_integration.fan_out import FanOut
-from lsmstate.spark_integration.lent_store import lent
-from lsmstate.spark_integration.results import checked_results
+from lsmstate.spark_integration.plan.bucket import Bucket, InputBatch
+from lsmstate.spark_integration.metrics.fan_out import FanOut
+from lsmstate.spark_integration.stateful_operator.borrowed_store import lent
+from lsmstate.spark_integration.stateful_operator.result_checks import checked_results
 
 KEY = pa.schema([("k", pa.int64())])
 BUCKET = Bucket(3, 7, pa.schema([pa.field("n", pa.int64(), nullable=False), ("text", pa.string())]))

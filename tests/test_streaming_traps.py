@@ -15,7 +15,7 @@ from sql_views import assert_appends, rows_of, run, signature_of, so_far
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import streaming_sql, to_multiway
-from lsmstate.spark_integration.catalyst import Catalyst, analyzed_plan, items
+from lsmstate.spark_integration.catalyst.catalyst import Catalyst, analyzed_plan, items
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions", "view_files")]
 

@@ -15,10 +15,10 @@ from skewed_query import BUCKET_IDS, KEY, SkewedQuery
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.joins.routing.skew.spread import Addition, RouteTable, SpreadKey
 from lsmstate.options import MIB, Options
-from lsmstate.spark_integration.attempt import attempt_store, bucket_files
-from lsmstate.spark_integration.run import TaskRun
-from lsmstate.spark_integration.skew_checks import check_memory
-from lsmstate.spark_integration.take_over import take_over
+from lsmstate.spark_integration.checkpoint.attempt import attempt_store, bucket_files
+from lsmstate.spark_integration.checkpoint.task_run import TaskRun
+from lsmstate.spark_integration.skew.checks import check_memory
+from lsmstate.spark_integration.skew.backfill import take_over
 
 CAP = 6 * MIB
 HUGE, OTHER = 7, 8

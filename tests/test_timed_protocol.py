@@ -13,15 +13,15 @@ import pytest
 
 from lsmstate.joins.specs.event_time import EventTime, time_bounds
 from lsmstate.options import Options
-from lsmstate.spark_integration import stateful_body
-from lsmstate.spark_integration.bucket import BucketFunction
-from lsmstate.spark_integration.frames import FramePacker, unpack_rows
-from lsmstate.spark_integration.join_function import CoercedSpec
-from lsmstate.spark_integration.late_rows import LateRows
-from lsmstate.spark_integration.pinned import Pinned
-from lsmstate.spark_integration.plan import InputPlan, StatefulPlan
-from lsmstate.spark_integration.run import TaskRun
-from lsmstate.spark_integration.timed_join import timed_join_function, timed_output
+from lsmstate.spark_integration.stateful_operator.build import body as stateful_body
+from lsmstate.spark_integration.plan.bucket import BucketFunction
+from lsmstate.spark_integration.stateful_operator.frames import FramePacker, unpack_rows
+from lsmstate.spark_integration.joins.inner import CoercedSpec
+from lsmstate.spark_integration.joins.late_rows import LateRows
+from lsmstate.spark_integration.checkpoint.pinned_settings import Pinned
+from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan
+from lsmstate.spark_integration.checkpoint.task_run import TaskRun
+from lsmstate.spark_integration.joins.event_time import timed_join_function, timed_output
 from lsmstate.state_location import StatePlace
 from lsmstate.store import StreamSchema
 

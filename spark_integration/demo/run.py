@@ -20,7 +20,7 @@ from lsmstate.spark_integration.demo.report import Summary, draw_plot, print_sum
 from lsmstate.spark_integration.demo.settings import DemoSettings
 from lsmstate.spark_integration.demo.tpcds import StreamFiles, stream_files
 from lsmstate.spark_integration.demo.workdir import fresh_directory
-from lsmstate.spark_integration.local_session import LOG_NAME, start_session
+from lsmstate.spark_integration.catalyst.local_session import LOG_NAME, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -106,7 +106,7 @@ def _sources(
 def _start(
     streams: "Mapping[str, DataFrame]", settings: DemoSettings, directory: Path
 ) -> "StreamingQuery":
-    from lsmstate.spark_integration.api import multiway_join
+    from lsmstate.spark_integration.joins.multiway_join import multiway_join
 
     joined = multiway_join(
         streams,

@@ -1,0 +1,1 @@
+"""The only package that takes private objects of Spark."""

@@ -1,0 +1,1 @@
+"""What a query's checkpoint holds: pinned settings, pointers, starts."""

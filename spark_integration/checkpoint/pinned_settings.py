@@ -1,0 +1,255 @@
+"""query.json: what a checkpoint was started with, and every later start must keep.
+
+Written once, at the first start, beside the state: bucket count and ids, stream names and order,
+columns, key types, condition, backend. Never rewritten. A later start adopts the buckets and
+refuses any other difference, naming both values.
+
+Another number of buckets (``rescale.py``) is another file, ``query-0002.json`` and so on, of
+which the newest counts. It says from which micro-batch on, and where its buckets begin. As long as
+the plan of the rescale to it is there, its switch is not over, and no query starts or goes on.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from lsmstate.errors import CorruptionError, InvalidArgumentError
+from lsmstate.remote.retries import retried
+from lsmstate.spark_integration.plan.bucket_ids import bucket_ids
+from lsmstate.spark_integration.plan.stateful_plan import Wanted
+from lsmstate.spark_integration.checkpoint.json_records import create_record_in, read_record_in
+from lsmstate.state_location import StatePlace
+
+#: Name of the state's directory in the checkpoint location.
+STATE_NAME: Final = "lsmstate"
+FILE_NAME: Final = "query.json"
+#: What a join pins that forgets rows: how long each stream's are kept.
+KEPT: Final = "rows kept"
+#: What a join of other types than inner pins: its conditions beside keys and time intervals.
+JOIN_CONDITIONS: Final = "conditions of the joins"
+#: What a join pins that counts hot keys: whether it spreads them too.
+SKEW: Final = "skew"
+#: What inner joins pin: the conditions beside their keys.
+OTHER_CONDITIONS: Final = "other conditions"
+#: The names of the settings that are the user's own.
+PINS: Final = "pins"
+#: What is pinned beside the operator's settings, or added to those of some joins.
+_TAKEN: Final = (
+    *("buckets", "partitions", "bucket_ids", "query_id", "adopted", "rescaled"),
+    *("forced shares", "late rows kept", OTHER_CONDITIONS, "time zone of the conditions", PINS),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """The part of the pinned settings that is adopted rather than compared."""
+
+    buckets: int
+    partitions: int
+    bucket_ids: tuple[int, ...]
+    version: int = 1
+    """Which file they are from: 1 as started, one more with each rescale."""
+    first_batch: int = 0
+    """The first micro-batch that has these buckets."""
+    pointers: Mapping[int, str] = field(default_factory=dict)
+    """By bucket id, where a bucket begins for which Spark keeps no pointer yet."""
+    adopted: Mapping[str, Any] = field(default_factory=dict)
+    """What the first start chose for itself, such as the shares of a join by several keys."""
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any], version: int) -> "Pinned":
+        origin = settings.get("rescaled", {"first batch": 0, "pointers": {}})
+        return cls(
+            settings["buckets"],
+            settings["partitions"],
+            tuple(settings["bucket_ids"]),
+            version,
+            origin["first batch"],
+            {int(bucket): pointer for bucket, pointer in origin["pointers"].items()},
+            settings.get("adopted", {}),
+        )
+
+
+def with_pins(settings: Mapping[str, Any], pins: Mapping[str, str]) -> dict[str, Any]:
+    """The operator's settings and the user's own. InvalidArgumentError for those that are not
+    text, or have a name that means something already."""
+    for name, value in pins.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidArgumentError(
+                f"pins[{name!r}]={value!r}: names and values are text, as in "
+                '{"rates": "2026-01"}; give str(...) of it'
+            )
+        if name in settings or name in _TAKEN:
+            raise InvalidArgumentError(
+                f"pins[{name!r}]={value!r}: the checkpoint keeps a setting of the join by that "
+                "name; call yours otherwise"
+            )
+    return {**settings, **pins, **({PINS: sorted(pins)} if pins else {})}
+
+
+def file_name(version: int) -> str:
+    """The name of a version's file."""
+    return FILE_NAME if version == 1 else f"query-{version:04d}.json"
+
+
+def work_name(version: int) -> str:
+    """The directory that is there while a rescale to a version of the settings is under way."""
+    return f"rescale-{version:04d}"
+
+
+def plan_name(version: int) -> str:
+    """The plan of that rescale."""
+    return f"{work_name(version)}/plan.json"
+
+
+def is_switching(place: StatePlace, version: int) -> bool:
+    """Whether the rescale to that version is not over, or is being taken back."""
+    return is_there(place, plan_name(version))
+
+
+def is_there(place: StatePlace, name: str) -> bool:
+    """Whether a file is there. OSError after several tries."""
+    return retried(partial(place.files.size, name), f"looking for {place.where}/{name}") is not None
+
+
+def settings_as_of(root: str | StatePlace, batch: int) -> tuple[Pinned, dict[str, Any]] | None:
+    """Those that held in a micro-batch; None if there is no state in ``root``."""
+    version, settings = newest_settings(root)
+    while settings is not None:
+        pinned = Pinned.of(settings, version)
+        if pinned.first_batch <= batch:
+            return pinned, settings
+        version -= 1
+        settings = read_record_in(_place(root), file_name(version))
+    return None
+
+
+def newest_settings(root: str | StatePlace) -> tuple[int, dict[str, Any] | None]:
+    """(version, settings) of the state in ``root``; (1, None) if it has none yet.
+
+    InvalidArgumentError if a rescale was broken off over its switch: what counts is not settled.
+    The settings are read first, then its plan looked for; a rescale looks last whether the query
+    has begun a micro-batch. So one of the two notices the other. A plan that is gone may have been
+    one to take the settings back, so they are looked for again.
+    Cost: a small read a version, one that finds nothing, and after a rescale two more.
+    """
+    place = _place(root)
+    version, settings = 1, read_record_in(place, FILE_NAME)
+    while settings is not None:
+        try:
+            later = read_record_in(place, file_name(version + 1))
+        except CorruptionError as error:
+            raise _damaged(place, version + 1) from error
+        if later is None:
+            break
+        version, settings = version + 1, later
+    if version > 1 and is_switching(place, version):
+        raise _switching(place)
+    if version > 1 and not is_there(place, file_name(version)):
+        return newest_settings(place)
+    return version, settings
+
+
+def _damaged(place: StatePlace, version: int) -> Exception:
+    if is_switching(place, version):
+        return _switching(place)
+    remedy = "restore the file from a copy of the checkpoint"
+    if not is_there(place, file_name(version + 1)):
+        remedy += (
+            ", or, if no micro-batch was begun since, take the rescale back by lsmstate rescale "
+            "CHECKPOINT --undo"
+        )
+    return CorruptionError(
+        f"the settings that a rescale made are damaged; {remedy}",
+        f"{place.where}/{file_name(version)}",
+    )
+
+
+def _switching(place: StatePlace) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"a rescale of {place.where} was broken off while it switched to its new buckets, or while "
+        "it was taken back, or is about to; let the same lsmstate rescale CHECKPOINT --buckets N "
+        "go on, or take it back by lsmstate rescale CHECKPOINT --undo, before the query is started"
+    )
+
+
+def adopt_or_pin(
+    root: str | StatePlace, wanted: Wanted, partitions: int, query_id: str, *, is_new: bool = True
+) -> Pinned:
+    """The settings of the state in ``root``; pins ``wanted`` if it has none yet.
+
+    ``is_new`` says that the query may still have no state: its first micro-batch.
+    InvalidArgumentError if ``wanted`` differs from what is pinned, if nothing is although the
+    query is not new, or if ``root`` is not writable. Cost: one small read.
+    """
+    place = _place(root)
+    version, settings = newest_settings(place)
+    path = f"{place.where}/{file_name(version)}"
+    if settings is None and not is_new:
+        # To begin with nothing here would miss rows in silence.
+        raise InvalidArgumentError(
+            f"the query has run before, but its state is not in {place.where}; name the state_dir "
+            "it was started with, restore that directory, or start with a new checkpoint location"
+        )
+    if settings is None:
+        buckets = wanted.buckets or wanted.default_buckets
+        settings = {
+            **wanted.settings,
+            "buckets": buckets,
+            "partitions": partitions,
+            "bucket_ids": list(bucket_ids(buckets, partitions)),
+            "query_id": query_id,
+            **({"adopted": wanted.adopted} if wanted.adopted else {}),
+        }
+        create_record_in(place, FILE_NAME, settings)
+        # Another task of the same micro-batch may have been first: what stands there counts.
+        settings = read_record_in(place, FILE_NAME) or settings
+    _compare(path, settings, wanted, query_id)
+    return Pinned.of(settings, version)
+
+
+def check_settings(root: str | StatePlace, wanted: Wanted) -> None:
+    """InvalidArgumentError if the state in ``root``, if any, was pinned by another join."""
+    version, settings = newest_settings(root)
+    if settings is not None:
+        _compare_settings(f"{_place(root).where}/{file_name(version)}", settings, wanted)
+
+
+def _place(root: str | StatePlace) -> StatePlace:
+    return StatePlace(root) if isinstance(root, str) else root
+
+
+def _compare(path: str, settings: dict[str, Any], wanted: Wanted, query_id: str) -> None:
+    _compare_settings(path, settings, wanted)
+    if settings["query_id"] != query_id:
+        raise InvalidArgumentError(
+            f"the state in {os.path.dirname(path)} belongs to query {settings['query_id']}, "
+            f"this is query {query_id}; give each query a state_dir of its own, and an empty one "
+            "to a query that starts anew"
+        )
+
+
+def _compare_settings(path: str, settings: dict[str, Any], wanted: Wanted) -> None:
+    expected = dict.fromkeys(settings.get(PINS, ())) | wanted.settings
+    expected.pop(PINS, None)  # their values are compared, also of those that are left out
+    if OTHER_CONDITIONS not in settings:
+        expected.pop(OTHER_CONDITIONS, None)  # of a release that did not pin them for all joins
+    if wanted.buckets is not None:
+        expected["buckets"] = wanted.buckets
+    for name, now in expected.items():
+        was = settings.get(name)
+        if was != now:
+            change = f", change it by lsmstate rescale --buckets {now}" if name == "buckets" else ""
+            raise InvalidArgumentError(
+                f"this checkpoint was started with {name} = {_show(was)}, the query now has "
+                f"{name} = {_show(now)} ({path}); start with what it had{change}, or with a new "
+                "checkpoint location"
+            )
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, list):
+        return "(" + ", ".join(map(str, value)) + ")"
+    return "nothing" if value is None else str(value)

@@ -1,0 +1,100 @@
+"""Starts of a query, told apart: which of them ran a micro-batch, as a later one sees it.
+
+    <state>/routes/start-0000000005.json   the fifth start, and the earlier ones that still count
+
+A query that is set back runs micro-batches anew, with other rows. Tasks that ran them before may
+still be running, on an executor that was lost, and end at any time. So files that tasks leave for
+each other bear the number of their start, and of a micro-batch's files only those count whose
+start is the newest that began with it or before. Each task has that list from its driver, so one of
+an earlier start sees the past as it was then.
+"""
+
+import json
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Self
+
+from lsmstate.cython_ext.base.file import remove
+from lsmstate.spark_integration.checkpoint.json_records import create_record, read_record
+
+_START: Final = re.compile(r"start-(\d{10,})\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """Those of a query that count: (number, first micro-batch), both ascending. Start 0 is whatever
+    was before starts were told apart."""
+
+    counted: tuple[tuple[int, int], ...] = ((0, 0),)
+
+    @property
+    def newest(self) -> int:
+        return self.counted[-1][0]
+
+    def that_ran(self, batch_id: int) -> int:
+        """The newest that began with this micro-batch or before."""
+        return self.before(batch_id + 1)
+
+    def before(self, batch_id: int) -> int:
+        """The newest that began before this micro-batch: what was made ahead of the micro-batch
+        holds for a start that begins with it, too, and may repeat it."""
+        found = (number for number, first in reversed(self.counted) if first < batch_id)
+        return next(found, self.counted[0][0])
+
+    def and_then(self, number: int, first: int, oldest: int) -> Self:
+        """With one more, which gives up what others ran from its first micro-batch on. Starts that
+        ran nothing from ``oldest`` on are left out."""
+        kept = [start for start in self.counted if start[1] < first]
+        while len(kept) > 1 and kept[1][1] < oldest:
+            del kept[0]
+        return type(self)((*kept, (number, first)))
+
+    def to_text(self) -> str:
+        return json.dumps(self.counted)
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        return cls(tuple((number, first) for number, first in json.loads(text)))
+
+
+#: Where starts are not told apart.
+UNTOLD: Final = Starts()
+
+
+def newest_starts(directory: str) -> Starts:
+    """As the last start wrote them. CorruptionError if that file is damaged."""
+    return _read(directory, max(_numbers(directory), default=0))
+
+
+def record_start(directory: str, first: int, oldest: int) -> Starts:
+    """One more, with a number that no other has; see ``Starts.and_then``. Forced to the disk."""
+    while True:
+        numbers = _numbers(directory)
+        number = max(numbers, default=0) + 1
+        starts = _read(directory, number - 1).and_then(number, first, oldest)
+        content = {"starts": [list(start) for start in starts.counted]}
+        if create_record(_path(directory, number), content, sync=True):
+            break
+    for old in numbers:
+        with suppress(FileNotFoundError):
+            remove(_path(directory, old))
+    return starts
+
+
+def _read(directory: str, number: int) -> Starts:
+    found = read_record(_path(directory, number)) if number else None
+    return UNTOLD if found is None else Starts(tuple((n, first) for n, first in found["starts"]))
+
+
+def _numbers(directory: str) -> list[int]:
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return [int(found[1]) for found in map(_START.fullmatch, names) if found]
+
+
+def _path(directory: str, number: int) -> str:
+    return os.path.join(directory, f"start-{number:010d}.json")

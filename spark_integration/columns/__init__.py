@@ -1,0 +1,1 @@
+"""Spark types <-> Arrow types, keys as Spark's `=` compares them."""

@@ -1,0 +1,1 @@
+"""`multiway_join`, and one face per join kind."""

@@ -1,0 +1,249 @@
+"""multiway_join beyond inner joins of rows that stay: join types, changelogs, what changes."""
+
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.specs.changes import (
+    OPERATION,
+    ChangeSpec,
+    GraphChangeSpec,
+    check_no_keys,
+    operation_columns,
+)
+from lsmstate.joins.specs.choose import ChangingSpec, changing_spec, is_conditional
+from lsmstate.joins.specs.event_time import TimeOptions, time_bounds
+from lsmstate.joins.local.timed.event_time_join import EventTimeJoin
+from lsmstate.joins.specs.multi_key import GraphSpec
+from lsmstate.joins.conditions.join_tree import Tree, bound_text, bounds_of, conditions_of, nullable_streams
+from lsmstate.joins.local.changes.one_key_join import ChangeJoin
+from lsmstate.joins.local.changes.multi_key_join import GraphChangeJoin
+from lsmstate.joins.local.rooted.change_join import RootedChangeJoin
+from lsmstate.joins.specs.typed_tree import settled
+from lsmstate.joins.specs.one_key import output_names
+from lsmstate.spark_integration.plan.bucket import Bucket, BucketFunction, InputBatch
+from lsmstate.spark_integration.joins.watermarks import (
+    check_hours,
+    check_keeps_all,
+    explained_time,
+)
+from lsmstate.spark_integration.plan.inputs import Inputs
+from lsmstate.spark_integration.joins.inner import CoercedSpec, coerced_graph, stored_rows
+from lsmstate.spark_integration.joins.late_rows import LateRows
+from lsmstate.spark_integration.checkpoint.pinned_settings import JOIN_CONDITIONS, OTHER_CONDITIONS
+from lsmstate.spark_integration.joins.residual_filter import check_evaluated_here
+from lsmstate.spark_integration.columns.schemas import output_fields
+from lsmstate.store import MultimapStore
+
+_log = logging.getLogger("lsmstate")
+
+
+def change_spec(
+    inputs: Inputs,
+    tree: Tree | None,
+    conjuncts: Sequence[str],
+    emit: str,
+    changes: Mapping[str, str] | None,
+    told: TimeOptions,
+) -> ChangingSpec | None:
+    """What changes, where more is asked for than inner joins of rows that stay; None otherwise.
+    ``conjuncts``: conditions of inner joins beside the keys, of which time intervals count here;
+    ``told`` counts where there are any. InvalidArgumentError names what does not fit."""
+    rows = {plan.name: plan.rows for plan in inputs.plans}
+    operations = operation_columns(rows, changes or {})
+    if tree is None and emit == "append" and not operations:
+        return None
+    if tree is not None:
+        tree = settled(tree, _without_operations(rows, operations))
+        check_evaluated_here(conditions_of(tree), inputs.frames)
+    bounds = time_bounds(rows, conjuncts)[0] if tree is None else bounds_of(tree)
+    if bounds or is_conditional(tree) or inputs.has_several_keys:
+        graph = coerced_graph(inputs)
+        check_no_keys(graph, operations)
+        stored = _without_operations(graph.streams, operations)
+        shown = {name: count - (name in operations) for name, count in graph.shown.items()}
+        stored_graph = GraphSpec(stored, graph.classes, shown)
+        return changing_spec(stored_graph, tree, emit, operations, bounds, told)
+    spec = CoercedSpec.of(inputs)
+    check_no_keys(spec, operations)
+    stored = _without_operations(rows, operations)
+    return changing_spec(CoercedSpec(stored, spec.keys, spec.coerced), tree, emit, operations)
+
+
+def check_time(
+    spec: ChangingSpec, spark: SparkSession, told: TimeOptions, result_time: str | None
+) -> None:
+    """InvalidArgumentError for what does not go with results that are taken back."""
+    if spec.event_time is None:
+        check_keeps_all(told.retention, told.late, result_time)
+    elif result_time is not None:
+        raise InvalidArgumentError(
+            f"result_time={result_time!r} goes with inner joins of rows that stay: here a result "
+            "may be taken back when the watermark has passed its time, and that would be late "
+            "above; leave it out, write the result to a table, and read that for what needs its "
+            "time"
+        )
+    elif not isinstance(spec, ChangeSpec):
+        check_hours(spec.event_time.bounds, spec.graph, spark)
+
+
+def change_settings(spec: ChangingSpec | None) -> dict[str, Any]:
+    """What the checkpoint has to agree with; inner joins of rows that stay say nothing."""
+    if spec is None:
+        return {"joins other than inner": None, "changelog inputs": None, "emit": None}
+    changelogs = [f"{name}.{column}" for name, column in spec.operations.items()]
+    tree = _tree(spec)
+    bounds = spec.event_time.bounds if tree is None and spec.event_time is not None else ()
+    return {
+        "joins other than inner": str(tree) if tree is not None else None,
+        "intervals": sorted(map(bound_text, bounds)) or None,
+        JOIN_CONDITIONS: [str(c) for c in conditions_of(tree)] or None if tree else None,
+        "changelog inputs": changelogs or None,
+        "emit": _emit(spec),
+    }
+
+
+def conditions_beside(inputs: Inputs, conjuncts: Sequence[str]) -> tuple[str, ...]:
+    """Of the conditions of inner joins beside the keys, those that are no time intervals: they
+    filter what comes and what is taken back alike."""
+    return time_bounds({plan.name: plan.rows for plan in inputs.plans}, conjuncts)[1]
+
+
+def written_conditions(inputs: Inputs, conjuncts: Sequence[str]) -> list[str]:
+    """The conditions beside the keys of inner joins, time intervals in one way of writing them."""
+    bounds, rest = time_bounds({plan.name: plan.rows for plan in inputs.plans}, conjuncts)
+    return [*sorted(map(bound_text, bounds)), *rest]
+
+
+def pinned_conditions(
+    conditions: Sequence[str], streams: Mapping[str, DataFrame]
+) -> dict[str, Any]:
+    """What the checkpoint has to agree with: by others, or in another time zone, what came once
+    might not be taken back."""
+    if not conditions:
+        return {OTHER_CONDITIONS: None}
+    spark = next(iter(streams.values())).sparkSession
+    zone = str(spark.conf.get("spark.sql.session.timeZone"))
+    return {OTHER_CONDITIONS: list(conditions), "time zone of the conditions": zone}
+
+
+def explained(spec: ChangingSpec) -> str:
+    """For people: how the streams are joined, and what becomes of it."""
+    tree = _tree(spec)
+    lines = [f"joins: {tree}"] if tree is not None else []
+    if spec.operations:
+        listed = ", ".join(f"{name} by {column}" for name, column in spec.operations.items())
+        lines.append(f"changelogs: {listed}")
+    if _emit(spec) == "changes":
+        lines.append(f"results: column {OPERATION!r} is +I where one comes, -D where one goes")
+    if spec.event_time is not None:
+        lines.append(explained_time(spec.event_time))
+    return "\n".join(lines)
+
+
+def routes_null_keys(spec: ChangeSpec) -> frozenset[str]:
+    """The inputs of which a row with a null in its key is a result, and goes to a bucket too."""
+    return frozenset(name for name in spec.streams if spec.is_preserved(name))
+
+
+def change_output(spec: ChangingSpec, schemas: Mapping[str, T.StructType]) -> T.StructType:
+    """The columns of the result as Spark sees them."""
+    shown = tuple(spec.streams) if isinstance(spec, GraphChangeSpec) else spec.shown
+    tree = _tree(spec)
+    may_be_null = nullable_streams(tree) if tree is not None else set[str]()
+    stored = {
+        name: T.StructType([f for f in schemas[name] if f.name != spec.operations.get(name)])
+        for name in shown
+    }
+    fields = [T.StructField(OPERATION, T.StringType(), False)] if _emit(spec) == "changes" else []
+    return T.StructType([*fields, *joined_fields(stored, may_be_null)])
+
+
+def joined_fields(
+    schemas: Mapping[str, T.StructType], may_be_null: Collection[str]
+) -> list[T.StructField]:
+    """The columns of the streams under their names in the result; those of some may be null."""
+    names = output_names({name: schema.names for name, schema in schemas.items()})
+    return [
+        T.StructField(f.name, f.dataType, f.nullable or name in may_be_null, f.metadata)
+        for name, schema in schemas.items()
+        for f in output_fields(schema, names[name])
+    ]
+
+
+def change_join_function(
+    spec: ChangingSpec, inputs: Inputs, unmatched: str, late: LateRows
+) -> BucketFunction:
+    """The operator of the spec over the bucket's store. The batches of an input in one
+    micro-batch count as one: a retraction may stand before its row. With time intervals, changes
+    are late by the watermark of the micro-batch before, as for Spark's own joins."""
+    plans = {plan.name: plan for plan in inputs.plans}
+    arriving = {} if isinstance(spec, ChangeSpec) else coerced_graph(inputs).streams
+
+    def join(
+        bucket: Bucket, batches: Iterator[InputBatch], store: MultimapStore
+    ) -> Iterator[pa.RecordBatch]:
+        joined: ChangeJoin | GraphChangeJoin | RootedChangeJoin | EventTimeJoin
+        if not isinstance(spec, ChangeSpec) and spec.event_time is not None:
+            joined = EventTimeJoin(spec, spec.event_time, store, unmatched=unmatched)
+        elif isinstance(spec, ChangeSpec):
+            joined = ChangeJoin(spec, store, unmatched=unmatched)
+        elif isinstance(spec, GraphChangeSpec):
+            joined = GraphChangeJoin(spec, store, unmatched=unmatched)
+        else:
+            joined = RootedChangeJoin(spec, store, unmatched=unmatched)
+        late.forget(bucket, store)
+        for batch, more in _with_more(batches):
+            if isinstance(joined, ChangeJoin):
+                yield from joined.process(batch.input, batch.rows, batch.keys, more=more)
+            else:
+                rows = stored_rows(plans[batch.input], batch, arriving[batch.input])
+                yield from joined.process(batch.input, rows, more=more)
+            if isinstance(joined, EventTimeJoin):
+                late.keep(bucket, store, batch, joined.late_rows, joined.watermark_us)
+        if isinstance(joined, EventTimeJoin):
+            bucket.tally.late_rows = joined.late_count
+            if bucket.watermark_us is not None:
+                joined.advance(bucket.watermark_us)
+        bucket.tally.unmatched_retractions = joined.unmatched_retractions
+        if joined.unmatched_retractions:
+            _log.warning(
+                "bucket %d, micro-batch %d: %d retractions left out, there were no such rows",
+                bucket.number,
+                bucket.batch_id,
+                joined.unmatched_retractions,
+            )
+
+    return join
+
+
+def _tree(spec: ChangingSpec) -> Tree | None:
+    return None if isinstance(spec, GraphChangeSpec) else spec.tree
+
+
+def _emit(spec: ChangingSpec) -> str:
+    is_append = isinstance(spec, ChangeSpec) and not spec.emits_changes
+    return "append" if is_append else "changes"
+
+
+def _without_operations(
+    streams: Mapping[str, pa.Schema], operations: Mapping[str, str]
+) -> dict[str, pa.Schema]:
+    return {
+        name: pa.schema([field for field in schema if field.name != operations.get(name)])
+        for name, schema in streams.items()
+    }
+
+
+def _with_more(batches: Iterator[InputBatch]) -> Iterator[tuple[InputBatch, bool]]:
+    """Each batch, and whether the next one is of the same input."""
+    waiting = next(batches, None)
+    while waiting is not None:
+        following = next(batches, None)
+        yield waiting, following is not None and following.input == waiting.input
+        waiting = following

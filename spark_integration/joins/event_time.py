@@ -1,0 +1,167 @@
+"""A join that forgets as a stateful function, and the watermark of its result.
+
+With a *result time*, results carry the latest event time of their rows, which is never late: the
+row that came last was not. Every call ends with a *tick*, a row of nulls with the latest time that
+the bucket has seen: it passes the watermark that is declared on the result time, so that Spark's
+watermark goes on while the join finds nothing, and is dropped right above.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from lsmstate.joins.conditions.tokens import Column as StreamColumn
+from lsmstate.joins.specs.event_time import EventTime
+from lsmstate.joins.local.timed.event_time_join import EventTimeJoin
+from lsmstate.joins.specs.multi_key import GraphSpec
+from lsmstate.joins.specs.one_key import JoinSpec
+from lsmstate.joins.local.parts.time_checks import result_columns
+from lsmstate.spark_integration.plan.bucket import Bucket, BucketFunction, InputBatch
+from lsmstate.spark_integration.joins.watermarks import result_time_type
+from lsmstate.spark_integration.joins.inner import learned, stored_rows
+from lsmstate.spark_integration.joins.late_rows import LateRows
+from lsmstate.spark_integration.catalyst.names import quoted
+from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan
+from lsmstate.spark_integration.columns.schemas import WATERMARK_METADATA
+from lsmstate.store import MultimapStore
+
+#: A column of the operator's result, true in ticks, that nobody sees.
+TICK: Final = "lsmstate.tick"
+
+
+def timed_output(
+    spec: JoinSpec | GraphSpec, timing: EventTime, result_time: str | None
+) -> pa.Schema:
+    """The columns of the result as they leave the operator."""
+    if result_time is None:
+        return spec.output_schema
+    return pa.schema(
+        [
+            *(field.with_nullable(True) for field in spec.output_schema),
+            pa.field(result_time, result_time_type(spec, timing)),
+            pa.field(TICK, pa.bool_()),
+        ]
+    )
+
+
+def with_time(
+    plan: StatefulPlan,
+    spec: JoinSpec | GraphSpec,
+    timing: EventTime,
+    result_time: str | None,
+) -> StatefulPlan:
+    """The plan of a join that forgets."""
+    return replace(
+        plan,
+        state=timing.store_streams(spec),
+        output=timed_output(spec, timing, result_time),
+        watches_time=True,
+        result_time=result_time,
+    )
+
+
+def timed_join_function(
+    spec: JoinSpec | GraphSpec,
+    inputs: Sequence[InputPlan],
+    timing: EventTime,
+    late: LateRows,
+    result_time: str | None,
+) -> BucketFunction:
+    """Judges rows by the watermark of the micro-batch before, as Spark's joins do, joins them, and
+    forgets what is due by that of this one."""
+
+    plans = {source.name: source for source in inputs}
+    learned_as = str(spec.classes if isinstance(spec, GraphSpec) else spec.keys)
+
+    def join(
+        bucket: Bucket, batches: Iterator[InputBatch], store: MultimapStore
+    ) -> Iterator[pa.RecordBatch]:
+        joined = EventTimeJoin(spec, timing, store, probe_order=learned(learned_as))
+        times = _ResultTimes(spec, timing, bucket.schema)
+        late.forget(bucket, store)
+        for batch in batches:
+            if isinstance(spec, GraphSpec):
+                rows = stored_rows(plans[batch.input], batch, spec.streams[batch.input])
+                found = joined.process(batch.input, rows)
+            else:
+                found = joined.process(batch.input, batch.rows, batch.keys)
+            times.arrived(batch)
+            yield from found if result_time is None else map(times.added, found)
+            late.keep(bucket, store, batch, joined.late_rows, joined.watermark_us)
+        bucket.tally.late_rows = joined.late_count
+        if bucket.watermark_us is not None:
+            joined.advance(bucket.watermark_us)
+        if result_time is not None:
+            bucket.tally.ticks = 1
+            yield times.tick(bucket.watermark_us)
+
+    return join
+
+
+class _ResultTimes:
+    """The result time of rows, and of a tick."""
+
+    def __init__(self, spec: JoinSpec | GraphSpec, timing: EventTime, schema: pa.Schema) -> None:
+        names = result_columns(spec)
+        self._columns = dict(timing.columns)
+        self._names = [names[StreamColumn(s, c)] for s, c in timing.columns.items()]
+        self._schema = schema
+        self._latest_us: int | None = None
+
+    def arrived(self, batch: InputBatch) -> None:
+        if batch.input in self._columns:
+            times = batch.rows.column(self._columns[batch.input]).view(pa.int64())
+            self._latest_us = _greatest(self._latest_us, pc.max(times).as_py())
+
+    def added(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Results with their time."""
+        # Spark's time stamps are microseconds, of which Arrow knows the greatest as numbers.
+        times = [rows[name].view(pa.int64()) for name in self._names]
+        latest = pc.max_element_wise(*times).view(self._schema[-2].type)
+        no_ticks = pa.repeat(pa.scalar(False), rows.num_rows)
+        return pa.RecordBatch.from_arrays([*rows.columns, latest, no_ticks], schema=self._schema)
+
+    def tick(self, watermark_us: int | None) -> pa.RecordBatch:
+        """Not before the watermark, which must not be held back by a bucket without rows."""
+        *fields, time, _ = self._schema
+        latest = pa.array([_greatest(self._latest_us, watermark_us)], pa.int64()).view(time.type)
+        nulls = [pa.nulls(1, field.type) for field in fields]
+        return pa.RecordBatch.from_arrays([*nulls, latest, pa.array([True])], schema=self._schema)
+
+
+def with_result_time(
+    output: T.StructType, streams: Mapping[str, DataFrame], result_time: str | None
+) -> T.StructType:
+    """The columns of the result with the result time and ticks, in which the others are null."""
+    if result_time is None:
+        return output
+    time = next(
+        field.dataType
+        for frame in streams.values()
+        for field in frame.schema
+        if WATERMARK_METADATA in (field.metadata or {})
+    )
+    fields = [T.StructField(f.name, f.dataType, True, f.metadata) for f in output]
+    return T.StructType(
+        [*fields, T.StructField(result_time, time), T.StructField(TICK, T.BooleanType())]
+    )
+
+
+def with_watermark(rows: DataFrame, result_time: str) -> DataFrame:
+    """The result with its watermark declared, without ticks."""
+    declared = rows.withWatermark(result_time, "0 seconds")
+    # A condition that could be another in each partition is one that Spark moves nothing through:
+    # neither this nor a filter further up may take the ticks away below the watermark.
+    is_tick = F.col(quoted(TICK)) & (F.spark_partition_id() >= 0)
+    return declared.where(~is_tick).drop(TICK)
+
+
+def _greatest(one: int | None, other: int | None) -> int | None:
+    known = [value for value in (one, other) if value is not None]
+    return max(known, default=None)

@@ -1,0 +1,88 @@
+"""multiway_join with emit="final": outer, semi and anti joins that wait for the watermark."""
+
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.specs.event_time import Retention
+from lsmstate.joins.local.timed.final_join import FinalJoin
+from lsmstate.joins.specs.final import FinalSpec
+from lsmstate.joins.conditions.join_tree import Tree, conditions_of, nullable_streams
+from lsmstate.spark_integration.plan.bucket import Bucket, BucketFunction, InputBatch
+from lsmstate.spark_integration.joins.changes import joined_fields
+from lsmstate.spark_integration.joins.watermarks import check_hours, watermarked
+from lsmstate.spark_integration.plan.inputs import Inputs
+from lsmstate.spark_integration.joins.inner import coerced_graph, learned, stored_rows
+from lsmstate.spark_integration.joins.late_rows import LateRows
+from lsmstate.spark_integration.joins.residual_filter import check_evaluated_here
+from lsmstate.store import MultimapStore
+
+
+def final_spec(
+    inputs: Inputs,
+    streams: Mapping[str, DataFrame],
+    tree: Tree,
+    retention: Retention,
+    late: str,
+    result_time: str | None,
+) -> FinalSpec:
+    """What is joined. InvalidArgumentError names what does not fit."""
+    if result_time is not None:
+        raise InvalidArgumentError(
+            f"result_time={result_time!r} goes with inner joins: a result without a partner comes "
+            "when the watermark has passed it, and would be late above; write the result to a "
+            "table, and read that for what needs its time"
+        )
+    graph = coerced_graph(inputs)
+    spec = FinalSpec.of(graph, tree, watermarked(graph.streams, streams), retention, late)
+    check_evaluated_here(conditions_of(spec.tree), streams)
+    check_hours(spec.event_time.bounds, graph, next(iter(streams.values())).sparkSession)
+    return spec
+
+
+def final_settings(spec: FinalSpec) -> dict[str, Any]:
+    """What the checkpoint has to agree with."""
+    return {"joins other than inner": str(spec.tree), "changelog inputs": None, "emit": "final"}
+
+
+def explained_final(spec: FinalSpec) -> str:
+    """For people: how the streams are joined, and how long rows wait."""
+    waits = "; ".join(
+        f"{name}: until the watermark is {timedelta(microseconds=each.waits_us)} past "
+        f"{spec.event_time.columns[name]}"
+        for name, each in spec.waiting.items()
+    )
+    return f"joins: {spec.tree}\nresults come once; rows without a partner wait ({waits})"
+
+
+def final_output(spec: FinalSpec, schemas: Mapping[str, T.StructType]) -> T.StructType:
+    """The columns of the result as Spark sees them."""
+    shown = {name: schemas[name] for name in spec.shown}
+    return T.StructType(joined_fields(shown, nullable_streams(spec.tree)))
+
+
+def final_join_function(spec: FinalSpec, inputs: Inputs, late: LateRows) -> BucketFunction:
+    """Joins what comes, and then gives what is known by the watermark of this micro-batch. Rows are
+    late by that of the one before, as for Spark's joins."""
+    plans = {source.name: source for source in inputs.plans}
+
+    def join(
+        bucket: Bucket, batches: Iterator[InputBatch], store: MultimapStore
+    ) -> Iterator[pa.RecordBatch]:
+        joined = FinalJoin(spec, store, probe_order=learned(str(spec.graph.classes)))
+        late.forget(bucket, store)
+        for batch in batches:
+            rows = stored_rows(plans[batch.input], batch, spec.streams[batch.input])
+            yield from joined.process(batch.input, rows)
+            late.keep(bucket, store, batch, joined.late_rows, joined.watermark_us)
+        bucket.tally.late_rows = joined.late_count
+        if bucket.watermark_us is not None:
+            yield from joined.advance(bucket.watermark_us)
+        joined.finish()
+
+    return join

@@ -1,0 +1,154 @@
+"""late="side" on Spark: late rows leave the join beside its result, in its own state.
+
+An operator of Spark has one result, so late rows are kept by the bucket's store, in a stream for
+each input (``a (late)``), by micro-batch. They are part of what an attempt commits, so whatever
+makes the state exact holds for them: attempts that were killed, repeated or overtaken neither
+lose nor double one, as no kept pointer names their files. Any reader of state reads them, as of
+any micro-batch. (A sink of our own would have to tell attempts apart itself.)
+
+A row that is copied to several buckets is kept by one, its own. Rows with a null key that stop
+before the shuffle match nothing whenever they come, and are not among them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.specs.event_time import EventTime
+from lsmstate.spark_integration.plan.bucket import Bucket, InputBatch
+from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan
+from lsmstate.store import MultimapStore, StreamSchema
+
+SIDE: Final = "side"
+#: What a join pins that keeps them: of which inputs.
+LATE_KEPT: Final = "late rows kept"
+_KEY: Final = pa.schema([("micro_batch", pa.int64())])
+#: Columns beside the row's own: the micro-batch, and the watermark that had passed it.
+BATCH_COLUMN: Final = "_batch"
+WATERMARK_COLUMN: Final = "_watermark"
+
+
+@dataclass(frozen=True)
+class LateRows:
+    """What becomes of the late rows of a join; made by ``of``."""
+
+    streams: Mapping[str, StreamSchema]
+    """By input, the stream of the store that keeps them; none unless ``late="side"``."""
+    batches: int | None
+    """For how many micro-batches; None: for ever."""
+
+    @classmethod
+    def of(
+        cls, inputs: Sequence[InputPlan], timing: EventTime | None, batches: int | None
+    ) -> "LateRows":
+        """InvalidArgumentError if an input has a column that is added."""
+        if timing is None or timing.late != SIDE:
+            return cls({}, None)
+        return cls(
+            {p.name: _stream(p, timing) for p in inputs if p.name in timing.columns}, batches
+        )
+
+    def added_to(self, plan: StatefulPlan) -> StatefulPlan:
+        """The plan with these streams. InvalidArgumentError if it has one of the same name."""
+        taken = {stream.name for stream in plan.state}
+        for name, stream in self.streams.items():
+            if stream.name in taken:
+                raise InvalidArgumentError(
+                    f"late='side': late rows of {name!r} are kept as {stream.name!r}, which is the "
+                    "name of a stream; call that otherwise"
+                )
+        kept = ", ".join(repr(stream.name) for stream in self.streams.values())
+        return replace(
+            plan,
+            state=(*plan.state, *self.streams.values()),
+            settings={**plan.settings, LATE_KEPT: list(self.streams) or None},
+            marks_copies=bool(self.streams),
+            explanation=plan.explanation + (f"\nlate rows are kept in {kept}" if kept else ""),
+        )
+
+    def forget(self, bucket: Bucket, store: MultimapStore) -> None:
+        """Those of earlier micro-batches than are kept. Cost: a look at the oldest."""
+        if self.batches is None:
+            return
+        first = (bucket.batch_id - self.batches + 1,)
+        for stream in self.streams.values():
+            # A deletion is a write: only where there is something to delete.
+            if next(store.iterate(stream.name, high=first, max_bytes=1), None) is not None:
+                store.delete_range(stream.name, high=first)
+
+    def keep(
+        self,
+        bucket: Bucket,
+        store: MultimapStore,
+        batch: InputBatch,
+        late: pa.RecordBatch | None,
+        watermark_us: int | None,
+    ) -> None:
+        """``late`` are rows of the batch, perhaps with keys beside them. Not before the batch's
+        results were consumed: a write ends the reads they come from."""
+        if late is None or not late.num_rows or not batch.is_stored:
+            return
+        stream = self.streams.get(batch.input)
+        if stream is None:
+            return
+        count = late.num_rows
+        batches = pa.repeat(pa.scalar(bucket.batch_id, pa.int64()), count)
+        watermarks = pa.repeat(pa.scalar(watermark_us, pa.int64()), count)
+        columns = [
+            *late.columns[: len(batch.rows.schema)],
+            batches,
+            watermarks.view(stream.rows.field(WATERMARK_COLUMN).type),
+        ]
+        rows = pa.RecordBatch.from_arrays(columns, schema=stream.rows)
+        store.append(stream.name, rows, pa.RecordBatch.from_arrays([batches], schema=_KEY))
+
+
+def late_stream(name: str) -> str:
+    """The store's stream of the late rows of an input."""
+    return f"{name} (late)"
+
+
+def keeps_late_rows(stream: StreamSchema) -> bool:
+    """Whether it is such a stream."""
+    return (
+        stream.name.endswith(late_stream(""))
+        and stream.key == _KEY
+        and stream.rows.names[-2:] == [BATCH_COLUMN, WATERMARK_COLUMN]
+    )
+
+
+def check_late(late: str, batches: int | None, backend: str) -> None:
+    """InvalidArgumentError for options that do not go together."""
+    if batches is not None and late != SIDE:
+        raise InvalidArgumentError(
+            f"late_batches={batches!r} says how long late rows are kept, with late='side'; this is "
+            f"late={late!r}: leave it out"
+        )
+    if batches is not None and (
+        isinstance(batches, bool) or not isinstance(batches, int) or batches < 1
+    ):
+        raise InvalidArgumentError(
+            f"late_batches={batches!r}: must be a number of micro-batches from 1, or None"
+        )
+    if late == SIDE and backend != "lsm":
+        raise InvalidArgumentError(
+            f"late='side' with backend={backend!r}: late rows are kept in the state, and only that "
+            "of 'lsm' can be read from outside; choose it, or late='drop' or 'join'"
+        )
+
+
+def _stream(plan: InputPlan, timing: EventTime) -> StreamSchema:
+    taken = {name.lower(): name for name in plan.rows.names}
+    for name in (BATCH_COLUMN, WATERMARK_COLUMN):
+        if name in taken:
+            raise InvalidArgumentError(
+                f"late='side' adds a column {name!r} to late rows, and stream {plan.name!r} has "
+                f"a column {taken[name]!r}; rename it before the join"
+            )
+    zone = plan.rows.field(timing.columns[plan.name]).type.tz
+    added = [(BATCH_COLUMN, pa.int64()), (WATERMARK_COLUMN, pa.timestamp("us", zone))]
+    rows = pa.schema([*plan.rows, *(pa.field(name, kind) for name, kind in added)])
+    return StreamSchema(late_stream(plan.name), _KEY, rows)

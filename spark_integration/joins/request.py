@@ -1,0 +1,233 @@
+"""What multiway_join was asked for, checked; and the three forms in which it is built."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+
+from lsmstate.joins.specs.changes import OPERATION, ChangeSpec, GraphChangeSpec
+from lsmstate.joins.specs.choose import ChangingSpec
+from lsmstate.joins.specs.event_time import EventTime
+from lsmstate.joins.specs.final import FinalSpec
+from lsmstate.joins.specs.multi_key import GraphSpec
+from lsmstate.joins.specs.changes_multi_key import RootedChangeSpec
+from lsmstate.joins.specs.one_key import output_names
+from lsmstate.spark_integration.plan.bucket import BucketFunction
+from lsmstate.spark_integration.joins.changes import (
+    change_join_function,
+    change_output,
+    change_settings,
+    conditions_beside,
+    explained,
+    pinned_conditions,
+    routes_null_keys,
+    written_conditions,
+)
+from lsmstate.spark_integration.joins.watermarks import described, explained_time
+from lsmstate.spark_integration.joins.final import (
+    explained_final,
+    final_join_function,
+    final_output,
+    final_settings,
+)
+from lsmstate.spark_integration.plan.inputs import Inputs
+from lsmstate.spark_integration.joins.inner import (
+    CoercedSpec,
+    condition_of,
+    graph_join_function,
+    join_function,
+    picking_graph_join_function,
+    picking_join_function,
+)
+from lsmstate.spark_integration.joins.late_rows import LateRows
+from lsmstate.spark_integration.joins.co_location import meeting
+from lsmstate.spark_integration.plan.options import OperatorOptions
+from lsmstate.spark_integration.checkpoint.pinned_settings import KEPT, OTHER_CONDITIONS, SKEW, with_pins
+from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
+from lsmstate.spark_integration.joins.residual_filter import filtered
+from lsmstate.spark_integration.columns.schemas import output_fields
+from lsmstate.spark_integration.joins.shares import with_shares
+from lsmstate.spark_integration.skew.key_watch import skew_streams
+from lsmstate.spark_integration.skew.checks import explained_skew
+from lsmstate.spark_integration.stateful_operator.build import default_buckets, stateful_operator
+from lsmstate.spark_integration.plan.storage import Storage
+from lsmstate.spark_integration.joins.event_time import (
+    TICK,
+    timed_join_function,
+    with_result_time,
+    with_time,
+    with_watermark,
+)
+
+OPERATOR: Final = "multiway_join"
+
+
+@dataclass(frozen=True)
+class JoinRequest:
+    """The parts that every form of the join needs."""
+
+    streams: Mapping[str, DataFrame]
+    inputs: Inputs
+    residual: tuple[str, ...]
+    """Conditions beside the equalities of keys and the intervals."""
+    options: OperatorOptions
+    storage: Storage
+    rows: Mapping[str, int] | None
+    """Rows per stream, in proportion."""
+    shares: Mapping[str, int] | None
+    pins: Mapping[str, str]
+    skew: str | None = None
+    late_batches: int | None = None
+    """For how many micro-batches late rows are kept."""
+
+    def full_history(self, spec: CoercedSpec | GraphSpec) -> DataFrame:
+        """The inner join of all rows."""
+        join = self.inner(spec)
+        if isinstance(spec, GraphSpec):
+            parts, function = spec.shown_rows, picking_graph_join_function(spec, self.inputs)
+        else:
+            parts, function = spec.streams, picking_join_function(spec)
+        plan = replace(join.plan, parts=tuple(parts.values()))
+        joined = stateful_operator(plan, join.inputs, function, join.output)
+        return filtered(joined, self._columns, self.residual)
+
+    def inner(self, spec: CoercedSpec | GraphSpec) -> "InnerJoin":
+        """The same as it is before an operator is made of it, by its equalities alone."""
+        function = (
+            graph_join_function(spec, self.inputs)
+            if isinstance(spec, GraphSpec)
+            else join_function(spec)
+        )
+        return InnerJoin(self._inner_plan(spec, None), self.inputs, function, self._inner_output())
+
+    def in_time(
+        self, spec: CoercedSpec | GraphSpec, timing: EventTime, result_time: str | None
+    ) -> DataFrame:
+        """The inner join of the rows that are kept."""
+        late = LateRows.of(self.inputs.plans, timing, self.late_batches)
+        plan = with_time(self._inner_plan(spec, timing), spec, timing, result_time)
+        plan = late.added_to(plan)
+        function = timed_join_function(spec, plan.inputs, timing, late, result_time)
+        output = with_result_time(self._inner_output(), self.streams, result_time)
+        joined = stateful_operator(plan, self.inputs, function, output)
+        if result_time is None:
+            return filtered(joined, self._columns, self.residual)
+        added = (result_time, TICK)
+        joined = filtered(joined, self._columns, self.residual, others=added, unless=TICK)
+        return with_watermark(joined, result_time)
+
+    def changing(self, spec: ChangingSpec, unmatched: str) -> DataFrame:
+        """The join of other types and of changelogs."""
+        rest = conditions_beside(self.inputs, self.residual)
+        settings = {**change_settings(spec), **pinned_conditions(rest, self.streams)}
+        plan = self._plan(spec, settings, spec.event_time)
+        plan = replace(plan, watches_time=spec.event_time is not None)
+        if isinstance(spec, GraphChangeSpec) and self.inputs.has_several_keys:
+            plan = with_shares(plan, spec.graph, self.rows or {}, self.shares)
+        elif isinstance(spec, RootedChangeSpec):
+            plan = meeting(plan, spec.graph, spec.parts, self.rows or {}, self.shares)
+        elif isinstance(spec, ChangeSpec):
+            plan = replace(plan, routes_null_keys=routes_null_keys(spec))
+        schemas = {name: frame.schema for name, frame in self.streams.items()}
+        late = LateRows.of(self.inputs.plans, spec.event_time, self.late_batches)
+        plan = late.added_to(_explaining(plan, explained(spec)))
+        function = change_join_function(spec, self.inputs, unmatched, late)
+        joined = stateful_operator(plan, self.inputs, function, change_output(spec, schemas))
+        columns = {
+            name: [column for column in frame.columns if column != spec.operations.get(name)]
+            for name, frame in self.streams.items()
+        }
+        return filtered(joined, columns, rest, others=[OPERATION], takes_back=True)
+
+    def final(self, spec: FinalSpec) -> DataFrame:
+        """The join of other types whose results come once."""
+        plan = self._plan(spec, final_settings(spec), spec.event_time)
+        plan = replace(plan, watches_time=True)
+        plan = meeting(plan, spec.graph, spec.parts, self.rows or {}, self.shares)
+        schemas = {name: frame.schema for name, frame in self.streams.items()}
+        late = LateRows.of(self.inputs.plans, spec.event_time, self.late_batches)
+        plan = late.added_to(_explaining(plan, explained_final(spec)))
+        function = final_join_function(spec, self.inputs, late)
+        return stateful_operator(plan, self.inputs, function, final_output(spec, schemas))
+
+    @property
+    def _columns(self) -> dict[str, list[str]]:
+        return {name: frame.columns for name, frame in self.streams.items()}
+
+    def _inner_plan(self, spec: CoercedSpec | GraphSpec, timing: EventTime | None) -> StatefulPlan:
+        conditions = written_conditions(self.inputs, self.residual)
+        settings = {**change_settings(None), OTHER_CONDITIONS: conditions or None}
+        plan = self._plan(spec, settings, timing)
+        if isinstance(spec, GraphSpec):
+            plan = with_shares(plan, spec, self.rows or {}, self.shares)
+        return _explaining(plan, explained_time(timing))
+
+    def _plan(
+        self,
+        spec: CoercedSpec | GraphSpec | ChangingSpec | FinalSpec,
+        types: Mapping[str, Any],
+        timing: EventTime | None,
+    ) -> StatefulPlan:
+        condition = condition_of(self.inputs)
+        return StatefulPlan(
+            operator=OPERATOR,
+            inputs=self.inputs.plans,
+            state=(*spec.stream_schemas, *skew_streams(self.skew, len(self.streams))),
+            output=spec.output_schema,
+            settings=with_pins(
+                {
+                    **self._pinned(condition),
+                    **types,
+                    KEPT: described(timing),
+                    SKEW: self.skew,
+                },
+                self.pins,
+            ),
+            keeps_null_keys=False,
+            output_mode="append",
+            options=self.options.store,
+            backend=self.options.backend,
+            buckets=self.options.buckets,
+            default_buckets=default_buckets(next(iter(self.streams.values())).sparkSession),
+            state_dir=self.options.state_dir,
+            explanation=f"one key: {condition}\neach row goes to the bucket of its key"
+            + explained_skew(self.skew, len(self.streams)),
+            storage=self.storage,
+            storage_key=self.storage.keep(),
+            skew=self.skew,
+        )
+
+    def _pinned(self, condition: str) -> dict[str, Any]:
+        """What the checkpoint has to agree with."""
+        inputs = self.inputs
+        return {
+            "streams": list(inputs.frames),
+            "condition": condition,
+            "backend": self.options.backend,
+            "key types": inputs.key_types,
+            "time zone of the keys": inputs.time_zone,
+            **{f"columns of {name}": columns for name, columns in inputs.columns.items()},
+        }
+
+    def _inner_output(self) -> T.StructType:
+        names = output_names(self._columns)
+        fields: list[T.StructField] = []
+        for name, frame in self.streams.items():
+            fields += output_fields(frame.schema, names[name])
+        return T.StructType(fields)
+
+
+@dataclass(frozen=True)
+class InnerJoin:
+    """What a stateful operator is made of."""
+
+    plan: StatefulPlan
+    inputs: Inputs
+    function: BucketFunction
+    output: T.StructType
+
+
+def _explaining(plan: StatefulPlan, more: str) -> StatefulPlan:
+    return replace(plan, explanation=f"{plan.explanation}\n{more}")

@@ -1,0 +1,174 @@
+"""Event time of a multiway_join: what its inputs' watermarks and its condition say of it."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.specs.event_time import EventTime, Retention, time_bounds
+from lsmstate.joins.specs.multi_key import GraphSpec
+from lsmstate.joins.conditions.join_tree import bound_text
+from lsmstate.joins.specs.one_key import JoinSpec
+from lsmstate.joins.conditions.intervals import DAY_US, Bound
+from lsmstate.spark_integration.columns.schemas import WATERMARK_METADATA
+
+#: Time zones whose days all have 24 hours.
+_FIXED_ZONE: Final = re.compile(r"(?i)(utc|gmt|z|etc/\w+)?([+-]\d{1,2}(:?\d{2})?(:\d{2})?)?")
+
+
+def timing_of(
+    spec: JoinSpec | GraphSpec,
+    streams: Mapping[str, DataFrame],
+    conjuncts: Sequence[str],
+    retention: Retention,
+    late: str,
+    result_time: str | None,
+) -> EventTime | None:
+    """How long rows are kept and what becomes of late ones; None: all rows match, for ever.
+
+    A stream's event time is the column of its watermark. InvalidArgumentError names what does not
+    fit.
+    """
+    if not isinstance(retention, Mapping):
+        raise InvalidArgumentError(
+            f"retention={retention!r}: say it by stream, as in "
+            f"{{{next(iter(streams))!r}: {retention!r}}}"
+        )
+    columns = watermarked(spec.streams, streams)
+    for name in retention:
+        if name in streams and name not in columns:
+            raise InvalidArgumentError(
+                f"retention[{name!r}]={retention[name]!r}: stream {name!r} has no watermark, which "
+                f'says how far its time has come; add {name}.withWatermark("column", "delay")'
+            )
+    bounds, _ = time_bounds(spec.streams, conjuncts)
+    zone = next(iter(streams.values())).sparkSession
+    bounds = tuple(_with_room(bound, spec, zone) for bound in bounds)
+    timing = EventTime.create(spec, columns, bounds, retention, late, result_time is not None)
+    if result_time is not None:
+        _check_result_time(result_time, spec, timing)
+    elif not timing.forgets:
+        if late != "drop":
+            raise InvalidArgumentError(
+                f"late={late!r}: no stream's rows are ever forgotten, so all rows match whenever "
+                "they come; leave late out, or give retention or time intervals to streams with "
+                "watermarks"
+            )
+        return None
+    return timing
+
+
+def check_hours(bounds: Iterable[Bound], spec: JoinSpec | GraphSpec, spark: SparkSession) -> None:
+    """InvalidArgumentError where Spark would count days by a calendar in which they differ."""
+    for bound in bounds:
+        if _with_room(bound, spec, spark) != bound:
+            raise InvalidArgumentError(
+                f"{bound_text(bound)}: days of the session's time zone may have 23 or 25 hours; "
+                "where results come once or are taken back write hours, or set "
+                "spark.sql.session.timeZone to UTC"
+            )
+
+
+def described(timing: EventTime | None) -> list[str] | None:
+    """Per stream, what its rows are kept for: the checkpoint pins it."""
+    if timing is None:
+        return None
+    return [
+        f"{name} {_kept(kept)}" + (f" {timing.columns[name]}" if name in timing.columns else "")
+        for name, kept in timing.kept_us.items()
+    ]
+
+
+def check_keeps_all(retention: Retention | None, late: str, result_time: str | None) -> None:
+    """InvalidArgumentError where a join that forgets nothing is told of time."""
+    told = {"retention": retention or None, "late": late, "result_time": result_time}
+    for name, value in told.items():
+        if value not in (None, "drop"):
+            raise InvalidArgumentError(
+                f"{name}={value!r} goes with inner joins of rows that stay; leave it out, or how, "
+                "emit and changes; or write time intervals into the condition"
+            )
+
+
+def explained_time(timing: EventTime | None) -> str:
+    """The same for people."""
+    if timing is None:
+        return "every row is kept for ever"
+    listed = [
+        f"{name}: for ever, some other stream's time is not bounded by its own"
+        if kept is None
+        else f"{name}: {_kept(kept)} {timing.columns[name]}"
+        for name, kept in timing.kept_us.items()
+    ]
+    return f"rows are kept ({'; '.join(listed)}); late rows: {timing.late}"
+
+
+def _kept(kept: int | None) -> str:
+    if kept is None:
+        return "for ever after"
+    return f"until the watermark is {timedelta(microseconds=kept)} past"
+
+
+def watermarked(rows: Mapping[str, pa.Schema], streams: Mapping[str, DataFrame]) -> dict[str, str]:
+    """By stream, its column with a watermark, if that is a time stamp."""
+    return {
+        name: field.name
+        for name, frame in streams.items()
+        for field in frame.schema
+        if WATERMARK_METADATA in (field.metadata or {})
+        and pa.types.is_timestamp(rows[name].field(field.name).type)
+    }
+
+
+def _with_room(bound: Bound, spec: JoinSpec | GraphSpec, spark: SparkSession) -> Bound:
+    """Spark counts days by the calendar of the session's time zone, where one may be shorter or
+    longer, at most by a day; it checks the condition itself on what is found."""
+    zone = str(spark.conf.get("spark.sql.session.timeZone"))
+    kind = spec.streams[bound.later.stream].field(bound.later.name).type
+    if bound.has_days and kind.tz is not None and not _FIXED_ZONE.fullmatch(zone):
+        return bound.widened(DAY_US)
+    return bound
+
+
+def _check_result_time(name: str, spec: JoinSpec | GraphSpec, timing: EventTime) -> None:
+    taken = {column.lower(): column for column in spec.output_schema.names}
+    if name.lower() in taken:
+        raise InvalidArgumentError(
+            f"result_time={name!r}: the result has a column {taken[name.lower()]!r} already; "
+            "choose another name"
+        )
+    missing = [stream for stream in spec.streams if stream not in timing.columns]
+    if missing:
+        raise InvalidArgumentError(
+            f"result_time={name!r}: stream {missing[0]!r} has no watermark, so its rows may come "
+            f'at any time; add {missing[0]}.withWatermark("column", "delay")'
+        )
+    if timing.late == "join":
+        raise InvalidArgumentError(
+            f"result_time={name!r} with late={timing.late!r}: results of late rows would be late "
+            "above the join, where Spark drops them; choose late='drop' or 'side'"
+        )
+    if len({spec.streams[s].field(c).type for s, c in timing.columns.items()}) > 1:
+        raise InvalidArgumentError(
+            f"result_time={name!r}: some event times are TIMESTAMP and some TIMESTAMP_NTZ; cast "
+            "them to one type before the join"
+        )
+
+
+def result_time_type(spec: JoinSpec | GraphSpec, timing: EventTime) -> pa.DataType:
+    """The type of all event times."""
+    stream, column = next(iter(timing.columns.items()))
+    return spec.streams[stream].field(column).type
+
+
+def check_not_named(reserved: Mapping[str, Any]) -> None:
+    """InvalidArgumentError for the option that plain joins have and this one does not."""
+    if reserved.get("event_time") is not None:
+        raise InvalidArgumentError(
+            f"event_time={reserved['event_time']!r}: on Spark the event time of a stream is the "
+            'column of its watermark; write stream.withWatermark("column", "delay") instead'
+        )

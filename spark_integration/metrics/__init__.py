@@ -1,0 +1,1 @@
+"""What a bucket reports, listeners, Prometheus."""

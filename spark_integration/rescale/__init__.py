@@ -1,0 +1,1 @@
+"""Another number of buckets for a stopped query."""

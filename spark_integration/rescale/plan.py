@@ -1,0 +1,208 @@
+"""What of a query's pinned settings a rescale goes by: whether it can be done, and the new grid."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, Final
+
+import pyarrow as pa
+
+from lsmstate.opening import open_attempt
+from lsmstate.remote.bucket import DurableBucket
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.routing.shares import JoinGraph, Shares, choose
+from lsmstate.options import Options
+from lsmstate.spark_integration.checkpoint.pinned_settings import JOIN_CONDITIONS, KEPT, SKEW, Pinned
+from lsmstate.spark_integration.rescale.fill import Contents
+from lsmstate.spark_integration.rescale.places import GridPlaces, HashPlaces, Places, owner_of
+from lsmstate.spark_integration.stateful_operator.routers import SHARES
+from lsmstate.state_location import StatePlace
+
+FORCED: Final = "forced shares"
+_ANEW: Final = "start the query anew with another number of buckets"
+
+
+def check_can_move(root: str, settings: Mapping[str, Any]) -> None:
+    """InvalidArgumentError unless rows can be told apart by what the settings say."""
+    if settings["backend"] != "lsm":
+        raise InvalidArgumentError(
+            f"{root} is the state of backend {settings['backend']!r}; only that of 'lsm' can be "
+            f"rescaled: {_ANEW}"
+        )
+    shares = settings.get("adopted", {}).get(SHARES)
+    if isinstance(shares, list):
+        raise InvalidArgumentError(
+            f"{root} is the state of several joins in one operator, which cannot be rescaled; "
+            f"{_ANEW}"
+        )
+    if settings.get(JOIN_CONDITIONS):
+        raise InvalidArgumentError(
+            f"{root} is the state of a join other than inner with the condition "
+            f"{settings[JOIN_CONDITIONS][0]}, which cannot be rescaled; {_ANEW}"
+        )
+    # By several keys, which of them may be split is not kept.
+    if settings.get("joins other than inner") and (settings.get(KEPT) or shares):
+        raise InvalidArgumentError(
+            f"{root} is the state of a join other than inner that forgets rows or has several "
+            f"keys, which cannot be rescaled; {_ANEW}"
+        )
+    if settings.get(SKEW):
+        # Its sketches are a bucket's, and rows of spread keys lie in others than their hash says.
+        raise InvalidArgumentError(
+            f"{root} is the state of a join with skew={settings[SKEW]!r}, which cannot be "
+            f"rescaled; {_ANEW}"
+        )
+
+
+def check_rules(settings: Mapping[str, Any], contents: Contents) -> None:
+    """InvalidArgumentError for an expiry that is not a join's: it may have a rule that keeps rows,
+    which is not kept with the state."""
+    expiring = [stream.name for stream in contents.streams if stream.expiry is not None]
+    if expiring and "condition" not in settings:
+        raise InvalidArgumentError(
+            f"stream {expiring[0]!r} forgets rows by a rule of its function's, which is not kept "
+            f"with the state, so it cannot be rescaled; {_ANEW}"
+        )
+
+
+def check_wanted(root: str, settings: Mapping[str, Any], shares: Mapping[str, int] | None) -> None:
+    """InvalidArgumentError unless the rows' buckets can be checked, and ``shares`` are said where
+    the query says them and only there."""
+    if "condition" not in settings and settings["buckets"] == 1:
+        raise InvalidArgumentError(
+            f"{root} is the state of a stateful_batches with one bucket, where nothing tells "
+            f"whether its function keeps rows under the keys of its inputs; {_ANEW}"
+        )
+    forced = settings.get(FORCED)
+    if forced and not shares:
+        raise InvalidArgumentError(
+            f"the query was started with shares={forced}; say those for the new buckets (shares=, "
+            "--shares), and start the query with them then"
+        )
+    if shares and not forced:
+        raise InvalidArgumentError(
+            f"shares={dict(shares)}: the query was started without any; leave them out"
+        )
+
+
+def new_places(
+    state: StatePlace,
+    settings: Mapping[str, Any],
+    pinned: Pinned,
+    original: Mapping[int, str],
+    buckets: int,
+    forced: Mapping[str, int] | None,
+) -> Places:
+    """Where rows lie now, and where they are to lie. Cost, by several keys: the rows are counted,
+    which reads an index of each stream."""
+    contents = Contents.of(state, original)
+    check_rules(settings, contents)
+    if SHARES not in pinned.adopted:
+        return HashPlaces(pinned.buckets, buckets)
+    same = _grid(settings, pinned, contents, None)
+    counts = dict.fromkeys(same.before.graph.rows, 0)
+    for place, bucket in enumerate(pinned.bucket_ids):
+        if bucket in original:
+            found = _owned(state.bucket(bucket), original[bucket], contents, same, place)
+            for owner, rows in found:
+                counts[owner] += rows
+    graph = JoinGraph(rows=counts, classes=same.before.graph.classes)
+    return GridPlaces(same.before, choose(graph, buckets, forced), same.columns)
+
+
+def planned_places(
+    settings: Mapping[str, Any], pinned: Pinned, contents: Contents, plan: Mapping[str, Any]
+) -> Places:
+    """The same, as the plan has them."""
+    if plan["shares"] is None:
+        return HashPlaces(pinned.buckets, plan["buckets"])
+    return _grid(settings, pinned, contents, plan["shares"])
+
+
+def new_shares(settings: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
+    """What changes in the settings of a join by several keys."""
+    if plan["shares"] is None:
+        return {}
+    adopted = {**settings["adopted"], SHARES: plan["shares"]}
+    return {"adopted": adopted, FORCED: plan["forced"]}
+
+
+def _owned(
+    bucket: str | DurableBucket, pointer: str, contents: Contents, same: GridPlaces, place: int
+) -> Iterator[tuple[str, int]]:
+    """Rows of each stream in a bucket that are no copies: some one index of it has them all."""
+    indexes = {owner_of(s.name, same.before.graph.rows): s for s in contents.keyed}
+    store = open_attempt(
+        bucket,
+        contents.streams,
+        pointer=pointer,
+        batch_id=0,
+        attempt_id="count",
+        options=Options(),
+    )
+    with closing(store):
+        for owner, index in indexes.items():
+            for found in store.iterate(index.name):
+                yield owner, same.taken(index, found, place, place).owned
+
+
+def _grid(
+    settings: Mapping[str, Any], pinned: Pinned, contents: Contents, after: str | None
+) -> GridPlaces:
+    """From the pinned shares to others; None: the same."""
+    text = pinned.adopted[SHARES]
+    shape = json.loads(text)
+    graph = JoinGraph(
+        rows=dict.fromkeys(shape["streams"], 1),
+        classes={name: tuple(holders) for name, holders in shape["key classes"]},
+    )
+    rows = {owner_of(s.name, graph.rows): s.rows for s in contents.keyed}
+    columns = _key_columns(settings, rows) if rows else ()
+    return GridPlaces(
+        Shares.from_json(text, graph), Shares.from_json(after or text, graph), columns
+    )
+
+
+def _key_columns(
+    settings: Mapping[str, Any], rows: Mapping[str, pa.Schema]
+) -> tuple[Mapping[str, str], ...]:
+    """See GridPlaces. A key that Spark had to cast is stored beside the row, under its number."""
+    classes = settings["condition"].split(" AND ")
+    found = []
+    for number, sides in enumerate(classes):
+        columns = {}
+        for stream, column in _sides(sides.split(" = "), settings, rows).items():
+            own = settings[f"columns of {stream}"]
+            beside = (
+                name
+                for name in rows[stream].names
+                if name.rstrip("_") == f"k{number}" and not _is_pinned(name, own)
+            )
+            columns[stream] = next(beside, column)
+        found.append(columns)
+    return tuple(found)
+
+
+def _sides(
+    sides: Sequence[str], settings: Mapping[str, Any], rows: Mapping[str, pa.Schema]
+) -> dict[str, str]:
+    """By stream, the column of it that a key class names."""
+    found = {}
+    for side in sides:
+        owners = [
+            name
+            for name in rows
+            if side.startswith(f"{name}.")
+            and _is_pinned(side[len(name) + 1 :], settings[f"columns of {name}"])
+        ]
+        if len(owners) != 1:
+            raise InvalidArgumentError(
+                f"the condition {settings['condition']!r} cannot be told apart at {side!r}; {_ANEW}"
+            )
+        found[owners[0]] = side[len(owners[0]) + 1 :]
+    return found
+
+
+def _is_pinned(column: str, pinned: Sequence[str]) -> bool:
+    """Whether it is among an input's columns, which are pinned with their types."""
+    return any(text.startswith(f"{column} ") for text in pinned)

@@ -1,0 +1,269 @@
+"""The switch of a rescale, and the way back: which settings count, at each moment, for everybody.
+
+    switch      create the new settings -> look whether the query has gone on -> end the work
+    take back   note that in a plan -> look whether the query has gone on -> take the settings away
+    drop        note that -> look whether there is a plan -> delete the original
+
+A plan for the newest settings keeps the query from starting and from going on. So between the look
+and the end nobody can begin a micro-batch with settings that are then not those that count: of the
+query, which notes a micro-batch before its tasks read their settings and look for a plan, and the
+rescale, which does it the other way round, one sees the other. Broken off in between, the query
+stays refused until a rescale is called again, or taken back. Of a drop and a taking back, likewise,
+one sees the other.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lsmstate.remote.directory import remove_if_there
+from lsmstate.errors import CorruptionError, InvalidArgumentError
+from lsmstate.spark_integration.checkpoint.location import SparkCheckpoint
+from lsmstate.spark_integration.checkpoint.pinned_settings import Pinned, file_name, is_switching, is_there
+from lsmstate.spark_integration.checkpoint.json_records import create_record_in
+from lsmstate.spark_integration.rescale.stopped_query import QueryHome, StoppedQuery, lacks_files
+from lsmstate.spark_integration.rescale.work import RescaleWork
+from lsmstate.state_location import StatePlace
+
+#: In the plan of a rescale that is being taken back: the version of its settings.
+_TAKEN_BACK: Final = "taken back"
+
+
+def settle(home: QueryHome) -> None:
+    """End what was broken off at the newest settings. A switch stands unless the query has gone on
+    without it; a taking back that has not begun to take away is forgotten."""
+    version = home.newest_version()
+    work = home.work(version)
+    if version == 1 or not work.exists():
+        return
+    with work.owned():
+        check_newest(home, version)
+        plan = work.plan()
+        if plan is None or _TAKEN_BACK in plan or _may_stand(home, version, plan):
+            work.end()
+        else:
+            home.withdraw(version)
+
+
+def _may_stand(home: QueryHome, version: int, plan: Mapping[str, Any]) -> bool:
+    if home.spark.begun()[-1] == plan["batch"]:
+        return home.settings(version) is not None
+    return _has_run(home, plan)
+
+
+def _has_run(home: QueryHome, plan: Mapping[str, Any]) -> bool:
+    """Whether the query has committed a micro-batch with the new buckets. Earlier releases let it
+    run on a switch that was cut."""
+    batch = home.spark.check_batch(None)
+    if batch <= plan["batch"]:
+        return False
+    return not home.spark.pointers(batch).keys().isdisjoint(plan["bucket_ids"])
+
+
+def switch(state: StoppedQuery, work: RescaleWork, batch_id: int, settings: dict[str, Any]) -> None:
+    """Make these the settings, unless the query has gone on after that micro-batch: then nothing
+    has changed (InvalidArgumentError)."""
+    home, version = state.home, state.pinned.version + 1
+    _check_unmoved(home, batch_id)
+    check_newest(home, state.pinned.version)
+    work.check_owned()
+    if not create_record_in(state.place, file_name(version), settings, sync=True):
+        raise _done_meanwhile(home)
+    try:
+        work.check_owned()
+    except InvalidArgumentError:
+        # It is the other's, who settles it. Unless that one is a taking back which has not seen it.
+        if _lacks_buckets(home, version, settings):
+            home.withdraw(version)
+        raise
+    try:
+        _check_unmoved(home, batch_id)
+        check_newest(home, version)
+    except InvalidArgumentError:
+        home.withdraw(version)
+        raise
+    work.end()
+
+
+def _lacks_buckets(home: QueryHome, version: int, settings: Mapping[str, Any]) -> bool:
+    """Whether these are the newest settings, although buckets they name were deleted."""
+    named = {int(bucket) for bucket in settings["rescaled"]["pointers"]}
+    return home.newest_version() == version and not named <= set(home.place.buckets())
+
+
+def give_up(home: QueryHome, version: int) -> None:
+    """Delete what was begun on top of that version of the settings."""
+    work = home.work(version + 1)
+    with work.owned():
+        check_newest(home, version)
+        work.give_up(home.unnamed_buckets())
+        home.withdraw(version + 1)  # of one that was about to switch when this one took over
+        work.end()
+
+
+def take_back(home: QueryHome, version: int) -> None:
+    """Take the newest settings away, and their buckets. InvalidArgumentError if a micro-batch was
+    begun with them, or the original is not whole, CorruptionError if settings before them are
+    damaged; then nothing has changed."""
+    home.named_buckets(version - 1)  # which is needed when there is no way back from here
+    work = home.work(version)
+    with work.owned():
+        check_newest(home, version)
+        plan = work.plan()
+        if plan is None or _TAKEN_BACK in plan or _has_run(home, plan):
+            _stop(home, version, work, is_stopped=plan is not None)
+        work.check_owned()
+        home.withdraw(version)
+        work.give_up(home.unnamed_buckets())
+        work.end()
+
+
+def drop(home: QueryHome) -> int:
+    """Delete the buckets that the newest settings have replaced: how many bytes that freed."""
+    pinned = home.newest().pinned
+    version, noted = pinned.version, _drop_name(pinned.version)
+    if home.work(version + 1).exists():
+        raise unfinished(home)
+    replaced = home.named_buckets(version - 1) - set(pinned.bucket_ids)
+    create_record_in(home.place, noted, {}, sync=True)
+    try:
+        check_newest(home, version)
+        home.newest()
+    except InvalidArgumentError:
+        remove_if_there(home.place.files, noted)
+        raise
+    freed = sum(map(home.place.remove_bucket, sorted(replaced & set(home.place.buckets()))))
+    remove_if_there(home.place.files, noted)
+    return freed
+
+
+def _drop_name(version: int) -> str:
+    """The file that is there while what these settings have replaced is deleted."""
+    return f"drop-{version:04d}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class _Replaced:
+    """What is known of a rescale that is to be taken back."""
+
+    first_batch: int
+    """The first micro-batch that would have the new buckets."""
+    buckets: int | None
+    """How many they are."""
+    original: Mapping[int, str]
+    """The pointers of those before, by bucket."""
+
+    @classmethod
+    def by(cls, home: QueryHome, version: int) -> "_Replaced":
+        """By a version of the settings. Damaged ones have never counted if Spark keeps nothing of
+        their buckets; else CorruptionError."""
+        settings = home.settings(version)
+        if settings is not None:
+            origin = settings["rescaled"]
+            original = {int(bucket): pointer for bucket, pointer in origin["original"].items()}
+            return cls(origin["first batch"], settings["buckets"], original)
+        batch = home.spark.check_batch(None)
+        kept = home.spark.pointers(batch)
+        if not set(kept) <= home.named_buckets(version - 1):
+            raise CorruptionError(
+                "damaged, and micro-batches were committed since with the buckets it names; "
+                "restore the file from a copy of the checkpoint",
+                f"{home.place.where}/{file_name(version)}",
+            )
+        settings = home.settings(version - 1)
+        assert settings is not None
+        before = Pinned.of(settings, version - 1)
+        found = ((b, kept.get(b, before.pointers.get(b))) for b in before.bucket_ids)
+        return cls(batch + 1, None, {b: pointer for b, pointer in found if pointer is not None})
+
+    def check_not_begun(self, spark: SparkCheckpoint) -> None:
+        """InvalidArgumentError if the query has gone on with the new buckets, or is about to."""
+        committed = spark.check_batch(None)
+        if committed >= self.first_batch:
+            raise InvalidArgumentError(
+                f"micro-batch {committed} was committed with {self.buckets or 'new'} buckets, the "
+                "original ends before it; rescale to the former number instead"
+            )
+        begun = spark.begun()[-1]
+        if begun >= self.first_batch:
+            raise InvalidArgumentError(
+                f"micro-batch {begun} of {spark.location} is under way with {self.buckets or 'new'}"
+                " buckets, or was broken off; let the query finish it (start it with "
+                "trigger(availableNow=True)), stop it, and rescale to the former number instead"
+            )
+
+    def check_is_there(self, place: StatePlace) -> None:
+        """InvalidArgumentError if something of the original is gone."""
+        there = set(place.buckets())
+        for bucket, pointer in self.original.items():
+            if bucket not in there or lacks_files(place, bucket, pointer):
+                raise InvalidArgumentError(
+                    f"the original was dropped: bucket {bucket} of {place.where} is gone, or files "
+                    "of it"
+                )
+
+
+def _stop(home: QueryHome, version: int, work: RescaleWork, is_stopped: bool) -> None:
+    """Keep the query from beginning anything with these settings. First a look that disturbs no
+    query that runs; the second one counts."""
+    try:
+        replaced = _Replaced.by(home, version)
+        _check_original(home, version, replaced)
+        if not is_stopped:
+            work.begin({_TAKEN_BACK: version})
+        _check_original(home, version, replaced)
+        check_newest(home, version)
+        if home.work(version + 1).exists():
+            raise unfinished(home)
+    except (InvalidArgumentError, CorruptionError):
+        work.end()
+        raise
+
+
+def _check_original(home: QueryHome, version: int, replaced: _Replaced) -> None:
+    """InvalidArgumentError if there is no way back to it. A drop that ended has left its mark on
+    the buckets, so its note is looked for before them."""
+    replaced.check_not_begun(home.spark)
+    if is_there(home.place, _drop_name(version)):
+        raise InvalidArgumentError(
+            f"the original is being dropped from {home.place.where}; let the same lsmstate rescale "
+            "CHECKPOINT --drop-original go on"
+        )
+    replaced.check_is_there(home.place)
+
+
+def _check_unmoved(home: QueryHome, batch_id: int) -> None:
+    begun = home.spark.begun()[-1]
+    if begun != batch_id:
+        raise InvalidArgumentError(
+            f"the query runs: it began micro-batch {begun} while its state after micro-batch "
+            f"{batch_id} was written anew; stop it and try again"
+        )
+
+
+def check_newest(home: QueryHome, version: int) -> None:
+    """InvalidArgumentError if another call has changed which settings count, or is about to. Looked
+    up once the work is one's own: its buckets may be those of a rescale that ended just before."""
+    if home.newest_version() != version:
+        raise _done_meanwhile(home)
+
+
+def check_base(home: QueryHome, version: int) -> None:
+    """The same, before a rescale builds upon these settings: nor may they be taken back."""
+    check_newest(home, version)
+    if version > 1 and is_switching(home.place, version):
+        raise unfinished(home)
+
+
+def unfinished(home: QueryHome) -> InvalidArgumentError:
+    """What cannot be done while a rescale is under way."""
+    return InvalidArgumentError(
+        f"a rescale of {home.place.where} is not finished; finish it or give it up by --undo first"
+    )
+
+
+def _done_meanwhile(home: QueryHome) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"another rescale of {home.place.where} was done meanwhile; see what it made of it "
+        "(lsmstate state), and try again"
+    )

@@ -1,0 +1,160 @@
+"""What a rescale notes of itself while it is under way, in ``rescale-<version>/`` beside the state.
+
+    plan.json          what is to be done, for whoever goes on
+    bucket-<id>.json   of each new bucket that is complete: see ``rescale_fill.fill``
+    OWNER              elsewhere than on a local path: who works on it
+
+While a plan is there for the newest settings, no query starts or goes on (``pinned.py``).
+
+One process works on it. A local directory is locked. Other file systems have no lock that goes with
+its process: there whoever came last owns it, and one that was before, and still runs, notices
+before it records, deletes or switches anything more.
+"""
+
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from lsmstate.lsm.directory_lock import DirectoryLock
+from lsmstate.remote.directory import remove_if_there
+from lsmstate.errors import CorruptionError, InvalidArgumentError, LsmStateError
+from lsmstate.remote.retries import retried
+from lsmstate.spark_integration.checkpoint.pinned_settings import plan_name, work_name
+from lsmstate.spark_integration.checkpoint.json_records import create_record_in, read_record_in
+from lsmstate.state_location import StatePlace, bucket_directory_name
+
+_RECORD_END: Final = ".json"
+_OWNER: Final = "OWNER"
+
+_Result = TypeVar("_Result")
+
+
+class RescaleWork:
+    """Of the rescale to one version of the settings. OSError where a request fails."""
+
+    def __init__(self, place: StatePlace, version: int) -> None:
+        self._place = place
+        self._name = work_name(version)
+        self._plan = plan_name(version)
+        self._id = uuid.uuid4().hex.encode()
+
+    def exists(self) -> bool:
+        """Whether one was begun, and not ended."""
+        return self._name in self._asked(self._place.files.directories)
+
+    @contextmanager
+    def owned(self) -> Iterator[None]:
+        """While the work is this process's; a refusal before there is a plan leaves nothing of it.
+        StoreLockedError if it is another's that is alive, of a local state."""
+        with self._claimed():
+            try:
+                yield
+            except BaseException:
+                with suppress(OSError, LsmStateError):
+                    if self._is_owned() and self.plan() is None:
+                        self.end()
+                raise
+
+    @contextmanager
+    def _claimed(self) -> Iterator[None]:
+        local = self._place.local_directory
+        if local is None:
+            self._asked(partial(self._place.files.write, self._path(_OWNER), [self._id]))
+            yield
+            return
+        directory = os.path.join(local, self._name)
+        os.makedirs(directory, exist_ok=True)
+        lock = DirectoryLock(directory)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def check_owned(self) -> None:
+        """InvalidArgumentError if another process has taken over. Cost: one request, none of a
+        local state."""
+        if not self._is_owned():
+            raise InvalidArgumentError(
+                f"another rescale of {self._place.where} has begun, which goes on where this one "
+                "was; let it finish"
+            )
+
+    def _is_owned(self) -> bool:
+        if self._place.local_directory is not None:
+            return True
+        read = partial(self._place.files.read, self._path(_OWNER), 0, len(self._id))
+        try:
+            return self._asked(read) == self._id
+        except FileNotFoundError:
+            return False
+
+    def plan(self) -> dict[str, Any] | None:
+        """None if there is none that can be read: the machine may have died over it."""
+        try:
+            return read_record_in(self._place, self._plan)
+        except CorruptionError:
+            return None
+
+    def begin(self, plan: dict[str, Any]) -> None:
+        """Note what is to be done. Records of another plan would be taken for this one's."""
+        self._remove_records()
+        self._remove(self._plan)
+        self._create(self._plan, plan)
+
+    def done(self, bucket: int) -> dict[str, Any] | None:
+        """The record of a new bucket, None if it is not complete. One that the machine died over,
+        or a disk damaged, was not written."""
+        path = self._record(bucket)
+        try:
+            return read_record_in(self._place, path)
+        except CorruptionError:
+            self._remove(path)
+            return None
+
+    def note(self, bucket: int, record: dict[str, Any]) -> None:
+        """A new bucket is complete."""
+        self._create(self._record(bucket), record)
+
+    def give_up(self, buckets: Iterable[int]) -> None:
+        """Delete what was begun, such as these buckets. The plan goes last, so that this can be
+        broken off too."""
+        self._remove_records()
+        for bucket in buckets:
+            self.check_owned()
+            self._place.remove_bucket(bucket)
+        self._remove(self._plan)
+
+    def end(self) -> None:
+        """Nothing of it is needed any more. The plan goes first: that ends a switch."""
+        self._remove(self._plan)
+        self._asked(self._place.files.below(self._name).remove_tree)
+
+    def _path(self, name: str) -> str:
+        return f"{self._name}/{name}"
+
+    def _record(self, bucket: int) -> str:
+        return self._path(bucket_directory_name(bucket) + _RECORD_END)
+
+    def _create(self, path: str, content: dict[str, Any]) -> None:
+        self.check_owned()
+        if not create_record_in(self._place, path, content, sync=True):
+            raise InvalidArgumentError(
+                f"another rescale of {self._place.where} is at work too: {path} is there already; "
+                "run one alone"
+            )
+
+    def _remove_records(self) -> None:
+        for name in self._asked(self._place.files.below(self._name).sizes):
+            path = self._path(name)
+            if name.endswith(_RECORD_END) and path != self._plan:
+                self._remove(path)
+
+    def _remove(self, path: str) -> None:
+        self.check_owned()
+        remove_if_there(self._place.files, path)
+
+    def _asked(self, request: Callable[[], _Result]) -> _Result:
+        return retried(request, f"working on {self._place.where}/{self._name}")

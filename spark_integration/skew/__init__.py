@@ -1,0 +1,1 @@
+"""Hot keys while a query runs; route tables on disk."""

@@ -1,0 +1,88 @@
+"""What a bucket that is added to a hot key of three or more streams takes over from its owner.
+
+A table of routes that adds buckets to a key names what the owner had committed by the micro-batch
+before the table's first: one attempt's commit, be it the one that Spark kept or another, which has
+the same rows. Tasks that route by the table call each added bucket, with rows or without, so that
+it takes over in the first micro-batch that has a task. The owner was not called in between, so its
+commits of that micro-batch, all attempts' (``lsmstate.lsm.retained_files``), are still there; and as long as
+Spark may go back to the taking over, too. That it has taken over lies in the bucket's own store and
+is committed with the rows; a micro-batch that is repeated reads the same commit again.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from lsmstate.opening import open_commit
+from lsmstate.errors import CorruptionError
+from lsmstate.joins.routing.skew.spread import RouteTable, SpreadKey
+from lsmstate.options import MIB
+from lsmstate.spark_integration.checkpoint.attempt import bucket_files
+from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan
+from lsmstate.spark_integration.checkpoint.task_run import TaskRun
+from lsmstate.store import MultimapStore, StreamSchema
+
+#: Of which keys a bucket has the owner's rows, and since when.
+TAKEN_OVER: Final = StreamSchema(
+    "@taken", pa.schema([("hash", pa.int64())]), pa.schema([("batch", pa.int64())])
+)
+
+#: Rows are copied in pieces of this, and under a small cap of that part of it.
+_PIECE_BYTES: Final = 1 * MIB
+_PIECE_SHARE: Final = 64
+
+
+def take_over(
+    plan: StatefulPlan, run: TaskRun, store: MultimapStore, table: RouteTable, place: int
+) -> int:
+    """Copy what the n-th bucket lacks of its keys into its store; returns the number of rows.
+
+    CorruptionError if the owner's files are damaged, or the bucket should have had them already.
+    Cost: a look at its own store, and the rows. Memory: a piece of them, and a second store's.
+    """
+    mine = [key for key in table.keys if key.stream is not None and place in key.buckets[1:]]
+    if not mine:
+        return 0
+    numbers = np.array([key.hash for key in mine], np.uint64).view(np.int64)
+    known = store.exists(TAKEN_OVER.name, pa.record_batch([numbers], schema=TAKEN_OVER.key))
+    lacking = [key for key, is_known in zip(mine, known, strict=True) if not is_known]
+    taken = 0
+    for key in lacking:
+        for source, keys, rows in _owners_rows(plan, run, key, place):
+            taken += store.append(source.name, rows, keys)
+    if lacking:
+        hashes = np.array([key.hash for key in lacking], np.uint64).view(np.int64)
+        batches = np.full(len(lacking), run.batch_id, np.int64)
+        store.append(
+            TAKEN_OVER.name,
+            pa.record_batch([batches], schema=TAKEN_OVER.rows),
+            pa.record_batch([hashes], schema=TAKEN_OVER.key),
+        )
+    return taken
+
+
+def _owners_rows(
+    plan: StatefulPlan, run: TaskRun, key: SpreadKey, place: int
+) -> Iterator[tuple[InputPlan, pa.RecordBatch, pa.RecordBatch]]:
+    """The earlier rows of the streams that are not spread: input, keys, rows."""
+    addition = key.addition
+    if addition is None or place not in addition.buckets:
+        raise CorruptionError(
+            f"bucket {run.pinned.bucket_ids[place]} was added to hot key {key.key} before "
+            f"micro-batch {run.batch_id} and does not have its rows; restore the checkpoint from a "
+            "copy",
+            run.place.where,
+        )
+    directory = bucket_files(run, run.pinned.bucket_ids[key.buckets[0]])
+    piece_bytes = min(_PIECE_BYTES, plan.memory_bytes // _PIECE_SHARE)
+    with closing(open_commit(directory, addition.pointer, options=plan.options)) as owner:
+        for source in plan.inputs:
+            if source.name == key.stream:
+                continue
+            one = pa.ipc.read_record_batch(pa.py_buffer(addition.key), source.key)
+            probe = owner.probe(source.name, one)
+            for found in probe.fetch(np.zeros(1, np.int64), piece_bytes):
+                yield source, one.take(pa.array(found.positions)), found.rows

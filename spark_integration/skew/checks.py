@@ -1,0 +1,105 @@
+"""Which joins can have ``skew``: checked as they are built."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import DataFrame
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.options import MIB, MINIMUM_MEMORY_BYTES, STORE_MEMORY_BYTES
+from lsmstate.spark_integration.catalyst.catalyst import analyzed_plan, is_classic, items, kind_of
+from lsmstate.spark_integration.plan.options import nearest
+from lsmstate.spark_integration.skew.key_watch import OBSERVE, SPREAD
+from lsmstate.state_location import local_path
+
+#: Nodes of Spark's plans that keep rows in their order, by the beginning of their names.
+_IN_ORDER: Final = (
+    *("Streaming", "Project", "Filter", "SubqueryAlias", "View", "EventTimeWatermark", "Union"),
+    *("Generate", "MapIn", "MapPartitions", "MapElements", "SerializeFrom", "DeserializeTo"),
+)
+
+
+def check_skew(
+    skew: str | None, streams: Sequence[str], unfit: str | None, backend: str = "lsm"
+) -> None:
+    """InvalidArgumentError if there is no such choice, or the join cannot have it: ``unfit`` says
+    what about it."""
+    if skew is None:
+        return
+    if skew not in (OBSERVE, SPREAD):
+        near = nearest(str(skew), (OBSERVE, SPREAD))
+        raise InvalidArgumentError(
+            f"skew={skew!r}: did you mean {near!r}? Known: {OBSERVE}, {SPREAD}, or None"
+        )
+    if unfit is not None:
+        raise InvalidArgumentError(
+            f"skew={skew!r} is for inner joins of all rows by one common key, and this one has "
+            f"{unfit}; leave skew out"
+        )
+    if skew == SPREAD and len(streams) > 2 and backend != "lsm":
+        raise InvalidArgumentError(
+            f"skew={SPREAD!r}: hot keys of three or more streams are spread with backend='lsm', "
+            f"where a bucket can read what another has committed, not with {backend!r}; choose "
+            f"that, or skew={OBSERVE!r}"
+        )
+
+
+def check_memory(streams: Sequence[str], memory_bytes: int) -> None:
+    """InvalidArgumentError if a bucket could not open its owner's store beside its own, which it
+    does once it is added to a hot key of three or more streams; see take_over."""
+    needed = MINIMUM_MEMORY_BYTES + 2 * STORE_MEMORY_BYTES
+    if len(streams) > 2 and memory_bytes < needed:
+        raise InvalidArgumentError(
+            f"memory={memory_bytes}: too small a cap for skew={SPREAD!r} of three or more streams, "
+            "where a bucket that gets rows of a hot key reads another's files beside its own; "
+            f"give at least {needed} bytes ('{needed // MIB}m')"
+        )
+
+
+def check_local(place: str | None) -> None:
+    """InvalidArgumentError where keys are to be spread and the state is not in a local directory:
+    elsewhere a file cannot be made by the first of several tasks and be there for the others."""
+    if place is not None and local_path(place) is None:
+        raise InvalidArgumentError(
+            f"skew={SPREAD!r} needs its state in a local directory, not in {place}; name one with "
+            f"state_dir, or use skew={OBSERVE!r}"
+        )
+
+
+def check_repeatable(name: str, frame: DataFrame) -> None:
+    """InvalidArgumentError unless the input has the same rows when a micro-batch is repeated: what
+    a row holds says which bucket it is stored in. What functions of the user's give is not seen."""
+    if not is_classic(frame.sparkSession):
+        raise InvalidArgumentError(
+            f"skew={SPREAD!r} has to see the plans of its inputs, which Spark Connect does not "
+            f"show; use skew={OBSERVE!r}"
+        )
+    stack = [analyzed_plan(frame)]
+    while stack:
+        node = stack.pop()
+        kind = kind_of(node)
+        if not kind.startswith(_IN_ORDER):
+            raise InvalidArgumentError(
+                f"skew={SPREAD!r}: stream {name!r} has {kind} in its plan, after which a task that "
+                "is repeated may have its rows in another order; do that after the join, write its "
+                f"result to a table and read that as a stream, or use skew={OBSERVE!r}"
+            )
+        children = items(node.children())
+        if not node.deterministic() and all(child.deterministic() for child in children):
+            found = [each.sql() for each in items(node.expressions()) if not each.deterministic()]
+            raise InvalidArgumentError(
+                f"skew={SPREAD!r}: stream {name!r} has {', '.join(found)} in its plan, which is "
+                "another value whenever a task is repeated; do that after the join, write its "
+                f"result to a table and read that as a stream, or use skew={OBSERVE!r}"
+            )
+        stack += children
+
+
+def explained_skew(skew: str | None, streams: int) -> str:
+    """A line for ``explain_join``, or nothing."""
+    if skew is None:
+        return ""
+    if skew == OBSERVE:
+        return "\nhot keys are counted"
+    spread = "spread" if streams == 2 else "the rows of one stream of each spread"
+    return f"\nhot keys are counted, and from then on {spread} over several buckets"

@@ -1,0 +1,140 @@
+"""Skew of a join by one key: the keys of each bucket are counted.
+
+A bucket keeps a sketch of each stream's keys in a stream of its own store, so it goes on after a
+restart, and a micro-batch that is repeated counts its rows once. Where hot keys are spread, it
+tells the next table of routes, and takes over what it lacks of the keys it was added to.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from lsmstate.cython_ext.keys.key_codec import KeyCodec
+from lsmstate.joins.routing.skew.heavy_hitters import SKETCH, Hashes, HeavyHitters, merged
+from lsmstate.joins.routing.skew.respread import Seen
+from lsmstate.joins.routing.skew.spread import RouteTable
+from lsmstate.joins.local.parts.row_text import shown_row
+from lsmstate.options import KIB
+from lsmstate.spark_integration.plan.bucket import Bucket, InputBatch
+from lsmstate.spark_integration.metrics.hottest_keys import BOTH, packed
+from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
+from lsmstate.spark_integration.skew.route_tables import Routes, precedes_table
+from lsmstate.spark_integration.checkpoint.task_run import TaskRun
+from lsmstate.spark_integration.skew.backfill import TAKEN_OVER, take_over
+from lsmstate.store import MultimapStore, StreamSchema
+
+OBSERVE: Final = "observe"
+SPREAD: Final = "spread"
+
+#: Where the sketches are kept: one row for each stream of the join.
+SKETCHES: Final = StreamSchema(
+    "@skew",
+    pa.schema([("stream", pa.string())]),
+    pa.schema([("batch", pa.int64()), *SKETCH]),
+)
+
+#: How much the rows of the micro-batch before still count.
+_FADING: Final = 0.9
+#: A longer key of three or more streams is not spread.
+_LONGEST_KEY_BYTES: Final = 4 * KIB
+
+
+def skew_streams(skew: str | None, streams: int) -> list[StreamSchema]:
+    """Streams of the store beside the join's own."""
+    if skew is None:
+        return []
+    return [SKETCHES, TAKEN_OVER] if skew == SPREAD and streams > 2 else [SKETCHES]
+
+
+class KeyWatch:
+    """Counts the keys of one bucket in one micro-batch."""
+
+    def __init__(
+        self, plan: StatefulPlan, store: MultimapStore, run: TaskRun, bucket: Bucket
+    ) -> None:
+        """Reads the sketches that the store has, and takes over what it lacks; see take_over."""
+        self._store = store
+        self._run = run
+        self._place = run.pinned.bucket_ids.index(bucket.number)
+        self._codecs = {source.name: KeyCodec(source.key) for source in plan.inputs}
+        self._sketches: dict[str, HeavyHitters] = {}
+        self._keys: dict[int, bytes] = {}
+        self._tells_keys = len(plan.inputs) > 2 and precedes_table(run.batch_id)
+        self._routes = Routes.of(plan, run) if plan.skew == SPREAD else None
+        self._table = self._routes.table(run.batch_id) if self._routes else RouteTable()
+        self.copied_rows = self.taken_rows = 0
+        for keys, rows in store.iterate(SKETCHES.name):
+            for stream, row in zip(keys.column(0).to_pylist(), rows.to_pylist(), strict=True):
+                sketch = self._sketches[stream] = HeavyHitters.from_row(row)
+                sketch.fade(_FADING ** (run.batch_id - row["batch"]))
+                called = row["batch"]
+        if self._routes is not None and self._sketches:
+            self._routes.check_is_known(called, run.batch_id)
+        if TAKEN_OVER.name in store.streams:
+            self.taken_rows = take_over(plan, run, store, self._table, self._place)
+
+    def passing(self, batches: Iterator[InputBatch]) -> Iterator[InputBatch]:
+        """The batches as they are; rows that are stored here are counted."""
+        for batch in batches:
+            if batch.is_stored:
+                self._count(batch)
+            yield batch
+
+    def keep(self) -> None:
+        """Store the sketches, to be committed with the micro-batch."""
+        rows = [{"batch": self._run.batch_id, **s.to_row()} for s in self._sketches.values()]
+        names = [{"stream": stream} for stream in self._sketches]
+        self._store.put(
+            SKETCHES.name,
+            pa.RecordBatch.from_pylist(rows, SKETCHES.rows),
+            pa.RecordBatch.from_pylist(names, SKETCHES.key),
+        )
+
+    def publish(self, pointer: str) -> None:
+        """Where keys are spread, tell the next table what was counted, and what is committed."""
+        if self._routes is not None:
+            seen = Seen(self._place, dict(self._sketches), pointer, self._keys)
+            self._routes.publish(seen, self._run.batch_id, self._run.attempt)
+
+    @property
+    def rows(self) -> int:
+        """That were stored here of late."""
+        return int(sum(sketch.total for sketch in self._sketches.values()))
+
+    def hottest(self) -> str | None:
+        """The bucket's hottest key, for the metrics; None where no key stands out at all."""
+        found = merged(self._sketches.values()).hottest(1)
+        if not found:
+            return None
+        known = self._table[found[0].hash]
+        spread = "" if known is None else known.stream or BOTH
+        return packed(self._place, found[0].key, found[0].rows, spread)
+
+    def _count(self, batch: InputBatch) -> None:
+        hashes = self._codecs[batch.input].encode(batch.keys).hashes
+        sketch = self._sketches.setdefault(batch.input, HeavyHitters())
+        sketch.add(hashes, lambda position: _text(batch.keys, position))
+        copied = self._table.copied_to(self._place, batch.input)
+        self.copied_rows += int(np.isin(hashes, copied).sum())
+        if self._tells_keys:
+            self._remember(batch.keys, hashes, sketch)
+
+    def _remember(self, keys: pa.RecordBatch, hashes: Hashes, sketch: HeavyHitters) -> None:
+        """The keys themselves of those that are counted, as far as they are here; those that no
+        sketch counts any more are forgotten."""
+        distinct, first = np.unique(hashes, return_index=True)
+        is_counted = np.isin(distinct, sketch.hashes)
+        found = zip(distinct[is_counted].tolist(), first[is_counted].tolist(), strict=True)
+        for number, position in found:
+            if number not in self._keys:
+                key = bytes(keys.slice(position, 1).serialize())
+                if len(key) <= _LONGEST_KEY_BYTES:
+                    self._keys[number] = key
+        counted = {number for each in self._sketches.values() for number in each.hashes.tolist()}
+        self._keys = {number: key for number, key in self._keys.items() if number in counted}
+
+
+def _text(keys: pa.RecordBatch, position: int) -> str:
+    return ", ".join(map(str, shown_row(keys, position).values()))

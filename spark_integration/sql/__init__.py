@@ -1,0 +1,1 @@
+"""SQL and DataFrames -> one operator."""

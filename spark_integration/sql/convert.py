@@ -1,0 +1,266 @@
+"""The conversion of one query: which group of joins is merged, and if Spark takes the result."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.plan.explain import explain
+from lsmstate.joins.plan.join_tree import MultiJoin, Node, Other, is_streaming, parents_first
+from lsmstate.joins.plan.prune import pruned
+from lsmstate.joins.plan.tsc import (
+    Conversion,
+    GroupRule,
+    any_keys,
+    inner_join_of_streams,
+    two_step_convert,
+)
+from lsmstate.joins.plan.unions import unions_of_joins, with_joins_gathered
+from lsmstate.spark_integration.catalyst.catalyst import OUTPUT_MODES, Catalyst, analyzed_plan
+from lsmstate.spark_integration.sql.join_groups import joined_frames, joined_groups, result_columns
+from lsmstate.spark_integration.plan.inputs import UnfitInputError
+from lsmstate.spark_integration.plan.options import OPTION_NAMES
+from lsmstate.spark_integration.sql.plan_reader import ReadPlan, read_plan
+from lsmstate.spark_integration.sql.plan_writer import PlanWriter, Written
+from lsmstate.spark_integration.stateful_operator.query_start import operators_in
+from lsmstate.spark_integration.joins.shares import explain_join
+from lsmstate.spark_integration.sql.union_joins import write_union
+from lsmstate.spark_integration.sql.watermarks import (
+    mode_bound_below,
+    redeclares_watermark,
+    stateful_above,
+)
+
+#: Which of its branches ``lsmstate.joins.plan.unions`` takes.
+_UNITED: Final = (
+    "branches that are joins under filters and projections, without random values, subqueries, "
+    "functions in Python or a column that is selected twice"
+)
+
+#: Why Spark does not stream a plan in an output mode; None if it does.
+Refusal = Callable[[str], str | None]
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What became of a query."""
+
+    dataframe: DataFrame | None
+    """As it is to be run; None if Spark refuses to stream it."""
+    is_converted: bool
+    note: str
+    """Why joins were left to Spark; empty if all that could be were merged."""
+    refusal: str
+    """Spark's reason where ``dataframe`` is None."""
+    conversion: Conversion | None
+    update_as_append: bool = False
+    """Whether it is to be run in append mode where update is asked for: the rows are the same."""
+
+    def explained(self) -> str:
+        parts = [explain(self.conversion)] if self.conversion is not None else []
+        if self.conversion is not None and self.is_converted and self.dataframe is not None:
+            lines = explain_join(self.dataframe).splitlines()
+            parts += ["Operator", *(f"  {line}" for line in lines)]
+        if self.note:
+            parts += ["Note", f"  {self.note}"]
+        return "\n".join(parts)
+
+
+def convert(
+    catalyst: Catalyst,
+    plan: Any,
+    df: DataFrame | None,
+    rows: Mapping[str, int],
+    options: Mapping[str, Any],
+    refused: str = "",
+) -> Converted:
+    """Convert an analyzed plan; ``df`` is the query as Spark runs it, None if it was ``refused``.
+
+    InvalidArgumentError for options that do not fit, before anything runs.
+    """
+    before = cache(partial(catalyst.refusal, plan))
+
+    def unconverted(note: str, conversion: Conversion | None = None) -> Converted:
+        if df is not None and not all(map(before, OUTPUT_MODES)):
+            refusal = _unlinked(catalyst, plan, conversion)
+            return Converted(None if refusal else df, False, note, refusal, conversion)
+        refusal = refused or before(OUTPUT_MODES[0]) or ""
+        return Converted(None, False, note, refusal, conversion)
+
+    if not catalyst.is_streaming(plan):
+        return unconverted("no stream is read")
+    if operators_in(plan):
+        return unconverted("it holds an operator of lsmstate already, and one may stand in a query")
+    try:
+        read = read_plan(catalyst, plan)
+    except InvalidArgumentError as unread:
+        return unconverted(str(unread))
+    fits_several = set(options) <= set(OPTION_NAMES)
+    conversion = groups_of_one_operator(read.tree) if fits_several else largest_group(read.tree)
+    if not conversion.multi_joins:
+        return unconverted(_reasons(conversion) or _no_joins(conversion), conversion)
+    if redeclares_watermark(conversion.after):
+        return unconverted(
+            "a watermark is declared again above the joins, which Spark counts from their results",
+            conversion,
+        )
+    try:
+        try:
+            rebuilt = _rebuilt(read, conversion, rows, options)
+        except UnfitInputError:
+            if len(conversion.multi_joins) < 2:
+                raise
+            # An input of another group that cannot be stored is no reason to give up the largest.
+            conversion = largest_group(read.tree)
+            rebuilt = _rebuilt(read, conversion, rows, options)
+    except UnfitInputError as unfit:
+        return unconverted(str(unfit), conversion)
+    after = cache(partial(catalyst.refusal, rebuilt))
+    kept = [mode for mode in OUTPUT_MODES if df is not None and not before(mode)]
+    lost = [mode for mode in kept if after(mode)]
+    update_as_append = may_run_as_append(before, after, conversion.after)
+    if lost and not (update_as_append and lost == ["update"]):
+        return unconverted(
+            f"converted, it would not run in {lost[0]} mode: {after(lost[0])}", conversion
+        )
+    # Spark refuses by an exception that holds the whole plan as text: the likely mode first.
+    if df is None or all(map(after, [*kept, *reversed(OUTPUT_MODES)])):
+        return Converted(None, False, "", refused or after(OUTPUT_MODES[0]) or "", conversion)
+    if unlinked := _unlinked(catalyst, rebuilt, conversion):
+        return Converted(None, False, _reasons(conversion), unlinked, conversion)
+    return Converted(
+        catalyst.dataframe(rebuilt), True, _reasons(conversion), "", conversion, update_as_append
+    )
+
+
+def groups_of_one_operator(tree: Node) -> Conversion:
+    """The conversion of those groups that one operator can serve in one streaming query: all whose
+    results a UNION ALL puts together, or one alone; of several such choices the one with most
+    joins, and of those the first. Those beside other inputs of a union are gathered."""
+    conversion = _gathered(two_step_convert(tree))
+    together = [
+        [branch.multi_join for branch in branches]
+        for _, branches in unions_of_joins(conversion.after)
+    ]
+    alone = [[multi_join] for multi_join in conversion.multi_joins]
+    return _gathered(_conversion_of(tree, conversion, [*together, *alone], any_keys))
+
+
+def _gathered(conversion: Conversion) -> Conversion:
+    return replace(conversion, after=with_joins_gathered(conversion.after))
+
+
+def largest_group(tree: Node, group_rule: GroupRule = any_keys) -> Conversion:
+    """The conversion of the group with most inputs alone, of several the first."""
+    conversion = two_step_convert(tree, group_rule=group_rule)
+    alone = [[multi_join] for multi_join in conversion.multi_joins]
+    return _conversion_of(tree, conversion, alone, group_rule)
+
+
+def _conversion_of(
+    tree: Node,
+    conversion: Conversion,
+    choices: Sequence[Sequence[MultiJoin]],
+    group_rule: GroupRule,
+) -> Conversion:
+    """That of the choice with most joins; ``conversion`` is that of all groups."""
+    if len(conversion.multi_joins) < 2:
+        return conversion
+    chosen = max(choices, key=lambda groups: sum(len(group.inputs) - 1 for group in groups))
+    if len(chosen) == len(conversion.multi_joins):
+        return conversion
+    numbers = {multi_join.group for multi_join in chosen}
+    reason = f"Spark allows one operator of this kind in a query, and {_shown(chosen)}"
+    if len(chosen) == 1 and _unites_joins(conversion.after):
+        reason += f"; of a UNION ALL it serves {_UNITED}"
+    # Joins in no group stay so: without the others, some could found one more.
+    left = {
+        join.handle: reason if verdict.group else verdict.reason
+        for join, verdict in conversion.verdicts.items()
+        if verdict.group not in numbers
+    }
+    return two_step_convert(
+        tree, lambda join: left.get(join.handle) or inner_join_of_streams(join), group_rule
+    )
+
+
+def _shown(chosen: Sequence[MultiJoin]) -> str:
+    if len(chosen) == 1:
+        return f"the group of {len(chosen[0].inputs)} inputs that it serves is no smaller"
+    counts = " and ".join(str(len(group.inputs)) for group in chosen)
+    return f"it serves the groups of {counts} inputs that a UNION ALL puts together"
+
+
+def may_run_as_append(before: Refusal, after: Refusal, converted: Node) -> bool:
+    """Whether append mode gives what update mode would, which the operator does not run in alone.
+    ``before`` and ``after`` the conversion: why Spark refuses an output mode.
+
+    Before 4.2 Spark takes no joins of streams in update mode; results that nothing above gathers,
+    of rows that nothing below gives by the mode, never change."""
+    if before("append") or after("append") or not after("update"):
+        return False
+    if not before("update"):
+        return True
+    return not stateful_above(converted) and not mode_bound_below(converted)
+
+
+def _unites_joins(plan: Node) -> bool:
+    """Whether several multi-way joins stand below one UNION ALL, be it with much between."""
+    return any(
+        isinstance(node, Other)
+        and node.name == "Union"
+        and sum(isinstance(below, MultiJoin) for below in parents_first(node)) > 1
+        for node in parents_first(plan)
+    )
+
+
+def _reasons(conversion: Conversion) -> str:
+    """Why joins of streams were not merged."""
+    return "; ".join(
+        dict.fromkeys(
+            verdict.reason
+            for join, verdict in conversion.verdicts.items()
+            if verdict.group is None and all(map(is_streaming, join.inputs))
+        )
+    )
+
+
+def _unlinked(catalyst: Catalyst, plan: Any, conversion: Conversion | None) -> str:
+    """Why Spark would fail a query of which joins of streams are left to it; empty if none is."""
+    has_joins = conversion is not None and _reasons(conversion)
+    return (catalyst.unlinked_join(plan) or "") if has_joins else ""
+
+
+def _no_joins(conversion: Conversion) -> str:
+    return f"there is no join {'of streams ' if conversion.verdicts else ''}in it"
+
+
+def _rebuilt(
+    read: ReadPlan, conversion: Conversion, rows: Mapping[str, int], options: Mapping[str, Any]
+) -> Any:
+    catalyst = read.spark.catalyst
+    tree = pruned(conversion.after)
+
+    def frames(writer: PlanWriter, multi_join: MultiJoin) -> list[DataFrame]:
+        return [catalyst.dataframe(writer.plan(node)) for node in multi_join.inputs]
+
+    def write_join(multi_join: MultiJoin) -> Written:
+        joined = joined_frames(multi_join, frames(writer, multi_join), rows, options)
+        plan = analyzed_plan(joined)
+        return plan, result_columns(catalyst, multi_join, plan)
+
+    def write_joins(writer: PlanWriter) -> Any:
+        groups = {branch.multi_join: frames(writer, branch.multi_join) for branch in branches}
+        joined = joined_groups(groups, rows, options)
+        return write_union(catalyst, writer, union, branches, joined)
+
+    instead: dict[Node, Callable[[PlanWriter], Any]] = {}
+    if len(conversion.multi_joins) > 1:
+        union, branches = next(unions_of_joins(tree))
+        instead[union] = write_joins
+    waits = bool(stateful_above(conversion.after))
+    writer = PlanWriter(read, write_join, write_nodes=instead, passes_watermark=waits)
+    return writer.plan(tree)

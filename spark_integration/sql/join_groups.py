@@ -1,0 +1,145 @@
+"""A multi-way join of a plan as a ``multiway_join`` over DataFrames."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice, pairwise
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.plan.conditions import Column
+from lsmstate.joins.plan.join_tree import MultiJoin, Node, Source, parents_first
+from lsmstate.joins.plan.signature import leaf_name, signature
+from lsmstate.joins.specs.one_key import output_names
+from lsmstate.spark_integration.joins.multiway_join import multiway_join
+from lsmstate.spark_integration.catalyst.catalyst import Catalyst
+from lsmstate.spark_integration.catalyst.names import quoted
+from lsmstate.spark_integration.plan.options import nearest
+from lsmstate.spark_integration.joins.several import WantedJoin, join_together
+
+#: Under which the checkpoint keeps the join it was started with.
+SIGNATURE: Final = "multi-way join"
+
+
+def joined_frames(
+    multi_join: MultiJoin,
+    frames: Sequence[DataFrame],
+    rows: Mapping[str, int],
+    options: Mapping[str, Any],
+) -> DataFrame:
+    """The join of the frames, which hold the columns of the inputs in their order; its columns
+    are those of all inputs, in order.
+
+    ``rows`` by input's name go before what the sources' sizes say. InvalidArgumentError if the
+    operator refuses the inputs, or a name in ``rows`` is none of theirs.
+    """
+    (names,) = input_names([multi_join])
+    _check_rows(rows, names)
+    join = _wanted(multi_join, names, frames, rows)
+    needs_shares = any(len(key.members) < len(names) for key in multi_join.keys)
+    sizes = join.rows if needs_shares else None
+    return multiway_join(join.streams, join.on, rows=sizes, pins=join.pins, **options)
+
+
+def joined_groups(
+    groups: Mapping[MultiJoin, Sequence[DataFrame]],
+    rows: Mapping[str, int],
+    options: Mapping[str, Any],
+) -> DataFrame:
+    """The same for several groups in one operator: see ``several_joins``."""
+    names = input_names(groups)
+    _check_rows(rows, [name for own in names for name in own])
+    joins = [
+        _wanted(multi_join, own, frames, rows)
+        for own, (multi_join, frames) in zip(names, groups.items(), strict=True)
+    ]
+    return join_together(joins, **options)
+
+
+def input_names(groups: Iterable[MultiJoin]) -> list[list[str]]:
+    """A name for each input of each group: its alias or source, numbered where it occurs again."""
+    joins = list(groups)
+    distinct = _distinct(leaf_name(node) for join in joins for node in join.inputs)
+    return [list(islice(distinct, len(join.inputs))) for join in joins]
+
+
+def _wanted(
+    multi_join: MultiJoin,
+    names: Sequence[str],
+    frames: Sequence[DataFrame],
+    rows: Mapping[str, int],
+) -> WantedJoin:
+    columns = _names_of_columns(multi_join, names)
+    streams = {
+        name: frame if frame.columns == own else frame.toDF(*own)
+        for name, frame, own in zip(names, frames, columns, strict=True)
+    }
+    condition = " AND ".join(
+        " = ".join(f"{quoted(names[at])}.{quoted(columns[at][place])}" for at, place in pair)
+        for members in _key_places(multi_join)
+        for pair in pairwise(members)
+    )
+    pins = {SIGNATURE: signature(multi_join)}
+    return WantedJoin(streams, condition, _sizes(multi_join, names, rows), pins)
+
+
+def column_names(node: Node) -> list[str]:
+    """A name for each column: its own, numbered where it occurs again."""
+    return list(_distinct(column.name for column in node.columns))
+
+
+def _names_of_columns(multi_join: MultiJoin, names: Sequence[str]) -> list[list[str]]:
+    """Those of ``column_names``, numbered where two would have one name in the result, as ``c.id``
+    and ``o.c_id`` would beside ``o.id``."""
+    columns = [column_names(node) for node in multi_join.inputs]
+    try:
+        output_names(dict(zip(names, columns, strict=True)))
+    except InvalidArgumentError:
+        distinct = _distinct(column for own in columns for column in own)
+        return [list(islice(distinct, len(own))) for own in columns]
+    return columns
+
+
+def result_columns(catalyst: Catalyst, multi_join: MultiJoin, plan: Any) -> dict[Column, Any]:
+    """The attribute of each of the join's columns in the plan of its result."""
+    return dict(zip(multi_join.columns, catalyst.output_attributes(plan), strict=True))
+
+
+def _distinct(names: Iterable[str]) -> Iterator[str]:
+    """Spark tells names apart without regard to case."""
+    taken: set[str] = set()
+    for name in names:
+        found, number = name, 1
+        while found.lower() in taken:
+            number += 1
+            found = f"{name}_{number}"
+        taken.add(found.lower())
+        yield found
+
+
+def _key_places(multi_join: MultiJoin) -> list[list[tuple[int, int]]]:
+    """Per key class (input, position of the column) of its members, which are columns by now."""
+    columns = [[*node.columns] for node in multi_join.inputs]
+    return [
+        [(at, columns[at].index(value)) for at, value in key.members if isinstance(value, Column)]
+        for key in multi_join.keys
+    ]
+
+
+def _check_rows(rows: Mapping[str, int], names: Sequence[str]) -> None:
+    for name in rows:
+        if name not in names:
+            raise InvalidArgumentError(
+                f"rows[{name!r}]: there is no such input; did you mean "
+                f"{nearest(name, tuple(names))!r}? Inputs: {', '.join(names)}"
+            )
+
+
+def _sizes(multi_join: MultiJoin, names: Sequence[str], rows: Mapping[str, int]) -> dict[str, int]:
+    """Rows per input, in proportion: as given, else by the sizes of the sources."""
+    found = {name: rows[name] for name in names if name in rows}
+    for name, node in zip(names, multi_join.inputs, strict=True):
+        stored = [s.rows for s in parents_first(node) if isinstance(s, Source) and s.rows]
+        if name not in found and stored:
+            found[name] = max(stored)
+    return found

@@ -1,0 +1,329 @@
+"""Catalyst's analyzed plan -> the plan tree of ``lsmstate.joins.plan``.
+
+One call reads the plan; what its text does not say (the columns of operators we do not know,
+whether a source is a stream) is asked for node by node. Expressions keep a handle: where in the
+plan they stand, so that the writer finds Spark's own object again.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.plan.conditions import (
+    And,
+    Column,
+    Comparison,
+    Expression,
+    Literal,
+    Not,
+    Opaque,
+    Or,
+)
+from lsmstate.joins.plan.join_tree import Alias, Filter, Join, Node, Other, Project, Source
+from lsmstate.spark_integration.catalyst.catalyst import OPERATORS, Catalyst
+from lsmstate.spark_integration.catalyst.plan_nodes import ExpressionHandle, NodeHandle, SparkPlan
+
+_COMPARISONS: Final = {name: sign for sign, name in OPERATORS.items() if name not in ("And", "Or")}
+_JOIN_KINDS: Final = {
+    "Inner": "inner",
+    "Cross": "inner",
+    "LeftOuter": "left outer",
+    "RightOuter": "right outer",
+    "FullOuter": "full outer",
+    "LeftSemi": "left semi",
+    "LeftAnti": "left anti",
+}
+#: Operators whose results change as rows arrive.
+_AGGREGATES: Final = ("Aggregate", "Distinct")
+#: Expressions whose text leaves nothing out by which two of them could differ in value, if it is
+#: said of a cast whether it is tried. Not LIKE: its escape character is left out.
+_FULLY_SHOWN: Final = ("Cast", "Add", "Subtract", "Multiply", "Divide", "UnaryMinus")
+#: Expressions that hold a plan.
+_SUBQUERIES: Final = ("ScalarSubquery", "Exists", "ListQuery", "LateralSubquery")
+#: Beside those: what depends on a row outside of a subquery has to stay where it is.
+_UNMOVABLE: Final = (*_SUBQUERIES, "InSubquery", "OuterReference")
+#: Expressions that Spark takes out of any IF around them, into an operator of their own.
+_EAGER: Final = ("PythonUDF", "PythonUDAF")
+#: What the clock says: of a row that is kept it must be asked anew for each answer.
+_CLOCKS: Final = ("CurrentTimestamp", "Now", "LocalTimestamp", "CurrentDate", "CurrentTime")
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SparkLiteral:
+    """The value of a literal: equal where text and type are."""
+
+    text: str
+    data_type: str
+    handle: ExpressionHandle = field(compare=False)
+
+    def __repr__(self) -> str:
+        return repr(self.text) if self.data_type == "string" else self.text
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """A plan that was read, and where its columns come from."""
+
+    spark: SparkPlan
+    tree: Node
+    attributes: dict[Column, tuple[NodeHandle, int]]
+    """Per column of a source or of an unknown operator: the node and the place in its output."""
+    named: dict[Column, ExpressionHandle]
+    """Per computed column: the ``Alias`` that computes it."""
+    subqueries: tuple[ExpressionHandle, ...]
+    """The expressions in it that hold a plan of their own."""
+
+
+def read_plan(catalyst: Catalyst, root: Any, *, is_kept: bool = False) -> ReadPlan:
+    """InvalidArgumentError if the plan is none that ``lsmstate.joins.plan`` can express. Cost: one call and
+    a handful for each node that is no join, filter or projection. ``is_kept``: rows of the joins
+    are kept and asked again, so that conditions on the time of day stay above them."""
+    reader = _Reader(SparkPlan(catalyst, root), is_kept)
+    tree = reader.read((), iter(catalyst.tree(root)))
+    subqueries = tuple(reader.subqueries)
+    return ReadPlan(reader.spark, tree, reader.attributes, reader.named, subqueries)
+
+
+class _Reader:
+    def __init__(self, spark: SparkPlan, is_kept: bool) -> None:
+        self.spark = spark
+        self.attributes: dict[Column, tuple[NodeHandle, int]] = {}
+        self.named: dict[Column, ExpressionHandle] = {}
+        self.subqueries: list[ExpressionHandle] = []
+        self._catalyst = spark.catalyst
+        self._is_kept = is_kept
+        self._unmovable = (*_UNMOVABLE, *_CLOCKS) if is_kept else _UNMOVABLE
+        self._is_deterministic = spark.catalyst.is_deterministic(spark.root)
+        self._columns: dict[int, Column] = {}
+        self._serial = 0
+
+    def read(self, path: tuple[int, ...], nodes: Iterator[Json]) -> Node:
+        """The next node of the preorder, with all below it."""
+        node = next(nodes)
+        inputs = [self.read((*path, place), nodes) for place in range(node["num-children"])]
+        handle = NodeHandle(path)
+        match _short(node["class"]), inputs:
+            case "Join", [left, right] if _object(node["joinType"]) in _JOIN_KINDS:
+                kind = _JOIN_KINDS[_object(node["joinType"])]
+                on = node.get("condition")
+                condition = self._expression(on, ExpressionHandle(handle, "join")) if on else None
+                return Join(left, right, condition, kind, handle)
+            case "Filter", [below]:
+                condition = self._expression(node["condition"], ExpressionHandle(handle, "filter"))
+                return Filter(below, condition, handle)
+            case "Project", [below]:
+                return self._project(node, below, handle)
+            case "SubqueryAlias", [below]:
+                return Alias(below, node["identifier"]["name"], handle)
+            case "View", [below]:
+                return Alias(below, node["desc"]["identifier"]["table"], handle)
+            case "ResolvedHint", [below]:
+                return Alias(below, "hint", handle)
+            case kind, []:
+                return self._source(node, handle)
+            case kind, _:
+                return self._other(kind, node, inputs, handle)
+
+    def _source(self, node: Json, handle: NodeHandle) -> Source:
+        relation = self.spark.node(handle)
+        is_streaming = self._catalyst.is_streaming(relation)
+        name = source_name(node)
+        rows = None
+        if is_streaming:
+            stored = self._catalyst.stored_bytes(relation)
+            rows = None if stored is None else max(1, stored // _row_bytes(node))
+        return Source(name, self._output(node, handle), rows, is_streaming, handle)
+
+    def _project(self, node: Json, below: Node, handle: NodeHandle) -> Node:
+        values: list[tuple[Column, Expression]] = []
+        for place, expression in enumerate(node["projectList"]):
+            where = ExpressionHandle(handle, place)
+            kind = _short(expression[0]["class"])
+            if kind == "AttributeReference":
+                column = self._column(expression[0])
+                values.append((column, column))
+            elif kind == "Alias":
+                column = self._column(expression[0])
+                self.named[column] = where
+                inner = replace(where, path=(0,))
+                values.append((column, self._expression(expression[1:], inner)))
+            else:
+                return self._other("Project", node, [below], handle)
+        if len({column for column, _ in values}) < len(values):
+            # A column that is selected twice keeps its id.
+            return self._other("Project", node, [below], handle)
+        return Project(below, tuple(values), handle)
+
+    def _output(self, node: Json, handle: NodeHandle) -> tuple[Column, ...]:
+        known = node.get("output")
+        if not isinstance(known, list) or not all(isinstance(c, list) for c in known):
+            known = self._catalyst.output(self.spark.node(handle))
+        columns: dict[Column, None] = {}
+        for place, attribute in enumerate(known):
+            column = self._column(attribute[0])
+            columns[column] = None
+            # The outermost counts: an operator may add a watermark to the column of its input.
+            self.attributes[column] = (handle, place)
+        return tuple(columns)
+
+    def _column(self, attribute: Json) -> Column:
+        """One per expression id, named as where it is defined."""
+        number = attribute["exprId"]["id"]
+        return self._columns.setdefault(number, Column(attribute["name"], number))
+
+    def _expression(self, nodes: Sequence[Json], handle: ExpressionHandle) -> Expression:
+        return self._read_expression(iter(nodes), handle)
+
+    def _read_expression(self, nodes: Iterator[Json], handle: ExpressionHandle) -> Expression:
+        node = next(nodes)
+        arguments = tuple(
+            self._read_expression(nodes, replace(handle, path=(*handle.path, place)))
+            for place in range(node["num-children"])
+        )
+        match _short(node["class"]), arguments:
+            case "AttributeReference", ():
+                return self._column(node)
+            case "Literal", ():
+                return Literal(self._literal(node, handle))
+            case "And", _:
+                return And(arguments)
+            case "Or", _:
+                return Or(arguments)
+            case "Not", (operand,):
+                return Not(operand)
+            case kind, (left, right) if kind in _COMPARISONS:
+                return Comparison(left, _COMPARISONS[kind], right)
+            case kind, _:
+                found = replace(handle, arguments=arguments)
+                if kind in _SUBQUERIES:
+                    self.subqueries.append(found)
+                return Opaque(
+                    "Try" * self._is_tried(kind, handle) + _name(kind, node),
+                    arguments,
+                    0 if _shows_all(kind, node) else self._next_serial(),
+                    volatile=self._is_volatile(handle),
+                    subquery=kind in self._unmovable,
+                    eager=kind in _EAGER,
+                    handle=found,
+                )
+
+    def _is_volatile(self, handle: ExpressionHandle) -> bool:
+        if self._is_deterministic:
+            return False
+        return not self._catalyst.is_deterministic(self.spark.expression(handle))
+
+    def _is_tried(self, kind: str, handle: ExpressionHandle) -> bool:
+        """Whether it is a cast that gives null where others fail, or a value that overflowed."""
+        return kind == "Cast" and self._catalyst.is_tried(self.spark.expression(handle))
+
+    def _literal(self, node: Json, handle: ExpressionHandle) -> SparkLiteral:
+        kind, text = node["dataType"], str(node["value"])
+        if kind == "binary" or not isinstance(kind, str):
+            # The text of an array of Java is its place in memory, another one in every run.
+            text = self._catalyst.sql(self.spark.expression(handle))
+        return SparkLiteral(text, str(kind), handle)
+
+    def _next_serial(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    def _other(self, kind: str, node: Json, inputs: list[Node], handle: NodeHandle) -> Other:
+        """InvalidArgumentError for what cannot be split, or would be answered wrong."""
+        if kind == "WithCTE":
+            # A copy for each place would have random values of its own.
+            raise InvalidArgumentError(
+                "a WITH clause that is not deterministic is named several times, and its rows "
+                "would differ from place to place; write it to a table, or name it once"
+            )
+        if self._is_kept and _streams_in_subquery(node):
+            raise InvalidArgumentError(
+                f"a subquery that reads a stream stands in the {kind} of the query, where staged "
+                "mode does not find it; compute it in a WITH clause, and join that"
+            )
+        columns = self._output(node, handle)
+        is_aggregate = kind in _AGGREGATES
+        reads = self._read_by(node, inputs) if kind == "Aggregate" else None
+        return Other(kind, tuple(inputs), columns, is_aggregate, reads, handle)
+
+    def _read_by(self, node: Json, inputs: Sequence[Node]) -> frozenset[Column]:
+        """Of the columns of the inputs, those in the node's expressions."""
+        numbers = {
+            part["exprId"]["id"] for part in _parts(node) if "exprId" in part and "dataType" in part
+        }
+        return frozenset(
+            column for below in inputs for column in below.columns if column.number in numbers
+        )
+
+
+def source_name(node: Json) -> str:
+    """A short name of a source that has no alias: the last part of its path, or its kind."""
+    text = str(node.get("sourceName") or node.get("name") or _short(node["class"]))
+    words = re.findall(r"\w+", text)
+    return words[-1] if words else "source"
+
+
+def _short(name: str) -> str:
+    return name.rsplit(".", 1)[-1].rstrip("$")
+
+
+def _object(value: Json) -> str:
+    return _short(str(value.get("object") or value.get("product-class")))
+
+
+def _parts(value: Any) -> Iterator[Json]:
+    """The objects in the text of a node: itself, its expressions, the plans in those."""
+    if isinstance(value, dict):
+        yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for part in value:
+            yield from _parts(part)
+
+
+def _streams_in_subquery(node: Json) -> bool:
+    """Whether an expression of the node holds a plan, and that a stream."""
+    return any("Streaming" in _short(part.get("class", "")) for part in _parts(node))
+
+
+def _name(kind: str, node: Json) -> str:
+    """What the text says of an expression beside its arguments; the same in every run."""
+    found = [
+        str(value)
+        for value in _details(node)
+        if _is_plain(value) or (kind in _FULLY_SHOWN and value is not None)
+    ]
+    return f"{kind}[{', '.join(found)}]" if found else kind
+
+
+def _shows_all(kind: str, node: Json) -> bool:
+    """Whether two of one name are the same function."""
+    return kind in _FULLY_SHOWN or all(map(_is_plain, _details(node)))
+
+
+def _details(node: Json) -> list[Any]:
+    return [
+        value
+        for name, value in node.items()
+        if name not in ("class", "num-children", "timeZoneId", "left", "right", "child")
+        and not _is_places(value)
+    ]
+
+
+def _is_places(value: Any) -> bool:
+    """Whether it says which children a list of them holds."""
+    return isinstance(value, list) and all(isinstance(place, int) for place in value)
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, str | int | float | bool)
+
+
+def _row_bytes(node: Json) -> int:
+    """A guess: half of what the columns take in Spark."""
+    widths = {"long": 8, "double": 8, "timestamp": 8, "string": 20, "binary": 20}
+    output = node.get("output") or []
+    return max(1, sum(widths.get(str(column[0]["dataType"]), 4) for column in output) // 2)

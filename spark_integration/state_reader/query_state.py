@@ -1,0 +1,165 @@
+"""The state of a query as of one committed micro-batch, read with or without Spark.
+
+Which files make up the state, Spark's checkpoint says; what is in them, the store. A query that
+runs meanwhile is not disturbed.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from lsmstate.errors import CorruptionError, InvalidArgumentError
+from lsmstate.expiry.readers import expiring_reads
+from lsmstate.store_base.null_safe import NullSafeReads, plain_schema
+from lsmstate.spark_integration.checkpoint.location import SparkCheckpoint, below
+from lsmstate.spark_integration.checkpoint.pinned_settings import STATE_NAME, settings_as_of
+from lsmstate.spark_integration.plan.stateful_plan import KEEP, NULL_KEYS
+from lsmstate.state_location import StatePlace, open_bucket
+from lsmstate.store import StoreReader, StreamSchema
+from lsmstate.store_base.checks import nearest
+
+#: Columns that may be asked for beside a stream's own.
+BUCKET_COLUMN = "_bucket"
+KEY_PREFIX = "_key_"
+
+
+@dataclass(frozen=True)
+class QueryState:
+    """What a query's checkpoint holds as of ``batch``."""
+
+    checkpoint: SparkCheckpoint
+    root: str
+    """The directory of the state: ``lsmstate`` in the checkpoint location, or the state_dir."""
+    settings: Mapping[str, Any]
+    """As the first start of the query pinned them."""
+    batch: int
+    pointers: Mapping[int, str]
+    """Of each bucket that had rows by then."""
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def open(
+        cls,
+        location: str,
+        batch: int | None = None,
+        state_dir: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> "QueryState":
+        """The state as of a committed batch, the newest for None.
+
+        Checkpoint location and state_dir are local or on any file system of
+        ``lsmstate.remote.filesystems``, to which ``storage_options`` go.
+
+        InvalidArgumentError if there is no such batch (it names those there are), no state, or no
+        such checkpoint; CorruptionError if one of Spark's files is damaged. Cost: a few small
+        files per state partition; no row is read.
+        """
+        checkpoint = SparkCheckpoint(location, storage_options)
+        batch = checkpoint.check_batch(batch)
+        root = state_dir or below(location, STATE_NAME)
+        found = settings_as_of(StatePlace(root, storage_options=storage_options), batch)
+        if found is None:
+            raise InvalidArgumentError(
+                f"there is no state in {root}; name the state_dir that the query was started with"
+            )
+        pinned, settings = found
+        kept = checkpoint.pointers(batch)
+        pointers = {
+            bucket: pointer
+            for bucket in sorted(pinned.bucket_ids)
+            if (pointer := kept.get(bucket, pinned.pointers.get(bucket))) is not None
+        }
+        # Of the buckets before a rescale Spark goes on keeping pointers, which count no more.
+        unknown = sorted(set(kept) - set(pinned.bucket_ids))
+        if unknown and (pinned.version == 1 or not pointers):
+            raise InvalidArgumentError(
+                f"the checkpoint {location} has bucket {unknown[0]}, which {root} does not know; "
+                "name the state_dir that belongs to it"
+            )
+        return cls(checkpoint, root, settings, batch, pointers, storage_options or {})
+
+    @property
+    def streams(self) -> dict[str, StreamSchema]:
+        """By name, as they were written."""
+        for bucket in self.pointers:
+            with self.bucket(bucket) as store:
+                return dict(store.streams)
+        return {}
+
+    @contextmanager
+    def bucket(self, bucket: int) -> Iterator[StoreReader]:
+        """One bucket's store, to be read. InvalidArgumentError if it has no state, or its files
+        are gone. Cost: two small reads."""
+        self._check_readable(bucket)
+        try:
+            place = StatePlace(self.root, storage_options=self.storage_options)
+            store = open_bucket(place, bucket, self.pointers[bucket])
+        except (CorruptionError, FileNotFoundError) as error:
+            missing = error if isinstance(error, FileNotFoundError) else error.__cause__
+            if not isinstance(missing, FileNotFoundError):
+                raise
+            batches = self.checkpoint.committed()
+            raise InvalidArgumentError(
+                f"bucket {bucket} as of batch {self.batch}: a file is gone ({error}); the "
+                f"checkpoint has the batches {batches[0]} to {batches[-1]}, read a newer one"
+            ) from error
+        with store:
+            reads = expiring_reads(store)
+            if self.settings.get(NULL_KEYS) != KEEP:
+                yield reads
+            else:
+                plain = {n: replace(s, key=plain_schema(s.key)) for n, s in reads.streams.items()}
+                yield NullSafeReads(plain, reads)
+
+    def _check_readable(self, bucket: int) -> None:
+        if bucket not in self.pointers:
+            known = ", ".join(map(str, self.pointers)) or "none"
+            raise InvalidArgumentError(
+                f"bucket {bucket} has no state as of batch {self.batch}; buckets: {known}"
+            )
+        backend = self.settings["backend"]
+        if backend != "lsm":
+            raise InvalidArgumentError(
+                f"the state of backend {backend!r} cannot be read outside its query; that of "
+                "'lsm' can"
+            )
+
+    def stream(self, name: str | None) -> StreamSchema:
+        """The stream of that name; None: the only one. InvalidArgumentError names them all."""
+        streams = self.streams
+        if not streams:
+            raise InvalidArgumentError(f"there are no rows as of batch {self.batch}")
+        if name is None and len(streams) == 1:
+            return next(iter(streams.values()))
+        if name is None:
+            raise InvalidArgumentError(
+                f"name one of the streams: {', '.join(streams)} (option 'stream')"
+            )
+        if name not in streams:
+            raise InvalidArgumentError(f"there is no stream {name!r}{nearest(name, streams)}")
+        return streams[name]
+
+    def schema(self, stream: StreamSchema, with_keys: bool = False) -> pa.Schema:
+        """Of what ``rows`` yields."""
+        if not with_keys:
+            return stream.rows
+        keys = [field.with_name(KEY_PREFIX + field.name) for field in stream.key]
+        return pa.schema([pa.field(BUCKET_COLUMN, pa.int64()), *keys, *stream.rows])
+
+    def rows(
+        self, bucket: int, stream: StreamSchema, with_keys: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a stream in one bucket, grouped by key, in pieces of about a MiB; with
+        bucket and key columns in front where they are asked for. A join by several keys keeps
+        copies of some rows in other buckets."""
+        with self.bucket(bucket) as store:
+            if not with_keys:
+                yield from store.scan(stream.name)
+                return
+            schema = self.schema(stream, with_keys)
+            for keys, rows in store.iterate(stream.name):
+                buckets = pa.repeat(pa.scalar(bucket, pa.int64()), rows.num_rows)
+                yield pa.record_batch([buckets, *keys.columns, *rows.columns], schema=schema)

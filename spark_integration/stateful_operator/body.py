@@ -1,0 +1,154 @@
+"""The body given to applyInPandasWithState: called per bucket and micro-batch.
+
+    put the frames in order -> open the store at the pointer -> the operator's function -> commit
+
+Invariant: the pointer is handed to Spark after the last frame of results; a call that fails or is
+closed early leaves the previous pointer in place.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from pyspark.sql.streaming.state import GroupState
+
+from lsmstate.options import MIB
+from lsmstate.spark_integration.checkpoint.attempt import attempt_store, bucket_files, working_directory
+from lsmstate.spark_integration.plan.bucket import Bucket, BucketFunction, InputBatch
+from lsmstate.spark_integration.metrics.call import CallMetrics
+from lsmstate.spark_integration.checkpoint.commit_pointer import read_pointer, write_pointer
+from lsmstate.spark_integration.stateful_operator.frames import FrameSpool, joined
+from lsmstate.spark_integration.stateful_operator.borrowed_store import lent
+from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
+from lsmstate.spark_integration.stateful_operator.result_frames import ResultFrame, ResultPacker
+from lsmstate.spark_integration.stateful_operator.result_checks import checked_results
+from lsmstate.spark_integration.checkpoint.task_run import TaskRun, current_run
+from lsmstate.spark_integration.skew.key_watch import KeyWatch
+from lsmstate.spark_integration.metrics.worker_memory import give_back, settle
+
+OUTPUT_DDL: Final = "rows INT, payload BINARY, metrics ARRAY<BIGINT>, hottest STRING"
+_COLUMNS: Final = ("rows", "payload", "metrics", "hottest")
+#: A function is given batches of about this, and under a small cap of that part of it: a put of
+#: the rows of one batch has to fit into an eighth of the cap, also where it makes them wider.
+_BATCH_BYTES: Final = 1 * MIB
+_BATCH_SHARE: Final = 64
+#: Results that may wait in the worker before it is made to hand them over.
+_PENDING_BYTES: Final = 4 * MIB
+
+StatefulFunction = Callable[[tuple[Any, ...], Iterator[pd.DataFrame], GroupState], Any]
+
+
+def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulFunction:
+    """The function Spark calls per bucket; yields frames of results and one row of metrics."""
+    pacer = _Pacer()
+
+    def call(
+        key: tuple[Any, ...], pieces: Iterator[pd.DataFrame], state: GroupState
+    ) -> Iterator[pd.DataFrame]:
+        settle()
+        run = current_run(plan)
+        packer = ResultPacker(plan)
+        watermark_ms = state.getCurrentWatermarkMs() if plan.watches_time else 0
+        # 0: no watermark yet. Spark's own operators take it for the year 1970.
+        watermark_us = watermark_ms * 1000 if watermark_ms > 0 else None
+        bucket = Bucket(int(key[0]), run.batch_id, plan.output, watermark_us)
+        files = bucket_files(run, bucket.number)
+        directory = working_directory(files)
+        with closing(FrameSpool(directory, min(plan.memory_bytes // 8, 8 * MIB))) as spool:
+            for frames in pieces:
+                spool.add(frames)
+            previous = read_pointer(state, run.pinned.pointers.get(bucket.number))
+            measured = CallMetrics(directory, previous)
+            with attempt_store(plan, run, files, previous) as store:
+                measured.opened(store)
+                batches = _batches(plan, spool, measured)
+                watch = KeyWatch(plan, store, run, bucket) if plan.skew else None
+                if watch is not None:
+                    batches = watch.passing(batches)
+                waiting: list[ResultFrame] = []
+                with lent(store, bucket, measured.fan_out) as borrowed:
+                    found = checked_results(function, bucket, batches, borrowed)
+                    for frame in packer.frames(found):
+                        measured.rows_out += frame.rows
+                        waiting.append(frame)
+                        if pacer.is_due(run, len(frame.payload)):
+                            yield _results(waiting, nothing=run.flush_rows)
+                            waiting.clear()
+                if waiting:
+                    yield _results(waiting)
+                measured.rows_out -= bucket.tally.ticks
+                measured.late_rows = bucket.tally.late_rows
+                if watch is not None:
+                    measured.watched(watch.rows, watch.copied_rows, watch.taken_rows)
+                    watch.keep()
+                measured.unmatched_retractions = bucket.tally.unmatched_retractions
+                pointer = measured.commit(store)
+                if watch is not None:
+                    watch.publish(pointer)
+                hottest = None if watch is None else watch.hottest()
+                yield _metrics(measured.result(store).values(), hottest)
+        give_back()
+        write_pointer(state, pointer)
+        if plan.watches_time:
+            # Called again as soon as the watermark is later than now, with rows or without.
+            state.setTimeoutTimestamp(max(1, watermark_ms))
+
+    # Spark quotes the name where it refuses a plan that holds the operator twice.
+    call.__name__ = (
+        f"{plan.operator}_may_stand_once_in_a_query_use_foreachBatch_to_read_its_result_twice"
+    )
+    return call
+
+
+class _Pacer:
+    """Says when Spark's worker has to hand over its results, or they would fill its memory.
+
+    The worker collects results until their row count passes maxRecordsPerBatch, whatever their
+    size, and over all buckets of a task. After every few MiB of payload it is therefore given
+    that many rows of nulls more, which the plan drops right above.
+    """
+
+    def __init__(self) -> None:
+        self._task = -1
+        self._pending = 0
+
+    def is_due(self, run: TaskRun, payload_bytes: int) -> bool:
+        """Whether that much more is enough; the count then starts again."""
+        if run.task_attempt_id != self._task:
+            self._task, self._pending = run.task_attempt_id, 0
+        self._pending += payload_bytes
+        if self._pending < _PENDING_BYTES:
+            return False
+        self._pending = 0
+        return True
+
+
+def _results(frames: list[ResultFrame], nothing: int = 0) -> pd.DataFrame:
+    """The frames, and that many rows of nulls more.
+
+    One array of objects whose first cell is no null: what Spark's worker does with a result then
+    takes a third of the time that it takes for a frame each and the nulls.
+    """
+    cells = np.full((len(frames) + nothing, len(_COLUMNS)), None, dtype=object)
+    for i, frame in enumerate(frames):
+        cells[i, :2] = frame
+    return pd.DataFrame(cells, columns=_COLUMNS)
+
+
+def _metrics(numbers: list[int], hottest: str | None) -> pd.DataFrame:
+    """The row that a bucket reports of itself."""
+    return pd.DataFrame([(None, None, numbers, hottest)], columns=_COLUMNS, dtype=object)
+
+
+def _batches(plan: StatefulPlan, spool: FrameSpool, measured: CallMetrics) -> Iterator[InputBatch]:
+    """The bucket's batches, in an order that does not change on a retry."""
+    frames = spool.in_order([source.routed for source in plan.inputs])
+    for kind, routed in joined(frames, min(_BATCH_BYTES, plan.memory_bytes // _BATCH_SHARE)):
+        source = plan.inputs[kind.stream]
+        measured.rows_in += routed.num_rows
+        is_copy = not kind.is_stored and plan.skew is not None
+        measured.copied_rows += routed.num_rows if is_copy else 0
+        rows, keys = source.rows_of(routed), source.keys_of(routed)
+        yield InputBatch(source.name, rows, keys, kind.is_stored)

@@ -1,0 +1,150 @@
+"""A stateful operator in Spark's plan: route -> the stateful node -> metrics -> unpack."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.spark_integration.metrics.observation import observation as metrics
+from lsmstate.spark_integration.plan.bucket import BucketFunction
+from lsmstate.spark_integration.columns.arrow_substitutes import carried_type, restore
+from lsmstate.spark_integration.catalyst.catalyst import analyzed_plan, is_classic, mapped_together, scaled
+from lsmstate.spark_integration.checkpoint.commit_pointer import STATE_DDL
+from lsmstate.spark_integration.columns.decimals import small_decimals
+from lsmstate.spark_integration.stateful_operator.frames import FRAME_DDL
+from lsmstate.spark_integration.plan.inputs import Inputs
+from lsmstate.spark_integration.columns.key_columns import travelling
+from lsmstate.spark_integration.catalyst.names import quoted
+from lsmstate.spark_integration.checkpoint.pinned_settings import check_settings
+from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
+from lsmstate.spark_integration.stateful_operator.query_start import PLAN_METADATA, listen, operators_in
+from lsmstate.spark_integration.stateful_operator.route import route_function
+from lsmstate.spark_integration.columns.schemas import WATERMARK_METADATA
+from lsmstate.spark_integration.stateful_operator.body import OUTPUT_DDL, stateful_function
+from lsmstate.spark_integration.stateful_operator.unpack import unpack_function
+from lsmstate.spark_integration.metrics.worker_memory import ENVIRONMENT
+from lsmstate.state_location import local_path
+
+#: Buckets per core, where the number of cores is known.
+_BUCKETS_PER_CORE: Final = 2
+_BUCKETS_OTHERWISE: Final = 8
+
+_environment_lock = threading.Lock()
+
+
+def default_buckets(spark: SparkSession) -> int:
+    """How many buckets a query has that does not say."""
+    if not is_classic(spark):
+        return _BUCKETS_OTHERWISE
+    return max(1, _BUCKETS_PER_CORE * spark.sparkContext.defaultParallelism)
+
+
+def stateful_operator(
+    plan: StatefulPlan, inputs: Inputs, function: BucketFunction, output: T.StructType
+) -> DataFrame:
+    """The result of ``function`` over all buckets, with the columns ``output``.
+
+    InvalidArgumentError if the plan's state directory holds another operator's state.
+    """
+    spark = next(iter(inputs.frames.values())).sparkSession
+    has_jvm = is_classic(spark)
+    if has_jvm:
+        _check_not_nested(inputs, plan.operator)
+        listen(spark)
+    elif plan.state_dir is None:
+        raise InvalidArgumentError(
+            "under Spark Connect the workers cannot learn the query's checkpoint location; name "
+            f"a directory that they can write to: {plan.operator}(..., state_dir=...)"
+        )
+    if plan.state_dir is not None and local_path(plan.state_dir) is not None:
+        check_settings(plan.state_dir, plan.wanted())  # elsewhere it is looked at when it starts
+    grouped = _routed(plan, inputs).groupBy("bucket")
+    with _worker_environment(spark) if has_jvm else nullcontext():
+        results = grouped.applyInPandasWithState(
+            stateful_function(plan, function),
+            OUTPUT_DDL,
+            STATE_DDL,
+            plan.output_mode,
+            "EventTimeTimeout" if plan.watches_time else "NoTimeout",
+        )
+    # The rows that only make the worker hand its results over are many: the observation of some
+    # sixty aggregates must not see them.
+    told = results.where("payload IS NOT NULL OR metrics IS NOT NULL")
+    payloads = metrics.observe(told).where("payload IS NOT NULL").select("rows", "payload")
+    return _unpacked(payloads, plan, output)
+
+
+def _check_not_nested(inputs: Inputs, operator: str) -> None:
+    """Spark allows one operator of this kind in a query; its own words would not say whose."""
+    for name, frame in inputs.frames.items():
+        for found in operators_in(analyzed_plan(frame))[:1]:
+            other = "another" if found.operator == operator else "a"
+            raise InvalidArgumentError(
+                f"input {name!r} is the result of {other} {found.operator}, which may stand once "
+                "in a query; give all streams to one operator, or write the first result to a "
+                "table and read that as a stream"
+            )
+
+
+def _routed(plan: StatefulPlan, inputs: Inputs) -> DataFrame:
+    """All inputs as frames, in one DataFrame whose bucket column carries the plan's settings."""
+    functions = []
+    for number, source in enumerate(plan.inputs):
+        frame = inputs.frames[source.name]
+        keys = inputs.keys_of(source.name)
+        rows = travelling(frame, source.name, keys, source.key_positions)
+        functions.append((rows, route_function(plan, number)))
+    routed = mapped_together(functions, FRAME_DDL)
+    bucket = F.col("bucket").alias("bucket", metadata={PLAN_METADATA: plan.wanted().to_json()})
+    columns = ["stream", "is_stored", "partition", "number", "rows", "payload"]
+    if not plan.watches_time:
+        return routed.select(bucket, *columns)
+    # mapInArrow dropped the mark by which Spark hands the watermark over. It is on a column of
+    # nulls, since Spark drops a frame whose time is late, whatever its rows' times are.
+    time = F.lit(None).cast("timestamp").alias("et", metadata={WATERMARK_METADATA: 0})
+    return routed.select(bucket, *columns, time)
+
+
+def _unpacked(payloads: DataFrame, plan: StatefulPlan, output: T.StructType) -> DataFrame:
+    """The rows in the frames, with the columns of the result."""
+    decimals = small_decimals(output) if is_classic(payloads.sparkSession) else {}
+    travelled = T.StructType(
+        [
+            T.StructField(
+                f.name,
+                T.LongType() if f.name in decimals else carried_type(f.dataType),
+                f.nullable,
+                f.metadata,
+            )
+            for f in output
+        ]
+    )
+    integers = [place for place, f in enumerate(output) if f.name in decimals]
+    rows = payloads.mapInArrow(unpack_function(plan, integers), travelled)
+    restored = scaled(rows, decimals) if decimals else {}
+    for f in output:
+        if carried_type(f.dataType) != f.dataType:
+            restored[f.name] = restore(F.col(quoted(f.name)), f.dataType)
+    metadata = {f.name: f.metadata for f in output}
+    named = {name: c.alias(name, metadata=metadata[name]) for name, c in restored.items()}
+    return rows.withColumns(named) if named else rows
+
+
+@contextmanager
+def _worker_environment(spark: SparkSession) -> Iterator[None]:
+    """Give the stateful node workers of its own: Spark keeps one pool of workers per environment,
+    so route and unpack do not make it start more of those that hold state."""
+    environment = spark.sparkContext.environment
+    with _environment_lock:
+        before = dict(environment)
+        environment.update(ENVIRONMENT)
+        try:
+            yield
+        finally:
+            environment.clear()
+            environment.update(before)
