@@ -37,7 +37,7 @@ USE_PROFILE = $(if $(filter no,$(PROFILE)),,LSMSTATE_PROFILE_USE="$$PWD/$(PROFIL
 # Builds extensions that count, apart from the tree, and runs the load they count; fails, or leaves profiles.
 RECORD_PROFILE = rm -rf $(PROFILE_DIRECTORY) && mkdir -p $(PROFILE_DIRECTORY) && { \
 	LSMSTATE_PROFILE_RECORD=$(PROFILE_DIRECTORY) $(BIN)/python setup.py --quiet build --parallel 2 && \
-	PYTHONPATH=$(PROFILE_DIRECTORY)/lib $(BIN)/python bench/training.py && \
+	PYTHONPATH=$(PROFILE_DIRECTORY)/lib $(BIN)/python -m bench.build.pgo_training && \
 	ls $(PROFILE_DIRECTORY)/*.gcda; \
 	} >$(PROFILE_DIRECTORY)/log 2>&1
 
@@ -79,10 +79,10 @@ bench: build
 
 # Images and runs.jsonl in bench/figures, tables on standard output; a run on file is not repeated.
 figures: build
-	@$(BIN)/python bench/figures.py --scale $(SF)
+	@$(BIN)/python -m bench.joins.umjoin_figures --scale $(SF)
 
 peers: check-all build
-	@$(BIN)/python bench/peers.py --scale $(SF)
+	@$(BIN)/python -m bench.spark.spark_joins --scale $(SF)
 
 lint: $(STAMPS)/dev
 	@$(BIN)/ruff check .

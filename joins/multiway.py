@@ -7,30 +7,30 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 
-from lsmstate.opening import open_store
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.local.inner.binary_tree_order import BEST, Sample, TriedOrders, best_tree
-from lsmstate.joins.specs.binary_tree import BinaryTree, Order
-from lsmstate.joins.specs.changes import FINAL, ChangeSpec, GraphChangeSpec
-from lsmstate.joins.specs.choose import ChangingSpec, create_join
-from lsmstate.joins.specs.event_time import EventTime, Retention, TimeOptions, create_timed
-from lsmstate.joins.local.timed.event_time_join import EventTimeJoin
-from lsmstate.joins.local.timed.final_join import FinalJoin
-from lsmstate.joins.specs.final import FinalSpec
-from lsmstate.joins.specs.multi_key import GraphSpec
-from lsmstate.joins.specs.typed_condition import How, in_text, typed_condition
-from lsmstate.joins.recorded_join import KeptJoin
+from lsmstate.joins.arrow_views import Views
 from lsmstate.joins.local.changes.input import check_unmatched
-from lsmstate.joins.local.changes.one_key_join import ChangeJoin
 from lsmstate.joins.local.changes.multi_key_join import GraphChangeJoin
+from lsmstate.joins.local.changes.one_key_join import ChangeJoin
+from lsmstate.joins.local.inner.binary_tree_join import TreeJoin
+from lsmstate.joins.local.inner.binary_tree_order import BEST, Sample, TriedOrders, best_tree
 from lsmstate.joins.local.inner.multi_key_join import GraphJoin
+from lsmstate.joins.local.inner.umjoin import UMJoin
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.rooted.change_join import RootedChangeJoin
-from lsmstate.joins.local.inner.binary_tree_join import TreeJoin
-from lsmstate.joins.local.inner.umjoin import UMJoin
+from lsmstate.joins.local.timed.event_time_join import EventTimeJoin
+from lsmstate.joins.local.timed.final_join import FinalJoin
+from lsmstate.joins.recorded_join import KeptJoin
+from lsmstate.joins.specs.binary_tree import BinaryTree, Order
+from lsmstate.joins.specs.changes import FINAL, ChangeSpec, GraphChangeSpec
 from lsmstate.joins.specs.changes_multi_key import RootedChangeSpec
+from lsmstate.joins.specs.choose import ChangingSpec, create_join
+from lsmstate.joins.specs.event_time import EventTime, Retention, TimeOptions, create_timed
+from lsmstate.joins.specs.final import FinalSpec
+from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
-from lsmstate.joins.arrow_views import Views
+from lsmstate.joins.specs.typed_condition import How, in_text, typed_condition
+from lsmstate.opening import open_store
 from lsmstate.options import Options, parse_bytes
 from lsmstate.stats import StoreStats
 from lsmstate.store import MultimapStore, StreamSchema

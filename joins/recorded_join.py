@@ -11,16 +11,16 @@ from typing import Any, Final
 
 from lsmstate.cython_ext.base.file import AppendFile, ReadFile, link, remove, sync_directory
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
+from lsmstate.joins.conditions.join_tree import bound_text
 from lsmstate.joins.specs.changes import FINAL, ChangeSpec, GraphChangeSpec
+from lsmstate.joins.specs.changes_multi_key import RootedChangeSpec
 from lsmstate.joins.specs.choose import ChangingSpec
 from lsmstate.joins.specs.event_time import EventTime
 from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.joins.specs.multi_key import GraphSpec
-from lsmstate.joins.conditions.join_tree import bound_text
-from lsmstate.joins.specs.changes_multi_key import RootedChangeSpec
 from lsmstate.joins.specs.one_key import JoinSpec
-from lsmstate.tools.recorded_streams import kept_streams
 from lsmstate.lsm.checksummed_text import seal_text, unseal_text
+from lsmstate.tools.recorded_streams import kept_streams
 
 FILE_NAME: Final = "join.json"
 _VERSION: Final = 1

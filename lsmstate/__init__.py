@@ -8,8 +8,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lsmstate.opening import open_checkpoint, open_store
-    from lsmstate.schema.documents import SCHEMA_FREE, decode_documents, encode_documents
     from lsmstate.errors import (
         CorruptionError,
         FormatVersionError,
@@ -21,11 +19,10 @@ if TYPE_CHECKING:
         StoreLockedError,
     )
     from lsmstate.expiry_rules import Expiry
-    from lsmstate.tools.export import delete_export, export, list_exports
-    from lsmstate.store_base.key_groups import KeyGroups
     from lsmstate.mapping import StoreMapping
+    from lsmstate.opening import open_checkpoint, open_store
     from lsmstate.options import Options
-    from lsmstate.tools.restore import restore
+    from lsmstate.schema.documents import SCHEMA_FREE, decode_documents, encode_documents
     from lsmstate.stats import StoreStats
     from lsmstate.store import (
         Entries,
@@ -38,6 +35,9 @@ if TYPE_CHECKING:
         StoreReader,
         StreamSchema,
     )
+    from lsmstate.store_base.key_groups import KeyGroups
+    from lsmstate.tools.export import delete_export, export, list_exports
+    from lsmstate.tools.restore import restore
 
 __version__ = "0.1.0"
 

@@ -1,7 +1,7 @@
 """Joins without Spark: the public face of ``joins``."""
 
-from lsmstate.joins.local.parts.results import Results
 from lsmstate.joins.local.inner.umjoin import UMJoin
+from lsmstate.joins.local.parts.results import Results
 from lsmstate.joins.multiway import MultiwayJoin
 from lsmstate.joins.specs.one_key import JoinSpec, output_names
 

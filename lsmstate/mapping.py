@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.store_base.key_values import one_key
 from lsmstate.schema.python_values import as_text, is_kept
 from lsmstate.store import MultimapStore
 from lsmstate.store_base.checks import stream_of
+from lsmstate.store_base.key_values import one_key
 
 Row = dict[str, Any]
 

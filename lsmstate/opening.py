@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.recorded_backend import check_kept_backend
 from lsmstate.local_directory import check_is_there, directory_path
 from lsmstate.options import DEFAULTS, Options, check_options
+from lsmstate.recorded_backend import check_kept_backend
 from lsmstate.store import MultimapStore, StreamSchema
 from lsmstate.store_base.checks import check_streams, nearest
 

@@ -7,16 +7,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lsmstate.spark_integration.joins.multiway_join import multiway_join
-    from lsmstate.spark_integration.plan.bucket import Bucket, InputBatch
-    from lsmstate.spark_integration.state_reader.data_source import register
     from lsmstate.spark_integration.demo import DemoSettings, run_demo
+    from lsmstate.spark_integration.joins.multiway_join import multiway_join
+    from lsmstate.spark_integration.joins.shares import explain_join
     from lsmstate.spark_integration.metrics.listener import MetricsListener
     from lsmstate.spark_integration.metrics.prometheus import PrometheusListener
     from lsmstate.spark_integration.metrics.query import QueryMetrics, metrics_of
-    from lsmstate.spark_integration.state_reader.query_state import QueryState
+    from lsmstate.spark_integration.plan.bucket import Bucket, InputBatch
     from lsmstate.spark_integration.rescale.rescale import drop_original, rescale, undo_rescale
-    from lsmstate.spark_integration.joins.shares import explain_join
+    from lsmstate.spark_integration.state_reader.data_source import register
+    from lsmstate.spark_integration.state_reader.query_state import QueryState
     from lsmstate.spark_integration.stateful_batches import stateful_batches
     from lsmstate.spark_integration.streaming_sql import MultiwayQuery, streaming_sql, to_multiway
 

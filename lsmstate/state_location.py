@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from lsmstate.errors import InvalidArgumentError
 from lsmstate.opening import open_commit
+from lsmstate.options import Options, parse_bytes
 from lsmstate.remote.bucket import DurableBucket
 from lsmstate.remote.directory import DurableDir, LocalDir, RemoteDir
-from lsmstate.errors import InvalidArgumentError
 from lsmstate.remote.file_cache import LEAST_BYTES, FileCache
 from lsmstate.remote.filesystems import is_url, resolve
-from lsmstate.options import Options, parse_bytes
 from lsmstate.remote.retries import retried
 from lsmstate.store import MultimapStore
 

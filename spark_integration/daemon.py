@@ -1,8 +1,8 @@
 """pyspark's daemon with the imports done: starting a worker costs a fork, not a second of CPU.
 
 Spark forks every Python worker from one daemon, and pandas, pyarrow and lsmstate are imported after
-the fork, in each worker again. ``spark.python.daemon.module=lsmstate.spark_integration.daemon`` has them
-imported once; their memory is then shared by all workers as well.
+the fork, in each worker again. ``spark.python.daemon.module=lsmstate.spark_integration.daemon`` has
+them imported once; their memory is then shared by all workers as well.
 
 Invariant: no thread runs beside the daemon's own. A fork copies none, and what another one has
 locked just then stays locked in the worker for ever: why Spark's daemon does not import them.

@@ -8,13 +8,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.spark_integration.columns.schemas import Schema, arrow_schema, struct_type
 from lsmstate.spark_integration.plan.bucket import BucketFunction
 from lsmstate.spark_integration.plan.inputs import Inputs, session_of
 from lsmstate.spark_integration.plan.options import OperatorOptions
 from lsmstate.spark_integration.plan.stateful_plan import KEEP, NULL_KEYS, StatefulPlan
-from lsmstate.spark_integration.columns.schemas import Schema, arrow_schema, struct_type
-from lsmstate.spark_integration.stateful_operator.build import default_buckets, stateful_operator
 from lsmstate.spark_integration.plan.storage import Storage
+from lsmstate.spark_integration.stateful_operator.build import default_buckets, stateful_operator
 from lsmstate.state_location import DEFAULT_CACHE
 from lsmstate.store import StreamSchema
 from lsmstate.store_base.checks import nearest, streams_by_name

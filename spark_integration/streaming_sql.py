@@ -1,7 +1,7 @@
 """streaming_sql and to_multiway: queries as people write them, joins merged into one operator.
 
-Two-Step Convert (``lsmstate.joins.plan``) over Catalyst's analyzed plan. What is not merged stays as Spark
-planned it; what cannot be converted runs as Spark would run it, and says so.
+Two-Step Convert (``lsmstate.joins.plan``) over Catalyst's analyzed plan. What is not merged stays
+as Spark planned it; what cannot be converted runs as Spark would run it, and says so.
 """
 
 import logging
@@ -15,9 +15,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark_integration.catalyst.catalyst import Catalyst, is_classic
+from lsmstate.spark_integration.columns.key_types import quiet_query_log
 from lsmstate.spark_integration.sql.connect import UnreadTextError, convert_text
 from lsmstate.spark_integration.sql.convert import Converted, convert
-from lsmstate.spark_integration.columns.key_types import quiet_query_log
 from lsmstate.spark_integration.sql.staged import StagedQuery
 
 _log = logging.getLogger("lsmstate")

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from support.paths import ROOT
+
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_left() -> None:
@@ -26,7 +28,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     # Workers import the package from this tree even where it is not installed.
     known = os.environ.get("PYTHONPATH")
-    root = str(Path(__file__).parent.parent)
+    root = str(ROOT)
     os.environ["PYTHONPATH"] = os.pathsep.join([root, known] if known else [root])
     home = tmp_path_factory.mktemp("spark")
     session = (
@@ -59,7 +61,7 @@ def few_partitions(spark: Any) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def view_files(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """The streams of ``sql_views``, by the names under which Spark's SQL knows them."""
-    from sql_views import make_files, views  # needs PySpark, which not every test has
+    from support.sql_views import make_files, views  # needs PySpark, which not every test has
 
     found = make_files(tmp_path_factory.mktemp("views"))
     with views(spark, found):
@@ -78,7 +80,7 @@ def memory_path(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def elsewhere(memory_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """See ``stopped_elsewhere.queries``."""
-    from stopped_elsewhere import queries  # imports what needs PySpark
+    from support.stopped_elsewhere import queries  # imports what needs PySpark
 
     with queries(memory_path, monkeypatch) as made:
         yield made

@@ -3,9 +3,9 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-from lsmstate.cython_ext.memory.budget import Budget
-from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.cython_ext.entries.key_ranges import KeyRanges
+from lsmstate.cython_ext.keys.key_codec import KeyBatch
+from lsmstate.cython_ext.memory.budget import Budget
 from lsmstate.cython_ext.memtable.memtable import Memtable
 from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.cython_ext.sstable.sst_reader import Sst

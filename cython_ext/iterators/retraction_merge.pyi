@@ -1,9 +1,9 @@
 from collections.abc import Callable
 from typing import final
 
-from lsmstate.cython_ext.memory.budget import Budget
 from lsmstate.cython_ext.entries.entry_source import EntrySource
 from lsmstate.cython_ext.entries.key_ranges import KeyRanges
+from lsmstate.cython_ext.memory.budget import Budget
 
 @final
 class RetractingSource(EntrySource):

@@ -2,9 +2,9 @@ from typing import final
 
 import pyarrow as pa
 
-from lsmstate.cython_ext.memory.budget import Budget
 from lsmstate.cython_ext.entries.entry_source import EntrySource
 from lsmstate.cython_ext.keys.key_decode import KeyDecoder
+from lsmstate.cython_ext.memory.budget import Budget
 from lsmstate.cython_ext.rows.row_codec import RowCodec
 
 @final

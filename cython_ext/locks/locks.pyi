@@ -2,8 +2,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol, final
 
-from lsmstate.cython_ext.memory.budget import Budget
 from lsmstate.cython_ext.errors import CorruptionError
+from lsmstate.cython_ext.memory.budget import Budget
 
 @final
 class FairLock:

@@ -1,8 +1,8 @@
 from collections.abc import Callable
 from typing import final
 
-from lsmstate.cython_ext.memory.budget import Budget, Holding
 from lsmstate.cython_ext.locks.locks import StoreLock
+from lsmstate.cython_ext.memory.budget import Budget, Holding
 
 @final
 class Reservations:

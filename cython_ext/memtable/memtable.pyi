@@ -3,10 +3,10 @@ from typing import Self, final
 
 from typing_extensions import disjoint_base
 
-from lsmstate.cython_ext.memory.budget import Budget, Holding
 from lsmstate.cython_ext.entries.entry_source import EntrySource
-from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.cython_ext.entries.key_ranges import KeyRanges
+from lsmstate.cython_ext.keys.key_codec import KeyBatch
+from lsmstate.cython_ext.memory.budget import Budget, Holding
 from lsmstate.cython_ext.rows.row_codec import RowBatch
 
 def release_all(tables: list[Memtable]) -> None: ...

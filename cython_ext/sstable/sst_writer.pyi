@@ -1,8 +1,8 @@
 from typing import Any, final
 
-from lsmstate.cython_ext.memory.budget import Budget
-from lsmstate.cython_ext.entries.entry_source import EntrySource
 from lsmstate.cython_ext.base.file import AppendFile
+from lsmstate.cython_ext.entries.entry_source import EntrySource
+from lsmstate.cython_ext.memory.budget import Budget
 
 @final
 class SstWriter:

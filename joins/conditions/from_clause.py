@@ -13,11 +13,18 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.conditions.tokens import Column, Token, tokens_of
-from lsmstate.joins.conditions.join_tree import Comparison, Join, Kind, Tree, shown_streams, streams_of
+from lsmstate.joins.conditions.intervals import Bound, parse_bounds, resolved_bound
+from lsmstate.joins.conditions.join_tree import (
+    Comparison,
+    Join,
+    Kind,
+    Tree,
+    shown_streams,
+    streams_of,
+)
 from lsmstate.joins.conditions.key_classes import resolved, unknown
 from lsmstate.joins.conditions.predicate import PairCondition
-from lsmstate.joins.conditions.intervals import Bound, parse_bounds, resolved_bound
+from lsmstate.joins.conditions.tokens import Column, Token, tokens_of
 
 _KINDS: dict[tuple[str, ...], Kind] = {
     (): "inner",

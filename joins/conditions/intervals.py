@@ -15,8 +15,8 @@ from fractions import Fraction
 from typing import Final
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.conditions.tokens import Column
 from lsmstate.joins.conditions.key_classes import resolved
+from lsmstate.joins.conditions.tokens import Column
 
 #: Of time stamps, each a thousandth of the one before.
 UNITS: Final = ("s", "ms", "us", "ns")

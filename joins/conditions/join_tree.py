@@ -11,9 +11,9 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from lsmstate.joins.conditions.tokens import Column, quoted
-from lsmstate.joins.conditions.predicate import PairCondition
 from lsmstate.joins.conditions.intervals import Bound, duration_text
+from lsmstate.joins.conditions.predicate import PairCondition
+from lsmstate.joins.conditions.tokens import Column, quoted
 
 Kind = Literal["inner", "left", "right", "full", "semi", "anti"]
 

@@ -8,8 +8,8 @@ from itertools import combinations
 import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.conditions.tokens import Column, parse_condition
 from lsmstate.joins.conditions.key_types import common_key_type, keeps_differences
+from lsmstate.joins.conditions.tokens import Column, parse_condition
 
 Pair = tuple[Column, Column]
 

@@ -26,8 +26,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.conditions.tokens import Column, Token, quoted, tokens_of
 from lsmstate.joins.conditions.key_classes import resolved
+from lsmstate.joins.conditions.tokens import Column, Token, quoted, tokens_of
 
 #: What a sign is, on numbers, and as Arrow calls it.
 _SIGNS: Final = {

@@ -9,8 +9,8 @@ them are in the cell of these values' hashes; and every other cell differs from 
 whose holders among the rows are not there. Nothing has to be asked of a result. This is true of
 inner joins: a copy without a partner in its bucket may have one in another.
 
-The assignment is pinned by the checkpoint, as that of ``lsmstate.joins.routing.hash``, whose function it
-uses: with a single class split the two are the same.
+The assignment is pinned by the checkpoint, as that of ``lsmstate.joins.routing.hash``, whose
+function it uses: with a single class split the two are the same.
 
 Sources: Afrati, Ullman, *Optimizing joins in a map-reduce environment* (EDBT 2010): the number of
 copies; Beame, Koutris, Suciu, *Communication steps for parallel query processing* (PODS 2013):

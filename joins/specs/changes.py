@@ -8,15 +8,15 @@ from typing import ClassVar, Final
 import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.specs.event_time import EventTime
-from lsmstate.joins.specs.multi_key import GraphSpec
-from lsmstate.joins.specs.typed_condition import check_tree, inner_joins
 from lsmstate.joins.conditions.join_tree import Tree, products, takes_back
 from lsmstate.joins.conditions.key_classes import resolved
+from lsmstate.joins.specs.event_time import EventTime
+from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.joins.specs.output_rows import shown_in_order, tree_rows
-from lsmstate.store_base.null_safe import null_safe_schema
+from lsmstate.joins.specs.typed_condition import check_tree, inner_joins
 from lsmstate.store import StreamSchema
+from lsmstate.store_base.null_safe import null_safe_schema
 
 #: What an operation column may hold, and whether the row comes.
 OPERATIONS: Final = {"+I": True, "+U": True, "-U": False, "-D": False}

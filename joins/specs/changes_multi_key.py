@@ -7,15 +7,15 @@ from functools import cached_property
 import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.conditions.intervals import Bound
+from lsmstate.joins.conditions.join_tree import Tree, bounds_of
 from lsmstate.joins.specs.changes import FINAL, check_emit, check_operation, with_operation
 from lsmstate.joins.specs.event_time import EventTime, TimeOptions, lasting
 from lsmstate.joins.specs.multi_key import GraphSpec
-from lsmstate.joins.conditions.join_tree import Tree, bounds_of
-from lsmstate.joins.specs.rooted_steps import RootedJoins, Step, kept_us, rooted_joins
-from lsmstate.joins.conditions.intervals import Bound
 from lsmstate.joins.specs.output_rows import shown_in_order, tree_rows
-from lsmstate.store_base.null_safe import null_safe_schema
+from lsmstate.joins.specs.rooted_steps import RootedJoins, Step, kept_us, rooted_joins
 from lsmstate.store import StreamSchema
+from lsmstate.store_base.null_safe import null_safe_schema
 
 
 @dataclass(frozen=True)

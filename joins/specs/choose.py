@@ -5,16 +5,21 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.specs.changes import ChangeSpec, GraphChangeSpec, check_no_keys, operation_columns
+from lsmstate.joins.conditions.intervals import Bound
+from lsmstate.joins.conditions.join_tree import Tree, bounds_of, conditions_of
+from lsmstate.joins.conditions.split import split_condition
+from lsmstate.joins.specs.changes import (
+    ChangeSpec,
+    GraphChangeSpec,
+    check_no_keys,
+    operation_columns,
+)
+from lsmstate.joins.specs.changes_multi_key import RootedChangeSpec
 from lsmstate.joins.specs.event_time import NO_TIME, TimeOptions, lasting, time_bounds
 from lsmstate.joins.specs.multi_key import GraphSpec, create_spec
-from lsmstate.joins.specs.typed_condition import How, in_text, typed_condition
-from lsmstate.joins.conditions.join_tree import Tree, bounds_of, conditions_of
-from lsmstate.joins.specs.changes_multi_key import RootedChangeSpec
-from lsmstate.joins.specs.typed_tree import settled
 from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
-from lsmstate.joins.conditions.split import split_condition
-from lsmstate.joins.conditions.intervals import Bound
+from lsmstate.joins.specs.typed_condition import How, in_text, typed_condition
+from lsmstate.joins.specs.typed_tree import settled
 
 ChangingSpec = ChangeSpec | GraphChangeSpec | RootedChangeSpec
 

@@ -14,12 +14,6 @@ import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.expiry_rules import Expiry
-from lsmstate.joins.conditions.tokens import Column
-from lsmstate.joins.specs.multi_key import GraphSpec, create_spec
-from lsmstate.joins.conditions.join_tree import bound_text
-from lsmstate.joins.conditions.key_classes import resolved
-from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
-from lsmstate.joins.conditions.split import SplitCondition, split_condition
 from lsmstate.joins.conditions.intervals import (
     UNITS,
     Bound,
@@ -28,6 +22,12 @@ from lsmstate.joins.conditions.intervals import (
     parse_duration,
     resolved_bound,
 )
+from lsmstate.joins.conditions.join_tree import bound_text
+from lsmstate.joins.conditions.key_classes import resolved
+from lsmstate.joins.conditions.split import SplitCondition, split_condition
+from lsmstate.joins.conditions.tokens import Column
+from lsmstate.joins.specs.multi_key import GraphSpec, create_spec
+from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
 from lsmstate.store import StreamSchema
 
 LATE: Final = ("drop", "join", "side")

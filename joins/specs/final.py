@@ -13,13 +13,13 @@ from typing import Final
 import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.conditions.join_tree import Tree, bounds_of, joins_of
 from lsmstate.joins.specs.changes import FINAL
 from lsmstate.joins.specs.event_time import EventTime, Retention, TimeOptions, lasting
 from lsmstate.joins.specs.multi_key import GraphSpec, Index
-from lsmstate.joins.conditions.join_tree import Tree, bounds_of, joins_of
+from lsmstate.joins.specs.output_rows import shown_in_order, tree_rows
 from lsmstate.joins.specs.rooted_steps import Reach, RootedJoins, reaches, rooted_joins
 from lsmstate.joins.specs.typed_tree import settled
-from lsmstate.joins.specs.output_rows import shown_in_order, tree_rows
 from lsmstate.store import StreamSchema
 
 #: The key of the streams of rows that wait: the event time, in what its column counts.

@@ -12,7 +12,6 @@ from functools import cached_property
 import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.conditions.tokens import Column
 from lsmstate.joins.conditions.key_classes import (
     check_differences,
     class_type,
@@ -22,6 +21,7 @@ from lsmstate.joins.conditions.key_classes import (
     written_pairs,
 )
 from lsmstate.joins.conditions.key_types import cast_key, common_key_type
+from lsmstate.joins.conditions.tokens import Column
 from lsmstate.store import StreamSchema
 
 __all__ = ["Condition", "JoinSpec", "common_key_type", "output_names"]

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.conditions.tokens import Column, parse_condition
 from lsmstate.joins.conditions.from_clause import is_from_clause, parse_joins
+from lsmstate.joins.conditions.intervals import Bound, parse_bounds, resolved_bound
 from lsmstate.joins.conditions.join_tree import (
     SQL_NAMES,
     Comparison,
@@ -21,9 +21,9 @@ from lsmstate.joins.conditions.join_tree import (
 )
 from lsmstate.joins.conditions.key_classes import resolved, unknown
 from lsmstate.joins.conditions.predicate import PairCondition
-from lsmstate.joins.specs.one_key import Condition, JoinSpec
 from lsmstate.joins.conditions.split import split_condition
-from lsmstate.joins.conditions.intervals import Bound, parse_bounds, resolved_bound
+from lsmstate.joins.conditions.tokens import Column, parse_condition
+from lsmstate.joins.specs.one_key import Condition, JoinSpec
 
 #: One type for every stream but the first, or the types of some; the others are inner joins.
 How = str | Mapping[str, str]

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from lsmstate.joins.specs.event_time import is_between_times
+from lsmstate.joins.conditions.intervals import Bound
 from lsmstate.joins.conditions.join_tree import Tree
 from lsmstate.joins.conditions.predicate import PairCondition
-from lsmstate.joins.conditions.intervals import Bound
+from lsmstate.joins.specs.event_time import is_between_times
 
 
 def settled(tree: Tree, streams: Mapping[str, pa.Schema]) -> Tree:

@@ -8,17 +8,17 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from lsmstate.lsm.checkpoints import Checkpoint, read_each_checkpoint
 from lsmstate.cli.console import plain_console, plain_table
 from lsmstate.cli.states import DAMAGED, damage_line
-from lsmstate.remote.directory import LocalDir, durable_dir
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.tools.export_catalog import Catalog, whole
-from lsmstate.tools.export import delete_export, export, list_each_export
-from lsmstate.tools.inspection import find_standalone
 from lsmstate.local_directory import check_is_there
+from lsmstate.lsm.checkpoints import Checkpoint, read_each_checkpoint
 from lsmstate.lsm.store import LsmStore
 from lsmstate.options import Options
+from lsmstate.remote.directory import LocalDir, durable_dir
+from lsmstate.tools.export import delete_export, export, list_each_export
+from lsmstate.tools.export_catalog import Catalog, whole
+from lsmstate.tools.inspection import find_standalone
 from lsmstate.tools.restore import restore
 
 app = typer.Typer()

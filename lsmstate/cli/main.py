@@ -104,7 +104,7 @@ def _fail(message: str, status: int = FAILED) -> NoReturn:
 
 def _checkout() -> Path | None:
     """The repository this package runs from, or None once it is installed."""
-    directory = Path(__file__).resolve().parent.parent
+    directory = Path(__file__).resolve().parents[2]
     return directory if (directory / "Makefile").exists() else None
 
 

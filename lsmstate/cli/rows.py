@@ -9,8 +9,8 @@ import typer
 
 from lsmstate.cli.console import plain_console, plain_table
 from lsmstate.schema.documents import decode_documents, is_schema_free
-from lsmstate.tools.json_values import in_json
 from lsmstate.store import Entries
+from lsmstate.tools.json_values import in_json
 
 #: In front of a key column's name, as ``lsmstate state --keys`` has it.
 _KEY_PREFIX: Final = "_key_"

@@ -20,11 +20,11 @@ from lsmstate.cli.states import (
     show_states,
     unsealed_line,
 )
+from lsmstate.store import Entries
+from lsmstate.tools.concurrent_reader import settled
 from lsmstate.tools.inspection import READ_ERRORS, Damage, State, Unreadable, damage_of, each_state
 from lsmstate.tools.rows import entries_of, logged_writes, with_open_files
 from lsmstate.tools.summary import describe
-from lsmstate.tools.concurrent_reader import settled
-from lsmstate.store import Entries
 from lsmstate.tools.verify import Finding, verify
 
 app = typer.Typer()

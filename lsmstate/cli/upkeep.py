@@ -9,13 +9,13 @@ import typer
 
 from lsmstate.cli.console import plain_console, plain_table
 from lsmstate.cli.states import JsonStates, key_text, level_name, show_states
-from lsmstate.tools.inspection import State, find_standalone, find_state
 from lsmstate.lsm.store import LsmStore
 from lsmstate.options import Options, parse_bytes
-from lsmstate.tools.repair import RepairReport, repair
-from lsmstate.tools.summary import summarize
 from lsmstate.store import StreamSchema
+from lsmstate.tools.inspection import State, find_standalone, find_state
+from lsmstate.tools.repair import RepairReport, repair
 from lsmstate.tools.stored_keys import decoded_key
+from lsmstate.tools.summary import summarize
 
 app = typer.Typer()
 

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lsmstate.schema.arrow_sizes import pieces_of
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.schema.arrow_sizes import pieces_of
 from lsmstate.store import Matches, Positions, Probe
 from lsmstate.store_base.checks import checked_positions
 

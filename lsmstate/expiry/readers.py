@@ -9,11 +9,11 @@ from datetime import timedelta
 import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.expiry.time_buckets import Lane
 from lsmstate.expiry.store import LaneReads
+from lsmstate.expiry.time_buckets import Lane
 from lsmstate.expiry_rules import EventTimes, Expiry
-from lsmstate.store_base.slots import LANES, slot_names
 from lsmstate.store import StoreReader, StreamSchema
+from lsmstate.store_base.slots import LANES, slot_names
 
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 

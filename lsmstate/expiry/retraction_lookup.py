@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.expiry.time_buckets import Lane
-from lsmstate.store_base.key_range import key_range
 from lsmstate.store import KeyBounds, Mutation, StoreReader
 from lsmstate.store_base.checks import encoded_keys
+from lsmstate.store_base.key_range import key_range
 
 _PIECE_BYTES = 256 << 10
 

@@ -16,18 +16,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lsmstate.lsm.checkpoints import Checkpoint, Checkpoints
-from lsmstate.expiry.combined_probe import CombinedProbe, FilteredProbe
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.expiry.time_buckets import NOWHERE, Lane, LaneState
-from lsmstate.expiry.retraction_lookup import held_rows
-from lsmstate.store_base.key_range import key_range
-from lsmstate.lsm.store import LsmStore
+from lsmstate.expiry.combined_probe import CombinedProbe, FilteredProbe
 from lsmstate.expiry.merged_entries import merged_entries
+from lsmstate.expiry.retraction_lookup import held_rows
+from lsmstate.expiry.time_buckets import NOWHERE, Lane, LaneState
+from lsmstate.lsm.checkpoints import Checkpoint, Checkpoints
+from lsmstate.lsm.store import LsmStore
 from lsmstate.options import Options
-from lsmstate.store_base.batch_limits import check_row_sizes, key_parts_of, part_bytes, parts_of
-from lsmstate.store_base.slots import KEPT_SLOT, LANES, OUT_SLOTS, SLOTS, with_slots
 from lsmstate.stats import StoreStats
 from lsmstate.store import (
     Entries,
@@ -39,8 +36,17 @@ from lsmstate.store import (
     StoreReader,
     StreamSchema,
 )
-from lsmstate.store_base.checks import check_is_keys, check_rows, encoded_keys, refuse_advance, stream_of
+from lsmstate.store_base.batch_limits import check_row_sizes, key_parts_of, part_bytes, parts_of
+from lsmstate.store_base.checks import (
+    check_is_keys,
+    check_rows,
+    encoded_keys,
+    refuse_advance,
+    stream_of,
+)
+from lsmstate.store_base.key_range import key_range
 from lsmstate.store_base.reads import StoreReads
+from lsmstate.store_base.slots import KEPT_SLOT, LANES, OUT_SLOTS, SLOTS, with_slots
 from lsmstate.store_base.writes import Backend, StoreWrites
 
 _MOVED_BYTES = 256 << 10

@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.cython_ext.rows.row_codec import RowCodec
-from lsmstate.schema.entry_sizes import EntrySizes
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.expiry_rules import RING_SLOTS, EventTimes, Expiry, TimeRing
 from lsmstate.process.memory_budget import process_memory
-from lsmstate.store_base.slots import KEPT_SLOT, LANES, OUT_SLOTS, slot_names
+from lsmstate.schema.entry_sizes import EntrySizes
 from lsmstate.store import Mutation, StreamSchema
+from lsmstate.store_base.slots import KEPT_SLOT, LANES, OUT_SLOTS, slot_names
 
 #: The place of a row that is not stored.
 NOWHERE = -1

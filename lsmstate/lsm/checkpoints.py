@@ -31,14 +31,14 @@ from lsmstate.cython_ext.base.file import (
     sync_directory,
 )
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
+from lsmstate.lsm.checksummed_text import seal_text, unseal_text
 from lsmstate.lsm.file_names import is_unfinished, parse_numbered, unfinished
 from lsmstate.lsm.manifest import parse_pointer
-from lsmstate.process.memory_budget import process_memory
-from lsmstate.options import Options
 from lsmstate.lsm.recovery import needed_files
-from lsmstate.lsm.checksummed_text import seal_text, unseal_text
-from lsmstate.store_base.checks import nearest
 from lsmstate.lsm.table_cache import table_cache
+from lsmstate.options import Options
+from lsmstate.process.memory_budget import process_memory
+from lsmstate.store_base.checks import nearest
 
 CHECKPOINT_VERSION = 1
 

@@ -19,8 +19,8 @@ from itertools import accumulate, chain, repeat
 from operator import attrgetter
 
 from lsmstate.cython_ext.entries.key_ranges import KeyRanges
-from lsmstate.options import Options
 from lsmstate.lsm.version import NOTHING, FileMeta, Run
+from lsmstate.options import Options
 
 #: Of the bottom run of lazy leveling. Were its level that of the runs above, it would be merged
 #: with as few of them as make that level full, however large it is.

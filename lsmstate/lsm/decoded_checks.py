@@ -9,16 +9,16 @@ file and the block.
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
-from lsmstate.lsm.wal import Write
-from lsmstate.cython_ext.memory.budget import Budget
-from lsmstate.cython_ext.keys.key_decode import KeyDecoder
 from lsmstate.cython_ext.iterators.scanner import Scanner
+from lsmstate.cython_ext.keys.key_decode import KeyDecoder
+from lsmstate.cython_ext.memory.budget import Budget
 from lsmstate.cython_ext.sstable.sst_reader import Sst
 from lsmstate.cython_ext.sstable.sst_source import SstSource
 from lsmstate.errors import CorruptionError
-from lsmstate.store_base.key_range import KeyRange
-from lsmstate.store import StreamSchema
+from lsmstate.lsm.wal import Write
 from lsmstate.schema.codecs import codecs_of
+from lsmstate.store import StreamSchema
+from lsmstate.store_base.key_range import KeyRange
 
 _PIECE_BYTES = 1 << 18
 

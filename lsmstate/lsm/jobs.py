@@ -10,10 +10,10 @@ import logging
 import threading
 from collections.abc import Generator, Sequence
 
-from lsmstate.lsm.compaction_picker import Task
 from lsmstate.cython_ext.entries.entry_source import EntrySource
 from lsmstate.cython_ext.locks.locks import FairLock
 from lsmstate.cython_ext.memtable.memtable import Memtable
+from lsmstate.lsm.compaction_picker import Task
 from lsmstate.lsm.memtables import source_of
 from lsmstate.lsm.table_writer import TableWriter, UnsealedTable
 from lsmstate.lsm.version import NOTHING, FileMeta, PartialMerge, Run

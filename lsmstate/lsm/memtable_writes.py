@@ -6,9 +6,9 @@ on from and returns the place reached; it stops early where the memtable is full
 
 from collections.abc import Callable, Mapping
 
-from lsmstate.lsm.wal import APPEND, DELETE, DELETE_RANGE, PUT, RETRACT, Write
 from lsmstate.cython_ext.memtable.memtable import Memtable
 from lsmstate.cython_ext.memtable.memtable_ranges import delete_range
+from lsmstate.lsm.wal import APPEND, DELETE, DELETE_RANGE, PUT, RETRACT, Write
 from lsmstate.store_base.key_range import KeyRange
 
 Step = Callable[[Memtable, Write, int], int]

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 from lsmstate.cython_ext.entries.entry_source import EntrySource
 from lsmstate.cython_ext.entries.key_ranges import KeyRanges
-from lsmstate.cython_ext.memtable.memtable import Memtable, release_all
 from lsmstate.cython_ext.iterators.merging_iter import MergingSource
-from lsmstate.process.memory_budget import ProcessMemory
+from lsmstate.cython_ext.memtable.memtable import Memtable, release_all
 from lsmstate.options import KIB
+from lsmstate.process.memory_budget import ProcessMemory
 
 #: More sealed memtables than this are flushed by the next write: every probe asks each of them.
 MOST_SEALED = 8

@@ -10,8 +10,8 @@ for what is due and not done.
 import math
 from typing import NamedTuple
 
-from lsmstate.process.background_worker import SLICE_BYTES
 from lsmstate.options import Options
+from lsmstate.process.background_worker import SLICE_BYTES
 
 #: An append waits for the worker, which may be forcing a file to the disk, for this times the part
 #: of the merge that should be done and is not: the later it is, the more appends are held up.

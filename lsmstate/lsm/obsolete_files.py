@@ -7,10 +7,10 @@ from typing import Protocol
 
 from lsmstate.errors import CorruptionError
 from lsmstate.lsm.file_names import AttemptFile, Written, parse_attempt_file
-from lsmstate.process.memory_budget import process_memory
 from lsmstate.lsm.recovery import Named, named_by
 from lsmstate.lsm.retained_files import collectable, kept_batches
 from lsmstate.lsm.table_cache import table_cache
+from lsmstate.process.memory_budget import process_memory
 
 
 class AttemptFiles(Protocol):

@@ -7,22 +7,22 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
-from lsmstate.process.background_worker import worker
-from lsmstate.lsm.wal import Changelog, Write, changelog_files, replay
-from lsmstate.lsm.checkpoints import CheckpointPin, Checkpoints
-from lsmstate.lsm.obsolete_files import AttemptFiles, LocalFiles, collect_now_and_then
 from lsmstate.cython_ext.base.file import AppendFile, ReadFile, remove, sync_directory, sync_file
-from lsmstate.lsm.directory_lock import DirectoryLock
 from lsmstate.errors import CorruptionError, InvalidArgumentError
+from lsmstate.lsm.checkpoints import CheckpointPin, Checkpoints
+from lsmstate.lsm.checksummed_text import seal_text, unseal_text
+from lsmstate.lsm.directory_lock import DirectoryLock
+from lsmstate.lsm.file_deletion import Removal
 from lsmstate.lsm.file_names import AttemptFile, check_attempt_id, numbered, parse_numbered
 from lsmstate.lsm.manifest import parse_pointer
-from lsmstate.process.memory_budget import process_memory
-from lsmstate.options import Options
+from lsmstate.lsm.obsolete_files import AttemptFiles, LocalFiles, collect_now_and_then
 from lsmstate.lsm.recovery import read_commit
-from lsmstate.lsm.file_deletion import Removal
-from lsmstate.lsm.checksummed_text import seal_text, unseal_text
-from lsmstate.store import StreamSchema
 from lsmstate.lsm.table_cache import table_cache
+from lsmstate.lsm.wal import Changelog, Write, changelog_files, replay
+from lsmstate.options import Options
+from lsmstate.process.background_worker import worker
+from lsmstate.process.memory_budget import process_memory
+from lsmstate.store import StreamSchema
 
 #: A new store's first commit: run 1 and MANIFEST 2.
 FIRST_MANIFEST = 2

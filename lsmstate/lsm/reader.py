@@ -13,29 +13,29 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lsmstate.cython_ext.iterators.backward_iter import BackwardMemtableSource
 from lsmstate.cython_ext.entries.entry_source import EntrySource
-from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
-from lsmstate.cython_ext.keys.key_decode import KeyDecoder
+from lsmstate.cython_ext.iterators.backward_iter import BackwardMemtableSource
 from lsmstate.cython_ext.iterators.key_lookup import Lookup
-from lsmstate.cython_ext.memtable.memtable import Memtable, Retained
 from lsmstate.cython_ext.iterators.merging_iter import MergingSource
 from lsmstate.cython_ext.iterators.row_fetch import Cursor
-from lsmstate.cython_ext.memory.read_budget import check_room
-from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.cython_ext.iterators.scanner import Scanner
+from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
+from lsmstate.cython_ext.keys.key_decode import KeyDecoder
+from lsmstate.cython_ext.memory.read_budget import check_room
+from lsmstate.cython_ext.memtable.memtable import Memtable, Retained
+from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.errors import CorruptionError
-from lsmstate.store_base.guard import Access, read_stepwise
-from lsmstate.store_base.key_parts import MANY_KEYS, probe_bytes
-from lsmstate.store_base.key_range import KeyRange
-from lsmstate.process.memory_budget import ProcessMemory
-from lsmstate.lsm.retractions import LiveRows, RetractedProbe, pieces_of
 from lsmstate.lsm.decoded_checks import find_damaged_row
+from lsmstate.lsm.retractions import LiveRows, RetractedProbe, pieces_of
+from lsmstate.lsm.table_cache import FilePin, table_cache
+from lsmstate.lsm.version import Run, hold_hidden
+from lsmstate.process.memory_budget import ProcessMemory
 from lsmstate.stats import ProbeRecorder, StoreStats
 from lsmstate.store import Entries, Matches, Positions, Probe, StreamSchema
 from lsmstate.store_base.checks import checked_positions, encoded_keys
-from lsmstate.lsm.table_cache import FilePin, table_cache
-from lsmstate.lsm.version import Run, hold_hidden
+from lsmstate.store_base.guard import Access, read_stepwise
+from lsmstate.store_base.key_parts import MANY_KEYS, probe_bytes
+from lsmstate.store_base.key_range import KeyRange
 
 
 class Tiers(NamedTuple):

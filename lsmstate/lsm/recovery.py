@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from lsmstate.lsm.wal import Write
 from lsmstate.cython_ext.sstable.sst_reader import Sst
 from lsmstate.errors import CorruptionError
 from lsmstate.lsm.manifest import (
@@ -17,10 +16,11 @@ from lsmstate.lsm.manifest import (
     schema_digest,
     unpack_edit,
 )
-from lsmstate.store import StreamSchema
-from lsmstate.store_base.checks import check_same_streams, pack_schemas, unpack_schemas
 from lsmstate.lsm.table_cache import TableCache
 from lsmstate.lsm.version import Run
+from lsmstate.lsm.wal import Write
+from lsmstate.store import StreamSchema
+from lsmstate.store_base.checks import check_same_streams, pack_schemas, unpack_schemas
 
 _MISSING = "restore the store from a checkpoint, or save the other writes by lsmstate repair"
 

@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lsmstate.cython_ext.memory.budget import Budget, Holding
 from lsmstate.cython_ext.iterators.key_lookup import Lookup
 from lsmstate.cython_ext.iterators.row_fetch import Cursor
-from lsmstate.cython_ext.rows.row_codec import RowCodec
+from lsmstate.cython_ext.memory.budget import Budget, Holding
 from lsmstate.cython_ext.rows.retraction_counts import RowCounts
-from lsmstate.store_base.guard import Access, read_stepwise
+from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.store import Matches, Positions
 from lsmstate.store_base.checks import checked_positions
+from lsmstate.store_base.guard import Access, read_stepwise
 
 #: This part of the memory cap is what a table of retractions may take: 24 bytes for each of four
 #: slots, of which three are used, so 40 000 different rows of a key under a cap of 10 MiB.

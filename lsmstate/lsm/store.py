@@ -16,19 +16,14 @@ from typing import Self
 
 import pyarrow as pa
 
-from lsmstate.lsm.wal import APPEND, RETRACT, Write
-from lsmstate.lsm.checkpoints import Checkpoint, Checkpoints
-from lsmstate.lsm.obsolete_files import LocalFiles
-from lsmstate.cython_ext.wal.wal_record import largest_entry
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.cython_ext.rows.row_codec import RowBatch
+from lsmstate.cython_ext.wal.wal_record import largest_entry
 from lsmstate.errors import CorruptionError, FormatVersionError
-from lsmstate.store_base.guard import StoreGuard
-from lsmstate.store_base.key_parts import check_keys, is_cut, key_parts
-from lsmstate.lsm.reader import LsmReader, TierHolds, Tiers
+from lsmstate.lsm.checkpoints import Checkpoint, Checkpoints
+from lsmstate.lsm.decoded_checks import check_write
 from lsmstate.lsm.manifest import asked_pointer, parse_pointer
-from lsmstate.process.memory_budget import process_memory
-from lsmstate.options import Options
+from lsmstate.lsm.obsolete_files import LocalFiles
 from lsmstate.lsm.ownership import (
     AttemptOwner,
     CheckpointReader,
@@ -37,13 +32,17 @@ from lsmstate.lsm.ownership import (
     ProcessOwner,
     RemoteBucket,
 )
+from lsmstate.lsm.reader import LsmReader, TierHolds, Tiers
 from lsmstate.lsm.recovery import check_replayed
-from lsmstate.lsm.decoded_checks import check_write
-from lsmstate.store_base.batch_limits import check_mutations, check_row_sizes, part_bytes
 from lsmstate.lsm.version_set import RunSet
-from lsmstate.store_base.snapshot import Snapshot, Snapshots
+from lsmstate.lsm.wal import APPEND, RETRACT, Write
+from lsmstate.lsm.write_path import WritePath
+from lsmstate.lsm.write_planner import WritePlanner, checked_entry, encoded_bytes, held_bytes
+from lsmstate.options import Options
+from lsmstate.process.memory_budget import process_memory
 from lsmstate.stats import CacheStats, PauseRecorder, StoreStats, WriteStats
 from lsmstate.store import Mutation, StreamSchema
+from lsmstate.store_base.batch_limits import check_mutations, check_row_sizes, part_bytes
 from lsmstate.store_base.checks import (
     check_rows,
     check_same_streams,
@@ -51,9 +50,10 @@ from lsmstate.store_base.checks import (
     stream_of,
     streams_by_name,
 )
+from lsmstate.store_base.guard import StoreGuard
+from lsmstate.store_base.key_parts import check_keys, is_cut, key_parts
+from lsmstate.store_base.snapshot import Snapshot, Snapshots
 from lsmstate.store_base.writes import StoreWrites
-from lsmstate.lsm.write_path import WritePath
-from lsmstate.lsm.write_planner import WritePlanner, checked_entry, encoded_bytes, held_bytes
 
 _log = logging.getLogger(__name__)
 

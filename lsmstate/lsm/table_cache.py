@@ -20,16 +20,16 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from lsmstate.cython_ext.iterators.backward_iter import BackwardSstSource
-from lsmstate.cython_ext.entries.entry_source import EntrySource
 from lsmstate.cython_ext.base.file import remove
+from lsmstate.cython_ext.entries.entry_source import EntrySource
 from lsmstate.cython_ext.entries.key_ranges import KeyRanges
+from lsmstate.cython_ext.iterators.backward_iter import BackwardSstSource
 from lsmstate.cython_ext.iterators.merging_iter import ChainSource
 from lsmstate.cython_ext.sstable.sst_reader import Sst
 from lsmstate.cython_ext.sstable.sst_source import SstSource
 from lsmstate.errors import CorruptionError
-from lsmstate.process.memory_budget import ProcessMemory
 from lsmstate.lsm.version import FileMeta
+from lsmstate.process.memory_budget import ProcessMemory
 
 _log = logging.getLogger(__name__)
 

@@ -9,30 +9,37 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from lsmstate.process.background_worker import worker
-from lsmstate.lsm.compaction_picker import Task, pick, pick_beside, pick_for_reading
-from lsmstate.lsm.jobs import EVERYTHING, Flush, Merge, entry_bytes_of
-from lsmstate.cython_ext.entries.entry_source import EntrySource
 from lsmstate.cython_ext.base.file import sync_directory
+from lsmstate.cython_ext.entries.entry_source import EntrySource
 from lsmstate.cython_ext.entries.key_ranges import KeyRanges
-from lsmstate.cython_ext.memtable.memtable import Memtable
 from lsmstate.cython_ext.iterators.merging_iter import MergingSource
 from lsmstate.cython_ext.iterators.retraction_merge import RetractingSource
+from lsmstate.cython_ext.memtable.memtable import Memtable
 from lsmstate.cython_ext.sstable.sst_check import verify
 from lsmstate.errors import CorruptionError
-from lsmstate.lsm.manifest import Edit, Pointer, changes_base, pack_edit, parse_pointer, schema_digest
-from lsmstate.process.memory_budget import process_memory
+from lsmstate.lsm.compaction_picker import Task, pick, pick_beside, pick_for_reading
+from lsmstate.lsm.decoded_checks import check_rows
+from lsmstate.lsm.jobs import EVERYTHING, Flush, Merge, entry_bytes_of
+from lsmstate.lsm.manifest import (
+    Edit,
+    Pointer,
+    changes_base,
+    pack_edit,
+    parse_pointer,
+    schema_digest,
+)
 from lsmstate.lsm.memtables import deleted_by
-from lsmstate.options import MIB, Options
-from lsmstate.lsm.ownership import Owner
 from lsmstate.lsm.merge_pacing import Pace
+from lsmstate.lsm.ownership import Owner
 from lsmstate.lsm.recovery import packed_schemas, recover
 from lsmstate.lsm.retractions import most_table_bytes
-from lsmstate.lsm.decoded_checks import check_rows
-from lsmstate.store import StreamSchema
 from lsmstate.lsm.table_cache import table_cache
 from lsmstate.lsm.table_writer import TableWriter
 from lsmstate.lsm.version import FileMeta, PartialMerge, Run, Version, hold_hidden
+from lsmstate.options import MIB, Options
+from lsmstate.process.background_worker import worker
+from lsmstate.process.memory_budget import process_memory
+from lsmstate.store import StreamSchema
 
 #: An attempt reads so many bytes for merges, for each byte it writes: more than lazy leveling needs
 #: in the long run (five, simulated, seven where expiry lets the bottom run go), so that a large

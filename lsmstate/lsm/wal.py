@@ -2,10 +2,10 @@
 
 A record is the length of its payload, the lower half of that length's XXH3, and the XXH3 of the
 payload (16 bytes), then the payload: kind, stream, sequence number, the write as
-lsmstate.cython_ext.wal.wal_record packs it, and a last byte. Writes that are made as one are one record.
-A record is acknowledged when it has been appended (and synced, if the store's options say so). On
-replay, what a crash may have left at the very end (changelog_records.py says what that is) is of
-writes that nobody relies on; damage is CorruptionError.
+lsmstate.cython_ext.wal.wal_record packs it, and a last byte. Writes that are made as one are one
+record. A record is acknowledged when it has been appended (and synced, if the store's options say
+so). On replay, what a crash may have left at the very end (changelog_records.py says what that is)
+is of writes that nobody relies on; damage is CorruptionError.
 """
 
 import logging
@@ -14,13 +14,13 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from lsmstate.lsm.wal_records import HEAD, MAGIC, Records, framed
-from lsmstate.cython_ext.wal.wal_record import unpack_write, write_pieces
 from lsmstate.cython_ext.base.file import AppendFile, ReadFile
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.cython_ext.rows.row_codec import RowBatch
+from lsmstate.cython_ext.wal.wal_record import unpack_write, write_pieces
 from lsmstate.errors import CorruptionError, FormatVersionError
 from lsmstate.lsm.file_names import parse_numbered
+from lsmstate.lsm.wal_records import HEAD, MAGIC, Records, framed
 
 _log = logging.getLogger(__name__)
 

@@ -9,21 +9,21 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 
-from lsmstate.process.background_worker import worker
-from lsmstate.lsm.wal import Write, numbered
-from lsmstate.lsm.jobs import Flush
+from lsmstate.cython_ext.locks.reservations import Reservation, Reservations
 from lsmstate.cython_ext.memory.budget import Holding
 from lsmstate.cython_ext.wal.wal_record import largest_entry
-from lsmstate.cython_ext.locks.reservations import Reservation, Reservations
 from lsmstate.errors import MemoryLimitError
-from lsmstate.store_base.guard import StoreGuard
-from lsmstate.process.memory_budget import LARGE_PART, Flushable, ProcessMemory
-from lsmstate.lsm.memtables import MOST_SEALED, Memtables
-from lsmstate.options import Options
-from lsmstate.store_base.batch_limits import no_room
-from lsmstate.lsm.version_set import LEAST_MERGE_BYTES, RunSet
-from lsmstate.stats import PauseRecorder
+from lsmstate.lsm.jobs import Flush
 from lsmstate.lsm.memtable_writes import STEPS, places_of
+from lsmstate.lsm.memtables import MOST_SEALED, Memtables
+from lsmstate.lsm.version_set import LEAST_MERGE_BYTES, RunSet
+from lsmstate.lsm.wal import Write, numbered
+from lsmstate.options import Options
+from lsmstate.process.background_worker import worker
+from lsmstate.process.memory_budget import LARGE_PART, Flushable, ProcessMemory
+from lsmstate.stats import PauseRecorder
+from lsmstate.store_base.batch_limits import no_room
+from lsmstate.store_base.guard import StoreGuard
 
 #: A write waits for room so long, while other threads are in the middle of a call of their stores.
 PATIENCE_SECONDS = 30.0

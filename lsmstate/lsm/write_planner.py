@@ -4,20 +4,20 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from lsmstate.lsm.wal import DELETE, DELETE_RANGE, RETRACT, Write
-from lsmstate.cython_ext.wal.wal_record import largest_entry, largest_row
 from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
 from lsmstate.cython_ext.rows.row_codec import RowBatch, RowCodec
-from lsmstate.schema.entry_sizes import EntrySizes
-from lsmstate.store_base.key_range import key_range
-from lsmstate.store_base.key_limits import check_largest_key
-from lsmstate.lsm.reader import Tiers, hidden_number
-from lsmstate.options import Options
-from lsmstate.store_base.batch_limits import check_largest_row, parts_of
-from lsmstate.store import KeyBounds, Mutation, StreamSchema
-from lsmstate.store_base.checks import encoded_keys
-from lsmstate.schema.codecs import codecs_of
+from lsmstate.cython_ext.wal.wal_record import largest_entry, largest_row
 from lsmstate.lsm.memtable_writes import KINDS
+from lsmstate.lsm.reader import Tiers, hidden_number
+from lsmstate.lsm.wal import DELETE, DELETE_RANGE, RETRACT, Write
+from lsmstate.options import Options
+from lsmstate.schema.codecs import codecs_of
+from lsmstate.schema.entry_sizes import EntrySizes
+from lsmstate.store import KeyBounds, Mutation, StreamSchema
+from lsmstate.store_base.batch_limits import check_largest_row, parts_of
+from lsmstate.store_base.checks import encoded_keys
+from lsmstate.store_base.key_limits import check_largest_key
+from lsmstate.store_base.key_range import key_range
 
 
 class WritePlanner:

@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.schema.arrow_sizes import pieces_of
 from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
 from lsmstate.cython_ext.keys.key_decode import KeyDecoder
-from lsmstate.store_base.guard import Access, read_stepwise
-from lsmstate.store_base.key_range import KeyRange
 from lsmstate.memory_backend.table import MemoryTable
+from lsmstate.schema.arrow_sizes import pieces_of
 from lsmstate.stats import ProbeStats, StoreStats
 from lsmstate.store import Entries, Matches, Positions, StreamSchema
 from lsmstate.store_base.checks import checked_positions, encoded_keys
+from lsmstate.store_base.guard import Access, read_stepwise
+from lsmstate.store_base.key_range import KeyRange
 
 Tables = dict[str, MemoryTable]
 

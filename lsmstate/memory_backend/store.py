@@ -17,12 +17,10 @@ from types import MappingProxyType
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.lsm.obsolete_files import collect_now_and_then
 from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
-from lsmstate.lsm.directory_lock import DirectoryLock
 from lsmstate.errors import CorruptionError, FormatVersionError, MemoryLimitError
-from lsmstate.store_base.guard import StoreGuard
-from lsmstate.store_base.key_range import key_range
+from lsmstate.lsm.directory_lock import DirectoryLock
+from lsmstate.lsm.obsolete_files import collect_now_and_then
 from lsmstate.memory_backend.commit_files import (
     Change,
     Link,
@@ -35,10 +33,9 @@ from lsmstate.memory_backend.commit_files import (
 from lsmstate.memory_backend.reader import MemoryReader, Tables
 from lsmstate.memory_backend.table import MemoryTable
 from lsmstate.options import Options
-from lsmstate.store_base.batch_limits import check_mutations
-from lsmstate.store_base.snapshot import Snapshot, Snapshots
 from lsmstate.stats import StoreStats, WriteStats
 from lsmstate.store import KeyBounds, Mutation, StreamSchema
+from lsmstate.store_base.batch_limits import check_mutations
 from lsmstate.store_base.checks import (
     check_rows,
     encoded_keys,
@@ -46,6 +43,9 @@ from lsmstate.store_base.checks import (
     stream_of,
     streams_by_name,
 )
+from lsmstate.store_base.guard import StoreGuard
+from lsmstate.store_base.key_range import key_range
+from lsmstate.store_base.snapshot import Snapshot, Snapshots
 from lsmstate.store_base.writes import StoreWrites
 
 _log = logging.getLogger("lsmstate")

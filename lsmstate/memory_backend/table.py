@@ -7,10 +7,10 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.schema.arrow_sizes import Sizes, pieces_of, row_sizes
 from lsmstate.cython_ext.rows.row_codec import RowCodec
-from lsmstate.store_base.key_range import KeyRange
+from lsmstate.schema.arrow_sizes import Sizes, pieces_of, row_sizes
 from lsmstate.store import Positions
+from lsmstate.store_base.key_range import KeyRange
 
 #: The keys and the rows of a piece of a scan.
 Piece = tuple[list[bytes], pa.RecordBatch]

@@ -22,8 +22,8 @@ from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from lsmstate.cython_ext.locks.locks import Standstill
-from lsmstate.process.memory_budget import process_memory
 from lsmstate.options import KIB
+from lsmstate.process.memory_budget import process_memory
 
 #: Bytes a job goes on for at a time, a few milliseconds: nobody waits for the worker longer.
 SLICE_BYTES = 512 * KIB

@@ -14,9 +14,9 @@ import time
 from typing import Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
-from lsmstate.cython_ext.sstable.block_cache import BlockCache
-from lsmstate.cython_ext.memory.budget import Budget
 from lsmstate.cython_ext.locks.locks import Turns
+from lsmstate.cython_ext.memory.budget import Budget
+from lsmstate.cython_ext.sstable.block_cache import BlockCache
 from lsmstate.errors import MemoryLimitError
 from lsmstate.options import MINIMUM_MEMORY_BYTES, STORE_MEMORY_BYTES
 

@@ -19,6 +19,13 @@ from functools import partial
 
 from lsmstate.cython_ext.base.file import remove
 from lsmstate.cython_ext.sstable.sst_reader import Sst
+from lsmstate.errors import CorruptionError
+from lsmstate.lsm.file_names import AttemptFile, parse_attempt_file
+from lsmstate.lsm.manifest import parse_pointer
+from lsmstate.lsm.ownership import AttemptOwner, CommitReader
+from lsmstate.lsm.recovery import Named, named_by
+from lsmstate.lsm.table_cache import table_cache
+from lsmstate.process.memory_budget import process_memory
 from lsmstate.remote.directory import (
     PIECE_BYTES,
     DurableDir,
@@ -26,15 +33,8 @@ from lsmstate.remote.directory import (
     piece_memory,
     remove_if_there,
 )
-from lsmstate.errors import CorruptionError
 from lsmstate.remote.file_cache import FileCache
-from lsmstate.lsm.file_names import AttemptFile, parse_attempt_file
-from lsmstate.lsm.manifest import parse_pointer
-from lsmstate.process.memory_budget import process_memory
-from lsmstate.lsm.ownership import AttemptOwner, CommitReader
-from lsmstate.lsm.recovery import Named, named_by
 from lsmstate.remote.retries import os_error, retried
-from lsmstate.lsm.table_cache import table_cache
 
 FOOTER_BYTES = 80
 #: The sections of nearly all commits fit; of others the rest is read too.

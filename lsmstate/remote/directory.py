@@ -16,10 +16,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyarrow import NativeFile
 
+from lsmstate.cython_ext.base.file import (
+    AppendFile,
+    ReadFile,
+    link,
+    remove,
+    sync_directory,
+    sync_file,
+)
 from lsmstate.cython_ext.memory.budget import Holding
-from lsmstate.cython_ext.base.file import AppendFile, ReadFile, link, remove, sync_directory, sync_file
-from lsmstate.remote.filesystems import is_url, resolve
 from lsmstate.process.memory_budget import process_memory
+from lsmstate.remote.filesystems import is_url, resolve
 from lsmstate.remote.retries import retried
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
 from lsmstate.cython_ext.keys.key_decode import KeyDecoder
 from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.errors import CorruptionError
-from lsmstate.store_base.guard import Access, read_stepwise
-from lsmstate.store_base.key_range import KeyRange
-from lsmstate.rocksdb_backend.records import Chunk, chunks_of, unpack_chunk, unpack_entry
 from lsmstate.rocksdb_backend.database import rocks_errors
+from lsmstate.rocksdb_backend.records import Chunk, chunks_of, unpack_chunk, unpack_entry
 from lsmstate.stats import ProbeStats, StoreStats
 from lsmstate.store import Entries, Matches, Positions, StreamSchema
 from lsmstate.store_base.checks import checked_positions, encoded_keys
+from lsmstate.store_base.guard import Access, read_stepwise
+from lsmstate.store_base.key_range import KeyRange
 
 #: Chunks read by one multi-get, at most; fewer if they are large on average.
 _CHUNKS_PER_GET = 64

@@ -26,21 +26,11 @@ from typing import Any
 import pyarrow as pa
 import rocksdict
 
-from lsmstate.lsm.obsolete_files import collect_now_and_then
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.lsm.directory_lock import DirectoryLock
-from lsmstate.store_base.guard import StoreGuard
-from lsmstate.store_base.key_range import key_range
+from lsmstate.lsm.obsolete_files import collect_now_and_then
 from lsmstate.options import Options
 from lsmstate.rocksdb_backend.attempt_files import RocksAttempts, link_files
-from lsmstate.rocksdb_backend.records import (
-    PENDING_CHUNK,
-    Entry,
-    chunk_name,
-    cut,
-    pack_chunk,
-    unpack_entry,
-)
 from lsmstate.rocksdb_backend.database import (
     PendingWrite,
     counted,
@@ -50,11 +40,18 @@ from lsmstate.rocksdb_backend.database import (
 )
 from lsmstate.rocksdb_backend.fork import check_fork, watch
 from lsmstate.rocksdb_backend.reader import RocksReader
+from lsmstate.rocksdb_backend.records import (
+    PENDING_CHUNK,
+    Entry,
+    chunk_name,
+    cut,
+    pack_chunk,
+    unpack_entry,
+)
 from lsmstate.rocksdb_backend.streams import STREAMS_KEY, pack_streams, unpack_streams
-from lsmstate.store_base.batch_limits import check_mutations
-from lsmstate.store_base.snapshot import Snapshot, Snapshots
 from lsmstate.stats import CacheStats, ProbeStats, StoreStats, WriteStats
 from lsmstate.store import KeyBounds, Mutation, StreamSchema
+from lsmstate.store_base.batch_limits import check_mutations
 from lsmstate.store_base.checks import (
     check_rows,
     check_same_streams,
@@ -62,6 +59,9 @@ from lsmstate.store_base.checks import (
     stream_of,
     streams_by_name,
 )
+from lsmstate.store_base.guard import StoreGuard
+from lsmstate.store_base.key_range import key_range
+from lsmstate.store_base.snapshot import Snapshot, Snapshots
 from lsmstate.store_base.writes import StoreWrites
 
 _log = logging.getLogger("lsmstate")

@@ -3,8 +3,8 @@
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.schema.arrow_sizes import RowSizes, Sizes
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
+from lsmstate.schema.arrow_sizes import RowSizes, Sizes
 
 #: What an entry takes beside key and row: places of both, hash, order, the stream's number.
 ENTRY_BYTES = 32

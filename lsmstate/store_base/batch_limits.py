@@ -5,15 +5,15 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.schema.arrow_sizes import pieces_of, row_sizes, sizes_of
-from lsmstate.cython_ext.memory.budget import Budget
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
-from lsmstate.schema.entry_sizes import EntrySizes
+from lsmstate.cython_ext.memory.budget import Budget
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
-from lsmstate.store_base.key_range import key_range
 from lsmstate.options import KIB, Options
+from lsmstate.schema.arrow_sizes import pieces_of, row_sizes, sizes_of
+from lsmstate.schema.entry_sizes import EntrySizes
 from lsmstate.store import KeyBounds, Mutation, StreamSchema
 from lsmstate.store_base.checks import check_rows, stream_of
+from lsmstate.store_base.key_range import key_range
 
 _KINDS = ("append", "put", "delete", "retract", "delete_range")
 

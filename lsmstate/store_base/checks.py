@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
-from lsmstate.schema.documents import check_document_rows, is_schema_free
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.store_base.slots import without_slots
-from lsmstate.store import Positions, StreamSchema
 from lsmstate.schema.codecs import codecs_of
+from lsmstate.schema.documents import check_document_rows, is_schema_free
+from lsmstate.store import Positions, StreamSchema
+from lsmstate.store_base.slots import without_slots
 
 #: Each has a second number, of the stream that holds its retractions; numbers have two bytes, and
 #: one more stands behind the last.

@@ -7,8 +7,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
-from lsmstate.store_base.null_safe import null_safe_keys
 from lsmstate.store import Positions
+from lsmstate.store_base.null_safe import null_safe_keys
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ the manifest: by what it parts of the index where keys begin alike for long, as 
 file or of a deleted range. A row is held by itself, so it may take far more.
 """
 
-from lsmstate.cython_ext.wal.wal_record import largest_entry
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
+from lsmstate.cython_ext.wal.wal_record import largest_entry
 from lsmstate.errors import MemoryLimitError
 from lsmstate.options import KIB, Options
 

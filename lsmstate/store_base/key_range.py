@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.store_base.key_values import key_batch, key_values
 from lsmstate.store import KeyValues, StreamSchema
+from lsmstate.store_base.key_values import key_batch, key_values
 
 
 class KeyRange(NamedTuple):

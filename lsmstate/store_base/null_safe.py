@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.store_base.key_values import key_batch, key_values
 from lsmstate.stats import StoreStats
 from lsmstate.store import (
     Entries,
@@ -28,6 +27,7 @@ from lsmstate.store import (
     StreamSchema,
 )
 from lsmstate.store_base.checks import check_key_types, stream_of
+from lsmstate.store_base.key_values import key_batch, key_values
 from lsmstate.store_base.reads import StoreReads
 from lsmstate.store_base.writes import StoreWrites
 

@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.cython_ext.rows.row_codec import RowCodec
+from lsmstate.store import Entries, KeyValues, Matches, Positions, Probe, StreamSchema
+from lsmstate.store_base.checks import check_is_keys, stream_of
 from lsmstate.store_base.guard import Access, StoreGuard
 from lsmstate.store_base.key_parts import key_parts
 from lsmstate.store_base.key_range import KeyRange, key_range
 from lsmstate.store_base.key_values import one_key
-from lsmstate.store import Entries, KeyValues, Matches, Positions, Probe, StreamSchema
-from lsmstate.store_base.checks import check_is_keys, stream_of
 
 #: Rows are fetched in pieces of this, so what counts against the cap is a piece, not all of them.
 _PIECE_BYTES = 1 << 20

@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager
 from weakref import WeakSet
 
 from lsmstate.cython_ext.locks.locks import Turns
-from lsmstate.store_base.guard import Access, FindDamage, StoreGuard
 from lsmstate.stats import StoreStats
 from lsmstate.store import StreamSchema
+from lsmstate.store_base.guard import Access, FindDamage, StoreGuard
 from lsmstate.store_base.reads import Reader, StoreReads
 
 

@@ -14,11 +14,19 @@ from dataclasses import dataclass
 
 from pyarrow.fs import FileSystem
 
-from lsmstate.lsm.checkpoints import CheckpointPin, list_checkpoints
 from lsmstate.cython_ext.base.compression import checksum
 from lsmstate.cython_ext.sstable.sst_check import verify
-from lsmstate.remote.directory import DurableDir, LocalDir, durable_dir, file_pieces, piece_memory
 from lsmstate.errors import FormatVersionError, InvalidArgumentError, StoreLockedError
+from lsmstate.local_directory import check_is_there, directory_path
+from lsmstate.lsm.checkpoints import CheckpointPin, list_checkpoints
+from lsmstate.lsm.file_names import holds_standalone_store, parse_attempt_file
+from lsmstate.lsm.manifest import Pointer, asked_pointer, parse_pointer
+from lsmstate.lsm.recovery import needed_files
+from lsmstate.lsm.store import LsmStore
+from lsmstate.lsm.table_cache import TableCache
+from lsmstate.options import Options
+from lsmstate.process.memory_budget import process_memory
+from lsmstate.remote.directory import DurableDir, LocalDir, durable_dir, file_pieces, piece_memory
 from lsmstate.tools.export_catalog import (
     Catalog,
     ExportedFile,
@@ -32,15 +40,7 @@ from lsmstate.tools.export_catalog import (
     whole,
     write_catalog,
 )
-from lsmstate.lsm.file_names import holds_standalone_store, parse_attempt_file
 from lsmstate.tools.inspection import find_standalone
-from lsmstate.local_directory import check_is_there, directory_path
-from lsmstate.lsm.store import LsmStore
-from lsmstate.lsm.manifest import Pointer, asked_pointer, parse_pointer
-from lsmstate.process.memory_budget import process_memory
-from lsmstate.options import Options
-from lsmstate.lsm.recovery import needed_files
-from lsmstate.lsm.table_cache import TableCache
 
 _FOOTER_END = b"LSMSTATE"
 

@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lsmstate.remote.directory import PIECE_BYTES, DurableDir
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
+from lsmstate.lsm.checksummed_text import seal_text, unseal_text
 from lsmstate.lsm.file_names import parse_attempt_file, parse_numbered
 from lsmstate.lsm.manifest import Pointer, parse_pointer
-from lsmstate.lsm.checksummed_text import seal_text, unseal_text
+from lsmstate.remote.directory import PIECE_BYTES, DurableDir
 from lsmstate.store_base.checks import nearest
 
 CATALOG_VERSION = 1

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from lsmstate.cython_ext.base.file import ReadFile
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
-from lsmstate.lsm.file_names import numbered, parse_attempt_file, parse_numbered
 from lsmstate.local_directory import check_is_there
+from lsmstate.lsm.file_names import numbered, parse_attempt_file, parse_numbered
 from lsmstate.lsm.manifest import Pointer, asked_pointer, parse_pointer
-from lsmstate.process.memory_budget import process_memory
 from lsmstate.lsm.ownership import FIRST_MANIFEST, newest_pointer
 from lsmstate.lsm.recovery import Recovered, read_commit
 from lsmstate.lsm.table_cache import table_cache
+from lsmstate.process.memory_budget import process_memory
 
 #: What to do about a standalone store that says no more which commit counts.
 _SAVE = (

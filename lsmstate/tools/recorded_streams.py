@@ -3,11 +3,11 @@
 import os
 from collections.abc import Mapping
 
-from lsmstate.opening import store_class
-from lsmstate.recorded_backend import check_kept_backend
-from lsmstate.process.memory_budget import process_memory
-from lsmstate.store import StreamSchema
 from lsmstate.lsm.table_cache import table_cache
+from lsmstate.opening import store_class
+from lsmstate.process.memory_budget import process_memory
+from lsmstate.recorded_backend import check_kept_backend
+from lsmstate.store import StreamSchema
 
 
 def kept_streams(directory: str, *, backend: str = "lsm") -> Mapping[str, StreamSchema] | None:

@@ -10,27 +10,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from lsmstate.lsm.wal import changelog_files
-from lsmstate.lsm.wal_records import MAGIC
-from lsmstate.lsm.checkpoints import checkpoint_paths, read_checkpoint
-from lsmstate.lsm.obsolete_files import LocalFiles
 from lsmstate.cython_ext.base.file import AppendFile, ReadFile
 from lsmstate.cython_ext.sstable.salvage import ListedEntries
 from lsmstate.cython_ext.sstable.sst_check import verify
 from lsmstate.cython_ext.sstable.sst_reader import Sst
-from lsmstate.lsm.directory_lock import check_unowned
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
-from lsmstate.lsm.file_names import numbered, parse_attempt_file, parse_numbered
 from lsmstate.local_directory import check_is_there
+from lsmstate.lsm.checkpoints import checkpoint_paths, read_checkpoint
+from lsmstate.lsm.directory_lock import check_unowned
+from lsmstate.lsm.file_names import numbered, parse_attempt_file, parse_numbered
 from lsmstate.lsm.manifest import Pointer, pack_edit
-from lsmstate.process.memory_budget import process_memory
-from lsmstate.options import MIB, Options
+from lsmstate.lsm.obsolete_files import LocalFiles
 from lsmstate.lsm.ownership import AttemptOwner, Owner, ProcessOwner
-from lsmstate.tools.salvage_table import UNDESCRIBED, KeyRange, SalvagedTable
-from lsmstate.tools.salvage_wal import Record, Replay, plan_replay, salvage_changelog
-from lsmstate.tools.salvage_commit import DamagedState, find_damaged_state
 from lsmstate.lsm.table_writer import TableWriter
 from lsmstate.lsm.version import FileMeta, Version
+from lsmstate.lsm.wal import changelog_files
+from lsmstate.lsm.wal_records import MAGIC
+from lsmstate.options import MIB, Options
+from lsmstate.process.memory_budget import process_memory
+from lsmstate.tools.salvage_commit import DamagedState, find_damaged_state
+from lsmstate.tools.salvage_table import UNDESCRIBED, KeyRange, SalvagedTable
+from lsmstate.tools.salvage_wal import Record, Replay, plan_replay, salvage_changelog
 
 
 @dataclass(frozen=True, slots=True)

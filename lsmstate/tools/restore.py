@@ -14,6 +14,12 @@ from pyarrow.fs import FileSystem
 
 from lsmstate.cython_ext.base.compression import checksum
 from lsmstate.cython_ext.base.file import sync_directory
+from lsmstate.errors import CorruptionError, InvalidArgumentError
+from lsmstate.lsm.checksummed_text import seal_text
+from lsmstate.lsm.file_names import holds_standalone_store, numbered, parse_numbered
+from lsmstate.lsm.recovery import needed_files
+from lsmstate.lsm.table_cache import TableCache
+from lsmstate.process.memory_budget import process_memory
 from lsmstate.remote.directory import (
     PIECE_BYTES,
     DurableDir,
@@ -22,14 +28,8 @@ from lsmstate.remote.directory import (
     piece_memory,
     write_file,
 )
-from lsmstate.errors import CorruptionError, InvalidArgumentError
-from lsmstate.tools.export_catalog import Catalog, ExportedFile, chosen, read_each_catalog
 from lsmstate.tools.export import Place, checkpoint_catalog
-from lsmstate.lsm.file_names import holds_standalone_store, numbered, parse_numbered
-from lsmstate.process.memory_budget import process_memory
-from lsmstate.lsm.recovery import needed_files
-from lsmstate.lsm.checksummed_text import seal_text
-from lsmstate.lsm.table_cache import TableCache
+from lsmstate.tools.export_catalog import Catalog, ExportedFile, chosen, read_each_catalog
 
 _REMEDY = "restore another export, or export the state again"
 

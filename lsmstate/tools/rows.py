@@ -3,15 +3,15 @@
 import os
 from collections.abc import Iterator
 
-from lsmstate.lsm.wal import changelog_files, replay
 from lsmstate.expiry.readers import expiring_reads
-from lsmstate.tools.inspection import READ_ERRORS, Damage, State, damage_of, missing_path
 from lsmstate.lsm.store import LsmStore
-from lsmstate.process.memory_budget import process_memory
-from lsmstate.options import Options
-from lsmstate.tools.concurrent_reader import StateWatch, settled
-from lsmstate.store import Entries
 from lsmstate.lsm.table_cache import MOST_OPEN, table_cache
+from lsmstate.lsm.wal import changelog_files, replay
+from lsmstate.options import Options
+from lsmstate.process.memory_budget import process_memory
+from lsmstate.store import Entries
+from lsmstate.tools.concurrent_reader import StateWatch, settled
+from lsmstate.tools.inspection import READ_ERRORS, Damage, State, damage_of, missing_path
 
 
 def entries_of(state: State, stream: str, limit: int) -> Iterator[Entries]:

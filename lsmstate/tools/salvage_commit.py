@@ -22,10 +22,10 @@ from lsmstate.lsm.manifest import (
     schema_digest,
     unpack_edit,
 )
-from lsmstate.process.memory_budget import process_memory
 from lsmstate.lsm.ownership import newest_pointer
-from lsmstate.tools.salvage_table import SalvagedTable
 from lsmstate.lsm.version import NOTHING, FileMeta, Run, Version
+from lsmstate.process.memory_budget import process_memory
+from lsmstate.tools.salvage_table import SalvagedTable
 
 
 @dataclass(frozen=True, slots=True)

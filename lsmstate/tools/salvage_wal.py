@@ -8,9 +8,9 @@ damaged is judged as on replay.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from lsmstate.cython_ext.base.file import ReadFile
 from lsmstate.lsm.wal import single_payloads
 from lsmstate.lsm.wal_records import FRAME, HEAD, MAGIC, Records, framed
-from lsmstate.cython_ext.base.file import ReadFile
 
 
 @dataclass(frozen=True, slots=True)

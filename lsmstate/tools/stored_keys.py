@@ -7,8 +7,8 @@ import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_decode import KeyDecoder
 from lsmstate.errors import CorruptionError
-from lsmstate.tools.json_values import in_json
 from lsmstate.store import StreamSchema
+from lsmstate.tools.json_values import in_json
 
 #: Of the stream's number, in front.
 _NUMBER_BYTES = 2

@@ -6,18 +6,18 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from lsmstate.lsm.checkpoints import Checkpoint, read_each_checkpoint
 from lsmstate.cython_ext.sstable import sst_check
 from lsmstate.errors import CorruptionError, FormatVersionError
-from lsmstate.tools.inspection import READ_ERRORS, Damage, State, damage_of, missing_path
+from lsmstate.lsm.checkpoints import Checkpoint, read_each_checkpoint
 from lsmstate.lsm.manifest import parse_pointer
-from lsmstate.process.memory_budget import process_memory
-from lsmstate.store_base.slots import without_slots
-from lsmstate.tools.rows import logged_writes
-from lsmstate.tools.concurrent_reader import StateWatch, settled
-from lsmstate.tools.stored_keys import decoded_key
 from lsmstate.lsm.table_cache import table_cache
 from lsmstate.lsm.version import FileMeta, Version
+from lsmstate.process.memory_budget import process_memory
+from lsmstate.store_base.slots import without_slots
+from lsmstate.tools.concurrent_reader import StateWatch, settled
+from lsmstate.tools.inspection import READ_ERRORS, Damage, State, damage_of, missing_path
+from lsmstate.tools.rows import logged_writes
+from lsmstate.tools.stored_keys import decoded_key
 
 #: What there is to know of one.
 CheckpointSaid = Checkpoint | CorruptionError | FormatVersionError

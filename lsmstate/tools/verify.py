@@ -6,17 +6,17 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from lsmstate.lsm.wal import changelog_files, replay
-from lsmstate.lsm.checkpoints import Checkpoint, read_each_checkpoint
 from lsmstate.cython_ext.sstable import sst_check
-from lsmstate.tools.inspection import READ_ERRORS, REMEDY, State, damage_of, missing_path
-from lsmstate.lsm.manifest import Pointer, parse_pointer
-from lsmstate.process.memory_budget import process_memory
-from lsmstate.lsm.recovery import Recovered, read_commit
+from lsmstate.lsm.checkpoints import Checkpoint, read_each_checkpoint
 from lsmstate.lsm.decoded_checks import check_rows
-from lsmstate.tools.concurrent_reader import GoneError, StateWatch
-from lsmstate.store import StreamSchema
+from lsmstate.lsm.manifest import Pointer, parse_pointer
+from lsmstate.lsm.recovery import Recovered, read_commit
 from lsmstate.lsm.table_cache import table_cache
+from lsmstate.lsm.wal import changelog_files, replay
+from lsmstate.process.memory_budget import process_memory
+from lsmstate.store import StreamSchema
+from lsmstate.tools.concurrent_reader import GoneError, StateWatch
+from lsmstate.tools.inspection import READ_ERRORS, REMEDY, State, damage_of, missing_path
 
 
 @dataclass(frozen=True, slots=True)

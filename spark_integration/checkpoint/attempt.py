@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from lsmstate.errors import InvalidArgumentError
 from lsmstate.opening import open_attempt
 from lsmstate.remote.bucket import DurableBucket
-from lsmstate.errors import InvalidArgumentError
-from lsmstate.store_base.null_safe import NullSafeStore, null_safe_streams
-from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
 from lsmstate.spark_integration.checkpoint.task_run import TaskRun
+from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
 from lsmstate.store import MultimapStore
+from lsmstate.store_base.null_safe import NullSafeStore, null_safe_streams
 
 
 def bucket_files(run: TaskRun, bucket: int) -> str | DurableBucket:

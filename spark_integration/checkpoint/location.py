@@ -16,13 +16,13 @@ from typing import Any, Final
 
 from pyarrow.fs import FileSystem
 
-from lsmstate.remote.directory import DurableDir, durable_dir
 from lsmstate.errors import CorruptionError, InvalidArgumentError
+from lsmstate.remote.directory import DurableDir, durable_dir
 from lsmstate.remote.filesystems import resolve
 from lsmstate.remote.retries import retried
-from lsmstate.spark_integration.plan.bucket_ids import spark_hash_long
 from lsmstate.spark_integration.checkpoint.compression import REMEDY
 from lsmstate.spark_integration.checkpoint.state_partition import StatePartition, listed, small_file
+from lsmstate.spark_integration.plan.bucket_ids import spark_hash_long
 from lsmstate.state_location import local_path
 
 #: How Spark names the operator that holds our buckets; a query has one at most.

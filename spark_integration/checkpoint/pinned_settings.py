@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.remote.retries import retried
+from lsmstate.spark_integration.checkpoint.json_records import create_record_in, read_record_in
 from lsmstate.spark_integration.plan.bucket_ids import bucket_ids
 from lsmstate.spark_integration.plan.stateful_plan import Wanted
-from lsmstate.spark_integration.checkpoint.json_records import create_record_in, read_record_in
 from lsmstate.state_location import StatePlace
 
 #: Name of the state's directory in the checkpoint location.

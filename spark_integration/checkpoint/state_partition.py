@@ -11,8 +11,8 @@ from functools import partial
 from io import BytesIO
 from typing import Final
 
-from lsmstate.remote.directory import DurableDir
 from lsmstate.errors import CorruptionError, InvalidArgumentError
+from lsmstate.remote.directory import DurableDir
 from lsmstate.remote.retries import retried
 from lsmstate.spark_integration.checkpoint.commit_pointer import check_version
 from lsmstate.spark_integration.checkpoint.compression import LARGEST_BYTES, REMEDY

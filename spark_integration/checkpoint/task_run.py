@@ -7,8 +7,8 @@ from pyspark import TaskContext
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark_integration.checkpoint.pinned_settings import Pinned, adopt_or_pin
-from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan, Wanted
 from lsmstate.spark_integration.checkpoint.starts import UNTOLD, Starts
+from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan, Wanted
 from lsmstate.state_location import StatePlace
 
 #: Local properties; ``query.py`` sets them on the query's own thread before its first batch.

@@ -16,8 +16,8 @@ from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.key_classes import Pair
-from lsmstate.spark_integration.columns.arrow_substitutes import carried_type, carry
 from lsmstate.spark_integration.catalyst.catalyst import is_classic
+from lsmstate.spark_integration.columns.arrow_substitutes import carried_type, carry
 from lsmstate.spark_integration.columns.collations import (
     collation_key_type,
     collation_versions,

@@ -13,7 +13,7 @@ __all__ = ["DemoSettings", "run_demo"]
 
 
 def run_demo(settings: DemoSettings, console: "Console") -> "Summary":
-    """Run the main job; see ``lsmstate.spark_integration.demo.run``, whose imports wait until here."""
+    """Run the main job; see ``demo.run``, whose imports wait until here."""
     from lsmstate.spark_integration.demo.run import run
 
     return run(settings, console)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from lsmstate.opening import check_backend
 from lsmstate.errors import LsmStateError
+from lsmstate.opening import check_backend
 from lsmstate.options import Options, parse_bytes
+from lsmstate.spark_integration.catalyst.local_session import LOG_NAME, start_session
 from lsmstate.spark_integration.demo.check import compare
 from lsmstate.spark_integration.demo.kafka_broker import running_broker
 from lsmstate.spark_integration.demo.progress import BatchReport, Display, WorkerMemory, report_of
@@ -20,7 +21,6 @@ from lsmstate.spark_integration.demo.report import Summary, draw_plot, print_sum
 from lsmstate.spark_integration.demo.settings import DemoSettings
 from lsmstate.spark_integration.demo.tpcds import StreamFiles, stream_files
 from lsmstate.spark_integration.demo.workdir import fresh_directory
-from lsmstate.spark_integration.catalyst.local_session import LOG_NAME, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -159,7 +159,9 @@ def _raise_failure(query: "StreamingQuery", log: Path) -> None:
     # A Python worker's own exception is what matters; its type stands at the start of the line.
     own = [line.strip() for line in text.splitlines() if "lsmstate.errors." in line.split(":")[0]]
     own += [
-        line.strip() for line in text.splitlines() if "lsmstate.cython_ext.errors." in line.split(":")[0]
+        line.strip()
+        for line in text.splitlines()
+        if "lsmstate.cython_ext.errors." in line.split(":")[0]
     ]
     cause = own[-1] if own else text.splitlines()[0]
     raise QueryFailedError(f"the query failed: {cause} (Spark's log: {log})")

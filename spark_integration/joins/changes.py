@@ -9,6 +9,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.conditions.join_tree import (
+    Tree,
+    bound_text,
+    bounds_of,
+    conditions_of,
+    nullable_streams,
+)
+from lsmstate.joins.local.changes.multi_key_join import GraphChangeJoin
+from lsmstate.joins.local.changes.one_key_join import ChangeJoin
+from lsmstate.joins.local.rooted.change_join import RootedChangeJoin
+from lsmstate.joins.local.timed.event_time_join import EventTimeJoin
 from lsmstate.joins.specs.changes import (
     OPERATION,
     ChangeSpec,
@@ -18,26 +29,21 @@ from lsmstate.joins.specs.changes import (
 )
 from lsmstate.joins.specs.choose import ChangingSpec, changing_spec, is_conditional
 from lsmstate.joins.specs.event_time import TimeOptions, time_bounds
-from lsmstate.joins.local.timed.event_time_join import EventTimeJoin
 from lsmstate.joins.specs.multi_key import GraphSpec
-from lsmstate.joins.conditions.join_tree import Tree, bound_text, bounds_of, conditions_of, nullable_streams
-from lsmstate.joins.local.changes.one_key_join import ChangeJoin
-from lsmstate.joins.local.changes.multi_key_join import GraphChangeJoin
-from lsmstate.joins.local.rooted.change_join import RootedChangeJoin
-from lsmstate.joins.specs.typed_tree import settled
 from lsmstate.joins.specs.one_key import output_names
-from lsmstate.spark_integration.plan.bucket import Bucket, BucketFunction, InputBatch
+from lsmstate.joins.specs.typed_tree import settled
+from lsmstate.spark_integration.checkpoint.pinned_settings import JOIN_CONDITIONS, OTHER_CONDITIONS
+from lsmstate.spark_integration.columns.schemas import output_fields
+from lsmstate.spark_integration.joins.inner import CoercedSpec, coerced_graph, stored_rows
+from lsmstate.spark_integration.joins.late_rows import LateRows
+from lsmstate.spark_integration.joins.residual_filter import check_evaluated_here
 from lsmstate.spark_integration.joins.watermarks import (
     check_hours,
     check_keeps_all,
     explained_time,
 )
+from lsmstate.spark_integration.plan.bucket import Bucket, BucketFunction, InputBatch
 from lsmstate.spark_integration.plan.inputs import Inputs
-from lsmstate.spark_integration.joins.inner import CoercedSpec, coerced_graph, stored_rows
-from lsmstate.spark_integration.joins.late_rows import LateRows
-from lsmstate.spark_integration.checkpoint.pinned_settings import JOIN_CONDITIONS, OTHER_CONDITIONS
-from lsmstate.spark_integration.joins.residual_filter import check_evaluated_here
-from lsmstate.spark_integration.columns.schemas import output_fields
 from lsmstate.store import MultimapStore
 
 _log = logging.getLogger("lsmstate")

@@ -6,8 +6,8 @@ from dataclasses import replace
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.rooted_steps import RootedJoins, meeting_classes
-from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
 from lsmstate.spark_integration.joins.shares import with_shares
+from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
 
 
 def meeting(

@@ -17,18 +17,18 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from lsmstate.joins.conditions.tokens import Column as StreamColumn
-from lsmstate.joins.specs.event_time import EventTime
+from lsmstate.joins.local.parts.time_checks import result_columns
 from lsmstate.joins.local.timed.event_time_join import EventTimeJoin
+from lsmstate.joins.specs.event_time import EventTime
 from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.one_key import JoinSpec
-from lsmstate.joins.local.parts.time_checks import result_columns
-from lsmstate.spark_integration.plan.bucket import Bucket, BucketFunction, InputBatch
-from lsmstate.spark_integration.joins.watermarks import result_time_type
+from lsmstate.spark_integration.catalyst.names import quoted
+from lsmstate.spark_integration.columns.schemas import WATERMARK_METADATA
 from lsmstate.spark_integration.joins.inner import learned, stored_rows
 from lsmstate.spark_integration.joins.late_rows import LateRows
-from lsmstate.spark_integration.catalyst.names import quoted
+from lsmstate.spark_integration.joins.watermarks import result_time_type
+from lsmstate.spark_integration.plan.bucket import Bucket, BucketFunction, InputBatch
 from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan
-from lsmstate.spark_integration.columns.schemas import WATERMARK_METADATA
 from lsmstate.store import MultimapStore
 
 #: A column of the operator's result, true in ticks, that nobody sees.

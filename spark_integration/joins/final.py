@@ -9,17 +9,17 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.specs.event_time import Retention
-from lsmstate.joins.local.timed.final_join import FinalJoin
-from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.joins.conditions.join_tree import Tree, conditions_of, nullable_streams
-from lsmstate.spark_integration.plan.bucket import Bucket, BucketFunction, InputBatch
+from lsmstate.joins.local.timed.final_join import FinalJoin
+from lsmstate.joins.specs.event_time import Retention
+from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.spark_integration.joins.changes import joined_fields
-from lsmstate.spark_integration.joins.watermarks import check_hours, watermarked
-from lsmstate.spark_integration.plan.inputs import Inputs
 from lsmstate.spark_integration.joins.inner import coerced_graph, learned, stored_rows
 from lsmstate.spark_integration.joins.late_rows import LateRows
 from lsmstate.spark_integration.joins.residual_filter import check_evaluated_here
+from lsmstate.spark_integration.joins.watermarks import check_hours, watermarked
+from lsmstate.spark_integration.plan.bucket import Bucket, BucketFunction, InputBatch
+from lsmstate.spark_integration.plan.inputs import Inputs
 from lsmstate.store import MultimapStore
 
 

@@ -6,11 +6,11 @@ from functools import cached_property, lru_cache
 
 import pyarrow as pa
 
-from lsmstate.joins.specs.multi_key import GraphSpec, KeyClass
 from lsmstate.joins.local.inner.multi_key_join import GraphJoin
-from lsmstate.joins.local.parts.row_picks import Picked
-from lsmstate.joins.local.parts.probe_order import ProbeOrder
 from lsmstate.joins.local.inner.umjoin import UMJoin
+from lsmstate.joins.local.parts.probe_order import ProbeOrder
+from lsmstate.joins.local.parts.row_picks import Picked
+from lsmstate.joins.specs.multi_key import GraphSpec, KeyClass
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.spark_integration.plan.bucket import Bucket, BucketFunction, InputBatch
 from lsmstate.spark_integration.plan.inputs import Inputs

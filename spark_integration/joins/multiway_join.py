@@ -7,30 +7,30 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.conditions.key_classes import written_pairs
+from lsmstate.joins.conditions.split import split_condition
+from lsmstate.joins.local.changes.input import check_unmatched
 from lsmstate.joins.specs.changes import FINAL
 from lsmstate.joins.specs.event_time import Retention, TimeOptions
 from lsmstate.joins.specs.multi_key import GraphSpec, create_spec
-from lsmstate.joins.specs.typed_condition import How, TypedCondition, in_text, typed_condition
-from lsmstate.joins.conditions.key_classes import written_pairs
-from lsmstate.joins.local.changes.input import check_unmatched
 from lsmstate.joins.specs.one_key import Condition, check_streams
-from lsmstate.joins.conditions.split import split_condition
+from lsmstate.joins.specs.typed_condition import How, TypedCondition, in_text, typed_condition
 from lsmstate.spark_integration.joins.changes import change_spec, check_time
-from lsmstate.spark_integration.joins.watermarks import check_not_named, timing_of, watermarked
 from lsmstate.spark_integration.joins.final import final_spec
-from lsmstate.spark_integration.plan.inputs import Inputs, UnfitInputError, session_of
 from lsmstate.spark_integration.joins.inner import CoercedSpec, coerced_graph
-from lsmstate.spark_integration.joins.request import OPERATOR, InnerJoin, JoinRequest
 from lsmstate.spark_integration.joins.late_rows import check_late
+from lsmstate.spark_integration.joins.request import OPERATOR, InnerJoin, JoinRequest
+from lsmstate.spark_integration.joins.watermarks import check_not_named, timing_of, watermarked
+from lsmstate.spark_integration.plan.inputs import Inputs, UnfitInputError, session_of
 from lsmstate.spark_integration.plan.options import OPTION_NAMES, OperatorOptions, nearest
-from lsmstate.spark_integration.skew.key_watch import SPREAD
+from lsmstate.spark_integration.plan.storage import Storage
 from lsmstate.spark_integration.skew.checks import (
     check_local,
     check_memory,
     check_repeatable,
     check_skew,
 )
-from lsmstate.spark_integration.plan.storage import Storage
+from lsmstate.spark_integration.skew.key_watch import SPREAD
 from lsmstate.state_location import DEFAULT_CACHE
 
 _OPTIONS: Final = (

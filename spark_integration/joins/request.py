@@ -8,13 +8,19 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from lsmstate.joins.specs.changes import OPERATION, ChangeSpec, GraphChangeSpec
+from lsmstate.joins.specs.changes_multi_key import RootedChangeSpec
 from lsmstate.joins.specs.choose import ChangingSpec
 from lsmstate.joins.specs.event_time import EventTime
 from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.joins.specs.multi_key import GraphSpec
-from lsmstate.joins.specs.changes_multi_key import RootedChangeSpec
 from lsmstate.joins.specs.one_key import output_names
-from lsmstate.spark_integration.plan.bucket import BucketFunction
+from lsmstate.spark_integration.checkpoint.pinned_settings import (
+    KEPT,
+    OTHER_CONDITIONS,
+    SKEW,
+    with_pins,
+)
+from lsmstate.spark_integration.columns.schemas import output_fields
 from lsmstate.spark_integration.joins.changes import (
     change_join_function,
     change_output,
@@ -25,14 +31,20 @@ from lsmstate.spark_integration.joins.changes import (
     routes_null_keys,
     written_conditions,
 )
-from lsmstate.spark_integration.joins.watermarks import described, explained_time
+from lsmstate.spark_integration.joins.co_location import meeting
+from lsmstate.spark_integration.joins.event_time import (
+    TICK,
+    timed_join_function,
+    with_result_time,
+    with_time,
+    with_watermark,
+)
 from lsmstate.spark_integration.joins.final import (
     explained_final,
     final_join_function,
     final_output,
     final_settings,
 )
-from lsmstate.spark_integration.plan.inputs import Inputs
 from lsmstate.spark_integration.joins.inner import (
     CoercedSpec,
     condition_of,
@@ -42,24 +54,17 @@ from lsmstate.spark_integration.joins.inner import (
     picking_join_function,
 )
 from lsmstate.spark_integration.joins.late_rows import LateRows
-from lsmstate.spark_integration.joins.co_location import meeting
-from lsmstate.spark_integration.plan.options import OperatorOptions
-from lsmstate.spark_integration.checkpoint.pinned_settings import KEPT, OTHER_CONDITIONS, SKEW, with_pins
-from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
 from lsmstate.spark_integration.joins.residual_filter import filtered
-from lsmstate.spark_integration.columns.schemas import output_fields
 from lsmstate.spark_integration.joins.shares import with_shares
-from lsmstate.spark_integration.skew.key_watch import skew_streams
-from lsmstate.spark_integration.skew.checks import explained_skew
-from lsmstate.spark_integration.stateful_operator.build import default_buckets, stateful_operator
+from lsmstate.spark_integration.joins.watermarks import described, explained_time
+from lsmstate.spark_integration.plan.bucket import BucketFunction
+from lsmstate.spark_integration.plan.inputs import Inputs
+from lsmstate.spark_integration.plan.options import OperatorOptions
+from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
 from lsmstate.spark_integration.plan.storage import Storage
-from lsmstate.spark_integration.joins.event_time import (
-    TICK,
-    timed_join_function,
-    with_result_time,
-    with_time,
-    with_watermark,
-)
+from lsmstate.spark_integration.skew.checks import explained_skew
+from lsmstate.spark_integration.skew.key_watch import skew_streams
+from lsmstate.spark_integration.stateful_operator.build import default_buckets, stateful_operator
 
 OPERATOR: Final = "multiway_join"
 

@@ -12,9 +12,9 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.predicate import PairCondition
 from lsmstate.joins.specs.one_key import output_names
 from lsmstate.spark_integration.catalyst.catalyst import analyzed_plan, is_classic, items, kind_of
+from lsmstate.spark_integration.catalyst.names import quoted
 from lsmstate.spark_integration.columns.collations import collations_in
 from lsmstate.spark_integration.columns.key_types import KeyColumn, quiet_query_log
-from lsmstate.spark_integration.catalyst.names import quoted
 
 #: Expressions that Spark calls deterministic, since they have one value in a micro-batch.
 _CHANGING: Final = (

@@ -14,17 +14,17 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from lsmstate.spark_integration.joins.multiway_join import inner_join
-from lsmstate.spark_integration.plan.bucket import Bucket, BucketFunction, InputBatch
-from lsmstate.spark_integration.columns.arrow_substitutes import nullable_parts
-from lsmstate.spark_integration.plan.inputs import Inputs
-from lsmstate.spark_integration.joins.request import InnerJoin
-from lsmstate.spark_integration.plan.options import OperatorOptions
 from lsmstate.spark_integration.checkpoint.pinned_settings import PINS
+from lsmstate.spark_integration.columns.arrow_substitutes import nullable_parts
+from lsmstate.spark_integration.joins.multiway_join import inner_join
+from lsmstate.spark_integration.joins.request import InnerJoin
+from lsmstate.spark_integration.plan.bucket import Bucket, BucketFunction, InputBatch
+from lsmstate.spark_integration.plan.inputs import Inputs
+from lsmstate.spark_integration.plan.options import OperatorOptions
 from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
-from lsmstate.spark_integration.stateful_operator.routers import SHARES
-from lsmstate.spark_integration.stateful_operator.build import stateful_operator
 from lsmstate.spark_integration.plan.storage import Storage
+from lsmstate.spark_integration.stateful_operator.build import stateful_operator
+from lsmstate.spark_integration.stateful_operator.routers import SHARES
 from lsmstate.state_location import DEFAULT_CACHE
 from lsmstate.store import MultimapStore
 

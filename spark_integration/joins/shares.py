@@ -6,17 +6,17 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.routing.shares import JoinGraph, Shares, choose
+from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.spark_integration.catalyst.catalyst import analyzed_plan, is_classic
 from lsmstate.spark_integration.checkpoint.location import below
 from lsmstate.spark_integration.checkpoint.pinned_settings import SKEW, STATE_NAME
 from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
+from lsmstate.spark_integration.skew.checks import check_local
+from lsmstate.spark_integration.skew.key_watch import SPREAD
+from lsmstate.spark_integration.skew.route_tables import newest_table
 from lsmstate.spark_integration.stateful_operator.query_start import operators_in
 from lsmstate.spark_integration.stateful_operator.routers import SHARES
-from lsmstate.spark_integration.skew.route_tables import newest_table
-from lsmstate.spark_integration.skew.key_watch import SPREAD
-from lsmstate.spark_integration.skew.checks import check_local
 from lsmstate.state_location import local_path
 
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.conditions.intervals import DAY_US, Bound
+from lsmstate.joins.conditions.join_tree import bound_text
 from lsmstate.joins.specs.event_time import EventTime, Retention, time_bounds
 from lsmstate.joins.specs.multi_key import GraphSpec
-from lsmstate.joins.conditions.join_tree import bound_text
 from lsmstate.joins.specs.one_key import JoinSpec
-from lsmstate.joins.conditions.intervals import DAY_US, Bound
 from lsmstate.spark_integration.columns.schemas import WATERMARK_METADATA
 
 #: Time zones whose days all have 24 hours.

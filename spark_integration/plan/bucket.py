@@ -7,8 +7,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from lsmstate.joins.local.parts.row_picks import Picked
-from lsmstate.store_base.key_groups import KeyGroups
 from lsmstate.store import MultimapStore
+from lsmstate.store_base.key_groups import KeyGroups
 
 
 @dataclass(slots=True)

@@ -11,8 +11,8 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.key_classes import Pair
 from lsmstate.spark_integration.columns.key_columns import Key
 from lsmstate.spark_integration.columns.key_types import KeyColumn
-from lsmstate.spark_integration.plan.stateful_plan import InputPlan
 from lsmstate.spark_integration.columns.schemas import arrow_schema, pinned_type
+from lsmstate.spark_integration.plan.stateful_plan import InputPlan
 
 
 class UnfitInputError(InvalidArgumentError):

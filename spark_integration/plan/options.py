@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from lsmstate.opening import check_place
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.opening import check_place
 from lsmstate.options import Options, parse_bytes
 from lsmstate.spark_integration.plan.storage import Storage, state_url
 

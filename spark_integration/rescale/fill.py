@@ -7,15 +7,15 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lsmstate.opening import open_attempt
-from lsmstate.remote.bucket import DurableBucket
 from lsmstate.joins.specs.event_time import WATERMARK
+from lsmstate.opening import open_attempt
 from lsmstate.options import Options
-from lsmstate.store_base.slots import LANES, without_slots
+from lsmstate.remote.bucket import DurableBucket
 from lsmstate.spark_integration.joins.late_rows import keeps_late_rows
 from lsmstate.spark_integration.rescale.places import Places, keeper_of
 from lsmstate.state_location import StatePlace, open_bucket
 from lsmstate.store import MultimapStore, StreamSchema
+from lsmstate.store_base.slots import LANES, without_slots
 
 _ATTEMPT: Final = "rescale"
 

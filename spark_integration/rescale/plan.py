@@ -7,12 +7,17 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lsmstate.opening import open_attempt
-from lsmstate.remote.bucket import DurableBucket
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.routing.shares import JoinGraph, Shares, choose
+from lsmstate.opening import open_attempt
 from lsmstate.options import Options
-from lsmstate.spark_integration.checkpoint.pinned_settings import JOIN_CONDITIONS, KEPT, SKEW, Pinned
+from lsmstate.remote.bucket import DurableBucket
+from lsmstate.spark_integration.checkpoint.pinned_settings import (
+    JOIN_CONDITIONS,
+    KEPT,
+    SKEW,
+    Pinned,
+)
 from lsmstate.spark_integration.rescale.fill import Contents
 from lsmstate.spark_integration.rescale.places import GridPlaces, HashPlaces, Places, owner_of
 from lsmstate.spark_integration.stateful_operator.routers import SHARES

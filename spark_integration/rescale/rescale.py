@@ -74,8 +74,8 @@ def rescale(
     begun since, ``drop_original`` deletes it. ``memory`` caps what the stores take;
     ``report`` is told of each step.
 
-    Checkpoint and state_dir are local or on any file system of ``lsmstate.remote.filesystems``, to which
-    ``storage_options`` go; ``cache_dir`` and ``cache`` are as a ``StatePlace`` has them.
+    Checkpoint and state_dir are local or on any file system of ``lsmstate.remote.filesystems``, to
+    which ``storage_options`` go; ``cache_dir`` and ``cache`` are as a ``StatePlace`` has them.
 
     A join by several keys gets a new grid, chosen by how many rows its streams have. Where its
     query says ``shares``, those for the new buckets have to be said here, and by the query then.

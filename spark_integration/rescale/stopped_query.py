@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lsmstate.lsm.obsolete_files import AttemptFiles, LocalFiles
-from lsmstate.remote.directory import remove_if_there
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.lsm.manifest import parse_pointer
+from lsmstate.lsm.obsolete_files import AttemptFiles, LocalFiles
+from lsmstate.remote.directory import remove_if_there
 from lsmstate.remote.retries import retried
+from lsmstate.spark_integration.checkpoint.json_records import read_record_in
 from lsmstate.spark_integration.checkpoint.location import SparkCheckpoint, below
 from lsmstate.spark_integration.checkpoint.pinned_settings import (
     FILE_NAME,
@@ -17,10 +18,9 @@ from lsmstate.spark_integration.checkpoint.pinned_settings import (
     file_name,
     newest_settings,
 )
-from lsmstate.spark_integration.state_reader.query_state import QueryState
-from lsmstate.spark_integration.checkpoint.json_records import read_record_in
 from lsmstate.spark_integration.rescale.plan import check_can_move
 from lsmstate.spark_integration.rescale.work import RescaleWork
+from lsmstate.spark_integration.state_reader.query_state import QueryState
 from lsmstate.state_location import DEFAULT_CACHE, StatePlace
 
 

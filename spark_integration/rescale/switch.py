@@ -16,11 +16,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lsmstate.remote.directory import remove_if_there
 from lsmstate.errors import CorruptionError, InvalidArgumentError
-from lsmstate.spark_integration.checkpoint.location import SparkCheckpoint
-from lsmstate.spark_integration.checkpoint.pinned_settings import Pinned, file_name, is_switching, is_there
+from lsmstate.remote.directory import remove_if_there
 from lsmstate.spark_integration.checkpoint.json_records import create_record_in
+from lsmstate.spark_integration.checkpoint.location import SparkCheckpoint
+from lsmstate.spark_integration.checkpoint.pinned_settings import (
+    Pinned,
+    file_name,
+    is_switching,
+    is_there,
+)
 from lsmstate.spark_integration.rescale.stopped_query import QueryHome, StoppedQuery, lacks_files
 from lsmstate.spark_integration.rescale.work import RescaleWork
 from lsmstate.state_location import StatePlace

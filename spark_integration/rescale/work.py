@@ -18,12 +18,12 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from lsmstate.errors import CorruptionError, InvalidArgumentError, LsmStateError
 from lsmstate.lsm.directory_lock import DirectoryLock
 from lsmstate.remote.directory import remove_if_there
-from lsmstate.errors import CorruptionError, InvalidArgumentError, LsmStateError
 from lsmstate.remote.retries import retried
-from lsmstate.spark_integration.checkpoint.pinned_settings import plan_name, work_name
 from lsmstate.spark_integration.checkpoint.json_records import create_record_in, read_record_in
+from lsmstate.spark_integration.checkpoint.pinned_settings import plan_name, work_name
 from lsmstate.state_location import StatePlace, bucket_directory_name
 
 _RECORD_END: Final = ".json"

@@ -4,9 +4,10 @@ A table of routes that adds buckets to a key names what the owner had committed 
 before the table's first: one attempt's commit, be it the one that Spark kept or another, which has
 the same rows. Tasks that route by the table call each added bucket, with rows or without, so that
 it takes over in the first micro-batch that has a task. The owner was not called in between, so its
-commits of that micro-batch, all attempts' (``lsmstate.lsm.retained_files``), are still there; and as long as
-Spark may go back to the taking over, too. That it has taken over lies in the bucket's own store and
-is committed with the rows; a micro-batch that is repeated reads the same commit again.
+commits of that micro-batch, all attempts' (``lsmstate.lsm.retained_files``), are still there; and
+as long as Spark may go back to the taking over, too. That it has taken over lies in the bucket's
+own store and is committed with the rows; a micro-batch that is repeated reads the same commit
+again.
 """
 
 from collections.abc import Iterator
@@ -16,13 +17,13 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.opening import open_commit
 from lsmstate.errors import CorruptionError
 from lsmstate.joins.routing.skew.spread import RouteTable, SpreadKey
+from lsmstate.opening import open_commit
 from lsmstate.options import MIB
 from lsmstate.spark_integration.checkpoint.attempt import bucket_files
-from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan
 from lsmstate.spark_integration.checkpoint.task_run import TaskRun
+from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan
 from lsmstate.store import MultimapStore, StreamSchema
 
 #: Of which keys a bucket has the owner's rows, and since when.

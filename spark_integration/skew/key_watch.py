@@ -12,17 +12,17 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
+from lsmstate.joins.local.parts.row_text import shown_row
 from lsmstate.joins.routing.skew.heavy_hitters import SKETCH, Hashes, HeavyHitters, merged
 from lsmstate.joins.routing.skew.respread import Seen
 from lsmstate.joins.routing.skew.spread import RouteTable
-from lsmstate.joins.local.parts.row_text import shown_row
 from lsmstate.options import KIB
-from lsmstate.spark_integration.plan.bucket import Bucket, InputBatch
-from lsmstate.spark_integration.metrics.hottest_keys import BOTH, packed
-from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
-from lsmstate.spark_integration.skew.route_tables import Routes, precedes_table
 from lsmstate.spark_integration.checkpoint.task_run import TaskRun
+from lsmstate.spark_integration.metrics.hottest_keys import BOTH, packed
+from lsmstate.spark_integration.plan.bucket import Bucket, InputBatch
+from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
 from lsmstate.spark_integration.skew.backfill import TAKEN_OVER, take_over
+from lsmstate.spark_integration.skew.route_tables import Routes, precedes_table
 from lsmstate.store import MultimapStore, StreamSchema
 
 OBSERVE: Final = "observe"

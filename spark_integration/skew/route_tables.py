@@ -32,10 +32,10 @@ from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.joins.routing.skew.heavy_hitters import HeavyHitters
 from lsmstate.joins.routing.skew.respread import MOST_KEYS, Seen, respread
 from lsmstate.joins.routing.skew.spread import Addition, RouteTable, SpreadKey
-from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
 from lsmstate.spark_integration.checkpoint.json_records import create_record, read_record
-from lsmstate.spark_integration.checkpoint.task_run import TaskRun
 from lsmstate.spark_integration.checkpoint.starts import UNTOLD, Starts, newest_starts, record_start
+from lsmstate.spark_integration.checkpoint.task_run import TaskRun
+from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
 
 #: Micro-batches between two tables.
 PERIOD: Final = 4

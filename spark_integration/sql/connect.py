@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.specs.one_key import output_names
-from lsmstate.spark_integration.joins.multiway_join import multiway_join
-from lsmstate.spark_integration.plan.inputs import UnfitInputError
 from lsmstate.spark_integration.catalyst.names import quoted
 from lsmstate.spark_integration.columns.schemas import WATERMARK_METADATA
+from lsmstate.spark_integration.joins.multiway_join import multiway_join
+from lsmstate.spark_integration.plan.inputs import UnfitInputError
 
 _DIALECT: Final = "spark"
 #: Parts of a SELECT that are understood; each has its own name in releases of sqlglot.

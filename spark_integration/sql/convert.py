@@ -20,19 +20,19 @@ from lsmstate.joins.plan.tsc import (
 )
 from lsmstate.joins.plan.unions import unions_of_joins, with_joins_gathered
 from lsmstate.spark_integration.catalyst.catalyst import OUTPUT_MODES, Catalyst, analyzed_plan
-from lsmstate.spark_integration.sql.join_groups import joined_frames, joined_groups, result_columns
+from lsmstate.spark_integration.joins.shares import explain_join
 from lsmstate.spark_integration.plan.inputs import UnfitInputError
 from lsmstate.spark_integration.plan.options import OPTION_NAMES
+from lsmstate.spark_integration.sql.join_groups import joined_frames, joined_groups, result_columns
 from lsmstate.spark_integration.sql.plan_reader import ReadPlan, read_plan
 from lsmstate.spark_integration.sql.plan_writer import PlanWriter, Written
-from lsmstate.spark_integration.stateful_operator.query_start import operators_in
-from lsmstate.spark_integration.joins.shares import explain_join
 from lsmstate.spark_integration.sql.union_joins import write_union
 from lsmstate.spark_integration.sql.watermarks import (
     mode_bound_below,
     redeclares_watermark,
     stateful_above,
 )
+from lsmstate.spark_integration.stateful_operator.query_start import operators_in
 
 #: Which of its branches ``lsmstate.joins.plan.unions`` takes.
 _UNITED: Final = (

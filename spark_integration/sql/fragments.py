@@ -31,14 +31,14 @@ from lsmstate.joins.plan.join_tree import (
 from lsmstate.joins.plan.prune import pruned
 from lsmstate.joins.plan.tsc import Conversion, inner_join_of_streams, two_step_convert
 from lsmstate.spark_integration.catalyst.catalyst import Catalyst
-from lsmstate.spark_integration.sql.convert import largest_group
-from lsmstate.spark_integration.sql.join_groups import input_names, joined_frames, joined_groups
+from lsmstate.spark_integration.catalyst.plan_nodes import ExpressionHandle
+from lsmstate.spark_integration.joins.several import GROUP, rows_column
 from lsmstate.spark_integration.plan.inputs import UnfitInputError
 from lsmstate.spark_integration.plan.options import OPTION_NAMES
+from lsmstate.spark_integration.sql.convert import largest_group
+from lsmstate.spark_integration.sql.join_groups import input_names, joined_frames, joined_groups
 from lsmstate.spark_integration.sql.plan_reader import ReadPlan, read_plan
 from lsmstate.spark_integration.sql.plan_writer import PlanWriter, Written
-from lsmstate.spark_integration.joins.several import GROUP, rows_column
-from lsmstate.spark_integration.catalyst.plan_nodes import ExpressionHandle
 
 #: The column that says which fragment a row of the streaming query belongs to.
 FRAGMENT: Final = "fragment"

@@ -11,11 +11,11 @@ from lsmstate.joins.plan.conditions import Column
 from lsmstate.joins.plan.join_tree import MultiJoin, Node, Source, parents_first
 from lsmstate.joins.plan.signature import leaf_name, signature
 from lsmstate.joins.specs.one_key import output_names
-from lsmstate.spark_integration.joins.multiway_join import multiway_join
 from lsmstate.spark_integration.catalyst.catalyst import Catalyst
 from lsmstate.spark_integration.catalyst.names import quoted
-from lsmstate.spark_integration.plan.options import nearest
+from lsmstate.spark_integration.joins.multiway_join import multiway_join
 from lsmstate.spark_integration.joins.several import WantedJoin, join_together
+from lsmstate.spark_integration.plan.options import nearest
 
 #: Under which the checkpoint keeps the join it was started with.
 SIGNATURE: Final = "multi-way join"

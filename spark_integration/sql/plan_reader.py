@@ -79,9 +79,9 @@ class ReadPlan:
 
 
 def read_plan(catalyst: Catalyst, root: Any, *, is_kept: bool = False) -> ReadPlan:
-    """InvalidArgumentError if the plan is none that ``lsmstate.joins.plan`` can express. Cost: one call and
-    a handful for each node that is no join, filter or projection. ``is_kept``: rows of the joins
-    are kept and asked again, so that conditions on the time of day stay above them."""
+    """InvalidArgumentError if the plan is none that ``lsmstate.joins.plan`` can express. Cost: one
+    call and a handful for each node that is no join, filter or projection. ``is_kept``: rows of the
+    joins are kept and asked again, so that conditions on the time of day stay above them."""
     reader = _Reader(SparkPlan(catalyst, root), is_kept)
     tree = reader.read((), iter(catalyst.tree(root)))
     subqueries = tuple(reader.subqueries)

@@ -1,4 +1,4 @@
-"""The plan tree of ``lsmstate.joins.plan`` -> Catalyst's plan, around a DataFrame per multi-way join."""
+"""The plan tree of ``joins.plan`` -> Catalyst's plan, with a DataFrame per multi-way join."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -24,9 +24,9 @@ from lsmstate.joins.plan.join_tree import (
     Source,
 )
 from lsmstate.joins.plan.prune import computed_keys
-from lsmstate.spark_integration.sql.plan_reader import ReadPlan, SparkLiteral
-from lsmstate.spark_integration.columns.schemas import WATERMARK_METADATA
 from lsmstate.spark_integration.catalyst.plan_nodes import ExpressionHandle, NodeHandle
+from lsmstate.spark_integration.columns.schemas import WATERMARK_METADATA
+from lsmstate.spark_integration.sql.plan_reader import ReadPlan, SparkLiteral
 from lsmstate.spark_integration.sql.watermarks import has_watermark, with_watermark
 
 #: A plan, and its attribute for each column.

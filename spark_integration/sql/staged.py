@@ -15,10 +15,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark_integration.catalyst.catalyst import Catalyst
-from lsmstate.spark_integration.sql.fragments import Fragments
 from lsmstate.spark_integration.checkpoint.json_records import create_record_in, read_record_in
 from lsmstate.spark_integration.joins.shares import explain_join
 from lsmstate.spark_integration.plan.storage import state_url
+from lsmstate.spark_integration.sql.fragments import Fragments
 from lsmstate.state_location import StatePlace
 
 #: Called with each micro-batch's answer, a batch DataFrame, and its number.

@@ -10,8 +10,8 @@ from lsmstate.joins.plan.conditions import Column, substitute
 from lsmstate.joins.plan.join_tree import Other
 from lsmstate.joins.plan.unions import Branch
 from lsmstate.spark_integration.catalyst.catalyst import Catalyst, analyzed_plan
-from lsmstate.spark_integration.sql.plan_writer import PlanWriter
 from lsmstate.spark_integration.joins.several import GROUP, rows_column
+from lsmstate.spark_integration.sql.plan_writer import PlanWriter
 
 
 def write_union(

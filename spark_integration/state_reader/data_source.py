@@ -16,8 +16,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.spark_integration.state_reader.query_state import QueryState
 from lsmstate.spark_integration.columns.schemas import as_schema
+from lsmstate.spark_integration.state_reader.query_state import QueryState
 from lsmstate.store_base.checks import nearest
 
 _OPTIONS: Final = ("path", "stream", "batchId", "bucket", "withKeys", "stateDir", "storageOptions")

@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.expiry.readers import expiring_reads
-from lsmstate.store_base.null_safe import NullSafeReads, plain_schema
 from lsmstate.spark_integration.checkpoint.location import SparkCheckpoint, below
 from lsmstate.spark_integration.checkpoint.pinned_settings import STATE_NAME, settings_as_of
 from lsmstate.spark_integration.plan.stateful_plan import KEEP, NULL_KEYS
 from lsmstate.state_location import StatePlace, open_bucket
 from lsmstate.store import StoreReader, StreamSchema
 from lsmstate.store_base.checks import nearest
+from lsmstate.store_base.null_safe import NullSafeReads, plain_schema
 
 #: Columns that may be asked for beside a stream's own.
 BUCKET_COLUMN = "_bucket"

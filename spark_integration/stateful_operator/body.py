@@ -15,18 +15,22 @@ import pandas as pd
 from pyspark.sql.streaming.state import GroupState
 
 from lsmstate.options import MIB
-from lsmstate.spark_integration.checkpoint.attempt import attempt_store, bucket_files, working_directory
-from lsmstate.spark_integration.plan.bucket import Bucket, BucketFunction, InputBatch
-from lsmstate.spark_integration.metrics.call import CallMetrics
+from lsmstate.spark_integration.checkpoint.attempt import (
+    attempt_store,
+    bucket_files,
+    working_directory,
+)
 from lsmstate.spark_integration.checkpoint.commit_pointer import read_pointer, write_pointer
-from lsmstate.spark_integration.stateful_operator.frames import FrameSpool, joined
-from lsmstate.spark_integration.stateful_operator.borrowed_store import lent
-from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
-from lsmstate.spark_integration.stateful_operator.result_frames import ResultFrame, ResultPacker
-from lsmstate.spark_integration.stateful_operator.result_checks import checked_results
 from lsmstate.spark_integration.checkpoint.task_run import TaskRun, current_run
-from lsmstate.spark_integration.skew.key_watch import KeyWatch
+from lsmstate.spark_integration.metrics.call import CallMetrics
 from lsmstate.spark_integration.metrics.worker_memory import give_back, settle
+from lsmstate.spark_integration.plan.bucket import Bucket, BucketFunction, InputBatch
+from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
+from lsmstate.spark_integration.skew.key_watch import KeyWatch
+from lsmstate.spark_integration.stateful_operator.borrowed_store import lent
+from lsmstate.spark_integration.stateful_operator.frames import FrameSpool, joined
+from lsmstate.spark_integration.stateful_operator.result_checks import checked_results
+from lsmstate.spark_integration.stateful_operator.result_frames import ResultFrame, ResultPacker
 
 OUTPUT_DDL: Final = "rows INT, payload BINARY, metrics ARRAY<BIGINT>, hottest STRING"
 _COLUMNS: Final = ("rows", "payload", "metrics", "hottest")

@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError, StoreClosedError
-from lsmstate.spark_integration.plan.bucket import Bucket
 from lsmstate.spark_integration.metrics.fan_out import FanOut
+from lsmstate.spark_integration.plan.bucket import Bucket
 from lsmstate.store import MultimapStore, Positions, Probe
 
 #: What belongs to whoever opened the store.

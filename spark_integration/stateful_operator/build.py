@@ -10,24 +10,33 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.spark_integration.metrics.observation import observation as metrics
-from lsmstate.spark_integration.plan.bucket import BucketFunction
-from lsmstate.spark_integration.columns.arrow_substitutes import carried_type, restore
-from lsmstate.spark_integration.catalyst.catalyst import analyzed_plan, is_classic, mapped_together, scaled
-from lsmstate.spark_integration.checkpoint.commit_pointer import STATE_DDL
-from lsmstate.spark_integration.columns.decimals import small_decimals
-from lsmstate.spark_integration.stateful_operator.frames import FRAME_DDL
-from lsmstate.spark_integration.plan.inputs import Inputs
-from lsmstate.spark_integration.columns.key_columns import travelling
+from lsmstate.spark_integration.catalyst.catalyst import (
+    analyzed_plan,
+    is_classic,
+    mapped_together,
+    scaled,
+)
 from lsmstate.spark_integration.catalyst.names import quoted
+from lsmstate.spark_integration.checkpoint.commit_pointer import STATE_DDL
 from lsmstate.spark_integration.checkpoint.pinned_settings import check_settings
-from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
-from lsmstate.spark_integration.stateful_operator.query_start import PLAN_METADATA, listen, operators_in
-from lsmstate.spark_integration.stateful_operator.route import route_function
+from lsmstate.spark_integration.columns.arrow_substitutes import carried_type, restore
+from lsmstate.spark_integration.columns.decimals import small_decimals
+from lsmstate.spark_integration.columns.key_columns import travelling
 from lsmstate.spark_integration.columns.schemas import WATERMARK_METADATA
-from lsmstate.spark_integration.stateful_operator.body import OUTPUT_DDL, stateful_function
-from lsmstate.spark_integration.stateful_operator.unpack import unpack_function
+from lsmstate.spark_integration.metrics import observation as metrics
 from lsmstate.spark_integration.metrics.worker_memory import ENVIRONMENT
+from lsmstate.spark_integration.plan.bucket import BucketFunction
+from lsmstate.spark_integration.plan.inputs import Inputs
+from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
+from lsmstate.spark_integration.stateful_operator.body import OUTPUT_DDL, stateful_function
+from lsmstate.spark_integration.stateful_operator.frames import FRAME_DDL
+from lsmstate.spark_integration.stateful_operator.query_start import (
+    PLAN_METADATA,
+    listen,
+    operators_in,
+)
+from lsmstate.spark_integration.stateful_operator.route import route_function
+from lsmstate.spark_integration.stateful_operator.unpack import unpack_function
 from lsmstate.state_location import local_path
 
 #: Buckets per core, where the number of cores is known.

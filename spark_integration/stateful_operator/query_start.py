@@ -23,10 +23,9 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQueryManager
 
-from lsmstate.opening import check_place
 from lsmstate.errors import InvalidArgumentError, LsmStateError
+from lsmstate.opening import check_place
 from lsmstate.options import MIB
-from lsmstate.spark_integration.stateful_operator.operators_above import check_above
 from lsmstate.spark_integration.catalyst.catalyst import (
     calls_python,
     context_of,
@@ -36,10 +35,14 @@ from lsmstate.spark_integration.catalyst.catalyst import (
     nodes_with_path,
     streams_of,
 )
-from lsmstate.spark_integration.checkpoint.pinned_settings import SKEW, STATE_NAME, adopt_or_pin, newest_settings
-from lsmstate.spark_integration.plan.stateful_plan import Wanted
 from lsmstate.spark_integration.catalyst.refusal import refuse
-from lsmstate.spark_integration.skew.route_tables import begin
+from lsmstate.spark_integration.checkpoint.pinned_settings import (
+    SKEW,
+    STATE_NAME,
+    adopt_or_pin,
+    newest_settings,
+)
+from lsmstate.spark_integration.checkpoint.state_partition import listed
 from lsmstate.spark_integration.checkpoint.task_run import (
     FLUSH_ROWS,
     PARTITIONS,
@@ -49,10 +52,12 @@ from lsmstate.spark_integration.checkpoint.task_run import (
     STARTS_PROPERTY,
     VERSION_PROPERTY,
 )
-from lsmstate.spark_integration.skew.key_watch import SPREAD
-from lsmstate.spark_integration.skew.checks import check_local
-from lsmstate.spark_integration.checkpoint.state_partition import listed
+from lsmstate.spark_integration.plan.stateful_plan import Wanted
 from lsmstate.spark_integration.plan.storage import kept, state_url
+from lsmstate.spark_integration.skew.checks import check_local
+from lsmstate.spark_integration.skew.key_watch import SPREAD
+from lsmstate.spark_integration.skew.route_tables import begin
+from lsmstate.spark_integration.stateful_operator.operators_above import check_above
 from lsmstate.state_location import StatePlace, local_path
 
 #: Column metadata under which an operator's settings stand in the plan.

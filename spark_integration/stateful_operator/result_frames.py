@@ -14,13 +14,13 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.schema.arrow_sizes import RowSizes
 from lsmstate.cython_ext.rows.gather import Gatherer
 from lsmstate.joins.local.parts.row_picks import Picked
 from lsmstate.options import KIB, MIB
+from lsmstate.schema.arrow_sizes import RowSizes
 from lsmstate.spark_integration.columns.decimals import Unscaling
-from lsmstate.spark_integration.stateful_operator.frames import cut, unpack_rows
 from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
+from lsmstate.spark_integration.stateful_operator.frames import cut, unpack_rows
 
 #: Results of a frame or of a batch that leaves unpack, unless a single row is larger.
 RESULT_BYTES: Final = 1 * MIB

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate.joins.routing.hash import NO_BUCKET
-from lsmstate.spark_integration.stateful_operator.frames import FramePacker
-from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
-from lsmstate.spark_integration.stateful_operator.routers import called_buckets, router_of
 from lsmstate.spark_integration.checkpoint.task_run import current_run
 from lsmstate.spark_integration.columns.schemas import as_schema
+from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
+from lsmstate.spark_integration.stateful_operator.frames import FramePacker
+from lsmstate.spark_integration.stateful_operator.routers import called_buckets, router_of
 
 RouteFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 

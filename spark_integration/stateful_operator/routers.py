@@ -9,14 +9,14 @@ import pyarrow as pa
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.joins.routing.hash import NO_BUCKET, bucket_of
-from lsmstate.joins.routing.skew.heavy_hitters import Hashes
 from lsmstate.joins.routing.shares import JoinGraph, Shares
+from lsmstate.joins.routing.skew.heavy_hitters import Hashes
 from lsmstate.joins.routing.skew.spread import Numbers, Routed, RouteTable, content_hashes
-from lsmstate.store_base.null_safe import null_safe_keys, null_safe_schema
-from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan
-from lsmstate.spark_integration.skew.route_tables import Routes
 from lsmstate.spark_integration.checkpoint.task_run import TaskRun
+from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan
 from lsmstate.spark_integration.skew.key_watch import SPREAD
+from lsmstate.spark_integration.skew.route_tables import Routes
+from lsmstate.store_base.null_safe import null_safe_keys, null_safe_schema
 
 #: Under which the shares stand among what a checkpoint's later starts adopt.
 SHARES: str = "shares"

@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.schema.arrow_sizes import row_sizes
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
-from lsmstate.joins.local.parts.changelog import Changes, Mask, without_operation
 from lsmstate.joins.local.changes.retracted_rows import TakenRows
+from lsmstate.joins.local.parts.changelog import Changes, Mask, without_operation
 from lsmstate.joins.local.parts.row_equality import RowEquality
 from lsmstate.joins.local.parts.row_text import shown_row
+from lsmstate.schema.arrow_sizes import row_sizes
 from lsmstate.store import StateStore
 
 UNMATCHED = ("count", "error")

@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
-from lsmstate.joins.specs.changes import GraphChangeSpec
-from lsmstate.joins.local.parts.changelog import ADDED, REMOVED
 from lsmstate.joins.local.changes.input import ChangeInput
 from lsmstate.joins.local.inner.multi_key_join import GraphJoin
+from lsmstate.joins.local.parts.changelog import ADDED, REMOVED
 from lsmstate.joins.local.parts.results import Results, check_finished
+from lsmstate.joins.specs.changes import GraphChangeSpec
 from lsmstate.store import MultimapStore
 
 

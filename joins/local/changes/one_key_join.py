@@ -11,19 +11,19 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.schema.arrow_sizes import row_sizes
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.specs.changes import ChangeSpec, null_stream
-from lsmstate.joins.local.parts.changelog import Changes
 from lsmstate.joins.conditions.join_tree import required_streams
 from lsmstate.joins.local.changes.input import ChangeInput
 from lsmstate.joins.local.changes.results import Changed, Emitter
+from lsmstate.joins.local.parts.changelog import Changes
 from lsmstate.joins.local.parts.combiner import GroupedRows, starts_of
 from lsmstate.joins.local.parts.probe_order import ProbeOrder
 from lsmstate.joins.local.parts.results import Results, check_finished
-from lsmstate.store_base.null_safe import null_safe_keys, null_safe_schema
+from lsmstate.joins.specs.changes import ChangeSpec, null_stream
+from lsmstate.schema.arrow_sizes import row_sizes
 from lsmstate.store import MultimapStore, Probe
+from lsmstate.store_base.null_safe import null_safe_keys, null_safe_schema
 
 
 class ChangeJoin:

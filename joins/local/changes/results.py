@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.schema.arrow_sizes import least_row_bytes, row_sizes
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
-from lsmstate.joins.specs.changes import ChangeSpec
-from lsmstate.joins.local.parts.changelog import ADDED, REMOVED, Changes, Mask, Numbers
 from lsmstate.joins.conditions.join_tree import Product, products
+from lsmstate.joins.local.parts.changelog import ADDED, REMOVED, Changes, Mask, Numbers
 from lsmstate.joins.local.parts.combiner import Combiner, GroupedRows
+from lsmstate.joins.specs.changes import ChangeSpec
+from lsmstate.schema.arrow_sizes import least_row_bytes, row_sizes
 from lsmstate.store import Probe
 
 #: Up to so many streams it is worked out which of them need not be asked for their own rows.

@@ -17,12 +17,12 @@ from typing import IO
 
 import pyarrow as pa
 
-from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.specs.binary_tree import SIDES, BinaryTree, Leaf, Node, NodeSpec
-from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.inner.umjoin import UMJoin
+from lsmstate.joins.local.parts.results import Results, check_finished
+from lsmstate.joins.specs.binary_tree import SIDES, BinaryTree, Leaf, Node, NodeSpec
+from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
 from lsmstate.store import Positions, Probe, StateStore, StreamSchema
 
 #: Intermediate results kept back in memory at each node; more lie in a temporary file.

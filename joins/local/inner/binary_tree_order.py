@@ -15,17 +15,17 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from lsmstate.opening import open_attempt
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.local.inner.binary_tree_join import TreeJoin
 from lsmstate.joins.specs.binary_tree import BinaryTree, Order, all_orders, stored_order
 from lsmstate.joins.specs.multi_key import GraphSpec
-from lsmstate.joins.local.inner.binary_tree_join import TreeJoin
 from lsmstate.joins.specs.one_key import JoinSpec
-from lsmstate.tools.recorded_streams import kept_streams
+from lsmstate.opening import open_attempt
 from lsmstate.options import Options
 from lsmstate.store import Matches, Positions, Probe, StateStore
 from lsmstate.store_base.checks import same_columns
+from lsmstate.tools.recorded_streams import kept_streams
 
 #: What stands for an order where it is to be found.
 BEST: Final = "best"

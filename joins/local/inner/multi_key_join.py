@@ -14,11 +14,9 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.schema.arrow_sizes import least_row_bytes, row_sizes
-from lsmstate.cython_ext.rows.gather import Gatherer
 from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
+from lsmstate.cython_ext.rows.gather import Gatherer
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.specs.multi_key import GraphSpec, Index
 from lsmstate.joins.conditions.key_types import cast_key
 from lsmstate.joins.local.parts.bound_rows import (
     BoundRows,
@@ -28,9 +26,11 @@ from lsmstate.joins.local.parts.bound_rows import (
     grouped,
     parts_of,
 )
-from lsmstate.joins.local.parts.row_picks import Numbers, Picked
 from lsmstate.joins.local.parts.probe_order import ProbeOrder
 from lsmstate.joins.local.parts.results import Results, check_finished
+from lsmstate.joins.local.parts.row_picks import Numbers, Picked
+from lsmstate.joins.specs.multi_key import GraphSpec, Index
+from lsmstate.schema.arrow_sizes import least_row_bytes, row_sizes
 from lsmstate.store import MultimapStore, Mutation, Probe
 
 

@@ -11,15 +11,15 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
 from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.parts.combiner import Combiner, GroupedRows
 from lsmstate.joins.local.parts.join_inputs import JoinInputs
-from lsmstate.joins.local.parts.row_picks import Numbers, Picked
 from lsmstate.joins.local.parts.probe_order import ProbeOrder
 from lsmstate.joins.local.parts.results import Results, check_finished
+from lsmstate.joins.local.parts.row_picks import Numbers, Picked
 from lsmstate.joins.specs.one_key import JoinSpec
+from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
 from lsmstate.store import Probe
 
 #: A batch is probed in slices of at most this many rows.

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.joins.local.parts.row_picks import Numbers
+from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
 from lsmstate.store import Probe
 
 #: Combinations that are looked up together, at most: 8 bytes each for every stream.

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lsmstate.schema.arrow_sizes import RowSizes, least_row_bytes
 from lsmstate.cython_ext.rows.gather import Gatherer
 from lsmstate.joins.local.parts.cross_product import Side, cross_product
 from lsmstate.joins.local.parts.row_picks import Numbers, Picked
+from lsmstate.schema.arrow_sizes import RowSizes, least_row_bytes
 from lsmstate.store import Probe
 
 #: What the results of a piece that is not made yet would take, at most.

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lsmstate.schema.arrow_sizes import pieces_of
 from lsmstate.cython_ext.rows.gather import Gatherer
+from lsmstate.schema.arrow_sizes import pieces_of
 
 Numbers = npt.NDArray[np.int64]
 

@@ -17,19 +17,19 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
-from lsmstate.joins.local.parts.changelog import ADDED, REMOVED, Changes
-from lsmstate.joins.local.parts.bound_rows import parts_of
 from lsmstate.joins.local.changes.input import ChangeInput
-from lsmstate.joins.local.rooted.combinations import Found
 from lsmstate.joins.local.inner.multi_key_join import GraphJoin
+from lsmstate.joins.local.parts.bound_rows import parts_of
+from lsmstate.joins.local.parts.changelog import ADDED, REMOVED, Changes
 from lsmstate.joins.local.parts.results import Results, check_finished
-from lsmstate.joins.local.rooted.search import Probed, RootedSearch
+from lsmstate.joins.local.rooted.combinations import Found
 from lsmstate.joins.local.rooted.partner_changes import Turned
 from lsmstate.joins.local.rooted.root_changes import TurnedRoots
+from lsmstate.joins.local.rooted.search import Probed, RootedSearch
 from lsmstate.joins.specs.changes_multi_key import RootedChangeSpec, all_rows
 from lsmstate.joins.specs.rooted_steps import RootedJoins, Step
-from lsmstate.store_base.null_safe import null_safe_keys, null_safe_schema
 from lsmstate.store import MultimapStore, Mutation
+from lsmstate.store_base.null_safe import null_safe_keys, null_safe_schema
 
 #: Rows by whether they come.
 Signed = Mapping[bool, pa.RecordBatch]

@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
-from lsmstate.joins.conditions.tokens import Column
-from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.conditions.key_types import cast_key
+from lsmstate.joins.conditions.tokens import Column
 from lsmstate.joins.local.parts.bound_rows import BoundRows, grouped
 from lsmstate.joins.local.parts.row_picks import Numbers
-from lsmstate.joins.specs.rooted_steps import Step, StepKey
 from lsmstate.joins.local.parts.time_checks import holds
+from lsmstate.joins.specs.multi_key import GraphSpec
+from lsmstate.joins.specs.rooted_steps import Step, StepKey
+from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
 
 #: Of columns that conditions compare, what is picked for some combinations at once.
 _COMPARED_BYTES: Final = 8 << 20

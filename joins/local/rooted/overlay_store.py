@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
 from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
-from lsmstate.joins.specs.multi_key import GraphSpec, Index
 from lsmstate.joins.local.parts.row_picks import Numbers
 from lsmstate.joins.local.rooted.search import Probed
+from lsmstate.joins.specs.multi_key import GraphSpec, Index
+from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
 from lsmstate.store import Matches, Positions, Probe
 
 

@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.schema.arrow_sizes import least_row_bytes, row_sizes
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
-from lsmstate.joins.specs.multi_key import GraphSpec, Index
 from lsmstate.joins.local.parts.bound_rows import (
     BoundRows,
     equal_pairs,
@@ -20,10 +18,12 @@ from lsmstate.joins.local.parts.bound_rows import (
     fetched_pairs,
     grouped,
 )
-from lsmstate.joins.local.rooted.combinations import Found, keeps, key_values, parts_by
 from lsmstate.joins.local.parts.row_picks import Numbers
+from lsmstate.joins.local.rooted.combinations import Found, keeps, key_values, parts_by
 from lsmstate.joins.local.rooted.search import Probed
+from lsmstate.joins.specs.multi_key import GraphSpec, Index
 from lsmstate.joins.specs.rooted_steps import Step
+from lsmstate.schema.arrow_sizes import least_row_bytes, row_sizes
 
 
 class Turned:

@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.schema.arrow_sizes import least_row_bytes, row_sizes
 from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
-from lsmstate.joins.specs.multi_key import GraphSpec, Index
 from lsmstate.joins.local.parts.bound_rows import BoundRows, fetch_bytes, parts_of
 from lsmstate.joins.local.rooted.combinations import Found, key_values, parts_by
-from lsmstate.joins.local.rooted.search import Probed, RootedSearch
 from lsmstate.joins.local.rooted.overlay_store import RowsInstead
+from lsmstate.joins.local.rooted.search import Probed, RootedSearch
+from lsmstate.joins.specs.multi_key import GraphSpec, Index
 from lsmstate.joins.specs.rooted_steps import RootedJoins
+from lsmstate.schema.arrow_sizes import least_row_bytes, row_sizes
 
 
 class TurnedRoots:

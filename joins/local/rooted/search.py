@@ -13,10 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lsmstate.schema.arrow_sizes import least_row_bytes, pieces_of, row_sizes
-from lsmstate.cython_ext.rows.gather import Gatherer
 from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
-from lsmstate.joins.specs.multi_key import GraphSpec, Index
+from lsmstate.cython_ext.rows.gather import Gatherer
 from lsmstate.joins.conditions.key_types import cast_key
 from lsmstate.joins.local.parts.bound_rows import (
     BoundRows,
@@ -26,9 +24,11 @@ from lsmstate.joins.local.parts.bound_rows import (
     grouped,
     parts_of,
 )
-from lsmstate.joins.local.rooted.combinations import Found, keeps
 from lsmstate.joins.local.parts.row_picks import Numbers
+from lsmstate.joins.local.rooted.combinations import Found, keeps
+from lsmstate.joins.specs.multi_key import GraphSpec, Index
 from lsmstate.joins.specs.rooted_steps import RootedJoins, Step, StepKey
+from lsmstate.schema.arrow_sizes import least_row_bytes, pieces_of, row_sizes
 from lsmstate.store import Probe
 
 Mask = npt.NDArray[np.bool_]

@@ -8,18 +8,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lsmstate.joins.specs.changes import GraphChangeSpec
-from lsmstate.joins.specs.event_time import WATERMARK, EventTime
-from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.local.changes.multi_key_join import GraphChangeJoin
 from lsmstate.joins.local.inner.multi_key_join import GraphJoin
+from lsmstate.joins.local.inner.umjoin import UMJoin
 from lsmstate.joins.local.parts.probe_order import ProbeOrder
 from lsmstate.joins.local.parts.results import Results
-from lsmstate.joins.local.rooted.change_join import RootedChangeJoin
-from lsmstate.joins.local.inner.umjoin import UMJoin
-from lsmstate.joins.specs.changes_multi_key import RootedChangeSpec
-from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.joins.local.parts.time_checks import BoundCheck, LateRows
+from lsmstate.joins.local.rooted.change_join import RootedChangeJoin
+from lsmstate.joins.specs.changes import GraphChangeSpec
+from lsmstate.joins.specs.changes_multi_key import RootedChangeSpec
+from lsmstate.joins.specs.event_time import WATERMARK, EventTime
+from lsmstate.joins.specs.multi_key import GraphSpec
+from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.store import MultimapStore, Mutation
 
 _NAME = "watermark"

@@ -13,15 +13,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lsmstate.joins.local.timed.event_time_join import kept_watermark, watermark_write
-from lsmstate.joins.specs.final import TICKS, FinalSpec, waiting_stream
 from lsmstate.joins.conditions.join_tree import conditions_of
-from lsmstate.joins.local.rooted.condition_check import ConditionCheck
 from lsmstate.joins.local.inner.multi_key_join import GraphJoin
 from lsmstate.joins.local.parts.probe_order import ProbeOrder
 from lsmstate.joins.local.parts.results import Results, check_finished
-from lsmstate.joins.local.rooted.search import RootedSearch
 from lsmstate.joins.local.parts.time_checks import BoundCheck, LateRows
+from lsmstate.joins.local.rooted.condition_check import ConditionCheck
+from lsmstate.joins.local.rooted.search import RootedSearch
+from lsmstate.joins.local.timed.event_time_join import kept_watermark, watermark_write
+from lsmstate.joins.specs.final import TICKS, FinalSpec, waiting_stream
 from lsmstate.store import KeyBounds, MultimapStore, Mutation
 
 

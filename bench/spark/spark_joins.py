@@ -1,0 +1,226 @@
+"""The paper's query on Spark: our join beside Spark's own chain of stream-stream joins.
+
+    make peers                                          # scale 1, every side once
+    python -m bench.spark.spark_joins --scale 5 --rounds 1 --sides ours,best,best-64m --most 1800
+
+The four streams come in 10 micro-batches; results are counted and thrown away (noop sink). Each run
+is a process of its own with a fresh session of two cores and its own checkpoint; the sides take
+turns. CPU seconds are those of the JVM and the Python workers, start-up and code generation
+included, and beside them those after the session was there. A run that takes longer than ``--most``
+seconds is stopped, and the table says so.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.common.child_process import ended_in_time
+from bench.common.measures import disk_bytes
+from bench.spark.deduplication import ROCKSDB, TreeMeter
+
+ROOT = Path(__file__).parents[2]
+BATCHES = 10
+#: The columns that are equal in a result, by stream.
+KEYS = {
+    "sr": "sr_addr_sk",
+    "cu": "c_current_addr_sk",
+    "wr": "wr_refunded_addr_sk",
+    "cr": "cr_refunded_addr_sk",
+}
+_STATE = "spark.sql.streaming.stateStore.rocksdb"
+_BOUNDED = {f"{_STATE}.boundedMemoryUsage": "true", f"{_STATE}.maxMemoryUsageMB": "64"}
+_FORMAT_4 = {"spark.sql.streaming.join.stateFormatVersion": "4"}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One way to run the query; ``order`` is that of Spark's joins, None for our own operator."""
+
+    title: str
+    order: tuple[str, ...] | None
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+#: The orders with the fewest and the most intermediate rows.
+_BEST = ("cu", "wr", "cr", "sr")
+_WORST = ("cr", "sr", "cu", "wr")
+SIDES = {
+    "ours": Side("multiway_join, 64 MB", None),
+    "best": Side("Spark, best order", _BEST),
+    "best-4": Side("Spark, best order, state format 4", _BEST, _FORMAT_4),
+    "best-64m": Side("Spark, best order, bounded memory 64 MB", _BEST, _BOUNDED),
+    "worst": Side("Spark, worst order", _WORST),
+    "worst-64m": Side("Spark, worst order, bounded memory 64 MB", _WORST, _BOUNDED),
+}
+COLUMNS = {
+    "cpu_seconds": "CPU s",
+    "query_cpu_seconds": "after start-up",
+    "wall_seconds": "wall s",
+    "second_batch_seconds": "micro-batch 2, s",
+    "last_batch_seconds": "the last, s",
+    "output_growth": "rows out, last / 2nd",
+    "state_rows": "state rows",
+    "checkpoint_mb": "checkpoint MB",
+    "jvm_peak_mb": "JVM MB",
+    "workers_peak_mb": "workers MB",
+}
+
+
+def run_side(name: str, scale: float, home: Path) -> dict[str, float]:
+    """One query over all files, in this process."""
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as F
+
+    from lsmstate.spark_integration.catalyst.local_session import ARROW_OPTIONS
+    from lsmstate.spark_integration.demo.query import read_streams
+    from lsmstate.spark_integration.demo.tpcds import stream_files
+
+    side = SIDES[name]
+    files = stream_files(ROOT / ".data", scale, BATCHES)
+    meter = TreeMeter()
+    meter.start()
+    builder = SparkSession.builder.master("local[2]")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "4g",
+        "spark.driver.extraJavaOptions": ARROW_OPTIONS,  # Spark's own side has no use of Arrow
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        "spark.local.dir": str(home / "local"),
+        **side.settings,
+    }
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    streams = read_streams(spark, files)
+    begun, started = meter.cpu_seconds(), time.perf_counter()
+    query = (
+        joined(streams, side)
+        .observe("out", F.count(F.lit(1)).alias("rows"))
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(home / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    wall, cpu = time.perf_counter() - started, meter.cpu_seconds()
+    meter.end()
+    progress = [p for p in query.recentProgress if p["numInputRows"]]
+    spark.stop()
+    seconds = [p["durationMs"]["triggerExecution"] / 1e3 for p in progress]
+    out = [p["observedMetrics"]["out"]["rows"] for p in progress]
+    return {
+        "cpu_seconds": cpu,
+        "query_cpu_seconds": cpu - begun,
+        "wall_seconds": wall,
+        "second_batch_seconds": seconds[1],
+        "last_batch_seconds": seconds[-1],
+        "output_growth": out[-1] / max(1, out[1]),
+        "state_rows": state_rows(progress, side),
+        "checkpoint_mb": disk_bytes(str(home / "checkpoint")) / 1e6,
+        "jvm_peak_mb": meter.jvm_peak / 1e6,
+        "workers_peak_mb": meter.workers_peak / 1e6,
+        "rows_out": sum(out),
+    }
+
+
+def joined(streams: dict[str, Any], side: Side) -> Any:
+    """The query's result, by our operator or by a chain of Spark's joins."""
+    if side.order is None:
+        from lsmstate.spark import multiway_join
+
+        on = {name: [KEYS[name]] for name in streams}
+        return multiway_join(streams, on=on, memory="64m")
+    first, *rest = side.order
+    result = streams[first]
+    for name in rest:
+        result = result.join(streams[name], result[KEYS[first]] == streams[name][KEYS[name]])
+    return result
+
+
+def state_rows(progress: list[Any], side: Side) -> int:
+    """Rows that are kept: by Spark's own count, or, of ours, those that came in."""
+    if side.order is None:
+        return sum(p["observedMetrics"]["lsmstate"]["rows_in"] for p in progress)
+    return sum(operator["numRowsTotal"] for operator in progress[-1]["stateOperators"])
+
+
+def run_apart(side: str, scale: float, most: float) -> dict[str, float] | None:
+    """The same in a new process; None where it has not ended after ``most`` seconds."""
+    home = Path(tempfile.mkdtemp(prefix=f"peers-{side}-"))
+    command = [
+        sys.executable,
+        "-m",
+        "bench.spark.spark_joins",
+        "--side",
+        side,
+        "--scale",
+        f"{scale:g}",
+    ]
+    path = str(ROOT)
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path}
+    try:
+        ended = ended_in_time([*command, "--home", str(home)], most, environment)
+        if ended is None:
+            return None
+        figures: dict[str, float] = json.loads(ended[0].splitlines()[-1])
+        return figures
+    finally:
+        shutil.rmtree(home, ignore_errors=True)  # one that was stopped may still be writing
+
+
+def show(found: dict[str, list[dict[str, float]]], rounds: int, most: float) -> None:
+    """A Markdown table of medians; the ratio is of CPU after start-up, Spark's over ours."""
+    print("| side | " + " | ".join(COLUMNS.values()) + " | ratio |")
+    print("|---|" + "---|" * (len(COLUMNS) + 1))
+    ours = _median(found.get("ours", []), "query_cpu_seconds")
+    for name, runs in found.items():
+        if not runs:
+            print(f"| {SIDES[name].title} | not ended in {most:g} s" + " | " * len(COLUMNS) + " |")
+            continue
+        cells = [f"{_median(runs, column):,.1f}" for column in COLUMNS]
+        stopped = "" if len(runs) == rounds else f", {rounds - len(runs)} of {rounds} not ended"
+        ratio = _median(runs, "query_cpu_seconds") / ours if ours else float("nan")
+        print(f"| {SIDES[name].title}{stopped} | {' | '.join(cells)} | {ratio:.2f} |")
+
+
+def _median(runs: list[dict[str, float]], column: str) -> float:
+    return statistics.median(run[column] for run in runs) if runs else 0.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--sides", default=",".join(SIDES))
+    parser.add_argument("--most", type=float, default=900, help="seconds that a run may take")
+    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--home", type=Path, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.side:
+        print(json.dumps(run_side(asked.side, asked.scale, asked.home)))
+        return
+    names = asked.sides.split(",")
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+    for number in range(asked.rounds):
+        for name in names if number % 2 == 0 else reversed(names):
+            run = run_apart(name, asked.scale, asked.most)
+            print(json.dumps({"side": name, **(run or {})}), file=sys.stderr, flush=True)
+            if run is not None:
+                found[name].append(run)
+    rows = {run["rows_out"] for runs in found.values() for run in runs}
+    assert len(rows) <= 1, f"the sides give different numbers of rows: {rows}"
+    show(found, asked.rounds, asked.most)
+
+
+if __name__ == "__main__":
+    main()

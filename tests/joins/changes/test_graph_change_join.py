@@ -1,0 +1,83 @@
+"""GraphChangeJoin against DuckDB after every batch: changelogs joined by several keys."""
+
+import random
+
+import hypothesis.strategies as st
+import pyarrow as pa
+import pytest
+from test_graph_join import MOST_ROWS, random_graph
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.join import MultiwayJoin
+from lsmstate.joins.local.changes.multi_key_join import GraphChangeJoin
+from lsmstate.joins.specs.changes import GraphChangeSpec
+from support.changing_cases import check_changes, random_batches
+from support.join_cases import on_all_stores
+from support.oracle import joined_graph
+
+
+@st.composite
+def changing_graphs(draw):
+    """A spec, batches of (stream, changes, all that lives after them), and restarts or none."""
+    rng = random.Random(draw(st.integers(0, 2**32)))
+    graph, pools = random_graph(rng)
+    names = list(graph.streams)
+    operations = {name: "op" for name in names if rng.random() < 0.7}
+    spec = GraphChangeSpec.of(graph, "changes", operations)
+    arriving = names + [rng.choice(names) for _ in range(rng.randint(2, 8))]
+    batches = random_batches(rng, arriving, pools, operations, MOST_ROWS[len(names)])
+    return spec, list(batches), rng.random() < 0.4
+
+
+def check(case, backend, piece_bytes):
+    check_changes(
+        case,
+        GraphChangeJoin,
+        lambda spec, tables: joined_graph(spec.graph, tables),
+        backend,
+        piece_bytes,
+    )
+
+
+test_on_memory, test_on_lsm, test_many_on_every_store = on_all_stores(
+    check, changing_graphs(), memory=15, lsm=8, many=500
+)
+
+
+STREAMS = {
+    "c": pa.schema([("ck", pa.int64()), ("op", pa.string())]),
+    "o": pa.schema([("ok", pa.int64()), ("ck", pa.int64())]),
+    "l": pa.schema([("ok", pa.int64()), ("kind", pa.string())]),
+}
+CHAIN = "c.ck = o.ck AND o.ok = l.ok"
+
+
+def changed(join, name, *rows):
+    columns = list(zip(*rows, strict=True))
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, STREAMS[name], strict=True)]
+    found = join.process(name, pa.RecordBatch.from_arrays(arrays, schema=STREAMS[name]))
+    return [tuple(row.values()) for piece in found for row in piece.to_pylist()]
+
+
+def test_results_come_and_go_with_their_rows():
+    options = {"emit": "changes", "changes": {"c": "op", "l": "kind"}, "backend": "memory"}
+    with MultiwayJoin(STREAMS, CHAIN, **options) as join:
+        assert join.output_schema.names == ["op", "c_ck", "o_ok", "o_ck", "l_ok"]
+        assert changed(join, "o", (7, 1)) == []
+        assert changed(join, "c", (1, "+I"), (None, "+I"), (2, "-D")) == []
+        assert changed(join, "l", (7, "+I"), (7, "+I")) == [("+I", 1, 7, 1, 7)] * 2
+        assert changed(join, "l", (7, "-D"), (8, "+I")) == [("-D", 1, 7, 1, 7)]
+        assert changed(join, "c", (1, "-U"), (1, "+U"), (1, "+U")) == [("+I", 1, 7, 1, 7)]
+        assert (
+            changed(join, "c", (1, "-D"), (1, "-D"), (None, "-D"), (1, "-D"))
+            == [("-D", 1, 7, 1, 7)] * 2
+        )
+        assert join.unmatched_retractions == 2
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(InvalidArgumentError, match="takes back results; say emit='changes'"):
+        MultiwayJoin(STREAMS, CHAIN, changes={"c": "op"})
+    streams = {**STREAMS, "l": pa.schema([("ok", pa.string())]), "o": STREAMS["l"]}
+    with pytest.raises(InvalidArgumentError, match=r"l\.ok is a part of the key"):
+        MultiwayJoin(streams, "l.ok = o.kind AND c.ck = o.ok", emit="changes", changes={"l": "ok"})

@@ -1,0 +1,245 @@
+"""GraphJoin against DuckDB: random join graphs, any arrival order, cut into batches and restart."""
+
+import itertools
+import random
+import resource
+from contextlib import closing
+
+import hypothesis.strategies as st
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.join import MultiwayJoin
+from lsmstate.joins.local.inner.multi_key_join import GraphJoin
+from lsmstate.joins.local.parts.bound_rows import coalesced
+from lsmstate.joins.specs.multi_key import GraphSpec, create_spec
+from lsmstate.joins.specs.one_key import JoinSpec
+from lsmstate.lsm.store import LsmStore
+from lsmstate.options import Options
+from lsmstate.schema.arrow_sizes import row_sizes
+from support.join_cases import (
+    FAMILIES,
+    MOST_ROWS,
+    PAYLOADS,
+    attempt,
+    on_all_stores,
+    random_arrivals,
+    random_table,
+    run,
+)
+from support.oracle import counted, joined_graph
+
+
+def random_classes(rng, names):
+    """Per key class the streams that hold it: connected, with a cycle now and then."""
+    classes = []
+    for number in range(1, len(names)):
+        other = rng.choice(names[:number])
+        held = [members for members in classes if other in members]
+        if held and rng.random() < 0.3:
+            rng.choice(held).append(names[number])
+        else:
+            classes.append([other, names[number]])
+    for _ in range(rng.choice([0, 0, 1, 2])):
+        classes.append(rng.sample(names, rng.randint(2, min(3, len(names)))))
+    return classes
+
+
+def random_graph(rng):
+    """A spec, and per stream the values of each column."""
+    names = [f"s{number}" for number in range(rng.choice(list(MOST_ROWS)))]
+    classes = random_classes(rng, names)
+    fields = {name: [] for name in names}
+    pools = {name: [] for name in names}
+    for number, members in enumerate(classes):
+        kinds, values = rng.choice(FAMILIES)
+        few = rng.sample(values, 2)
+        pool = [few[0]] * rng.randint(1, 4) + few
+        for name in members:
+            fields[name].append(pa.field(f"k{number}", rng.choice(kinds)))
+            pools[name].append(pool)
+    for name in names:
+        for number, (kind, pool) in enumerate(rng.sample(PAYLOADS, rng.randint(0, 2))):
+            fields[name].append(pa.field(f"p{number}", kind))
+            pools[name].append(pool)
+    streams = {name: pa.schema(fields[name]) for name in names}
+    on = " AND ".join(
+        f"{a}.k{number} = {b}.k{number}"
+        for number, members in enumerate(classes)
+        for a, b in itertools.pairwise(members)
+    )
+    return GraphSpec.create(streams, on), pools
+
+
+@st.composite
+def graph_joins(draw):
+    """A spec, the tables of its streams, an arrival of (stream, first row, last row), restarts."""
+    rng = random.Random(draw(st.integers(0, 2**32)))
+    spec, pools = random_graph(rng)
+    streams, most = spec.streams, MOST_ROWS[len(spec.streams)]
+    tables = {n: random_table(rng, streams[n], pools[n]).slice(0, most) for n in streams}
+    return spec, tables, *random_arrivals(rng, tables)
+
+
+def check(case, backend, piece_bytes):
+    spec, *_ = case
+    found = run(lambda store: GraphJoin(spec, store, piece_bytes), *case, backend)
+    assert all(batch.schema == spec.output_schema for batch in found)
+    assert all(batch.num_rows > 0 for batch in found)
+    assert counted(found) == joined_graph(spec, case[1])
+
+
+test_on_memory, test_on_lsm, test_many_on_every_store = on_all_stores(
+    check, graph_joins(), memory=70, lsm=25, many=1500
+)
+
+
+INTS = {
+    "c": pa.schema([("ck", pa.int64()), ("seg", pa.string())]),
+    "o": pa.schema([("ok", pa.int64()), ("ck", pa.int64()), ("day", pa.int32())]),
+    "l": pa.schema([("ok", pa.int64()), ("price", pa.float64())]),
+}
+CHAIN = "c.ck = o.ck AND o.ok = l.ok"
+
+
+def rows(stream, *columns):
+    schema = INTS[stream]
+    arrays = [pa.array(c, field.type) for c, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def test_a_stream_has_an_index_per_set_of_keys_it_is_looked_up_by():
+    spec = create_spec(INTS, CHAIN)
+    assert [index.name for index in spec.indexes] == ["c(ck)", "o(ck)", "o(ok)", "l(ok)"]
+    assert [c.name for c in spec.classes] == ["c.ck", "o.ok"]
+    two = pa.schema([("x", pa.int8()), ("y", pa.int8())])
+    triangle = create_spec(dict.fromkeys("abc", two), "a.x = b.x AND b.y = c.y AND a.y = c.x")
+    assert [i.name for i in triangle.indexes] == ["a(x)", "a(y)", "b(x)", "b(y)", "c(x)", "c(y)"]
+    parallel = create_spec(dict.fromkeys("abc", two), "a.x = b.x AND a.y = b.y AND b.y = c.y")
+    assert [i.name for i in parallel.indexes] == ["a(x, y)", "a(y)", "b(x, y)", "b(y)", "c(y)"]
+
+
+def test_a_common_key_stays_a_common_key():
+    spec = create_spec({"a": INTS["c"], "b": INTS["o"]}, "a.ck = b.ck")
+    assert isinstance(spec, JoinSpec)
+
+
+def test_a_chain_is_found_from_either_end_and_from_the_middle():
+    batches = {
+        "c": rows("c", [1, 2, None], ["x", "y", "z"]),
+        "o": rows("o", [10, 11, 12], [1, 1, 2], [5, 6, 7]),
+        "l": rows("l", [10, 10, 12, None], [0.5, 1.5, 2.5, 3.5]),
+    }
+    for order in itertools.permutations("col"):
+        with MultiwayJoin(INTS, CHAIN, memory="8m") as join:
+            found = [piece for name in order for piece in join.process(name, batches[name])]
+        got = sorted((r["seg"], r["day"], r["price"]) for b in found for r in b.to_pylist())
+        assert got == [("x", 5, 0.5), ("x", 5, 1.5), ("y", 7, 2.5)], order
+
+
+def test_no_row_is_fetched_where_a_neighbour_has_no_partner(tmp_path):
+    spec = create_spec(INTS, CHAIN)
+    with closing(attempt(tmp_path, spec, "memory")) as store:
+        join = GraphJoin(spec, store)
+        many = list(range(1000))
+        list(join.process("c", rows("c", many, ["s"] * 1000)))
+        fetched = store.stats().counters.get("fetched_rows", 0)
+        assert list(join.process("o", rows("o", many, many, many))) == []
+        assert store.stats().counters.get("fetched_rows", 0) == fetched
+
+
+def test_a_hot_key_comes_in_bounded_pieces(tmp_path):
+    spec = create_spec(INTS, CHAIN)
+    with closing(attempt(tmp_path, spec, "memory")) as store:
+        join = GraphJoin(spec, store, 20_000)
+        list(join.process("c", rows("c", [1] * 300, ["x" * 40] * 300)))
+        list(join.process("l", rows("l", [7] * 200, [float(n) for n in range(200)])))
+        seen = np.zeros(200, dtype=np.int64)
+        for piece in join.process("o", rows("o", [7, 7], [1, 1], [0, 1])):
+            assert row_sizes(piece).sum() <= 20_000
+            np.add.at(seen, piece.column("price").to_numpy().astype(int), 1)
+        assert seen.tolist() == [600] * 200
+
+
+def test_pieces_whose_dictionaries_have_too_many_values_together_stay_apart():
+    """An index of 8 bits counts 128 values."""
+    kind = pa.dictionary(pa.int8(), pa.string())
+    texts = [f"t{n}" for n in range(200)]
+    parts = [pa.array(texts[first : first + 50]) for first in range(0, 200, 50)]
+    pieces = [pa.record_batch({"t": part.dictionary_encode().cast(kind)}) for part in parts]
+    found = list(coalesced(iter(pieces), 1 << 20))
+    assert [text for piece in found for text in piece["t"].to_pylist()] == texts
+    assert all(piece.schema == pieces[0].schema for piece in found)
+    assert len(list(coalesced(iter(pieces[:2] * 50), 1 << 20))) == 1
+
+
+def test_a_large_key_is_not_copied_for_each_combination(tmp_path):
+    """A key of 200 KB in 2,000 combinations would be 400 MB."""
+    text, number = pa.string(), pa.int64()
+    streams = {
+        "a": pa.schema([("x", number), ("y", text)]),
+        "b": pa.schema([("x", number)]),
+        "c": pa.schema([("y", text), ("z", number)]),
+    }
+    spec = create_spec(streams, "a.x = b.x AND a.y = c.y")
+    key = "k" * 200_000
+    with closing(attempt(tmp_path, spec, "memory")) as store:
+        join = GraphJoin(spec, store)
+        for name, row in (("a", {"x": 1, "y": key}), ("c", {"y": key + "!", "z": 3})):
+            list(join.process(name, pa.RecordBatch.from_pylist([row], schema=streams[name])))
+        many = pa.RecordBatch.from_pylist([{"x": 1}] * 2000, schema=streams["b"])
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        assert list(join.process("b", many)) == []
+        grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        assert grown_kib < 100_000
+
+
+def test_rows_with_many_indexes_are_stored_under_a_small_cap(tmp_path):
+    """The writes of all indexes are made as one, which may take an eighth of the cap."""
+    names = [f"d{number}" for number in range(6)]
+    keys = [(f"k{number}", pa.int64()) for number in range(6)]
+    streams = {"fact": pa.schema([*keys, ("text", pa.string())])}
+    streams |= {name: pa.schema([("k", pa.int64())]) for name in names}
+    spec = create_spec(streams, " AND ".join(f"fact.k{n} = d{n}.k" for n in range(6)))
+    many = pa.array(range(3000), pa.int64())
+    facts = pa.record_batch([*[many] * 6, ["x" * 900] * 3000], schema=streams["fact"])
+    options = Options(memory_bytes=16 << 20)
+    opened = LsmStore.open_attempt(
+        str(tmp_path), spec.stream_schemas, batch_id=1, attempt_id="a", options=options
+    )
+    with closing(opened) as store:
+        join = GraphJoin(spec, store)
+        assert list(join.process("fact", facts)) == []
+        one = pa.array([2999], pa.int64())
+        for name in names:
+            found = list(join.process(name, pa.record_batch([one], schema=streams[name])))
+        assert sum(piece.num_rows for piece in found) == 1
+
+
+def test_streams_that_nothing_connects_are_refused():
+    streams = {**INTS, "d": INTS["c"], "e": INTS["c"]}
+    with pytest.raises(InvalidArgumentError, match="'d' is not connected to 'c', 'o', 'l'"):
+        create_spec(streams, CHAIN + " AND d.ck = e.ck")
+
+
+def test_a_store_with_other_streams_is_refused(tmp_path):
+    spec = create_spec(INTS, CHAIN)
+    other = create_spec({"a": INTS["c"], "b": INTS["o"]}, "a.ck = b.ck")
+    with (
+        closing(attempt(tmp_path, other, "memory")) as store,
+        pytest.raises(InvalidArgumentError, match=r"the join needs c\(ck\), o\(ck\)"),
+    ):
+        GraphJoin(spec, store)
+
+
+def test_results_must_be_consumed_before_the_next_call(tmp_path):
+    spec = create_spec(INTS, CHAIN)
+    with closing(attempt(tmp_path, spec, "memory")) as store:
+        join = GraphJoin(spec, store)
+        unread = join.process("c", rows("c", [1], ["x"]))
+        with pytest.raises(InvalidArgumentError, match="not consumed"):
+            join.process("c", rows("c", [1], ["x"]))
+        unread.close()
+        assert list(join.process("l", rows("l", [1], [0.0]))) == []

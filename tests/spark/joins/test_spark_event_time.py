@@ -1,0 +1,429 @@
+"""Event time on Spark: joins that forget, late rows, and operators above the join."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor
+
+from lsmstate.spark import QueryState, explain_join, multiway_join, rescale
+from lsmstate.state_location import StatePlace, open_bucket
+from support.spark_streams import BACKEND, FileStream, collected, metric
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions")]
+
+START = datetime(2026, 3, 28, tzinfo=UTC)  # clocks in Berlin go forward the night after
+CORRECTNESS = "spark.sql.streaming.statefulOperator.checkCorrectness.enabled"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
+ON = "a.k = b.k AND b.at BETWEEN a.at - INTERVAL 30 MINUTES AND a.at + INTERVAL 1 HOUR"
+
+
+def table(name: str, rows: list[tuple[int | None, float | None, int]]) -> pa.Table:
+    """(key, hours, number) of each row."""
+    keys, hours, numbers = zip(*rows, strict=True)
+    times = [None if h is None else START + timedelta(hours=h) for h in hours]
+    return pa.table(
+        {
+            "k": pa.array(keys, pa.int64()),
+            "at": pa.array(times, pa.timestamp("us", "UTC")),
+            f"n{name}": pa.array(numbers, pa.int64()),
+        }
+    )
+
+
+def stream(home: Path, name: str, *files: list[tuple[int | None, float | None, int]]) -> FileStream:
+    found = FileStream(home / name, f"k BIGINT, at TIMESTAMP, n{name} BIGINT")
+    return found.add(*(table(name, rows) for rows in files))
+
+
+def hourly(home: Path, name: str, first: int, count: int, seed: int) -> FileStream:
+    """A file an hour, of rows in that hour; a few keys and times are null."""
+    rng = random.Random(seed)
+    files = []
+    for hour in range(first, first + count):
+        rows = [(rng.randrange(12), hour + rng.random(), hour * 100 + n) for n in range(30)]
+        files.append([*rows, (None, hour + 0.5, -1), (1, None, -2)])
+    return stream(home, name, *files)
+
+
+def read(spark: Any, source: FileStream, delay: str = "0 seconds") -> Any:
+    return source.read(spark).withWatermark("at", delay)
+
+
+def joined_sql(a: FileStream, b: FileStream) -> str:
+    return (
+        f"SELECT na, nb, greatest(a.at, b.at) AS latest FROM {a.sql} a JOIN {b.sql} b ON a.k = b.k "
+        "AND b.at BETWEEN a.at - INTERVAL 30 MINUTES AND a.at + INTERVAL 1 HOUR"
+    )
+
+
+def by_duckdb(sql: str) -> Counter[tuple[Any, ...]]:
+    with duckdb.connect() as db:
+        db.execute("SET TimeZone = 'UTC'")
+        found = Counter(db.execute(sql).fetchall())
+    assert found, "the test joins nothing"
+    return found
+
+
+def run(result: Any, home: Path) -> Counter[tuple[Any, ...]]:
+    return Counter(map(tuple, collected(result, home)))
+
+
+def run_query(result: Any, home: Path) -> tuple[Counter[tuple[Any, ...]], Any]:
+    """The rows, and the query for its metrics."""
+    got: list[Any] = []
+    query = (
+        result.writeStream.foreachBatch(lambda batch, _: got.extend(batch.collect()))
+        .option("checkpointLocation", str(home / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return Counter(map(tuple, got)), query
+
+
+@pytest.fixture
+def unchecked(spark: Any) -> Iterator[None]:
+    """Spark's refusal of whatever it holds for risky above an operator with timeouts is off."""
+    spark.conf.set(CORRECTNESS, "false")
+    yield
+    spark.conf.unset(CORRECTNESS)
+
+
+@pytest.mark.skipif(BACKEND != "lsm", reason="looks at the state of the backend lsm")
+def test_an_interval_join_forgets_and_goes_on(spark: Any, tmp_path: Path) -> None:
+    a, b = hourly(tmp_path, "a", 0, 2, 1), hourly(tmp_path, "b", 0, 2, 2)
+    options = {"on": ON, "memory": "8m", "buckets": 3}
+    joined = multiway_join({"a": read(spark, a), "b": read(spark, b)}, **options)
+    assert "a: until the watermark is 1:00:00 past at" in explain_join(joined)
+    assert "b: until the watermark is 0:30:00 past at" in explain_join(joined)
+    shown = joined.select("na", "nb", F.greatest("a_at", "b_at").alias("latest"))
+    found = run(shown, tmp_path)
+    for source, seed in ((a, 3), (b, 4)):
+        rows = hourly(tmp_path / "more", source.directory.name, 2, 2, seed)
+        for path in sorted(rows.directory.glob("*.parquet")):
+            source.add(pq.read_table(path))
+    again, query = run_query(shown, tmp_path)
+    found += again
+    assert {row[:2] for row in found} == {row[:2] for row in by_duckdb(joined_sql(a, b))}
+    assert sum(metric(query, "late_rows")) == 0
+    # Batches without data, and buckets without rows, forget too: a day later all is gone.
+    late = START + timedelta(days=2)
+    for name, source in (("a", a), ("b", b)):
+        days = (late - START) / timedelta(hours=1)
+        source.add(table(name, [(1000, days, 0)]))
+    run(shown, tmp_path)
+    state = QueryState.open(str(tmp_path / "checkpoint"))
+    left: Counter[str] = Counter()
+    for bucket, pointer in state.pointers.items():
+        with open_bucket(StatePlace(state.root), bucket, pointer) as store:
+            for name in store.streams:
+                rows_left = sum(piece.num_rows for piece in store.scan(name))
+                left[name.split("@")[0]] += rows_left
+    assert (left["a"], left["b"]) == (1, 1)
+    other = multiway_join(
+        {"a": read(spark, a), "b": read(spark, b)}, **options, retention={"a": "10 minutes"}
+    )
+    with pytest.raises(Exception, match=r"rows kept = \(a until.*1:00:00.*now has.*a until.*0:10"):
+        run(other, tmp_path)
+
+
+def window_sql(a: FileStream, b: FileStream, before: str) -> str:
+    return (
+        f"SELECT date_trunc('hour', latest) AS hour, count(*) AS n FROM ({joined_sql(a, b)}) "
+        f"GROUP BY 1 HAVING hour + INTERVAL 1 HOUR <= TIMESTAMPTZ '{before}'"
+    )
+
+
+def counts_by_hour(result: Any, column: str) -> Any:
+    return result.groupBy(F.window(column, "1 hour")).count().select("window.start", "count")
+
+
+def test_a_result_time_is_true_above_the_join(spark: Any, tmp_path: Path, unchecked: None) -> None:
+    """A window in append mode, also while the join finds nothing and rows are filtered."""
+    a, b = hourly(tmp_path, "a", 0, 3, 1), hourly(tmp_path, "b", 0, 3, 2)
+    # From here on nothing matches, but time goes on.
+    a.add(table("a", [(77, 9.0, 1)]), table("a", [(77, 20.0, 2)]))
+    b.add(table("b", [(88, 9.0, 1)]), table("b", [(88, 20.0, 2)]))
+    frames = {"a": read(spark, a), "b": read(spark, b)}
+    on = f"{ON} AND a.na >= 0"
+    options = {"backend": BACKEND, "memory": "8m", "buckets": 3}
+    joined = multiway_join(frames, on, result_time="latest", **options)
+    counted = counts_by_hour(joined.where("nb >= 0"), "latest")
+    found, query = run_query(counted, tmp_path)
+    assert Counter({(s.astimezone(UTC), n): c for (s, n), c in found.items()}) == by_duckdb(
+        window_sql(a, b, "2026-03-28 20:00:00+00")
+    )
+    # Ticks are no rows of the result.
+    assert sum(metric(query, "rows_out")) == sum(by_duckdb(joined_sql(a, b)).values())
+
+
+def test_deduplication_by_time_above_a_result_time(
+    spark: Any, tmp_path: Path, unchecked: None
+) -> None:
+    """A key comes once, and again when the watermark of a micro-batch before has passed it."""
+    a = stream(tmp_path, "a", [(1, 0, 1), (2, 0, 2)], [(3, 5, 3)], [(4, 6, 4)], [(1, 9, 5)])
+    b = stream(tmp_path, "b", [(1, 0.5, 1), (1, 0.6, 2), (2, 0, 3)], [(3, 5, 4)], [(4, 6, 5)])
+    b.add(table("b", [(1, 9, 6)]))
+    frames = {"a": read(spark, a), "b": read(spark, b)}
+    joined = multiway_join(frames, ON, result_time="latest", backend=BACKEND, memory="8m")
+    once = joined.dropDuplicatesWithinWatermark(["a_k"]).select("a_k")
+    assert run(once, tmp_path) == Counter({(1,): 2, (2,): 1, (3,): 1, (4,): 1})
+
+
+def test_the_fastest_stream_may_not_set_the_watermark_of_a_result_time(
+    spark: Any, tmp_path: Path, short: tuple[FileStream, FileStream]
+) -> None:
+    """A result time has no delay: rows within those of the inputs would come late."""
+    frames = {name: read(spark, s, "1 hour") for name, s in zip("ab", short, strict=True)}
+    joined = multiway_join(frames, ON, result_time="latest", backend=BACKEND)
+    spark.conf.set(POLICY, "max")
+    try:
+        refused(joined, tmp_path, "rows within the delays of the inputs would be dropped")
+    finally:
+        spark.conf.unset(POLICY)
+
+
+def third(spark: Any, home: Path) -> Any:
+    """A stream for outer joins above: its keys are half of the others'."""
+    files = [[(k, hour + 0.5, k) for k in range(0, 12, 2)] for hour in range(3)]
+    c = stream(home, "c", *files, [(99, 20.0, 0)])
+    return c, read(spark, c).select("k", F.col("at").alias("ct"), "nc")
+
+
+def outer_join(result: Any, time: str, c: Any) -> Any:
+    near = F.expr(f"c.k = r.a_k AND c.ct BETWEEN r.{time} AND r.{time} + INTERVAL 1 HOUR")
+    return result.alias("r").join(c.alias("c"), near, "left_outer").select("na", "nb", "nc")
+
+
+def outer_sql(a: FileStream, b: FileStream, c: FileStream, time: str) -> str:
+    return (
+        f"SELECT na, nb, nc FROM ({joined_sql(a, b)}) JOIN {a.sql} a USING (na) "
+        f"LEFT JOIN {c.sql} c ON c.k = a.k AND c.at BETWEEN {time} AND {time} + INTERVAL 1 HOUR"
+    )
+
+
+def without_the_last(expected: Counter[tuple[Any, ...]]) -> Counter[tuple[Any, ...]]:
+    """What is as young as the last watermark still waits for a partner."""
+    return Counter({row: n for row, n in expected.items() if row[:2] != (9999, 9999)})
+
+
+@pytest.fixture
+def short(spark: Any, tmp_path: Path) -> tuple[FileStream, FileStream]:
+    a, b = hourly(tmp_path, "a", 0, 3, 1), hourly(tmp_path, "b", 0, 3, 2)
+    return a.add(table("a", [(77, 20.0, 9999)])), b.add(table("b", [(77, 20.0, 9999)]))
+
+
+@pytest.mark.stress
+def test_an_outer_join_above_a_result_time(
+    spark: Any, tmp_path: Path, short: tuple[FileStream, FileStream], unchecked: None
+) -> None:
+    a, b = short
+    c, third_frame = third(spark, tmp_path)
+    joined = multiway_join(
+        {"a": read(spark, a), "b": read(spark, b)},
+        ON,
+        result_time="latest",
+        backend=BACKEND,
+        memory="8m",
+    )
+    found = run(outer_join(joined, "latest", third_frame), tmp_path)
+    assert found == without_the_last(by_duckdb(outer_sql(a, b, c, "latest")))
+    assert sum(n for row, n in found.items() if row[2] is None) > 10
+
+
+# Above a join over the full history, whose output Spark knows no watermark of: each row of the
+# table in fact 17.
+
+
+def history(spark: Any, sources: tuple[FileStream, FileStream]) -> Any:
+    """A join that forgets nothing: b has no watermark."""
+    a, b = sources
+    return multiway_join({"a": read(spark, a), "b": b.read(spark)}, ON, backend=BACKEND)
+
+
+def refused(result: Any, home: Path, words: str) -> None:
+    with pytest.raises(Exception, match=words):
+        run(result, home)
+    assert not (home / "checkpoint" / "lsmstate").exists()
+
+
+def test_deduplication_and_inner_joins_work_above(
+    spark: Any, tmp_path: Path, short: tuple[FileStream, FileStream]
+) -> None:
+    a, b = short
+    c, third_frame = third(spark, tmp_path)
+    once = history(spark, short).select("a_k", "na").dropDuplicates()
+    found = run(once.join(third_frame, F.expr("k = a_k")).select("na", "nc"), tmp_path)
+    once_sql = f"SELECT DISTINCT a.k, na FROM ({joined_sql(a, b)}) JOIN {a.sql} a USING (na)"
+    assert found == by_duckdb(f"SELECT na, nc FROM ({once_sql}) JOIN {c.sql} USING (k)")
+
+
+def test_a_window_with_nothing_declared_is_refused_by_spark(
+    spark: Any, tmp_path: Path, short: tuple[FileStream, FileStream]
+) -> None:
+    counted = counts_by_hour(history(spark, short), "a_at")
+    with pytest.raises(AnalysisException, match="without watermark"):
+        run(counted, tmp_path)
+
+
+def test_a_watermark_forged_by_hand_is_refused(
+    spark: Any, tmp_path: Path, short: tuple[FileStream, FileStream]
+) -> None:
+    forged = F.col("a_at").alias("a_at", metadata={"spark.watermarkDelayMs": 0})
+    counted = counts_by_hour(history(spark, short).select(forged), "a_at")
+    refused(counted, tmp_path, "never give a row; give multiway_join a result time")
+
+
+def test_an_outer_join_with_nothing_declared_is_refused(
+    spark: Any, tmp_path: Path, short: tuple[FileStream, FileStream]
+) -> None:
+    _, c = third(spark, tmp_path)
+    result = outer_join(history(spark, short), "a_at", c)
+    refused(result, tmp_path, "left outer join.*without a partner would never come; give")
+
+
+def test_state_by_event_time_with_nothing_declared_is_refused(
+    spark: Any, tmp_path: Path, short: tuple[FileStream, FileStream]
+) -> None:
+    class Counting(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            pass
+
+        def handleInputRows(self, key: Any, rows: Any, timers: Any) -> Any:  # noqa: N802
+            return iter(rows)
+
+        def close(self) -> None:
+            pass
+
+    spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
+    try:
+        counted = (
+            history(spark, short)
+            .groupBy("a_k")
+            .transformWithStateInPandas(Counting(), "n BIGINT", "append", "EventTime")
+        )
+        refused(counted, tmp_path, "transformWithState in event time stands above multiway_join")
+    finally:
+        spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
+
+
+@pytest.mark.stress
+def test_an_outer_join_with_a_watermark_declared_again(
+    spark: Any, tmp_path: Path, short: tuple[FileStream, FileStream]
+) -> None:
+    c, third_frame = third(spark, tmp_path)
+    declared = history(spark, short).withWatermark("a_at", "2 hours")
+    found = run(outer_join(declared, "a_at", third_frame), tmp_path)
+    assert found == without_the_last(by_duckdb(outer_sql(*short, c, "a.at")))
+    assert sum(n for row, n in found.items() if row[2] is None) > 10
+
+
+@pytest.mark.stress
+def test_a_window_declared_above_full_history_gives_what_sparks_own_join_does(
+    spark: Any, tmp_path: Path
+) -> None:
+    """Its watermark is of its own, that of the result: it stands while the join finds nothing, as
+    it does above Spark's join, and nothing is lost."""
+    a = stream(tmp_path, "a", [(1, 0.0, 1)], [(1, 5.0, 2)], [(7, 9.0, 3)], [(7, 20.0, 4)])
+    b = stream(tmp_path, "b", [(1, 0.5, 1)], [(1, 5.5, 2)], [(8, 9.0, 3)], [(8, 20.0, 4)])
+    more = {"a": [(1, 4.5, 5), (1, 21.0, 6)], "b": [(1, 4.6, 5), (1, 21.5, 6)]}
+    frames = {"a": a.read(spark), "b": b.read(spark)}
+
+    def found(joined: Any, home: Path) -> Counter[tuple[Any, ...]]:
+        declared = joined.select("a_at", "na", "nb").withWatermark("a_at", "2 hours")
+        return run(counts_by_hour(declared, "a_at"), home)
+
+    ours = multiway_join(frames, ON, backend=BACKEND, memory="8m")
+    theirs = frames["a"].alias("a").join(frames["b"].alias("b"), F.expr(ON))
+    theirs = theirs.select(F.col("a.at").alias("a_at"), "na", "nb")
+    before = [found(ours, tmp_path / "ours"), found(theirs, tmp_path / "theirs")]
+    a.add(table("a", more["a"]))
+    b.add(table("b", more["b"]))
+    after = [found(ours, tmp_path / "ours"), found(theirs, tmp_path / "theirs")]
+    assert before[0] == before[1]
+    assert after[0] == after[1]
+    assert [sum(each[0].values()) for each in (before, after)] == [1, 2]
+
+
+def test_a_window_with_a_watermark_declared_again(
+    spark: Any, tmp_path: Path, short: tuple[FileStream, FileStream], unchecked: None
+) -> None:
+    """It stands still while the join finds nothing, and with it what the join itself forgets by."""
+    a, b = short
+    timed = multiway_join({"a": read(spark, a), "b": read(spark, b)}, ON, backend=BACKEND)
+    again = timed.withWatermark("a_at", "2 hours")
+    refused(counts_by_hour(again, "a_at"), tmp_path, "both would stand still.*result_time='at'")
+    twice = multiway_join(
+        {"a": read(spark, a), "b": read(spark, b)}, ON, result_time="t", backend=BACKEND
+    ).withWatermark("a_at", "2 hours")
+    refused(counts_by_hour(twice, "a_at"), tmp_path, "'t' has a watermark already; leave it out")
+
+
+def test_a_window_over_a_union_with_an_empty_branch_is_refused(
+    spark: Any, tmp_path: Path, short: tuple[FileStream, FileStream], unchecked: None
+) -> None:
+    """Its watermark is true, but the times of the result may be older: they would be lost."""
+    a, b = short
+    timed = multiway_join({"a": read(spark, a), "b": read(spark, b)}, ON, backend=BACKEND)
+    empty = read(spark, a).where("at < '1900-01-01'").select("at")
+    both = empty.union(timed.select("a_at"))
+    refused(counts_by_hour(both, "at"), tmp_path, "never give a row; give multiway_join a result")
+
+
+def test_spark_refuses_a_window_above_timeouts_unless_told_otherwise(
+    spark: Any, tmp_path: Path, short: tuple[FileStream, FileStream]
+) -> None:
+    a, b = short
+    frames = {"a": read(spark, a), "b": read(spark, b)}
+    joined = multiway_join(frames, ON, result_time="latest", backend=BACKEND)
+    with pytest.raises(AnalysisException, match=CORRECTNESS.replace(".", r"\.")):
+        run(counts_by_hour(joined, "latest"), tmp_path)
+
+
+def test_a_chain_of_keys_forgets_through_the_stream_in_between(spark: Any, tmp_path: Path) -> None:
+    rng = random.Random(6)
+    sources = {}
+    for name in "abc":
+        found = FileStream(tmp_path / name, f"k INT, j BIGINT, at TIMESTAMP, n{name} BIGINT")
+        for hour in range(2):
+            rows = table(name, [(rng.randrange(5), hour + rng.random(), n) for n in range(20)])
+            keys = pa.array([rng.randrange(4) for _ in range(20)], pa.int64())
+            found.add(rows.set_column(0, "k", rows["k"].cast(pa.int32())).add_column(1, "j", keys))
+        sources[name] = found
+    on = (
+        "a.k = b.k AND b.j = c.j AND b.at >= a.at AND b.at <= a.at + INTERVAL 20 MINUTES "
+        "AND c.at BETWEEN b.at AND b.at + INTERVAL 40 MINUTES"
+    )
+    frames = {name: read(spark, source) for name, source in sources.items()}
+    joined = multiway_join(frames, on, backend=BACKEND, memory="8m", buckets=2)
+    assert "a: until the watermark is 1:00:00 past at" in explain_join(joined)
+    listed = ", ".join(f"{source.sql} {name}" for name, source in sources.items())
+    sql = f"SELECT na, nb, nc FROM {listed} WHERE {on}"
+    found = run(joined.select("na", "nb", "nc"), tmp_path)
+    assert found == by_duckdb(sql)
+    if BACKEND != "lsm":
+        return
+    # Rows of both indexes of b move, those that are due are forgotten, the others still match.
+    assert 0 < rescale(str(tmp_path / "checkpoint"), 5).rows < 160
+    for minute, (name, source) in enumerate(sources.items()):
+        rows = table(name, [(n % 5, 2 + minute / 60, 100 + n) for n in range(20)])
+        keys = pa.array([n % 4 for n in range(20)], pa.int64())
+        source.add(rows.set_column(0, "k", rows["k"].cast(pa.int32())).add_column(1, "j", keys))
+    more = multiway_join(frames, on, backend=BACKEND, memory="8m", buckets=5)
+    again = run(more.select("na", "nb", "nc"), tmp_path)
+    assert any(na < 100 <= nb for na, nb, _ in again), "no row that moved was found"
+    assert found + again == by_duckdb(sql)

@@ -1,0 +1,34 @@
+"""pyspark's daemon that has our imports done before it forks workers."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from support.paths import ROOT
+
+pytest.importorskip("pyspark")
+
+
+def test_it_listens_as_sparks_own_does_and_ends_with_spark() -> None:
+    daemon = subprocess.Popen(
+        [sys.executable, "-m", "lsmstate.spark_integration.daemon", "pyspark.worker"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHON_WORKER_FACTORY_SECRET": "secret"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert daemon.stdin is not None
+    assert daemon.stdout is not None
+    port = int.from_bytes(daemon.stdout.read(4), "big")
+    with socket.create_connection(("127.0.0.1", port), timeout=60):
+        mapped = [entry.path for entry in psutil.Process(daemon.pid).memory_maps()]
+        assert any("pandas" in path for path in mapped)
+        assert any("memtable" in path for path in mapped)
+        threads = psutil.Process(daemon.pid).num_threads()
+        assert threads == 1, "what another thread has locked stays locked in a worker"
+    daemon.stdin.close()
+    daemon.wait(60)
+    daemon.stdout.close()

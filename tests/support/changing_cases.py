@@ -1,0 +1,85 @@
+"""Changelogs that random tests of joins are fed with, and what is made of their results."""
+
+import tempfile
+from collections import Counter
+
+import pyarrow as pa
+
+from lsmstate.joins.local.parts.changelog import OPERATIONS
+from support.join_cases import attempt
+from support.oracle import counted
+
+
+def random_changes(rng, pools, live, is_changelog, most):
+    """A batch of (operation, row), and what lives after it."""
+    live, batch = list(live), []
+    for _ in range(rng.randint(0, 5)):
+        if is_changelog and live and rng.random() < 0.45:
+            batch.append((rng.choice(["-U", "-D"]), live.pop(rng.randrange(len(live)))))
+        elif len(live) < most:
+            row = tuple(rng.choice(pool) for pool in pools)
+            live.append(row)
+            batch.append((rng.choice(["+I", "+U"]), row))
+    if rng.random() < 0.3:
+        rng.shuffle(batch)  # rows of a batch have no order
+    return batch, live
+
+
+def random_batches(rng, names, pools, operations, most):
+    """Batches of (stream, changes, all that lives after them), one of each of ``names``; of no
+    stream more than ``most`` rows."""
+    live = {name: [] for name in pools}
+    for name in names:
+        batch, after = random_changes(rng, pools[name], live[name], name in operations, most)
+        live = {**live, name: after}
+        yield name, batch, live
+
+
+def table_of(schema, rows):
+    columns = [pa.array([row[c] for row in rows], kind) for c, kind in enumerate(schema.types)]
+    return pa.table(columns, schema=schema)
+
+
+def batch_of(spec, name, changes):
+    """As it arrives: with its operation column where it has one."""
+    table = table_of(spec.streams[name], [row for _, row in changes])
+    if name in spec.operations:
+        operations = pa.array([operation for operation, _ in changes], pa.string())
+        table = table.add_column(len(changes) % table.num_columns, "op", operations)
+    batches = table.combine_chunks().to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema)
+
+
+def apply(shown, pieces):
+    """Follow a changelog: what is taken back must be there."""
+    for piece in pieces:
+        assert piece.num_rows > 0
+        (operation,) = set(piece.column("op").to_pylist())
+        rows = counted([piece.select(range(1, piece.num_columns))])
+        if OPERATIONS[operation]:
+            shown.update(rows)
+        else:
+            assert rows <= shown, "a result is taken back that was never there"
+            shown.subtract(rows)
+
+
+def check_changes(case, join_over, expected, backend, piece_bytes):
+    """Feeds a case, (spec, batches, whether to start again before each), to what ``join_over``
+    makes over a store; after every batch there stands what is ``expected`` of all that lives."""
+    spec, batches, restarts = case
+    shown = Counter()
+    with tempfile.TemporaryDirectory() as directory:
+        store = pointer = None
+        for number, (name, changes, live) in enumerate(batches):
+            if store is None or restarts:
+                if store is not None:
+                    pointer = store.commit()
+                    store.close()
+                store = attempt(directory, spec, backend, number, pointer)
+                join = join_over(spec, store, piece_bytes, unmatched="error")
+            pieces = list(join.process(name, batch_of(spec, name, changes)))
+            assert all(piece.schema == spec.output_schema for piece in pieces)
+            apply(shown, pieces)
+            tables = {n: table_of(spec.streams[n], rows) for n, rows in live.items()}
+            assert +shown == expected(spec, tables), spec
+        store.close()

@@ -1,0 +1,77 @@
+"""A program that a test kills: join three streams until everything that has arrived is done.
+
+python kill_driver.py HOME FILES      (FILES a micro-batch of each of HOME/a, HOME/b, HOME/c)
+
+LSMSTATE_PROVIDER says where Spark keeps the commit pointers: see PROVIDERS. LSMSTATE_DRIVER, if
+there, is JSON with any of ``master``, ``settings`` (of Spark's), ``join`` (arguments of the join's)
+and ``checkpoint``.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = str(ROOT / "tests")
+sys.path.insert(0, str(ROOT))
+os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), TESTS, os.environ.get("PYTHONPATH", "")])
+
+from support.spark_streams import FileStream, run_to_end  # noqa: E402
+
+NAMES = ("a", "b", "c")
+_CLASS = "spark.sql.streaming.stateStore.providerClass"
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+#: Spark's state stores, by a short name. With checkpoints of format 2 each attempt's changes are
+#: files of its own.
+PROVIDERS = {
+    "hdfs": {},
+    "rocksdb": {_CLASS: _ROCKSDB},
+    "rocksdb-2": {_CLASS: _ROCKSDB, "spark.sql.streaming.stateStore.checkpointFormatVersion": "2"},
+}
+
+
+def streams(home: Path) -> dict[str, FileStream]:
+    return {name: FileStream(home / name, f"{name}_k BIGINT, {name}_text STRING") for name in NAMES}
+
+
+def main() -> None:
+    from pyspark.sql import SparkSession
+
+    from lsmstate.spark import multiway_join
+
+    home, files_per_batch = Path(sys.argv[1]), int(sys.argv[2])
+    wanted = json.loads(os.environ.get("LSMSTATE_DRIVER", "{}"))
+    spark = (
+        # A task may fail, as it does when its worker is killed, and is done again.
+        SparkSession.builder.master(wanted.get("master", "local[2,8]"))
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        # Sessions are short: what a compiler or collector of more threads would save comes late.
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.local.dir", str(home / "local"))
+        .config("spark.python.daemon.module", "faulty_daemon")
+        # So few that files are collected while things die.
+        .config("spark.sql.streaming.minBatchesToRetain", "4")
+        .config(map=PROVIDERS[os.environ["LSMSTATE_PROVIDER"]])
+        .config(map=wanted.get("settings", {}))
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    joined = multiway_join(
+        {name: stream.read(spark, files_per_batch) for name, stream in streams(home).items()},
+        on="a.a_k = b.b_k AND a.a_k = c.c_k",
+        memory="16m",
+        **wanted.get("join", {}),
+    )
+    print("started", flush=True)
+    run_to_end(joined, wanted.get("checkpoint", home / "checkpoint"), home / "out")
+    print("done", flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
