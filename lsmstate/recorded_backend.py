@@ -6,7 +6,7 @@ from typing import Final
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.lsm.file_names import holds_standalone_store
 
-#: As ``memory_log.SUFFIX`` and ``RocksStore.open`` have it.
+#: As ``memory_backend.commit_files.SUFFIX`` and ``RocksStore.open`` have it.
 _MEMORY_SUFFIX: Final = ".mem"
 _ROCKS_DATABASE: Final = os.path.join("db", "CURRENT")
 

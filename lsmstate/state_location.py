@@ -65,7 +65,7 @@ class StatePlace:
         return self.files.where
 
     def bucket(self, number: int) -> str | DurableBucket:
-        """Where the attempts of a bucket are opened (``backends.open_attempt``); a local directory
+        """Where the attempts of a bucket are opened (``opening.open_attempt``); a local directory
         is made if it is not there."""
         name = bucket_directory_name(number)
         if self.local_directory is not None:
@@ -132,5 +132,5 @@ def open_bucket(
     place: StatePlace, bucket: int, pointer: str, *, options: Options | None = None
 ) -> MultimapStore:
     """The store of one bucket as a commit pointer of the backend ``lsm`` has it, to be read only,
-    wherever the state lies; see ``backends.open_commit``. Nothing is written to the place."""
+    wherever the state lies; see ``opening.open_commit``. Nothing is written to the place."""
     return open_commit(place.bucket(bucket), pointer, options=options or Options())

@@ -1,7 +1,7 @@
 """The contract of a state store: what every backend promises, and the tests hold it to.
 
 A store holds named *streams*. A stream is a multimap: typed join key -> rows in arrival order. In
-one with an expiry the rows of a key come by time bucket (expiry.py), in arrival order within one.
+one with an expiry the rows of a key come by time bucket (expiry_rules.py), in arrival order in it.
 Work comes in Arrow batches and leaves in Arrow batches. Three backends keep the contract:
 ``lsm`` (ours), ``rocksdb`` (rocksdict) and ``memory`` (hash tables).
 """

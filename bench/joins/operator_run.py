@@ -4,7 +4,7 @@
     python -m bench.joins.operator_run tree --order '[["sr", "cu"], ["wr", "cr"]]' --cap 16m
 
 Plain Arrow batches through the operator, no Spark. Prints a JSON object a line: where it stands
-after each batch, and at the end what the whole run took. ``figures.py`` draws what these say.
+after each batch, and at the end what the whole run took. ``umjoin_figures.py`` draws them.
 ``--limit`` makes the cap real: the process may have so much memory (RLIMIT_DATA) beside what it
 has when it begins, and an allowance for batches in flight; who needs more dies.
 """

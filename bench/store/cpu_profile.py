@@ -38,25 +38,26 @@ PARTS = {
     "kernel: forcing to the disk": r"^kernel.* (do_fsync|vfs_fsync_range|\w*sync_file_range)",
     "kernel: giving and taking memory": r"^kernel.* \w*(exc_page_fault|madvise|munmap|mmap)",
     "kernel: other": r"^kernel",
-    "LZ4": r"^codec LZ4",
-    "shuffling bytes": r"^codec \w*shuffle",
-    "packing rows by their bits": r"^planes",
+    "LZ4": r"^compression LZ4",
+    "shuffling bytes": r"^compression \w*shuffle",
+    "packing rows by their bits": r"^bit_planes",
     "checksums (XXH3)": r"XXH",
-    "encoding keys and rows": r"^(codec|(key|row)_(encode|codec)|arrow_read|nested) ",
+    "encoding keys and rows": r"^(compression|(key|row)_(encode|codec)|arrow_read|nested) ",
     "sorting a batch": r"^key_sort",
     "memtable": r"^(btree|memtable|memtable_ranges|arena) ",
-    "changelog": r"^changelog_record",
-    "merging: order of keys": r"^(merging_iter|retraction_merge|row_counts|key_ranges|entries) ",
+    "write-ahead log": r"^wal_record",
+    "merging: order of keys": r"^(merging_iter|retraction_merge|retraction_counts"
+    r"|key_ranges|entry_source) ",
     "merging: reading runs": r"^sst_source",
     "writing runs": r"^(sst_writer|block_output) |^bloom .*build",
-    "looking keys up": r"^(probe|sst_probe|lookup|bloom) ",
-    "key blocks and cache": r"^(\w*block|block_cache|sst_reader|file|budget|read_memory) ",
-    "rows and keys to Arrow": r"^(row_(decode|builder|planes)|key_decode|spare_buffers|gather"
+    "looking keys up": r"^(row_fetch|sst_probe|key_lookup|bloom) ",
+    "key blocks and cache": r"^(\w*block|block_cache|sst_reader|file|budget|read_budget) ",
+    "rows and keys to Arrow": r"^(row_(decode|builder|planes)|key_decode|buffer_pool|gather"
     r"|restore) ",
     "copying and comparing (libc)": r"^libc.* \w*(mem(cpy|move|set|cmp)|strncmp)",
     "allocating (libc)": r"^libc.* \w*(alloc|free|consolidate|unlink_chunk|trim)",
     "Arrow": r"^(libarrow|lib )",
-    "Python": r"^libpython|^python|^(locks|reservations|claim) ",
+    "Python": r"^libpython|^python|^(locks|reservations|directory_claim) ",
 }
 OTHER = "other"
 _COMPILED = {part: re.compile(pattern) for part, pattern in PARTS.items()}

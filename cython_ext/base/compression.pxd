@@ -4,7 +4,7 @@ cdef enum:
     CODEC_NONE = 0
     CODEC_LZ4 = 1
     CODEC_ZSTD = 2
-    CODEC_PLANES = 3  # of row blocks only: block.pyx, planes.pyx
+    CODEC_PLANES = 3  # of row blocks only: block.pyx, bit_planes.pyx
 
 cdef uint64_t xxh3(const void* data, size_t size) noexcept nogil
 cdef size_t compress_bound(size_t size) noexcept nogil

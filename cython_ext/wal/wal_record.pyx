@@ -1,7 +1,7 @@
 """One write of a standalone store as bytes for its changelog, and back.
 
 Everything is length-checked before it is believed: a record that does not add up raises
-CorruptionError. Framing and checksum are the changelog's (lsmstate/changelog.py).
+CorruptionError. Framing and checksum are the log's (lsmstate/lsm/wal.py).
 """
 
 from cpython.buffer cimport PyBUF_READ

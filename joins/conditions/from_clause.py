@@ -4,8 +4,8 @@ joins := [FROM] source (type JOIN source (ON conditions | USING (names)))*
 source := stream | '(' joins ')'
 type := [INNER] | LEFT [OUTER] | RIGHT [OUTER] | FULL [OUTER] | [LEFT] SEMI | [LEFT] ANTI
 conditions := condition (AND condition)*      parentheses around any part
-condition := operand '=' operand | a time interval as ``time_bounds`` reads it
-           | whatever else ``pair_condition`` reads
+condition := operand '=' operand | a time interval as ``intervals`` reads it
+           | whatever else ``predicate`` reads
 operand := stream.column | COALESCE(stream.column, ...)
 """
 

@@ -2,7 +2,7 @@
 
 A result with a row of every stream is known when its last row arrives. Any other is known when the
 watermark says that no row can come which has a say in it: how far that is follows from the time
-intervals, step by step from the *root's* row that the result holds (``rooted_joins``).
+intervals, step by step from the *root's* row that the result holds (``rooted_steps``).
 """
 
 from collections.abc import Iterable, Mapping

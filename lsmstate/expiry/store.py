@@ -1,6 +1,6 @@
 """ExpiringStore: expiry by event time, over any backend.
 
-A stream with an ``Expiry`` is a lane of slots (expiring_lane.py), which are streams of the store
+A stream with an ``Expiry`` is a lane of slots (time_buckets.py), which are streams of the store
 below. So the rows of one time bucket lie together in key order, in files of their own where they
 are many, and a bucket that is wholly due goes by one range deletion that drops those files
 unread. What is due in a bucket that is not wholly so is filtered when it is read. A lane's state

@@ -13,8 +13,8 @@ _log = logging.getLogger(__name__)
 
 
 class Removal:
-    """See background.Job: ``delete`` each of ``names``, one a slice. It has no store to report to,
-    and where there is no thread its owner finishes it."""
+    """See background_worker.Job: ``delete`` each of ``names``, one a slice. It has no store to
+    report to, and where there is no thread its owner finishes it."""
 
     #: A flush may need the space.
     is_urgent = True
@@ -25,7 +25,7 @@ class Removal:
         self._lock = threading.Lock()
 
     def advance(self, max_bytes: int) -> bool:
-        """See background.Job."""
+        """See background_worker.Job."""
         with self._lock:
             if self._waiting:
                 name = self._waiting.popleft()

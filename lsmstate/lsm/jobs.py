@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class FileJob:
-    """See background.Job. ``slices`` says after each slice how many bytes it had."""
+    """See background_worker.Job. ``slices`` says after each slice how many bytes it had."""
 
     is_urgent = False
 
@@ -52,8 +52,8 @@ class FileJob:
         return self._is_over or self._is_abandoned
 
     def advance(self, max_bytes: int, patience: float | None = None) -> bool:
-        """See background.Job. ``patience``: seconds to wait for another thread that is at it,
-        and then to leave it to that one; None: until it is done with its slice."""
+        """See background_worker.Job. ``patience``: seconds to wait for another thread that is at
+        it, and then to leave it to that one; None: until it is done with its slice."""
         with self._lock.within(patience) as has_it:
             if not has_it:
                 return self.is_over

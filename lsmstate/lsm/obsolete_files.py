@@ -67,8 +67,8 @@ def collect_now_and_then(
 def collect(
     files: AttemptFiles, live: set[str], parent: str | None, current_batch: int, retained: int
 ) -> int:
-    """Delete what no restart can need (see ``retention``); how many files. ``live`` are files to
-    be kept besides, ``parent`` is the commit that the current batch's went on from. Cost: one
+    """Delete what no restart can need (see ``retained_files``); how many files. ``live`` are files
+    to be kept besides, ``parent`` is the commit that the current batch's went on from. Cost: one
     listing, and one small read per kept commit. An error leaves the rest to the next time; it
     deletes nothing that is needed, as reading comes first."""
     read = cache(files.named_by)

@@ -159,7 +159,7 @@ class LsmReader:
         keys: pa.RecordBatch | KeyBatch,
         positions: Positions | None,
     ) -> Probe:
-        """See store_reads.Reader."""
+        """See store_base.reads.Reader."""
         tiers = self._tiers()
         if not isinstance(keys, KeyBatch) and keys.num_rows >= MANY_KEYS:
             check_room(self._budget, probe_bytes(keys), keys.num_rows)
@@ -203,7 +203,7 @@ class LsmReader:
         return lookup
 
     def scan(self, access: Access, stream: str, max_bytes: int) -> Iterator[pa.RecordBatch]:
-        """See store_reads.Reader."""
+        """See store_base.reads.Reader."""
         if self._may_have_retractions(stream):
             entries = self.iterate(access, stream, KeyRange(), max_bytes, reverse=False)
             return (piece.rows for piece in entries)
@@ -212,7 +212,7 @@ class LsmReader:
     def iterate(
         self, access: Access, stream: str, wanted: KeyRange, max_bytes: int, *, reverse: bool
     ) -> Iterator[Entries]:
-        """See store_reads.Reader."""
+        """See store_base.reads.Reader."""
         decoder = KeyDecoder(self._streams[stream].key)
         scanner = self._scanner(stream, wanted, reverse=reverse, decoder=decoder)
         if self._may_have_retractions(stream):

@@ -1,7 +1,7 @@
 """Which files of an attempts' directory a restart could still need: pure functions.
 
 Spark keeps one attempt's pointer per bucket and micro-batch, and which attempt's it keeps can
-change (DESIGN.md section 3), so every commit of a kept micro-batch counts as one that a restart
+change (docs/design/commits.md), so every commit of a kept micro-batch counts as one that a restart
 may open. Kept are the micro-batches younger than the horizon, and the newest one at or below it
 that this bucket took part in: an idle bucket's old pointer is still the truth. Which one that is
 only the attempts' ancestors tell: a commit may be there of a micro-batch that was repeated without

@@ -3,7 +3,7 @@
 A write goes to the active memtable; when the memtables are full they become a run; compaction
 merges runs. A commit seals the memtables into one file whose edit section is the manifest; the
 pointer names that file.
-How commits are found again, and whether writes are logged, is the owner's (owners.py).
+How commits are found again, and whether writes are logged, is the owner's (ownership.py).
 """
 
 import logging
@@ -112,7 +112,7 @@ class LsmStore(StoreWrites):
         attempt_id: str,
         options: Options,
     ) -> Self:
-        """See backends.open_attempt. Cost: one or two small reads, whatever the state's size."""
+        """See opening.open_attempt. Cost: one or two small reads, whatever the state's size."""
         if pointer is not None:
             asked_pointer(pointer)
         if isinstance(directory, str):
@@ -128,7 +128,7 @@ class LsmStore(StoreWrites):
 
     @classmethod
     def open(cls, directory: str, streams: Sequence[StreamSchema], *, options: Options) -> Self:
-        """See backends.open_store. Cost: as open_attempt, and the changelog is replayed."""
+        """See opening.open_store. Cost: as open_attempt, and the changelog is replayed."""
         options = options.of_one_process()
         owner = ProcessOwner(directory, options)
 
@@ -151,7 +151,7 @@ class LsmStore(StoreWrites):
 
     @classmethod
     def open_commit(cls, directory: str | RemoteBucket, pointer: str, *, options: Options) -> Self:
-        """See backends.open_commit. Cost: as open_attempt."""
+        """See opening.open_commit. Cost: as open_attempt."""
         asked_pointer(pointer)
         if isinstance(directory, str):
             owner = CommitReader(LocalFiles(directory), directory, pointer)
@@ -173,7 +173,7 @@ class LsmStore(StoreWrites):
         *,
         options: Options,
     ) -> Self:
-        """See backends.open_checkpoint. Cost: as open_attempt."""
+        """See opening.open_checkpoint. Cost: as open_attempt."""
         owner = CheckpointReader(directory, name)
 
         def begin(store: Self) -> None:
@@ -274,7 +274,7 @@ class LsmStore(StoreWrites):
             return self._make(self._plan(mutations))
 
     def admitting(self, parts: Iterable[Sequence[Mutation]]) -> AbstractContextManager[None]:
-        """See store_writes.Backend."""
+        """See store_base.writes.Backend."""
         self._guard.check_writable()
         largest = held = 0
         for mutations in parts:

@@ -216,7 +216,7 @@ class RunSet:
 
     def pace(self, appended_bytes: int) -> None:
         """After an append of so many bytes: pay for the merge that is under way or due, as far as
-        nobody else did; see ``pacing``."""
+        nobody else did; see ``merge_pacing``."""
         self._pace.count(appended_bytes)
         if (merge := self.begin_merge()) is not None:
             payment = self._pace.payment(

@@ -4,7 +4,7 @@ A record is the length of its payload, the lower half of that length's XXH3, and
 payload (16 bytes), then the payload: kind, stream, sequence number, the write as
 lsmstate.cython_ext.wal.wal_record packs it, and a last byte. Writes that are made as one are one
 record. A record is acknowledged when it has been appended (and synced, if the store's options say
-so). On replay, what a crash may have left at the very end (changelog_records.py says what that is)
+so). On replay, what a crash may have left at the very end (wal_records.py says what that is)
 is of writes that nobody relies on; damage is CorruptionError.
 """
 

@@ -234,7 +234,7 @@ def _chain(directory: str, pointer: str) -> list[LogFile]:
 
 
 class LogFiles:
-    """The attempts' files of one bucket; a ``collection.AttemptFiles``."""
+    """The attempts' files of one bucket; a ``obsolete_files.AttemptFiles``."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory

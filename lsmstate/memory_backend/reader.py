@@ -19,7 +19,7 @@ Tables = dict[str, MemoryTable]
 
 
 class MemoryReader:
-    """A store_reads.Reader; ``tables`` says what there is to read, at each read."""
+    """A store_base.reads.Reader; ``tables`` says what there is to read, at each read."""
 
     def __init__(
         self,
@@ -39,21 +39,21 @@ class MemoryReader:
         keys: pa.RecordBatch | KeyBatch,
         positions: Positions | None,
     ) -> "MemoryProbe":
-        """See store_reads.Reader."""
+        """See store_base.reads.Reader."""
         encoded = encoded_keys(self._streams[stream], self._codecs[stream], keys)
         asked = checked_positions(encoded, positions)
         self.counters["probed_keys"] += len(asked)
         return MemoryProbe(access, self._tables()[stream], encoded, asked, self.counters)
 
     def scan(self, access: Access, stream: str, max_bytes: int) -> Iterator[pa.RecordBatch]:
-        """See store_reads.Reader."""
+        """See store_base.reads.Reader."""
         pieces = self._tables()[stream].scan(KeyRange(), max_bytes)
         return (rows for _, rows in read_stepwise(access, pieces))
 
     def iterate(
         self, access: Access, stream: str, wanted: KeyRange, max_bytes: int, *, reverse: bool
     ) -> Iterator[Entries]:
-        """See store_reads.Reader."""
+        """See store_base.reads.Reader."""
         decoder = KeyDecoder(self._streams[stream].key)
         pieces = self._tables()[stream].scan(wanted, max_bytes, reverse=reverse)
         return (Entries(decoder.decode(keys), rows) for keys, rows in read_stepwise(access, pieces))

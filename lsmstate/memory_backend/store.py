@@ -164,7 +164,7 @@ class MemoryStore(StoreWrites):
         return self._make([self._change(mutation) for mutation in mutations])
 
     def admitting(self, parts: Iterable[Sequence[Mutation]]) -> AbstractContextManager[None]:
-        """See store_writes.Backend."""
+        """See store_base.writes.Backend."""
         self._guard.check_writable()
         changes = (self._change(mutation) for mutations in parts for mutation in mutations)
         self._reserve(_cost(changes))

@@ -10,7 +10,7 @@ say, every block has a checksum that is verified when it is read. A copy that fa
 more; if that fails too, the durable file is damaged, and the error names it.
 
 Requests, where the copies are there: a commit makes two for each file it sends (one file, unless
-it flushed or merged), opening none; see ``collection`` for what collecting costs.
+it flushed or merged), opening none; see ``obsolete_files`` for what collecting costs.
 """
 
 import errno
@@ -45,7 +45,7 @@ _MISSING = "this file is named by a manifest or pointer and is not there; restor
 
 class DurableBucket:
     """Copies, and what they are copies of. See ``table_cache.Origin`` and
-    ``owners.RemoteBucket``, both of which it is."""
+    ``ownership.RemoteBucket``, both of which it is."""
 
     def __init__(self, place: DurableDir, cache: FileCache, state: str, bucket: str) -> None:
         self._place = place
@@ -70,11 +70,11 @@ class DurableBucket:
         return self._cache.worker
 
     def attempt_owner(self, batch_id: int, attempt_id: str) -> AttemptOwner:
-        """See owners.RemoteBucket."""
+        """See ownership.RemoteBucket."""
         return DurableOwner(self, batch_id, attempt_id)
 
     def commit_reader(self, pointer: str) -> CommitReader:
-        """See owners.RemoteBucket."""
+        """See ownership.RemoteBucket."""
         return DurableCommitReader(self, pointer)
 
     def _path(self, name: str) -> str:
@@ -152,17 +152,17 @@ class DurableBucket:
     # Collecting ---------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """See collection.AttemptFiles."""
+        """See obsolete_files.AttemptFiles."""
         self._sizes = retried(self._place.sizes, f"listing {self.where}")
         self._named = {name: found for name, found in self._named.items() if name in self._sizes}
         return list(self._sizes)
 
     def parse(self, name: str) -> AttemptFile | None:
-        """See collection.AttemptFiles."""
+        """See obsolete_files.AttemptFiles."""
         return parse_attempt_file(name)
 
     def named_by(self, commit: str) -> Named:
-        """See collection.AttemptFiles. Cost: one request, the first time and without a copy."""
+        """See obsolete_files.AttemptFiles. Cost: one request, the first time and without a copy."""
         if commit not in self._named:
             self._named[commit] = named_by(self._end_of, commit)
         return self._named[commit]
@@ -204,7 +204,7 @@ class DurableBucket:
                 file.write(self._place.read(name, offset, min(PIECE_BYTES, start - offset)))
 
     def remove(self, name: str) -> None:
-        """See collection.AttemptFiles."""
+        """See obsolete_files.AttemptFiles."""
         remove_if_there(self._place, name)  # another attempt collects too
         table_cache(process_memory()).forget(self.directory, name)
         self._cache.drop(self._path(name))

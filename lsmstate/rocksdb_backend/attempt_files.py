@@ -21,7 +21,7 @@ _PARENT: Final = "PARENT"
 
 
 class RocksAttempts:
-    """The attempts' directories of one bucket; a ``collection.AttemptFiles``."""
+    """The attempts' directories of one bucket; a ``obsolete_files.AttemptFiles``."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory

@@ -1,4 +1,4 @@
-"""Reading the column families of one open RocksDB database; rocks_store.py describes them."""
+"""Reading the column families of one open RocksDB database; store.py describes them."""
 
 import struct
 from collections.abc import Iterator, Mapping
@@ -62,7 +62,7 @@ class RocksReader:
         keys: pa.RecordBatch | KeyBatch,
         positions: Positions | None,
     ) -> "RocksProbe":
-        """See store_reads.Reader."""
+        """See store_base.reads.Reader."""
         encoded = self.encoded(stream, keys)
         asked = checked_positions(encoded, positions)
         asked = asked[encoded.valid[asked]]
@@ -72,7 +72,7 @@ class RocksReader:
         return RocksProbe(self, access, stream, len(encoded), asked, names, found)
 
     def scan(self, access: Access, stream: str, max_bytes: int) -> Iterator[pa.RecordBatch]:
-        """See store_reads.Reader."""
+        """See store_base.reads.Reader."""
         found = self._between(stream, KeyRange(), reverse=False)
         chunks = (chunk for name, entry in found for chunk in chunks_of(0, name, entry))
         return (piece.rows for piece in self.rows_of(access, stream, chunks, max_bytes))
@@ -80,7 +80,7 @@ class RocksReader:
     def iterate(
         self, access: Access, stream: str, wanted: KeyRange, max_bytes: int, *, reverse: bool
     ) -> Iterator[Entries]:
-        """See store_reads.Reader."""
+        """See store_base.reads.Reader."""
         found = self._between(stream, wanted, reverse=reverse)
         decoder = KeyDecoder(self._streams[stream].key)
         # Keys of the chunks under way, by the position that is given to each.

@@ -175,7 +175,7 @@ class RocksStore(StoreWrites):
         return self._make(mutations)
 
     def admitting(self, parts: Iterable[Sequence[Mutation]]) -> AbstractContextManager[None]:
-        """See store_writes.Backend."""
+        """See store_base.writes.Backend."""
         self._guard.check_writable()
         for mutations in parts:
             for _, stream, keys, rows in mutations:
@@ -430,7 +430,7 @@ class RocksStore(StoreWrites):
         watch(self)
 
     def database_parts(self) -> list[object]:
-        """See rocks_fork.HoldsDatabase; none once it is closed."""
+        """See fork.HoldsDatabase; none once it is closed."""
         names = ("_database", "_counts_family", "_rows_family", "_snapshots", "_reader")
         return [vars(self)[name] for name in names if name in vars(self)]
 

@@ -7,7 +7,7 @@
 
 A document is a map with text keys; its values are what JSON has, and bytes. The rows of such a
 stream are one binary column, which may come ready made from elsewhere: it is checked as it is
-appended (``cython_ext/msgpack_check.pyx``), and nothing in it is ever executed.
+appended (``cython_ext/rows/msgpack_check.pyx``), and nothing in it is ever executed.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""The slots of a stream with expiry, as streams of the store below; see ``expiring_lane``.
+"""The slots of a stream with expiry, as streams of the store below; see ``expiry.time_buckets``.
 
 Pure functions between what a user calls a stream and what the store below holds of it.
 """

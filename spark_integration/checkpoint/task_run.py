@@ -11,7 +11,7 @@ from lsmstate.spark_integration.checkpoint.starts import UNTOLD, Starts
 from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan, Wanted
 from lsmstate.state_location import StatePlace
 
-#: Local properties; ``query.py`` sets them on the query's own thread before its first batch.
+#: Local properties; ``query_start.py`` sets them on the query's own thread before its first batch.
 ROOT_PROPERTY: Final = "lsmstate.root"
 VERSION_PROPERTY: Final = "lsmstate.lsm.version"
 REFUSAL_PROPERTY: Final = "lsmstate.refusal"

@@ -2,7 +2,7 @@
 
 The stateful function yields one row of numbers per bucket and micro-batch; an observation between
 it and unpack turns them into ``StreamingQueryProgress.observedMetrics["lsmstate"]``, which
-``query_metrics.py`` reads.
+``metrics/query.py`` reads.
 """
 
 from dataclasses import dataclass, fields

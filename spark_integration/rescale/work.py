@@ -1,10 +1,10 @@
 """What a rescale notes of itself while it is under way, in ``rescale-<version>/`` beside the state.
 
     plan.json          what is to be done, for whoever goes on
-    bucket-<id>.json   of each new bucket that is complete: see ``rescale_fill.fill``
+    bucket-<id>.json   of each new bucket that is complete: see ``fill.fill``
     OWNER              elsewhere than on a local path: who works on it
 
-While a plan is there for the newest settings, no query starts or goes on (``pinned.py``).
+While a plan is there for the newest settings, no query starts or goes on (``pinned_settings.py``).
 
 One process works on it. A local directory is locked. Other file systems have no lock that goes with
 its process: there whoever came last owns it, and one that was before, and still runs, notices

@@ -46,7 +46,7 @@ def joined_groups(
     rows: Mapping[str, int],
     options: Mapping[str, Any],
 ) -> DataFrame:
-    """The same for several groups in one operator: see ``several_joins``."""
+    """The same for several groups in one operator: see ``joins.several``."""
     names = input_names(groups)
     _check_rows(rows, [name for own in names for name in own])
     joins = [

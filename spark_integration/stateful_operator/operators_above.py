@@ -1,8 +1,8 @@
 """What may stand above a join in a query: operators that would lose rows in silence are refused.
 
 Spark knows no watermark of what leaves an operator like ours. Whatever waits for a watermark above
-it would wait for ever, or take every row for late, and say nothing. A result time (``timed_join``)
-is the remedy: it has a watermark that is true.
+it would wait for ever, or take every row for late, and say nothing. A result time
+(``joins/event_time.py``) is the remedy: it has a watermark that is true.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,7 @@
 """States written by each released format version must open for ever, with the same rows.
 
-``python tests/test_format.py 1`` writes the golden state of format version 1, once; what is in
-the repository is never written anew. ``python tests/test_format.py 1 copies`` adds a store with a
+``PYTHONPATH=tests python tests/sstable/test_format.py 1`` writes the golden state of format version
+1, once; what is in the repository is never written anew. ``... 1 copies`` adds a store with a
 checkpoint, and exports, to one that has none; ``... 1 deleted`` states whose edits are of format 2:
 deleted ranges and retractions, in runs and in the changelog. From version 2 on there are ``packed``
 states, whose rows of one width are packed as planes.

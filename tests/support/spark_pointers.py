@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lsmstate.spark_integration.plan.bucket_ids import spark_hash_long
 
-#: Of our pointers: see spark_integration/commit.py.
+#: Of our pointers: see spark_integration/checkpoint/commit_pointer.py.
 _VERSION = 1
 _END = struct.pack(">i", -1)
 

@@ -1,6 +1,6 @@
 """Joins of any type and of changelogs: what comes, and what is taken back.
 
-The result at a key follows from which streams have rows there (``join_types.products``). A batch
+The result at a key follows from which streams have rows there (``join_tree.products``). A batch
 changes the rows of one stream: where some were there before and some are after, results with the
 rows that came or went come or go; where the first comes or the last goes, the products change, and
 those that are no longer part of the result are taken back, before those that now are come.

@@ -6,7 +6,7 @@ its first partner, or loses the last one, the combinations it is in change sides
 the same way, from that row, and have nulls or nothing in the partner's place. Where the stream is
 compared with several, so that the join graph may be a cycle, combinations of their rows get a first
 partner, or lose the last one. A tree with several roots does all this for each, of which the rows
-themselves come and go where they are to be in no combination of others (``turned_roots``).
+themselves come and go where they are to be in no combination of others (``root_changes``).
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""compaction.pick: properties over random runs, and what it costs in writes."""
+"""compaction_picker.pick: properties over random runs, and what it costs in writes."""
 
 import random
 

@@ -1,6 +1,6 @@
 """A micro-batch costs what it brings, however much came before: counted, not timed.
 
-``bench/growth.py`` has the times.
+``bench/spark/growth.py`` has the times.
 """
 
 import os

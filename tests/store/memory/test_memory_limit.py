@@ -1,5 +1,5 @@
-"""Resident memory under a cap, scenario by scenario of bench/memory_limit.py: small ones here, full
-size in `make stress`."""
+"""Resident memory under a cap, scenario by scenario of bench/store/memory_limit.py: small ones
+here, full size in `make stress`."""
 
 import json
 import subprocess
