@@ -55,6 +55,7 @@ help:
 	@echo "make stress  the slow tests                          make bench   benchmarks"
 	@echo "make figures the UMJoin paper's figures 5 to 7    make peers   Spark's own joins beside ours (both SF=1; 10 minutes and more)"
 	@echo "make lint    ruff                                    make types   mypy"
+	@echo "make docs    the documents in build/site, strict     make docs-serve  the same on http://127.0.0.1:8000"
 	@echo "make wheel   dist/: one wheel for CPython 3.11 and later, and the source distribution it is built from"
 	@echo "make dist-check  the same from a clean copy, installed and tested in a virtual environment of its own"
 	@echo "make spark-releases  the tests of SQL and DataFrames on each release of PySpark they are for"
@@ -91,6 +92,15 @@ lint: $(STAMPS)/dev
 types: build
 	@$(BIN)/mypy
 	@$(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml --ignore-missing-stub cython_ext
+
+# A link that leads nowhere fails the build. The warning is about a later release than the one installed.
+.PHONY: docs docs-serve
+docs: $(STAMPS)/docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --clean
+	@echo "build/site/index.html"
+
+docs-serve: $(STAMPS)/docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 # Compiled first, on two cores; the editable installation then finds nothing left to compile.
 build: $(RELEASE) $(STAMPS)/dev
@@ -181,6 +191,12 @@ $(STAMPS)/dev: pyproject.toml | $(STAMPS)/tools
 	@echo "installing into $(VENV), with what tests need (Spark is large: some minutes the first time)" >&2
 	@$(PIP) install --no-build-isolation --editable '.[spark,rocksdb,demo,dev]'
 	@touch $@ $(STAMPS)/installed
+
+# What `make docs` needs; it reads sources, so nothing has to be compiled.
+$(STAMPS)/docs: pyproject.toml | $(STAMPS)/tools
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' >$@.txt
+	@$(PIP) install --requirement $@.txt
+	@touch $@
 
 clean:
 	rm -rf build dist *.egg-info cython_ext/*.c cython_ext/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
