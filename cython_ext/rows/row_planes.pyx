@@ -3,7 +3,7 @@
 The bytes of a fixed-width column are planes that lie side by side, and its values are their bytes
 interleaved, for 16 rows at a time in the processor's vectors. A string of the same length in all
 rows is such a column, too. That takes half the time of setting rows upright, copying and reading
-them (ARCHITECTURE.md, "Row blocks are byte planes").
+them (docs/design/store.md).
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t

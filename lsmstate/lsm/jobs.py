@@ -19,7 +19,7 @@ from lsmstate.lsm.table_writer import TableWriter, UnsealedTable
 from lsmstate.lsm.version import NOTHING, FileMeta, PartialMerge, Run
 
 EVERYTHING = 1 << 62
-#: From the first write to the last one of a file, as FORMAT.md has them.
+#: From the first write to the last one of a file, as docs/design/disk-format.md has them.
 MOST_SEQUENCES = (1 << 32) - 1
 
 _log = logging.getLogger(__name__)

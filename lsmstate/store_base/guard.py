@@ -28,7 +28,8 @@ class StoreGuard:
 
     A store is used by one thread at a time, but another store's thread may flush its memtables
     when memory is short (``memory_budget.relieve``). ``lock`` is held while a store changes and
-    while its memtables are read; it comes first in the order of locks (ARCHITECTURE.md).
+    while its memtables are read; it comes first in the order of locks
+    (docs/design/memory-and-threads.md).
     """
 
     #: The reads that began since the last write, as long as there are any.

@@ -14,7 +14,7 @@ from lsmstate.cython_ext.sstable.salvage import block_bytes, block_rows, find_bl
 from lsmstate.lsm.manifest import described
 from lsmstate.lsm.version import FileMeta
 
-#: Kinds of blocks and flags of entries, as FORMAT.md numbers them.
+#: Kinds of blocks and flags of entries, as docs/design/disk-format.md numbers them.
 _ROWS, _KEYS, _TOP, _PROPERTIES, _EDIT = 1, 2, 5, 6, 7
 _RESET, _CONTINUES = 1, 2
 _HEADER_BYTES = 16

@@ -109,10 +109,8 @@ def test_the_wheel_holds_what_is_used_and_no_more(wheel: Path) -> None:
         ".pyi",
         ".pxd",
         ".typed",
-        ".md",
         ".properties",
     }
-    assert "lsmstate/FORMAT.md" in kept
     for package in ("cython_ext", "lsmstate", "joins", "spark_integration"):
         assert f"{package}/py.typed" in kept
     stubs = {f"cython_ext/{p.name}" for p in (ROOT / "cython_ext").glob("*.pyi")}

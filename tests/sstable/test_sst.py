@@ -32,7 +32,7 @@ from support.faults import (
     write_sst,
 )
 
-#: The kind of a row block, in FORMAT.md.
+#: The kind of a row block, in docs/design/disk-format.md.
 ROW_BLOCK = 1
 
 RELAXED = settings(

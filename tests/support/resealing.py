@@ -1,4 +1,6 @@
-"""Blocks of a table file with other content behind right checksums, as FORMAT.md has them."""
+"""Blocks of a table file with other content behind right checksums.
+
+docs/design/disk-format.md has the bytes."""
 
 import random
 import struct
