@@ -1,16 +1,24 @@
-"""What damaged bytes and broken limits raise; lsmstate.errors has the rest of the tree."""
+"""Errors that the compiled code raises; ``lsmstate.errors`` adds the others.
+
+``__module__`` is ``lsmstate``: tracebacks and pickles name the classes as users import them.
+"""
 
 
 class LsmStateError(Exception):
-    """Base of every error this library raises on its own account."""
+    """Base class of all errors that lsmstate raises."""
+
+    __module__ = "lsmstate"
 
 
 class CorruptionError(LsmStateError):
-    """Stored bytes do not say what was written: a checksum, a length or a magic number is wrong.
+    """Stored bytes are damaged: a checksum, a length or a magic number is wrong.
 
-    ``path`` names the file ("" for bytes that were never in one), ``offset`` the damaged block
-    (-1: the whole file).
+    Attributes:
+        path: The damaged file; empty for bytes that were never in a file.
+        offset: Offset of the damaged block; -1 if the whole file counts as damaged.
     """
+
+    __module__ = "lsmstate"
 
     def __init__(self, message: str, path: str = "", offset: int = -1) -> None:
         place = f"{path} at offset {offset}: " if offset >= 0 else f"{path}: "
@@ -20,12 +28,18 @@ class CorruptionError(LsmStateError):
 
 
 class FormatVersionError(LsmStateError):
-    """A file was written by a format version that this release does not read."""
+    """A file has a format version that this release cannot read."""
+
+    __module__ = "lsmstate"
 
 
 class InvalidArgumentError(LsmStateError, ValueError):
-    """The caller's value cannot be used; the message names it and the remedy."""
+    """An argument is invalid; the message names the value and the remedy."""
+
+    __module__ = "lsmstate"
 
 
 class MemoryLimitError(LsmStateError, MemoryError):
-    """The work does not fit under the memory cap, whatever is flushed or evicted."""
+    """The work does not fit under the memory cap, even after flushing and evicting."""
+
+    __module__ = "lsmstate"

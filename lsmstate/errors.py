@@ -1,4 +1,4 @@
-"""The exception tree, split by what a caller can do about it."""
+"""The exception classes, one for each way a caller can react."""
 
 from lsmstate.cython_ext.errors import (
     CorruptionError,
@@ -21,12 +21,18 @@ __all__ = [
 
 
 class StoreClosedError(LsmStateError):
-    """The store was closed, or inherited over a fork; open it again in this process."""
+    """The store is closed, or another process opened it before a fork; open it again here."""
+
+    __module__ = "lsmstate"
 
 
 class StoreLockedError(LsmStateError):
-    """Another process owns the standalone store; the message names it."""
+    """Another process has the standalone store open; the message names the process."""
+
+    __module__ = "lsmstate"
 
 
 class LsmStateWarning(UserWarning):
-    """Something works but not as well as it could; the message says what to change."""
+    """Something works, but not as well as it could; the message says what to change."""
+
+    __module__ = "lsmstate"

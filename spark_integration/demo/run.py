@@ -1,6 +1,7 @@
 """The main job: four TPC-DS streams, one operator, the result checked against DuckDB."""
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_SECONDS = 0.2
+
+#: How a traceback names an error of this package, such as ``lsmstate.MemoryLimitError``.
+_OWN_ERROR = re.compile(r"\blsmstate(\.\w+)*\.\w+Error$")
 
 
 class QueryFailedError(LsmStateError):
@@ -156,12 +160,15 @@ def _raise_failure(query: "StreamingQuery", log: Path) -> None:
     text = str(error)
     with log.open("a") as file:
         file.write(text + "\n")
-    # A Python worker's own exception is what matters; its type stands at the start of the line.
-    own = [line.strip() for line in text.splitlines() if "lsmstate.errors." in line.split(":")[0]]
-    own += [
-        line.strip()
-        for line in text.splitlines()
-        if "lsmstate.cython_ext.errors." in line.split(":")[0]
-    ]
-    cause = own[-1] if own else text.splitlines()[0]
+    cause = cause_of(text)
     raise QueryFailedError(f"the query failed: {cause} (Spark's log: {log})")
+
+
+def cause_of(text: str) -> str:
+    """Return the line of Spark's error text that tells users most.
+
+    That is the last error of lsmstate in a Python worker's traceback, or else the first line.
+    """
+    lines = [line.strip() for line in text.splitlines()]
+    own = [line for line in lines if _OWN_ERROR.search(line.partition(":")[0])]
+    return own[-1] if own else lines[0]

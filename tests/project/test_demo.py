@@ -16,6 +16,7 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark_integration.demo.check import compare
 from lsmstate.spark_integration.demo.query import batch_sql
 from lsmstate.spark_integration.demo.report import Summary
+from lsmstate.spark_integration.demo.run import cause_of
 from lsmstate.spark_integration.demo.tpcds import (
     MARKER,
     TABLES,
@@ -240,6 +241,21 @@ class TestRunDirectory:
             )
             assert "another run works in" in second.stderr
             assert (directory / "output").read_text() == "rows"
+
+
+def test_the_cause_of_a_failure_is_the_last_error_of_lsmstate() -> None:
+    text = """[STREAM_FAILED] Query failed: lsmstate.MemoryLimitError somewhere SQLSTATE: XXKST
+    org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+      File "/site-packages/lsmstate/store_base/checks.py", line 20, in check
+    lsmstate.MemoryLimitError: a row of 9 bytes is too large: raise memory_bytes
+
+    During handling of the above exception, another exception occurred:
+
+      File "/site-packages/lsmstate/lsm/store.py", line 20, in commit
+    lsmstate.StoreClosedError: the store is closed; open it again
+    \tat org.apache.spark.scheduler.Task.run(Task.scala:147)"""
+    assert cause_of(text) == "lsmstate.StoreClosedError: the store is closed; open it again"
+    assert cause_of("no column x\nat Task.run") == "no column x"
 
 
 def test_the_query_is_the_paper_s(tmp_path: Path) -> None:
