@@ -6,12 +6,13 @@ import subprocess
 import sys
 
 import pytest
-from test_inspection import OPTIONS, STREAM, rows, run
-from test_inspection import standalone as standalone
 
 from lsmstate import open_checkpoint
 from lsmstate.errors import InvalidArgumentError, StoreLockedError
 from lsmstate.lsm.store import LsmStore
+from support.cli_cases import STREAM, rows, run
+from support.inspected_states import OPTIONS
+from support.inspected_states import standalone as standalone
 from support.paths import ROOT
 
 

@@ -7,16 +7,18 @@ import sys
 
 import pyarrow as pa
 import pytest
-from test_cli_upkeep import OPTIONS, STREAM, append
-from test_cli_upkeep import bucket as bucket
-from test_cli_upkeep import standalone as standalone
 
-import lsmstate.cli.main
 from lsmstate.lsm.store import LsmStore
 from lsmstate.options import MIB, Options
 from lsmstate.store import StreamSchema
 from lsmstate.tools.inspection import find_states
-from support.resealing import Damage, blocks_of
+from support.cli_cases import STREAM, append, refused
+from support.cli_cases import run_program as run
+from support.damaged_files import damage
+from support.resealing import Damage
+from support.upkeep_states import OPTIONS
+from support.upkeep_states import bucket as bucket
+from support.upkeep_states import standalone as standalone
 
 COMMANDS = ("inspect", "verify", "dump", "compact", "stats", "repair", "checkpoints", "export")
 
@@ -26,33 +28,9 @@ def arguments_of(command, directory, target):
     return [command, str(directory), *map(str, more), "--json"]
 
 
-def run(monkeypatch, capsys, *arguments):
-    """(exit status, JSON values on standard output, text on standard error) of the program."""
-    monkeypatch.setattr(sys, "argv", ["lsmstate", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        lsmstate.cli.main.main()
-    shown = capsys.readouterr()
-    values = [
-        json.loads(line, parse_constant=pytest.fail) for line in shown.out.splitlines() if line
-    ]
-    return ended.value.code or 0, values, shown.err
-
-
-def refused(status, values, errors):
-    return status == 2 and not values and errors.startswith("lsmstate: ") and len(errors) < 600
-
-
 def named(status, errors):
     """Whether damage is named on the standard error."""
     return status == 1 and any(line.startswith("DAMAGED ") for line in errors.splitlines())
-
-
-def damage(path, kind="row"):
-    """Flip a bit in the middle of the first block of a kind."""
-    data = bytearray(path.read_bytes())
-    offset, size = blocks_of(data, kind)[0]
-    data[offset + size // 2] ^= 1
-    path.write_bytes(data)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

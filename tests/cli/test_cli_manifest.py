@@ -3,12 +3,10 @@
 import shutil
 
 import pytest
-from test_cli_damage import refused
-from test_cli_damage import run as run_program
-from test_cli_upkeep import run
-from test_cli_upkeep import standalone as standalone
 
 from lsmstate.errors import InvalidArgumentError
+from support.cli_cases import refused, run, run_program
+from support.upkeep_states import standalone as standalone
 
 #: Their arguments behind the directory.
 COMMANDS = {

@@ -2,10 +2,11 @@
 
 import pyarrow as pa
 import pytest
-from test_inspection import OPTIONS, run
 
 from lsmstate.lsm.store import LsmStore
 from lsmstate.store import StreamSchema
+from support.cli_cases import run
+from support.inspected_states import OPTIONS
 
 KEY = pa.schema([("k", pa.int64())])
 NAMES = ["[/x]", "[red]", "a[/b]", ":smile:", "a[bold]b"]

@@ -4,36 +4,18 @@ import json
 import shutil
 
 import pytest
-from test_cli_damage import damage
-from test_inspection import OPTIONS, STREAM, rows, run
-from test_inspection import buckets as buckets
-from test_inspection import standalone as standalone
 
 from lsmstate.cython_ext.base.compression import checksum
 from lsmstate.lsm.store import LsmStore
+from support.cli_cases import STREAM, rows, run
+from support.damaged_files import damage, spoil_footer
+from support.inspected_states import OPTIONS, commit_again
+from support.inspected_states import buckets as buckets
+from support.inspected_states import standalone as standalone
 
 
 def lines_of(shown):
     return [json.loads(line) for line in shown.output.splitlines()]
-
-
-def commit_again(bucket):
-    """A second commit in a bucket, on top of the first; its path."""
-    (first,) = bucket.glob("commit-*.sst")
-    found = json.loads(run("inspect", bucket, "--json").output)["pointer"]
-    assert found.startswith(first.name)
-    with LsmStore.open_attempt(
-        str(bucket), [STREAM], pointer=found, batch_id=4, attempt_id="b", options=OPTIONS
-    ) as store:
-        store.append("people", *rows(5))
-        store.commit()
-    return max(bucket.glob("commit-*.sst"))
-
-
-def spoil_footer(path):
-    data = bytearray(path.read_bytes())
-    data[-70] ^= 1
-    path.write_bytes(data)
 
 
 @pytest.mark.parametrize("command", ["inspect", "stats", "verify"])

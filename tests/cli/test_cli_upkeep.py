@@ -3,58 +3,15 @@
 import json
 import re
 
-import pyarrow as pa
 import pytest
-from typer.testing import CliRunner
 
-from lsmstate.cli.main import app
 from lsmstate.cython_ext.sstable.salvage import find_blocks
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.lsm.store import LsmStore
-from lsmstate.options import MIB, Options
-from lsmstate.store import StreamSchema
-
-KEY = pa.schema([("k", pa.int64())])
-ROWS = pa.schema([("k", pa.int64()), ("text", pa.string())])
-STREAM = StreamSchema("people", KEY, ROWS)
-OPTIONS = Options(memory_bytes=8 * MIB, background=False)
-
-
-def append(store, start, count):
-    numbers = pa.array(range(start, start + count), pa.int64())
-    texts = pa.array([f"person {i}" for i in range(start, start + count)])
-    store.append(
-        "people",
-        pa.record_batch([numbers, texts], schema=ROWS),
-        pa.record_batch([numbers], schema=KEY),
-    )
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-@pytest.fixture
-def standalone(tmp_path):
-    """Three runs of 2,000 rows and 100 logged rows."""
-    with LsmStore.open(str(tmp_path / "store"), [STREAM], options=OPTIONS) as store:
-        for start in range(0, 6000, 2000):
-            append(store, start, 2000)
-            store.commit()
-        append(store, 6000, 100)
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def bucket(tmp_path):
-    (tmp_path / "bucket").mkdir()
-    store = LsmStore.open_attempt(
-        str(tmp_path / "bucket"), [STREAM], batch_id=0, attempt_id="a", options=OPTIONS
-    )
-    append(store, 0, 1000)
-    store.commit()
-    store.close()
-    return tmp_path / "bucket"
+from support.cli_cases import STREAM, append, run
+from support.upkeep_states import OPTIONS
+from support.upkeep_states import bucket as bucket
+from support.upkeep_states import standalone as standalone
 
 
 def test_stats_add_up(standalone):

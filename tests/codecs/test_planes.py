@@ -5,14 +5,12 @@ import random
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
-from test_sst import probed
 
 from lsmstate.cython_ext.rows.bit_planes import packed, unpacked
-from lsmstate.cython_ext.sstable.salvage import block_bytes, find_blocks
 from support.faults import filled, memory, opened, write_sst
+from support.row_blocks import LZ4, PLANES, row_codecs
+from support.sst_reads import probed
 
-ROW_BLOCK = 1
-LZ4, PLANES = 1, 3
 RELAXED = settings(max_examples=200, deadline=None, derandomize=True)
 SIZES = st.sampled_from([1, 2, 7, 8, 9, 23, 31, 32, 33, 40, 64, 96, 131])
 
@@ -63,16 +61,6 @@ def test_damage_never_leaves_the_buffer():
             found = unpacked(bytes(wrong), 20, size)
             assert found is None or len(found) == 20 * size
             assert unpacked(chance.randbytes(9), 20, size) is None
-
-
-def row_codecs(path):
-    """Of the row blocks of a file, as their trailers say."""
-    data = path.read_bytes()
-    return {
-        data[offset + size - 15]
-        for offset, size, kind in find_blocks(data)
-        if kind == ROW_BLOCK and block_bytes(data, offset, size)
-    }
 
 
 @pytest.mark.parametrize("width", [2, 21, 88, 140, 250])

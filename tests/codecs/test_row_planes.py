@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_row_codec import same_numbers, sample
 
 from lsmstate import Options, StreamSchema, open_store
 from lsmstate.cython_ext.base.file import set_fault_hook
@@ -19,6 +18,7 @@ from lsmstate.cython_ext.iterators.row_fetch import Cursor
 from lsmstate.cython_ext.rows.row_codec import RowCodec, decode_portions
 from lsmstate.lsm import reader as lsm_reader
 from support.arrow_cases import PLAIN, array, batches
+from support.arrow_values import same_numbers, sample
 
 KEY = pa.schema({"k": pa.int64()})
 #: Rows of a block: those of 8 and 16 KiB have 32 and 64.

@@ -20,8 +20,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from test_checkpoints import opened
-from test_crash import BATCHES
 
 import lsmstate
 from lsmstate.errors import CorruptionError
@@ -29,6 +27,8 @@ from lsmstate.remote.filesystems import resolve
 from lsmstate.spark_integration.checkpoint.json_records import create_record_in, read_record_in
 from lsmstate.spark_integration.demo.ports import free_ports
 from lsmstate.state_location import StatePlace, open_bucket
+from support.checkpoint_cases import opened
+from support.crash_cases import BATCHES
 from support.durable_cases import expected, held, run_batch
 from support.export_cases import rows_of
 

@@ -366,10 +366,9 @@ def test_deleted_ranges_and_retractions_of_every_version(version, tmp_path):
 
 @pytest.mark.parametrize("version", [each for each in VERSIONS if each != "format-1"])
 def test_packed_rows_of_every_version(version):
-    from test_planes import PLANES, row_codecs
-
     from lsmstate.lsm.store import LsmStore
     from lsmstate.options import Options
+    from support.row_blocks import PLANES, row_codecs
 
     source = DATA / version / "packed"
     files = [*(source / "attempts").glob("*.sst")]

@@ -9,10 +9,8 @@ import subprocess
 import sys
 
 import hypothesis.strategies as st
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
-from test_sst import probed
 
 from lsmstate import Expiry, Mutation, Options, StreamSchema, open_store
 from lsmstate.cython_ext.iterators.backward_iter import BackwardSstSource
@@ -22,19 +20,18 @@ from lsmstate.errors import CorruptionError, MemoryLimitError
 from lsmstate.options import KIB, MIB
 from lsmstate.store_base.key_limits import largest_key_bytes
 from support.faults import filled, memory, opened, stored, write_sst
+from support.long_keys import KEY, ROWS, STREAM, batches, keys_like, rows_and_keys
 from support.paths import ROOT, TESTS
 from support.resealing import blocks_of, reseal
+from support.sst_reads import probed
 
-KEY = pa.schema([("k", pa.binary())])
-ROWS = pa.schema([("v", pa.int64())])
-STREAM = StreamSchema("s", KEY, ROWS)
 SHAPES = ("random", "alike", "pairs", "halves")
 
 
 GROWTH_CHILD = """
 import random, sys
 import psutil
-from test_long_keys import STREAM, batches, keys_like, rows_and_keys
+from support.long_keys import STREAM, batches, keys_like, rows_and_keys
 from lsmstate import Options, open_store
 directory, size, cap, total, per, shape = sys.argv[1], *map(int, sys.argv[2:6]), sys.argv[6]
 
@@ -59,30 +56,6 @@ with open_store(directory, [STREAM], options=options) as store:
     worst = max(worst, resident())
     print(worst - before, store.stats().peak_memory_bytes, count, found, scanned)
 """
-
-
-def keys_like(shape, size, count, chance):
-    """Distinct keys of so many bytes."""
-    if shape == "random":
-        return [chance.randbytes(size) for _ in range(count)]
-    if shape == "alike":  # all but the end
-        return [b"x" * (size - 12) + chance.randbytes(12) for _ in range(count)]
-    if shape == "pairs":  # two and two, all but the end
-        fronts = [chance.randbytes(size - 1) for _ in range((count + 1) // 2)]
-        return [front + end for front in fronts for end in (b"a", b"b")][:count]
-    half = size // 2
-    return [b"x" * half + chance.randbytes(size - half) for _ in range(count)]
-
-
-def batches(shape, size, total, per):
-    chance = random.Random(7)
-    for _ in range(total // (size * per)):
-        yield keys_like(shape, size, per, chance)
-
-
-def rows_and_keys(keys):
-    rows = pa.RecordBatch.from_arrays([pa.array(range(len(keys)), pa.int64())], schema=ROWS)
-    return rows, pa.RecordBatch.from_arrays([pa.array(keys, pa.binary())], schema=KEY)
 
 
 # The files --------------------------------------------------------------------------------
@@ -206,10 +179,7 @@ def test_verify_holds_separators_against_the_keys(tmp_path, parting, is_right):
 )
 def test_a_store_of_long_keys_keeps_the_cap(tmp_path, size, total_mib, per, shape):
     cap = 8 * MIB
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(TESTS), str(TESTS / "sstable")]),
-    }
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{TESTS}"}
     asked = [str(tmp_path), *map(str, (size, cap, total_mib * MIB, per)), shape]
     done = subprocess.run(
         [sys.executable, "-c", GROWTH_CHILD, *asked],

@@ -6,7 +6,6 @@ import os
 
 import msgpack
 import pytest
-from test_changelog import UNSYNCED, all_ids, logs, manifests, opened
 
 import lsmstate
 from lsmstate.errors import CorruptionError, InvalidArgumentError
@@ -19,6 +18,7 @@ from lsmstate.options import MIB, Options
 from lsmstate.tools.inspection import find_states
 from lsmstate.tools.repair import repair
 from lsmstate.tools.verify import verify
+from support.changelog_cases import UNSYNCED, all_ids, logs, manifests, opened
 from support.sample_streams import STREAMS, customers, keys_of, returns
 
 

@@ -1,12 +1,12 @@
 """Places in a table file that its blocks name with right checksums, and where nothing lies."""
 
 import pytest
-from test_sst import probed
 
 from lsmstate.cython_ext.sstable.sst_source import SstSource
 from lsmstate.errors import CorruptionError
 from support.faults import filled, memory, opened, write_sst
 from support.resealing import TRAILER, blocks_of, reseal
+from support.sst_reads import probed
 
 
 @pytest.mark.parametrize("before_wrap", [1, 8, 500])

@@ -9,7 +9,6 @@ import resource
 
 import numpy as np
 import pytest
-from test_sst import probed, scanned
 
 from lsmstate.cython_ext.iterators.backward_iter import BackwardSstSource
 from lsmstate.cython_ext.iterators.key_lookup import Lookup
@@ -23,6 +22,7 @@ from lsmstate.errors import CorruptionError, FormatVersionError
 from lsmstate.tools.salvage_table import SalvagedTable
 from support.faults import CODEC, filled, key_batch, memory, opened, stored, write_sst
 from support.resealing import KINDS, Damage, blocks_of, reseal
+from support.sst_reads import probed, scanned
 
 #: What may be changed without a contradiction: the bytes of rows and their numbers, and what is
 #: looked at where the manifest names it.

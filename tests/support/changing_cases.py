@@ -1,12 +1,16 @@
 """Changelogs that random tests of joins are fed with, and what is made of their results."""
 
+import random
 import tempfile
 from collections import Counter
 
+import hypothesis.strategies as st
 import pyarrow as pa
 
 from lsmstate.joins.local.parts.changelog import OPERATIONS
-from support.join_cases import attempt
+from lsmstate.joins.specs.changes import GraphChangeSpec
+from support.join_cases import MOST_ROWS, attempt
+from support.multi_key_cases import random_graph
 from support.oracle import counted
 
 
@@ -83,3 +87,16 @@ def check_changes(case, join_over, expected, backend, piece_bytes):
             tables = {n: table_of(spec.streams[n], rows) for n, rows in live.items()}
             assert +shown == expected(spec, tables), spec
         store.close()
+
+
+@st.composite
+def changing_graphs(draw):
+    """A spec, batches of (stream, changes, all that lives after them), and restarts or none."""
+    rng = random.Random(draw(st.integers(0, 2**32)))
+    graph, pools = random_graph(rng)
+    names = list(graph.streams)
+    operations = {name: "op" for name in names if rng.random() < 0.7}
+    spec = GraphChangeSpec.of(graph, "changes", operations)
+    arriving = names + [rng.choice(names) for _ in range(rng.randint(2, 8))]
+    batches = random_batches(rng, arriving, pools, operations, MOST_ROWS[len(names)])
+    return spec, list(batches), rng.random() < 0.4

@@ -4,11 +4,10 @@ import errno
 import shutil
 from pathlib import Path
 
-from test_checkpoints import OPTIONS, opened
-from test_crash import BATCHES, found
-
 import lsmstate
 from lsmstate.lsm.store import LsmStore
+from support.checkpoint_cases import OPTIONS, opened
+from support.crash_cases import BATCHES, found
 from support.sample_streams import STREAMS, customers, keys_of
 
 

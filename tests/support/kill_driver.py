@@ -13,10 +13,12 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-TESTS = str(ROOT / "tests")
-sys.path.insert(0, str(ROOT))
+TESTS = ROOT / "tests"
+sys.path[:0] = [str(ROOT), str(TESTS)]
 os.environ["PYSPARK_PYTHON"] = sys.executable
-os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), TESTS, os.environ.get("PYTHONPATH", "")])
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(ROOT), str(TESTS), os.environ.get("PYTHONPATH", "")]
+)
 
 from support.spark_streams import FileStream, run_to_end  # noqa: E402
 
@@ -53,7 +55,7 @@ def main() -> None:
         # Sessions are short: what a compiler or collector of more threads would save comes late.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.local.dir", str(home / "local"))
-        .config("spark.python.daemon.module", "faulty_daemon")
+        .config("spark.python.daemon.module", "support.faulty_daemon")
         # So few that files are collected while things die.
         .config("spark.sql.streaming.minBatchesToRetain", "4")
         .config(map=PROVIDERS[os.environ["LSMSTATE_PROVIDER"]])

@@ -14,10 +14,11 @@ from pathlib import Path
 import pyarrow as pa
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+TESTS = ROOT / "tests"
+sys.path[:0] = [str(ROOT), str(TESTS)]
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYTHONPATH"] = os.pathsep.join(
-    [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+    [str(ROOT), str(TESTS), os.environ.get("PYTHONPATH", "")]
 )
 
 from support.spark_streams import FileStream, metric, run_to_end  # noqa: E402
@@ -63,7 +64,7 @@ def main() -> None:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.local.dir", str(home / "local"))
-        .config("spark.python.daemon.module", "limited_daemon")
+        .config("spark.python.daemon.module", "support.limited_daemon")
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")

@@ -1,6 +1,6 @@
 """Spark's daemon of Python workers, which all get a limit on their memory (RLIMIT_DATA).
 
-Set ``spark.python.daemon.module`` to ``limited_daemon`` and LIMIT_BYTES in the environment.
+Set ``spark.python.daemon.module`` to ``support.limited_daemon`` and LIMIT_BYTES in the environment.
 """
 
 import os

@@ -24,7 +24,7 @@ from lsmstate.spark_integration.checkpoint.pinned_settings import Pinned
 from lsmstate.spark_integration.checkpoint.task_run import TaskRun
 from lsmstate.spark_integration.joins.inner import CoercedSpec, join_function
 from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan
-from lsmstate.spark_integration.stateful_operator.build import body as stateful_body
+from lsmstate.spark_integration.stateful_operator import body as stateful_body
 from lsmstate.spark_integration.stateful_operator.frames import FramePacker, unpack_rows
 from lsmstate.state_location import StatePlace
 

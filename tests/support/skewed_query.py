@@ -21,8 +21,8 @@ from lsmstate.spark_integration.joins.inner import CoercedSpec, join_function
 from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan
 from lsmstate.spark_integration.skew.key_watch import SPREAD, skew_streams
 from lsmstate.spark_integration.skew.route_tables import begin
-from lsmstate.spark_integration.stateful_operator.build import body as stateful_body
-from lsmstate.spark_integration.stateful_operator.build import route
+from lsmstate.spark_integration.stateful_operator import body as stateful_body
+from lsmstate.spark_integration.stateful_operator import route
 from lsmstate.spark_integration.stateful_operator.frames import unpack_rows
 from lsmstate.state_location import StatePlace
 from support.simulated_spark import State

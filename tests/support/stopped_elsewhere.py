@@ -28,7 +28,7 @@ from lsmstate.spark_integration.checkpoint.pinned_settings import (
 )
 from lsmstate.spark_integration.plan.bucket_ids import bucket_ids
 from lsmstate.spark_integration.plan.stateful_plan import Wanted
-from lsmstate.spark_integration.rescale.rescale import switch as rescale_switch
+from lsmstate.spark_integration.rescale import switch as rescale_switch
 from lsmstate.state_location import StatePlace, open_bucket
 from lsmstate.store import StreamSchema
 from support.flaky_filesystem import FlakyHandler, flaky

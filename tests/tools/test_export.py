@@ -7,22 +7,18 @@ import os
 
 import pytest
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
-from test_checkpoints import OPTIONS, opened
-from test_cli_upkeep import run
-from test_crash import BATCHES, found
 from typer.testing import CliRunner
 
 import lsmstate
 from lsmstate.cli.main import app
-from lsmstate.errors import (
-    CorruptionError,
-    InvalidArgumentError,
-    StoreLockedError,
-)
+from lsmstate.errors import CorruptionError, InvalidArgumentError, StoreLockedError
 from lsmstate.lsm.recovery import read_commit
 from lsmstate.lsm.store import LsmStore
 from lsmstate.lsm.table_cache import table_cache
 from lsmstate.process.memory_budget import process_memory
+from support.checkpoint_cases import OPTIONS, opened
+from support.cli_cases import run
+from support.crash_cases import BATCHES, found
 from support.export_cases import attempts, filled, rows_of, stored
 from support.sample_streams import STREAMS, customers, keys_of
 

@@ -8,21 +8,17 @@ import shutil
 from random import Random
 
 import pytest
-from test_checkpoints import OPTIONS, opened
-from test_cli_upkeep import run
-from test_crash import BATCHES, found
 
 import lsmstate
 import lsmstate.tools.export
-from lsmstate.errors import (
-    CorruptionError,
-    FormatVersionError,
-    InvalidArgumentError,
-)
+from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
 from lsmstate.lsm.checksummed_text import seal_text
 from lsmstate.lsm.store import LsmStore
 from lsmstate.remote.directory import PIECE_BYTES
 from lsmstate.tools.export_catalog import Catalog
+from support.checkpoint_cases import OPTIONS, opened
+from support.cli_cases import run
+from support.crash_cases import BATCHES, found
 from support.export_cases import catalogs, copied, filled, long_store, no_links, rows_of
 from support.faults import Faults, faults
 from support.flaky_filesystem import flaky

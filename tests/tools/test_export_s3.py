@@ -2,12 +2,12 @@
 
 import pytest
 from pyarrow.fs import S3FileSystem
-from test_checkpoints import opened
-from test_crash import BATCHES, found
 
 import lsmstate
 from lsmstate.errors import CorruptionError
 from lsmstate.lsm.store import LsmStore
+from support.checkpoint_cases import opened
+from support.crash_cases import BATCHES, found
 from support.export_cases import long_store, rows_of
 from support.s3_server import SECRET, s3_server
 from support.sample_streams import STREAMS

@@ -5,59 +5,20 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from typer.testing import CliRunner
 
 from lsmstate import Expiry, open_store
 from lsmstate.cli import state as cli_state
-from lsmstate.cli.main import app
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.lsm.store import LsmStore
 from lsmstate.opening import open_attempt
-from lsmstate.options import Options
 from lsmstate.schema.documents import SCHEMA_FREE, encode_documents
 from lsmstate.store import StreamSchema
 from lsmstate.tools.inspection import find_states
 from lsmstate.tools.stored_keys import decoded_key
-
-KEY = pa.schema([("k", pa.int64())])
-ROWS = pa.schema([("k", pa.int64()), ("text", pa.string())])
-STREAM = StreamSchema("people", KEY, ROWS)
-OPTIONS = Options(memory_bytes=8 << 20)
-
-
-def rows(count, start=0):
-    keys = pa.array(range(start, start + count), pa.int64())
-    texts = pa.array([f"person {i}" for i in range(start, start + count)])
-    return (
-        pa.record_batch([keys, texts], schema=ROWS),
-        pa.record_batch([keys], schema=KEY),
-    )
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-@pytest.fixture
-def standalone(tmp_path):
-    with LsmStore.open(str(tmp_path / "store"), [STREAM], options=OPTIONS) as store:
-        store.append("people", *rows(500))
-        store.commit()
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def buckets(tmp_path):
-    for number in range(2):
-        directory = tmp_path / "query" / f"bucket-{number}"
-        directory.mkdir(parents=True)
-        store = LsmStore.open_attempt(
-            str(directory), [STREAM], batch_id=3, attempt_id="a", options=OPTIONS
-        )
-        store.append("people", *rows(10 + number))
-        store.commit()
-        store.close()
-    return tmp_path / "query"
+from support.cli_cases import KEY, ROWS, STREAM, rows, run
+from support.inspected_states import OPTIONS
+from support.inspected_states import buckets as buckets
+from support.inspected_states import standalone as standalone
 
 
 def test_inspect_shows_rows_and_runs(standalone):

@@ -6,15 +6,15 @@ import subprocess
 import sys
 
 import pytest
-from test_cli_upkeep import append, run
-from test_cli_upkeep import standalone as standalone
-from test_verification import kept as kept
-from test_verification import live_files, opened, state_files
 
 from lsmstate.tools import rows as state_rows
 from lsmstate.tools.inspection import find_states
 from lsmstate.tools.rows import entries_of, with_open_files
 from lsmstate.tools.summary import describe, summarize
+from support.cli_cases import append, run
+from support.upkeep_states import standalone as standalone
+from support.verified_states import kept as kept
+from support.verified_states import live_files, opened, state_files
 
 
 def summary(directory):
@@ -126,7 +126,8 @@ def test_rows_are_read_of_the_state_that_took_its_place(replaced):
     opened_state = with_open_files(state)
     # Whose files another process deletes then: here they are open.
     code = (
-        "import sys; from test_verification import append, opened\n"
+        "import sys; from support.cli_cases import append\n"
+        "from support.verified_states import opened\n"
         "with opened(sys.argv[1]) as store:\n"
         "    append(store, 9000, 20_000); store.commit(); store.compact()"
     )

@@ -3,49 +3,24 @@
 import json
 import os
 import shutil
-from contextlib import contextmanager
 
 import pytest
-from test_cli_states import commit_again, spoil_footer
-from test_cli_upkeep import STREAM, append, run
-from test_inspection import buckets as buckets
-from test_partial_merge import Attempts
-from test_partial_merge import little_is_paid as little_is_paid
 
 from lsmstate.errors import CorruptionError, FormatVersionError, LsmStateError, MemoryLimitError
 from lsmstate.lsm.manifest import parse_pointer
-from lsmstate.lsm.store import LsmStore
-from lsmstate.options import MIB, Options
 from lsmstate.tools import concurrent_reader as state_watch
 from lsmstate.tools import inspection
 from lsmstate.tools import verify as verification
 from lsmstate.tools.inspection import damage_of, find_states
 from lsmstate.tools.verify import verify
-
-
-@contextmanager
-def opened(directory, **options):
-    given = {"memory_bytes": 8 * MIB, "background": False, **options}
-    with LsmStore.open(str(directory), [STREAM], options=Options(**given)) as store:
-        yield store
-
-
-@pytest.fixture
-def kept(tmp_path):
-    """A store with a checkpoint, of whose files a merge has replaced all; the directory."""
-    with opened(tmp_path / "store") as store:
-        for start in range(0, 3000, 1000):
-            append(store, start, 1000)
-            store.commit()
-        store.checkpoint("one")
-        append(store, 3000, 1000)
-        store.compact()
-        return tmp_path / "store"
-
-
-def live_files(directory):
-    (state,) = find_states(str(directory))
-    return {file.name for file in state.found.edit.files}
+from support.cli_cases import append, run
+from support.damaged_files import spoil_footer
+from support.inspected_states import buckets as buckets
+from support.inspected_states import commit_again
+from support.partial_merge_cases import Attempts
+from support.partial_merge_cases import little_is_paid as little_is_paid
+from support.verified_states import kept as kept
+from support.verified_states import live_files, opened, state_files
 
 
 def flip(path, place=40):
@@ -174,10 +149,6 @@ def test_what_a_commit_replaced_meanwhile_is_not_missed(kept):
     found = list(verify(state))
     assert all(finding.damage is None for finding in found)
     assert live_files(kept) <= {finding.file for finding in found}
-
-
-def state_files(state):
-    return [file.name for file in state.found.edit.files]
 
 
 def test_a_checkpoint_that_is_deleted_meanwhile_is_not_missed(kept):

@@ -9,7 +9,6 @@ import duckdb
 import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
-from test_umjoin import WatchedStore
 
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
 from lsmstate.join import MultiwayJoin
@@ -24,6 +23,7 @@ from lsmstate.schema.arrow_sizes import row_sizes
 from support.changing_cases import check_changes, random_batches
 from support.join_cases import FAMILIES, PAYLOADS, attempt, on_all_stores
 from support.oracle import database, joined_tree
+from support.watched_store import WatchedStore
 
 #: Rows a stream holds at most, by the number of streams: results stay small enough to compare.
 MOST_ROWS = {2: 12, 3: 7, 4: 5, 5: 4, 6: 3}

@@ -1,32 +1,14 @@
 """GraphChangeJoin against DuckDB after every batch: changelogs joined by several keys."""
 
-import random
-
-import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
-from test_graph_join import MOST_ROWS, random_graph
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
 from lsmstate.joins.local.changes.multi_key_join import GraphChangeJoin
-from lsmstate.joins.specs.changes import GraphChangeSpec
-from support.changing_cases import check_changes, random_batches
+from support.changing_cases import changing_graphs, check_changes
 from support.join_cases import on_all_stores
 from support.oracle import joined_graph
-
-
-@st.composite
-def changing_graphs(draw):
-    """A spec, batches of (stream, changes, all that lives after them), and restarts or none."""
-    rng = random.Random(draw(st.integers(0, 2**32)))
-    graph, pools = random_graph(rng)
-    names = list(graph.streams)
-    operations = {name: "op" for name in names if rng.random() < 0.7}
-    spec = GraphChangeSpec.of(graph, "changes", operations)
-    arriving = names + [rng.choice(names) for _ in range(rng.randint(2, 8))]
-    batches = random_batches(rng, arriving, pools, operations, MOST_ROWS[len(names)])
-    return spec, list(batches), rng.random() < 0.4
 
 
 def check(case, backend, piece_bytes):

@@ -9,14 +9,14 @@ import duckdb
 import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
-from test_event_time import EPOCH, SCHEMA, arrivals, numbers_of, schema_of, watermark_before
-from test_event_time import batch_of as rows_of
-from test_final_join import LAST, by_duckdb, random_join
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
 from lsmstate.joins.local.parts.changelog import OPERATIONS
+from support.final_cases import LAST, by_duckdb, random_join
 from support.join_cases import UNSEEN, on_all_stores
+from support.timed_cases import EPOCH, SCHEMA, arrivals, numbers_of, schema_of, watermark_before
+from support.timed_cases import batch_of as rows_of
 
 #: What no join of ours is, or none whose results are taken back.
 REFUSED = (

@@ -5,8 +5,6 @@ import random
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
-from test_graph_join import CHAIN, INTS, graph_joins, rows
-from test_umjoin import INT, batch_of, joins
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.inner.binary_tree_join import TreeJoin
@@ -18,6 +16,8 @@ from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.options import Options
 from lsmstate.tools.recorded_streams import kept_streams
 from support.join_cases import QUICK, run
+from support.multi_key_cases import CHAIN, INTS, graph_joins, rows
+from support.one_key_cases import INT, batch_of, joins
 from support.oracle import counted, joined, joined_graph
 
 BACKENDS = ["memory", "lsm", "rocksdb"]

@@ -7,8 +7,6 @@ from contextlib import closing
 
 import pytest
 from hypothesis import given, settings
-from test_graph_join import CHAIN, INTS, rows
-from test_umjoin import INT, batch_of, joins
 
 from lsmstate.joins.local.inner.multi_key_join import GraphJoin
 from lsmstate.joins.local.inner.umjoin import UMJoin
@@ -17,6 +15,8 @@ from lsmstate.joins.local.parts.probe_order import FADING_KEYS, RECHECKED_SLICES
 from lsmstate.joins.specs.multi_key import create_spec
 from lsmstate.joins.specs.one_key import JoinSpec
 from support.join_cases import QUICK, attempt
+from support.multi_key_cases import CHAIN, INTS, rows
+from support.one_key_cases import INT, batch_of, joins
 
 
 class Simulated:

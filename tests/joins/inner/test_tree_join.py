@@ -7,8 +7,6 @@ from contextlib import closing
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
-from test_graph_join import CHAIN, INTS, graph_joins, rows
-from test_umjoin import INT, batch_of, joins
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
@@ -18,6 +16,8 @@ from lsmstate.joins.specs.binary_tree import BinaryTree, all_orders
 from lsmstate.joins.specs.multi_key import GraphSpec, create_spec
 from lsmstate.joins.specs.one_key import JoinSpec
 from support.join_cases import PIECES, QUICK, attempt, run
+from support.multi_key_cases import CHAIN, INTS, graph_joins, rows
+from support.one_key_cases import INT, batch_of, joins
 from support.oracle import counted, joined, joined_graph
 
 

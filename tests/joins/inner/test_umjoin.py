@@ -1,10 +1,8 @@
 """UMJoin against DuckDB: any streams, any arrival order, any cut into batches, any restart."""
 
 import datetime
-import random
 from collections import Counter
 from contextlib import closing
-from types import SimpleNamespace
 
 import duckdb
 import hypothesis.strategies as st
@@ -20,48 +18,10 @@ from lsmstate.joins.local.inner.umjoin import SLICE_ROWS, UMJoin
 from lsmstate.joins.local.parts.cross_product import Side, cross_product
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.schema.arrow_sizes import row_sizes
-from support.join_cases import (
-    DAY,
-    FAMILIES,
-    MOST_ROWS,
-    NAN,
-    PAYLOADS,
-    PIECES,
-    QUICK,
-    D,
-    attempt,
-    random_arrivals,
-    random_table,
-    run,
-)
+from support.join_cases import DAY, NAN, PIECES, QUICK, D, attempt, run
+from support.one_key_cases import INT, batch_of, joins
 from support.oracle import counted, joined
-
-
-@st.composite
-def joins(draw):
-    """A spec, the tables of its streams, an arrival of (stream, first row, last row), restarts.
-
-    Drawn from one seed: independent draws would hardly ever make keys match in all streams.
-    """
-    rng = random.Random(draw(st.integers(0, 2**32)))
-    families = rng.sample(FAMILIES, rng.choice([1, 1, 2]))
-    # A few values, the first of them often: keys match, and are skewed.
-    pools = []
-    for _, values in families:
-        few = rng.sample(values, rng.randint(2, min(4, len(values))))
-        pools.append([few[0]] * rng.randint(1, 4) + few)
-    streams, tables, keys = {}, {}, {}
-    for name in [f"s{number}" for number in range(rng.choice(list(MOST_ROWS)))]:
-        payloads = rng.sample(PAYLOADS, rng.randint(0, 2))
-        kinds = [rng.choice(kinds) for kinds, _ in families]
-        names = [f"k{k}" for k in range(len(kinds))] + [f"p{k}" for k in range(len(payloads))]
-        types = [*kinds, *(kind for kind, _ in payloads)]
-        streams[name] = pa.schema(list(zip(names, types, strict=True)))
-        keys[name] = names[: len(kinds)]
-        tables[name] = random_table(rng, streams[name], [*pools, *(pool for _, pool in payloads)])
-    most = MOST_ROWS[len(streams)]
-    tables = {name: table.slice(0, most) for name, table in tables.items()}
-    return JoinSpec.create(streams, keys), tables, *random_arrivals(rng, tables)
+from support.watched_store import WatchedStore
 
 
 def check(case, backend, piece_bytes):
@@ -88,16 +48,6 @@ def test_the_result_equals_duckdb_on_rocksdb(case, piece_bytes):
 @given(joins(), PIECES)
 def test_the_result_equals_duckdb_on_lsm(case, piece_bytes):
     check(case, "lsm", piece_bytes)
-
-
-INT = pa.schema([("id", pa.int64()), ("v", pa.string())])
-
-
-def batch_of(ids, values=None):
-    values = values or [f"v{n}" for n in range(len(ids))]
-    return pa.RecordBatch.from_arrays(
-        [pa.array(ids, pa.int64()), pa.array(values, pa.string())], schema=INT
-    )
 
 
 def memory_join(names=("a", "b", "c"), piece_bytes=1 << 20, schema=INT, on=("id",)):
@@ -127,29 +77,6 @@ def test_a_hot_key_comes_in_bounded_pieces():
         assert rows == 2 * 300 * 200
         assert bool((total == 200).all())
         assert pieces >= rows * 90 // 20_000
-
-
-class WatchedStore:
-    """A store that notes the largest piece anyone fetched, in bytes of Arrow data."""
-
-    def __init__(self, store):
-        self.store = store
-        self.largest = self.rows = 0
-
-    def __getattr__(self, name):
-        return getattr(self.store, name)
-
-    def probe(self, *arguments):
-        probe = self.store.probe(*arguments)
-        fetch = probe.fetch
-
-        def watched(positions, max_bytes):
-            for piece in fetch(positions, max_bytes):
-                self.largest = max(self.largest, int(row_sizes(piece.rows).sum()))
-                self.rows += piece.rows.num_rows
-                yield piece
-
-        return SimpleNamespace(counts=probe.counts, row_bytes=probe.row_bytes, fetch=watched)
 
 
 def null_rows(spec, stream, ids):

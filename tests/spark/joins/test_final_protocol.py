@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from test_timed_protocol import INTERVAL, MINUTE_MS, ROWS, Query, Row, plan_of
 
 from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.joins.specs.multi_key import GraphSpec
@@ -17,6 +16,7 @@ from lsmstate.spark_integration.joins.final import final_join_function
 from lsmstate.spark_integration.joins.late_rows import LateRows
 from lsmstate.spark_integration.plan.inputs import Inputs
 from support.faults import Faults, faults
+from support.timed_protocol_cases import INTERVAL, MINUTE_MS, ROWS, Query, Row, plan_of
 
 ON = f"a FULL JOIN b ON a.k = b.k AND {INTERVAL}"
 

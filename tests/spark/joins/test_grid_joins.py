@@ -16,12 +16,6 @@ from support.join_cases import attempt, on_all_stores
 
 pytest.importorskip("pyspark")
 
-import test_rooted_change_join
-from test_event_time import arrivals, numbers_of, watermark_before
-from test_event_time import batch_of as timed_batch_of
-from test_final_join import LAST, by_duckdb, final_joins
-from test_final_join import opened as opened_final
-from test_graph_change_join import changing_graphs
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.changes.multi_key_join import GraphChangeJoin
@@ -36,8 +30,13 @@ from lsmstate.spark_integration.joins.shares import with_shares
 from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan
 from lsmstate.spark_integration.stateful_operator.routers import router_of
 from lsmstate.state_location import StatePlace
-from support.changing_cases import apply, batch_of, table_of
+from support import rooted_cases
+from support.changing_cases import apply, batch_of, changing_graphs, table_of
+from support.final_cases import LAST, by_duckdb, final_joins
+from support.final_cases import opened as opened_final
 from support.oracle import database, joined_graph
+from support.timed_cases import arrivals, numbers_of, watermark_before
+from support.timed_cases import batch_of as timed_batch_of
 
 
 def plan_of(graph, buckets):
@@ -110,7 +109,7 @@ def met(rng, graph, parts):
 @st.composite
 def rooted_grids(draw):
     rng = random.Random(draw(st.integers(0, 2**32)))
-    spec, batches, _ = test_rooted_change_join.random_case(rng)
+    spec, batches, _ = rooted_cases.random_case(rng)
     return spec, spec.graph, met(rng, spec.graph, spec.parts), batches
 
 
@@ -142,7 +141,7 @@ def check_changes(join_over, expected, case, backend, piece_bytes):
 
 def check_rooted(case, backend, piece_bytes):
     with database() as db:
-        expected = partial(test_rooted_change_join.by_duckdb, db)
+        expected = partial(rooted_cases.by_duckdb, db)
         check_changes(RootedChangeJoin, expected, case, backend, piece_bytes)
 
 

@@ -14,9 +14,6 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from test_timed_protocol import INTERVAL, KEY, MINUTE_MS, ROWS, Query, Row, State, frames_of
-from test_timed_protocol import plan_of as plain_plan
-
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.join_tree import bounds_of
 from lsmstate.joins.routing.shares import JoinGraph, choose
@@ -39,6 +36,17 @@ from lsmstate.spark_integration.plan.inputs import Inputs
 from lsmstate.spark_integration.plan.stateful_plan import InputPlan
 from lsmstate.spark_integration.stateful_operator.routers import SharesRouter
 from lsmstate.state_location import StatePlace, open_bucket
+from support.timed_protocol_cases import (
+    INTERVAL,
+    KEY,
+    MINUTE_MS,
+    ROWS,
+    Query,
+    Row,
+    State,
+    frames_of,
+)
+from support.timed_protocol_cases import plan_of as plain_plan
 
 TIMES = {"a": "at", "b": "at"}
 TOLD = TimeOptions(TIMES, {}, "side")

@@ -11,10 +11,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from test_spark_event_time import POLICY, by_duckdb, read, run_query, stream, table
-
 from lsmstate.spark import multiway_join
 from support.spark_streams import BACKEND, FileStream
+from support.spark_timed_streams import POLICY, by_duckdb, read, run_query, stream, table
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions")]
 

@@ -13,12 +13,12 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark.sql import functions as F
-from test_spark_event_time import START, by_duckdb, hourly, read, run_query, stream, table
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import QueryState, explain_join, multiway_join
 from support.paths import ROOT
 from support.spark_streams import BACKEND, FileStream, collected, metric
+from support.spark_timed_streams import START, by_duckdb, hourly, read, run_query, stream, table
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions")]
 

@@ -11,19 +11,10 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark.sql import functions as F
-from test_spark_event_time import (
-    ON,
-    START,
-    by_duckdb,
-    read,
-    run,
-    run_query,
-    stream,
-    table,
-)
 
 from lsmstate.spark import QueryState, multiway_join, register, rescale
 from support.spark_streams import BACKEND, FileStream, metric
+from support.spark_timed_streams import ON, START, by_duckdb, read, run, run_query, stream, table
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions")]
 

@@ -4,11 +4,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from tests.plan_cases import aggregate, join, stream, table
-
 from lsmstate.joins.plan.join_tree import Node, Other
 from lsmstate.joins.plan.tsc import two_step_convert
 from lsmstate.spark_integration.sql.convert import may_run_as_append
+from support.plan_cases import aggregate, join, stream, table
 
 A, B, C = (stream(name) for name in "abc")
 REFUSED = {"update": "not supported in update mode"}.get

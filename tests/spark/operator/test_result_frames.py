@@ -27,7 +27,7 @@ from support.arrow_cases import batches
 pytest.importorskip("pyspark", reason="lsmstate works without PySpark; these are frames for it")
 
 from lsmstate.spark_integration.columns.decimals import Unscaling, unscaled
-from lsmstate.spark_integration.stateful_operator.build import result_frames
+from lsmstate.spark_integration.stateful_operator import result_frames
 from lsmstate.spark_integration.stateful_operator.result_frames import (
     RESULT_BYTES,
     ResultPacker,

@@ -25,7 +25,7 @@ import pyspark
 
 from lsmstate.spark_integration.demo.ports import free_ports
 from support.connect_driver import SCHEMA, SQL
-from support.paths import ROOT, SUPPORT
+from support.paths import ROOT, SUPPORT, TESTS
 from support.spark_streams import FileStream, assert_same_rows, committed
 
 pytestmark = pytest.mark.spark
@@ -72,8 +72,7 @@ def rows(keys: range) -> pa.Table:
 
 
 def environment() -> dict[str, str]:
-    root = str(ROOT)
-    path = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(ROOT), str(TESTS), os.environ.get("PYTHONPATH", "")])
     return {**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable}
 
 

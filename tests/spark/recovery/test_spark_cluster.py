@@ -20,8 +20,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyarrow.fs import S3FileSystem
-from test_spark_kill import DRIVER, check_result, last_commit, let_arrive
 
+from support.killed_sessions import DRIVER, check_result, last_commit, let_arrive
 from support.s3_server import s3_server, storage_options
 from support.spark_cluster import executors_of, spark_cluster
 

@@ -15,12 +15,12 @@ from pyarrow.fs import FileSelector, S3FileSystem
 
 pytest.importorskip("pyspark")
 
-from test_spark_kill import ROWS_PER_FILE, Driver, check_result, ended_well, let_arrive
 from typer.testing import CliRunner
 
 from lsmstate.cli.main import app
 from lsmstate.state_location import StatePlace
 from support.kill_driver import streams
+from support.killed_sessions import ROWS_PER_FILE, Driver, check_result, ended_well, let_arrive
 from support.s3_server import SECRET, s3_server, storage_options
 
 pytestmark = [pytest.mark.spark, pytest.mark.stress, pytest.mark.timeout(1800)]

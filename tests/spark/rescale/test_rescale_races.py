@@ -12,8 +12,8 @@ pytest.importorskip("pyspark")
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import drop_original, undo_rescale
 from lsmstate.spark_integration.checkpoint import pinned_settings
-from lsmstate.spark_integration.rescale.rescale import stopped_query as rescale_query
-from lsmstate.spark_integration.rescale.rescale import switch as rescale_switch
+from lsmstate.spark_integration.rescale import stopped_query as rescale_query
+from lsmstate.spark_integration.rescale import switch as rescale_switch
 from lsmstate.spark_integration.rescale.work import RescaleWork
 from lsmstate.state_location import StatePlace
 from support.stopped_elsewhere import AFTER, BEFORE, URL, Elsewhere

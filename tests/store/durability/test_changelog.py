@@ -1,67 +1,28 @@
 """The standalone store: whatever it acknowledged is there again, exactly once, however it ended."""
 
-import dataclasses
 import os
 import random
 import shutil
 import signal
 import struct
-import sys
 
 import pytest
 
-from lsmstate.errors import (
-    CorruptionError,
-    LsmStateError,
-    StoreClosedError,
-)
-from lsmstate.lsm.store import LsmStore
+from lsmstate.errors import CorruptionError, LsmStateError, StoreClosedError
 from lsmstate.lsm.wal import replay
-from lsmstate.options import KIB, MIB, Options
+from lsmstate.options import MIB, Options
 from lsmstate.process.background_worker import worker
 from lsmstate.store import Mutation
+from support.changelog_cases import SMALL, UNSYNCED, all_ids, logs, manifests, opened
+from support.child_process import in_child
 from support.faults import Faults, faults
-from support.sample_streams import RETURNS, STREAMS, customers, fetched, ids, keys_of, scanned
+from support.sample_streams import RETURNS, customers, fetched, ids, keys_of, scanned
 from support.sampling import some_or_every
-
-SMALL = Options(memory_bytes=5 * MIB, memtable_bytes=256 * KIB)
-#: Opening such a store leaves the logs as they are until the next commit.
-UNSYNCED = dataclasses.replace(SMALL, sync="never")
-
-
-def opened(directory, options=SMALL, streams=STREAMS):
-    return LsmStore.open(str(directory), streams, options=options)
 
 
 def wide(*numbers):
     """Rows of about 1000 bytes each, under 250 keys."""
     return customers(*numbers, name="w" * 1000), keys_of(*[n % 250 for n in numbers])
-
-
-def all_ids(directory, **options):
-    with opened(directory, **options) as store:
-        return sorted(ids(scanned(store, "customers")))
-
-
-def in_child(work):
-    """Run ``work`` in a process that ends without closing anything."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-            os._exit(0)
-        finally:
-            sys.stderr.flush()
-            os._exit(1)  # not reached unless the work raised
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def logs(directory):
-    return sorted(directory.glob("changelog-*"))
-
-
-def manifests(directory):
-    return sorted(directory.glob("MANIFEST-*"))
 
 
 def test_everything_acknowledged_is_replayed(tmp_path):

@@ -5,7 +5,6 @@ import logging
 import shutil
 
 import pytest
-from test_changelog import UNSYNCED, all_ids, logs, opened
 from typer.testing import CliRunner
 
 from lsmstate.cli.main import app
@@ -13,6 +12,7 @@ from lsmstate.errors import CorruptionError
 from lsmstate.lsm.wal import replay
 from lsmstate.lsm.wal_records import FRAME, SECTOR_BYTES
 from lsmstate.tools.repair import repair
+from support.changelog_cases import UNSYNCED, all_ids, logs, opened
 from support.sample_streams import customers, ids, keys_of, returns, scanned
 
 

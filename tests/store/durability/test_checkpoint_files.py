@@ -7,8 +7,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from test_checkpoints import OPTIONS, at, names, opened
-from test_crash import found
 from typer.testing import CliRunner
 
 from lsmstate.cli.main import app
@@ -17,6 +15,8 @@ from lsmstate.errors import CorruptionError, FormatVersionError
 from lsmstate.lsm.checksummed_text import seal_text, unseal_text
 from lsmstate.opening import open_checkpoint
 from lsmstate.tools.repair import repair
+from support.checkpoint_cases import OPTIONS, at, names, opened
+from support.crash_cases import found
 from support.faults import Faults, faults
 from support.sample_streams import customers, keys_of
 

@@ -10,45 +10,22 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from test_changelog import in_child
-from test_crash import BATCHES, found
-from test_crash import OPTIONS as SMALL
 
 from lsmstate import open_checkpoint
-from lsmstate.errors import (
-    CorruptionError,
-    InvalidArgumentError,
-    StoreClosedError,
-)
-from lsmstate.lsm.checkpoints import Checkpoints, list_checkpoints
+from lsmstate.errors import CorruptionError, InvalidArgumentError, StoreClosedError
+from lsmstate.lsm.checkpoints import Checkpoints
 from lsmstate.lsm.file_names import parse_numbered
 from lsmstate.lsm.store import LsmStore
 from lsmstate.lsm.table_cache import table_cache
-from lsmstate.options import MIB, Options
+from lsmstate.options import Options
 from lsmstate.process.memory_budget import process_memory
+from support.checkpoint_cases import OPTIONS, at, names, opened
+from support.child_process import in_child
+from support.crash_cases import BATCHES, found
 from support.faults import Faults, faults, steps_done
 from support.power_cut import Disk
 from support.sample_streams import STREAMS, customers, keys_of
 from support.sampling import some_or_every
-
-#: Room for several stores at once.
-#: In a fixed order, so that a cut at the same number is a cut at the same operation.
-OPTIONS = dataclasses.replace(SMALL, memory_bytes=16 * MIB, background=False)
-
-
-def opened(directory, options=OPTIONS):
-    return LsmStore.open(str(directory), STREAMS, options=options)
-
-
-def at(directory, name):
-    """The ids in a checkpoint, every block of which is checked."""
-    with open_checkpoint(str(directory), name, options=OPTIONS) as store:
-        store.check()
-        return found(store)
-
-
-def names(directory):
-    return [checkpoint.name for checkpoint in list_checkpoints(str(directory))]
 
 
 def numbered_files(directory):

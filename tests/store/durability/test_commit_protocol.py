@@ -29,7 +29,7 @@ from lsmstate.options import KIB, Options
 from lsmstate.process.memory_budget import process_memory
 from lsmstate.spark_integration.checkpoint import attempt
 from lsmstate.spark_integration.metrics.call import CallMetrics
-from lsmstate.spark_integration.stateful_operator.build import body as stateful_body
+from lsmstate.spark_integration.stateful_operator import body as stateful_body
 from lsmstate.spark_integration.stateful_operator.frames import FrameSpool
 from support.faults import Faults, faults
 from support.simulated_spark import NAMES, Attempt, Rows, SimulatedSpark, State, buckets_of, newest

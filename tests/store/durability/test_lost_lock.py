@@ -6,7 +6,6 @@ import shutil
 import timeit
 
 import pytest
-from test_changelog import in_child
 
 from lsmstate.cython_ext.base.file import set_fault_hook
 from lsmstate.errors import StoreClosedError, StoreLockedError
@@ -14,6 +13,7 @@ from lsmstate.lsm.directory_lock import DirectoryLock
 from lsmstate.lsm.wal import Changelog
 from lsmstate.opening import open_store
 from lsmstate.options import MIB, Options
+from support.child_process import in_child
 from support.sample_streams import STREAMS, customers, ids, keys_of, scanned
 
 OPTIONS = Options(memory_bytes=16 * MIB, background=False)

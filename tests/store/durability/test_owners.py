@@ -7,7 +7,6 @@ import signal
 
 import pyarrow as pa
 import pytest
-from test_changelog import SMALL, all_ids, in_child, manifests, opened
 
 from lsmstate.errors import (
     CorruptionError,
@@ -16,6 +15,8 @@ from lsmstate.errors import (
     StoreLockedError,
 )
 from lsmstate.store import StreamSchema
+from support.changelog_cases import SMALL, all_ids, manifests, opened
+from support.child_process import in_child
 from support.faults import faults
 from support.sample_streams import CUSTOMERS, RETURNS, customers, keys_of
 

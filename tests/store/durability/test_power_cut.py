@@ -4,10 +4,10 @@ import shutil
 from random import Random
 
 import pytest
-from test_crash import OPTIONS, SCRIPT, STATES, do, found, opened
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.options import Options
+from support.crash_cases import OPTIONS, SCRIPT, STATES, do, found, opened
 from support.faults import Faults, faults, steps_done
 from support.power_cut import Disk
 from support.sample_streams import customers, keys_of

@@ -7,11 +7,11 @@ import os
 from pathlib import Path
 
 import pyarrow as pa
-from test_changelog import in_child
 
 from lsmstate.lsm.store import LsmStore
 from lsmstate.options import MIB, Options
 from lsmstate.store import StreamSchema
+from support.child_process import in_child
 from support.faults import Faults, faults
 
 KEY = pa.schema([("k", pa.int64())])
