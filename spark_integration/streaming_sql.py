@@ -16,7 +16,6 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark_integration.catalyst.catalyst import Catalyst, is_classic
 from lsmstate.spark_integration.columns.key_types import quiet_query_log
-from lsmstate.spark_integration.sql.connect import UnreadTextError, convert_text
 from lsmstate.spark_integration.sql.convert import Converted, convert
 from lsmstate.spark_integration.sql.staged import StagedQuery
 
@@ -113,9 +112,8 @@ def streaming_sql(
     ``multiway_join``. The checkpoint keeps the merged join (inputs in their order, columns, keys)
     and refuses another one, showing both.
 
-    Under Spark Connect, which shows no plans, sqlglot reads the text (``lsmstate[connect]``): a
-    SELECT of streams without subqueries is converted, given a ``state_dir``, if Spark reads it the
-    same and its columns are the same.
+    Spark Connect shows no query plans: a query runs there as Spark runs it, with a ``note``. Name
+    the streams yourself there: ``multiway_join(...)``.
 
     Costs some 1,000 calls into the JVM for a join of six inputs and a third of a second (the
     first in a session: two), beside Spark's own analysis.
@@ -124,7 +122,7 @@ def streaming_sql(
     """
     if not is_classic(spark):
         _check_options(options)
-        return _query_of(_by_text(spark, sql, rows or {}, options), strict, _no_stages)
+        return _query_of(_unseen(spark.sql(sql)), strict, _no_stages)
     catalyst = Catalyst(spark)
     df, refusal = None, ""
     try:
@@ -187,18 +185,11 @@ def _query_of(
     return MultiwayQuery(converted, stage)
 
 
-def _by_text(
-    spark: SparkSession, sql: str, rows: Mapping[str, int], options: Mapping[str, Any]
-) -> Converted:
-    """Under Spark Connect: what sqlglot reads as Spark does."""
-    try:
-        return Converted(convert_text(spark, sql, rows, options), True, "", "", None)
-    except UnreadTextError as unread:
-        return Converted(spark.sql(sql), False, str(unread), "", None)
-
-
 def _unseen(df: DataFrame) -> Converted:
-    note = "Spark Connect does not show its plans; name the streams yourself: multiway_join(...)"
+    note = (
+        "Spark Connect shows no query plans, so no join of the query can be merged; "
+        "name the streams yourself: multiway_join({...}, on=...)"
+    )
     return Converted(df, False, note, "", None)
 
 
