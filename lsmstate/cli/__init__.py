@@ -1,1 +1,1 @@
-"""The command `lsmstate`."""
+"""The command line ``lsmstate``."""

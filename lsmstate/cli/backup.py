@@ -1,4 +1,4 @@
-"""The commands that keep copies of a state: checkpoints, export, exports, restore."""
+"""Commands for copies of a state: checkpoints, export, exports, restore."""
 
 import json as json_text
 import os
@@ -23,10 +23,10 @@ from lsmstate.tools.restore import restore
 
 app = typer.Typer()
 
-_ONLY_THOSE: Final = "only those have named checkpoints"
+_ONLY_THOSE: Final = "only standalone stores have named checkpoints"
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
-JsonList = Annotated[bool, typer.Option("--json", help="One JSON list of objects.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+JsonList = Annotated[bool, typer.Option("--json", help="Print one JSON list of objects.")]
 PlaceArgument = Annotated[
     str, typer.Argument(help="A local directory or a URI such as s3://bucket/path.")
 ]
@@ -36,18 +36,24 @@ PlaceArgument = Annotated[
 def show_checkpoints(
     directory: Annotated[Path, typer.Argument(help="A standalone store's directory.")],
     create: Annotated[
-        str | None, typer.Option(help="Make one of this name first; nobody has the store open.")
+        str | None, typer.Option(help="Make a checkpoint of this name before the list is printed.")
     ] = None,
-    delete: Annotated[str | None, typer.Option(help="Delete that one first; likewise.")] = None,
+    delete: Annotated[
+        str | None, typer.Option(help="Delete this checkpoint before the list is printed.")
+    ] = None,
     json: JsonList = False,
 ) -> None:
-    """List the named checkpoints of a standalone store, oldest first; make or delete one. Status 1
-    if one cannot be read, which is named on the standard error."""
+    """List the named checkpoints of a standalone store, oldest first; make or delete one.
+
+    No other process may have the store open while one is made or deleted.
+
+    Exit status 1 if a checkpoint cannot be read. Standard error names it.
+    """
     place = str(directory)
     check_is_there(place)
     known = _read_ones(place)
     is_changed = create is not None or delete is not None
-    # A store that cannot be read may have some all the same: one of them can be restored.
+    # A store that cannot be read may have readable checkpoints, which can be restored.
     state = None if known and not is_changed else find_standalone(place, _ONLY_THOSE)
     if is_changed and state is not None:
         streams = list(state.found.streams.values())
@@ -64,7 +70,7 @@ def show_checkpoints(
 
 
 def _name_lost(lost: Iterable[tuple[str, Exception]]) -> None:
-    """typer.Exit if there are any."""
+    """Print what cannot be read; raise typer.Exit if there is any."""
     found = list(lost)
     for name, error in found:
         typer.echo(damage_line(name, str(error)), err=True)
@@ -73,7 +79,7 @@ def _name_lost(lost: Iterable[tuple[str, Exception]]) -> None:
 
 
 def _read_ones(directory: str) -> list[Checkpoint]:
-    """Those that can be read."""
+    """Return the checkpoints that can be read."""
     return [said for _, said in read_each_checkpoint(directory) if isinstance(said, Checkpoint)]
 
 
@@ -94,15 +100,18 @@ def export_state(
     ],
     destination: PlaceArgument,
     name: Annotated[
-        str | None, typer.Option(help="Of the export; default: the checkpoint's, or the commit's.")
+        str | None,
+        typer.Option(help="Name of the export; default: name of the checkpoint or commit."),
     ] = None,
     checkpoint: Annotated[
         str | None, typer.Option(help="Export this checkpoint; default: the newest state.")
     ] = None,
-    pointer: Annotated[str | None, typer.Option(help="A commit pointer of a bucket.")] = None,
+    pointer: Annotated[
+        str | None, typer.Option(help="Export this commit of a bucket, given by its pointer.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Copy a state to another place, beside earlier exports; only what is new there is sent."""
+    """Copy a state to a place that may hold earlier exports; only new files are sent."""
     done = export(str(directory), destination, name=name, checkpoint=checkpoint, pointer=pointer)
     sent = {"sent_files": done.sent_files, "sent_bytes": done.sent_bytes}
     if json:
@@ -118,15 +127,20 @@ def export_state(
 def show_exports(
     place: PlaceArgument,
     delete: Annotated[
-        str | None, typer.Option(help="Delete this one first, and what only it needed.")
+        str | None,
+        typer.Option(help="Delete this export, and the files that only it needs, first."),
     ] = None,
     json: JsonList = False,
 ) -> None:
-    """List the exports at a place, oldest first; delete one. Status 1 if one cannot be read, which
-    is named on the standard error."""
+    """List the exports at a place, oldest first; delete one.
+
+    Exit status 1 if an export cannot be read. Standard error names it.
+    """
     local = durable_dir(place, None)
     if isinstance(local, LocalDir) and not os.path.isdir(local.where):
-        raise InvalidArgumentError(f"{place} is no directory; name the place of exports")
+        raise InvalidArgumentError(
+            f"{place} is not a directory; give the place that exports were written to"
+        )
     if delete is not None:
         delete_export(place, delete)
     read = list_each_export(place)
@@ -147,15 +161,15 @@ def _listed(catalog: Catalog) -> dict[str, Any]:
 @app.command("restore")
 def restore_state(
     source: Annotated[
-        str, typer.Argument(help="Where exports are, or a store's directory with checkpoints.")
+        str, typer.Argument(help="The place of exports, or a store's directory with checkpoints.")
     ],
-    directory: Annotated[Path, typer.Argument(help="A new directory.")],
+    directory: Annotated[Path, typer.Argument(help="A new directory to restore into.")],
     name: Annotated[
-        str | None, typer.Option(help="Of the export or checkpoint; default: the newest.")
+        str | None, typer.Option(help="Name of the export or checkpoint; default: the newest.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make a new directory of an export or a checkpoint; every byte is checked on the way."""
+    """Restore an export or a checkpoint into a new directory, and check every byte."""
     done = restore(source, str(directory), name=name)
     if json:
         found = {

@@ -1,4 +1,4 @@
-"""The command line, ``lsmstate ...``: what it asks for is done elsewhere."""
+"""Entry point of the command line; the other modules of this folder define the commands."""
 
 import os
 import sys
@@ -24,14 +24,14 @@ app.add_typer(upkeep_commands)
 app.add_typer(backup_commands)
 app.add_typer(rescale_command)
 
-#: Exit status when the result of the demo is not DuckDB's.
+#: Exit status if the demo's result differs from DuckDB's.
 UNEQUAL = 1
-#: Exit status when it could not run.
+#: Exit status if a command could not run.
 FAILED = 2
 
 
 def main() -> None:
-    """Entry point of the script ``lsmstate`` and of ``python -m lsmstate``."""
+    """Run the script ``lsmstate`` or ``python -m lsmstate``."""
     try:
         app()
     except (LsmStateError, OSError) as error:
@@ -49,31 +49,45 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def describe(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print it.")
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
-    """A disk-spilling state store and full-history multi-way streaming joins."""
+    """Inspect, check, copy and repair the state of streaming joins.
+
+    lsmstate is a disk-spilling state store with full-history multi-way streaming joins.
+    """
 
 
 @app.command()
 def demo(
     scale: Annotated[float, typer.Option(help="TPC-DS scale factor.")] = 1.0,
-    memory: Annotated[str, typer.Option(help="Cap of one worker, e.g. 16m.")] = "16m",
-    batches: Annotated[int, typer.Option(help="Micro-batches the input is cut into.")] = 10,
-    backend: Annotated[str, typer.Option(help="lsm, rocksdb or memory.")] = "lsm",
-    cores: Annotated[int | None, typer.Option(help="Cores for Spark; default: all.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Where generated data is kept.")] = None,
-    run: Annotated[Path | None, typer.Option(help="Output and state; emptied first.")] = None,
+    memory: Annotated[
+        str, typer.Option(help="Memory cap of each Python worker, such as 16m.")
+    ] = "16m",
+    batches: Annotated[int, typer.Option(help="Number of micro-batches.")] = 10,
+    backend: Annotated[str, typer.Option(help="Store: lsm, rocksdb or memory.")] = "lsm",
+    cores: Annotated[
+        int | None, typer.Option(help="Number of cores for Spark; default: all.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Directory that keeps the generated data.")
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="Directory for output and state; it is emptied first.")
+    ] = None,
     kafka: Annotated[
-        bool, typer.Option("--kafka", help="Through a Kafka broker, started for this run.")
+        bool, typer.Option("--kafka", help="Send the data through a Kafka broker that is started.")
     ] = False,
     json: Annotated[
-        bool, typer.Option("--json", help="The last line of stdout is one JSON object.")
+        bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")
     ] = False,
 ) -> None:
-    """Join four TPC-DS streams on Spark under a memory cap and check against DuckDB.
+    """Join four TPC-DS streams on Spark under a memory cap, and compare the result with DuckDB's.
 
-    Exit status: 0 the result equals DuckDB's, 1 it does not, 2 the demo could not run.
+    Exit status: 0 if the results are equal, 1 if they differ, 2 if the demo could not run.
     """
     try:
         from lsmstate.spark import DemoSettings, run_demo
@@ -103,7 +117,7 @@ def _fail(message: str, status: int = FAILED) -> NoReturn:
 
 
 def _checkout() -> Path | None:
-    """The repository this package runs from, or None once it is installed."""
+    """Return the checkout that this package runs from, or None if it is installed."""
     directory = Path(__file__).resolve().parents[2]
     return directory if (directory / "Makefile").exists() else None
 

@@ -1,4 +1,4 @@
-"""The command that looks into the state of a Spark query, without Spark: state."""
+"""Command that shows the state of a Spark query without Spark: state."""
 
 import json as json_text
 from collections.abc import Iterator
@@ -23,20 +23,23 @@ def show_state(
     checkpoint: Annotated[str, typer.Argument(help="The query's checkpoint location.")],
     stream: Annotated[str | None, typer.Option(help="Print the rows of this stream.")] = None,
     batch: Annotated[
-        int | None, typer.Option(help="As of this micro-batch; default: the newest committed.")
+        int | None,
+        typer.Option(help="Show the state after this micro-batch; default: the newest committed."),
     ] = None,
-    bucket: Annotated[int | None, typer.Option(help="Only this bucket.")] = None,
-    limit: Annotated[int, typer.Option(help="At most this many rows.")] = 100,
+    bucket: Annotated[int | None, typer.Option(help="Show this bucket only.")] = None,
+    limit: Annotated[int, typer.Option(help="Print at most this many rows.")] = 100,
     keys: Annotated[bool, typer.Option("--keys", help="Show bucket and key of each row.")] = False,
     state_dir: Annotated[
         str | None, typer.Option(help="The query's state_dir, if it was started with one.")
     ] = None,
     storage_option: StorageOption = None,
-    json: Annotated[bool, typer.Option("--json", help="JSON: one object, or one a row.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, or one per row with --stream.")
+    ] = False,
 ) -> None:
-    """Show the state of a Spark query as of a micro-batch: settings, batches, buckets, or rows.
+    """Show settings, micro-batches and buckets of a Spark query, or the rows of a stream.
 
-    Which commit of a bucket counts is read from Spark's own state store in the checkpoint.
+    The checkpoint's own state store says which commit of each bucket is valid.
     """
     from lsmstate.spark import QueryState
 
@@ -52,7 +55,7 @@ def show_state(
 
 
 def _described(state: "QueryState", buckets: list[int]) -> dict[str, Any]:
-    """The state as JSON values; sizes in bytes."""
+    """Describe the state as JSON values; sizes are in bytes."""
     return {
         "checkpoint": state.checkpoint.location,
         "batch": state.batch,

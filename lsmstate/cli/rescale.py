@@ -1,4 +1,4 @@
-"""The command that changes a query's number of buckets: rescale."""
+"""Command that changes the number of buckets of a query: rescale."""
 
 import json as json_text
 from typing import Annotated, Any, Final
@@ -11,7 +11,7 @@ from lsmstate.state_location import DEFAULT_CACHE
 
 app = typer.Typer()
 
-#: Options that say how new buckets are written.
+#: Options that apply to new buckets only.
 _OF_BUCKETS: Final = ("shares", "memory", "cache_dir", "cache")
 
 
@@ -21,10 +21,10 @@ def rescale_state(
     checkpoint: Annotated[str, typer.Argument(help="The stopped query's checkpoint location.")],
     buckets: Annotated[int | None, typer.Option(help="The new number of buckets.")] = None,
     undo: Annotated[
-        bool, typer.Option("--undo", help="Give up a rescale that was broken off, or take it back.")
+        bool, typer.Option("--undo", help="Give up an interrupted rescale, or undo a finished one.")
     ] = False,
     drop_original: Annotated[
-        bool, typer.Option("--drop-original", help="Delete the buckets a rescale has replaced.")
+        bool, typer.Option("--drop-original", help="Delete the buckets that a rescale replaced.")
     ] = False,
     state_dir: Annotated[
         str | None, typer.Option(help="The query's state_dir, if it has one.")
@@ -32,22 +32,27 @@ def rescale_state(
     storage_option: StorageOption = None,
     shares: Annotated[
         str | None,
-        typer.Option(help="Of a join by several keys that says its own: c.id=2,o.id=4"),
+        typer.Option(
+            help="New shares, such as c.id=2,o.id=4, of a join by several keys started with shares."
+        ),
     ] = None,
-    memory: Annotated[str, typer.Option(help="Cap of the stores while writing.")] = "64m",
+    memory: Annotated[str, typer.Option(help="Memory cap for writing, such as 64m.")] = "64m",
     cache_dir: Annotated[
-        str | None, typer.Option(help="Local directory for copies of state that is elsewhere.")
+        str | None, typer.Option(help="Local directory for copies of remote state.")
     ] = None,
-    cache: Annotated[str, typer.Option(help="Their most bytes.")] = DEFAULT_CACHE,
+    cache: Annotated[
+        str, typer.Option(help="Most disk space for copies of remote state.")
+    ] = DEFAULT_CACHE,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Change the number of buckets of a stopped query, which then goes on exactly where it was.
+    """Change the number of buckets of a stopped query.
 
-    Killed, the same command goes on. The original stays until --drop-original; until the query
-    has begun a micro-batch, --undo takes the rescale back.
+    The query then continues exactly where it stopped. If this command is killed, run it again: it
+    continues. --undo takes the rescale back until the query has begun a micro-batch. The original
+    buckets stay until --drop-original.
     """
     if [buckets is not None, undo, drop_original].count(True) != 1:
-        raise InvalidArgumentError("say one of --buckets N, --undo and --drop-original")
+        raise InvalidArgumentError("give exactly one of --buckets N, --undo and --drop-original")
     if buckets is None:
         _check_only_with_buckets(context, "--undo" if undo else "--drop-original")
     options = storage_options(storage_option)
@@ -83,22 +88,24 @@ def rescale_state(
 
 
 def _check_only_with_buckets(context: typer.Context, command: str) -> None:
-    """InvalidArgumentError if something was said that counts for nothing here."""
+    """Raise InvalidArgumentError if an option was given that ``command`` ignores."""
     for name in _OF_BUCKETS:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             option = f"--{name.replace('_', '-')}"
             raise InvalidArgumentError(
-                f"{option} goes with --buckets N, {command} has no use for it; leave it out"
+                f"{option} works with --buckets N only; leave it out with {command}"
             )
 
 
 def _shares(text: str) -> dict[str, int]:
-    """``c.id=2,o.id=4`` by key."""
+    """Parse ``c.id=2,o.id=4`` into shares by key."""
     found = {}
     for part in text.split(","):
         name, _, share = part.rpartition("=")
         if not name or not share.strip().isdigit():
-            raise InvalidArgumentError(f"--shares {text}: write keys and numbers as c.id=2,o.id=4")
+            raise InvalidArgumentError(
+                f"--shares {text}: write keys with their numbers, such as c.id=2,o.id=4"
+            )
         found[name.strip()] = int(share)
     return found

@@ -1,4 +1,4 @@
-"""Rows on the command line: as JSON, one a line, or as tables."""
+"""Rows on the command line: one JSON object per line, or tables."""
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -12,19 +12,21 @@ from lsmstate.schema.documents import decode_documents, is_schema_free
 from lsmstate.store import Entries
 from lsmstate.tools.json_values import in_json
 
-#: In front of a key column's name, as ``lsmstate state --keys`` has it.
+#: Prefix of a key column's name, the same as in ``lsmstate state --keys``.
 _KEY_PREFIX: Final = "_key_"
 
 
 def print_rows(pieces: Iterable[pa.RecordBatch], *, as_json: bool) -> None:
-    """Values that JSON lacks are written as text; rows without a schema as the documents they
-    are. One table a piece."""
+    """Print rows as JSON lines, or as one table per piece.
+
+    Values without a JSON type are written as text. Rows without a schema are printed as documents.
+    """
     for piece in pieces:
         _print(_values(piece), as_json=as_json)
 
 
 def print_entries(entries: Entries, *, as_json: bool) -> None:
-    """The same of rows with their keys, whose columns come first, under names that no row has."""
+    """Print rows with their keys; key columns come first, under names that no row has."""
     rows = _values(entries.rows)
     taken = {name for row in rows for name in row}
     names = key_names(entries.keys.schema.names, taken)
@@ -37,7 +39,7 @@ def print_entries(entries: Entries, *, as_json: bool) -> None:
 
 
 def key_names(names: Sequence[str], taken: Collection[str]) -> list[str]:
-    """What key columns are called beside columns of rows, or fields of documents."""
+    """Return names for key columns that differ from all names in ``taken``."""
     prefix = _KEY_PREFIX
     while any(prefix + name in taken for name in names):
         prefix = "_" + prefix
@@ -57,7 +59,7 @@ def _print(rows: Sequence[dict[str, Any]], *, as_json: bool) -> None:
 
 
 def first_rows(pieces: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
-    """At most ``limit`` rows; no piece is asked for once there are as many."""
+    """Yield at most ``limit`` rows; read no piece beyond them."""
     for piece in pieces:
         if limit > 0:
             yield piece.slice(0, limit)

@@ -1,4 +1,4 @@
-"""The commands that look inside a state on disk: inspect, verify, dump."""
+"""Commands that read a state on disk: inspect, verify, dump."""
 
 import json as json_text
 from collections.abc import Iterator
@@ -30,14 +30,15 @@ from lsmstate.tools.verify import Finding, verify
 app = typer.Typer()
 
 Directory = Annotated[
-    Path, typer.Argument(help="A store's or a bucket's directory, or the one that holds buckets.")
+    Path,
+    typer.Argument(help="Directory of a store or a bucket, or the directory that holds buckets."),
 ]
 PointerOption = Annotated[
     str | None, typer.Option(help="A commit pointer; default: the newest commit.")
 ]
-JsonFiles = Annotated[bool, typer.Option("--json", help="JSON lines: one object a file.")]
+JsonFiles = Annotated[bool, typer.Option("--json", help="Print one JSON object per file.")]
 JsonRows = Annotated[
-    bool, typer.Option("--json/--table", help="JSON lines: one object a row; or tables.")
+    bool, typer.Option("--json/--table", help="Print one JSON object per row, or tables.")
 ]
 
 _RUN_COLUMNS: Final = (
@@ -59,8 +60,8 @@ def inspect_state(
 ) -> None:
     """Show runs, files, sizes, rows and key ranges of the newest committed state.
 
-    Exit status 1 if a state, a newer commit of one, a file, a checkpoint or a changelog cannot be
-    read.
+    Exit status 1 if something cannot be read: a state, a newer commit, a file, a checkpoint or a
+    write-ahead log.
     """
     show_states(str(directory), pointer, describe, _print_described, as_json=json)
 
@@ -75,9 +76,9 @@ def _print_described(described: dict[str, Any]) -> None:
     )
     memory = described["memory"]
     console.print(
-        f"open: {memory['top_indexes']:,} bytes of top indexes stay in memory; "
-        f"{memory['index_partitions']:,} of index and {memory['filter_partitions']:,} of "
-        "filters come and go through the block cache"
+        f"when open: {memory['top_indexes']:,} bytes of top indexes stay in memory; "
+        f"{memory['index_partitions']:,} bytes of index partitions and "
+        f"{memory['filter_partitions']:,} bytes of filters go through the block cache"
     )
     table = narrow_table(*_RUN_COLUMNS)
     for run in described["runs"]:
@@ -115,9 +116,9 @@ def _end_of(file: dict[str, Any], decoded: str, stored: str) -> str:
 def verify_state(
     directory: Directory, pointer: PointerOption = None, json: JsonFiles = False
 ) -> None:
-    """Read and check every block and row of every file, of checkpoints and changelogs too.
+    """Check every block and row of all files, checkpoints and write-ahead logs included.
 
-    Another process may use the store. Exit status 1 if anything is damaged.
+    Another process may use the store meanwhile. Exit status 1 if anything is damaged.
     """
     damaged = False
     for state in each_state(str(directory), pointer):
@@ -160,16 +161,21 @@ def _line(finding: Finding, directory: str) -> str:
 def dump_rows(
     directory: Directory,
     stream: Annotated[str, typer.Argument(help="Name of the stream.")],
-    limit: Annotated[int, typer.Option(help="At most this many rows.")] = 100,
+    limit: Annotated[int, typer.Option(help="Print at most this many rows.")] = 100,
     pointer: PointerOption = None,
     json: JsonRows = True,
 ) -> None:
-    """Print rows of a stream as JSON, one a line, in key order; what JSON lacks is written as text.
+    """Print the rows of a stream in key order, one JSON object per line.
 
-    Key columns come first, as `_key_` and their name, with more underscores where the rows have
-    such a name themselves. Of several states one after the other. Rows that only a changelog has
-    are not shown; the standard error says how many writes. Exit status 1 if a state, a block of
-    its rows, its newest commit or a changelog cannot be read: rows are missing then.
+    Key columns come first, named `_key_` and their name; more underscores keep the names apart
+    from those of the rows. Values without a JSON type are written as text. Several states are
+    printed one after the other.
+
+    Rows that only the write-ahead log holds are not shown. Standard error says how many writes
+    these are.
+
+    Exit status 1 if rows are missing: a state, a block, the newest commit or a write-ahead log
+    cannot be read.
     """
     damaged: list[Damage] = []
     notes: list[str] = []
@@ -192,7 +198,7 @@ def dump_rows(
 
 
 def _readable(pieces: Iterator[Entries], damaged: list[Damage]) -> Iterator[Entries]:
-    """Those before the first that cannot be read, which is added to what is damaged."""
+    """Yield pieces until one cannot be read, which is added to ``damaged``."""
     try:
         yield from pieces
     except READ_ERRORS as error:

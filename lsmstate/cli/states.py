@@ -1,6 +1,6 @@
-"""Commands that show one state after the other, as JSON lines or on the terminal.
+"""What commands share that show one state after another, as JSON lines or on the terminal.
 
-A state that cannot be read does not hide the others: it is named, and the exit status is 1.
+A state that cannot be read does not hide the others. It is named, and the exit status is 1.
 """
 
 import json as json_text
@@ -20,7 +20,7 @@ _MOST_KEY_CHARACTERS: Final = 60
 
 Described = dict[str, Any]
 
-JsonStates = Annotated[bool, typer.Option("--json", help="JSON lines: one object a state.")]
+JsonStates = Annotated[bool, typer.Option("--json", help="Print one JSON object per state.")]
 
 
 def show_states(
@@ -31,7 +31,7 @@ def show_states(
     *,
     as_json: bool,
 ) -> None:
-    """``show`` each state, or print its JSON. typer.Exit if there is damage."""
+    """Show each state, or print its JSON; raise typer.Exit if there is damage."""
     has_damage = False
     for state in each_state(directory, pointer):
         if isinstance(state, Unreadable):
@@ -59,12 +59,12 @@ def _print_beside(found: Described) -> None:
 
 
 def level_name(level: int) -> str:
-    """As tables have it; in JSON it is the number."""
+    """Name a level as tables show it; JSON has the number."""
     return "bottom" if level == BOTTOM_LEVEL else str(level)
 
 
 def key_text(decoded: dict[str, Any] | None, stored: str) -> str:
-    """A stored key as its stream and values; in hex, as given, if it does not decode."""
+    """Show a stored key as stream and values, or in hex if it does not decode."""
     if decoded is None:
         return _cut(stored)
     values = ", ".join(
@@ -79,19 +79,19 @@ def _cut(text: str) -> str:
 
 
 def damage_line(name: str, what: str) -> str:
-    """As every command says it."""
+    """Return the line by which every command reports damage."""
     return f"DAMAGED {name}: {what}"
 
 
 def logged_line(writes: int) -> str:
-    """Of writes that are acknowledged and not in the state that is shown."""
+    """Return the line about acknowledged writes that the shown state does not hold."""
     what = "1 logged write is" if writes == 1 else f"{writes:,} logged writes are"
     return (
-        f"note: {what} not shown but in the changelog alone, until the store commits "
+        f"note: {what} not shown: only the write-ahead log has them until the store commits "
         "(`lsmstate compact` does so)"
     )
 
 
 def unsealed_line(name: str) -> str:
-    """Of a file that its writer has not finished, or never will."""
-    return f"note: {name} was never finished and does not count"
+    """Return the line about a file that its writer has not finished."""
+    return f"note: {name} was never finished and is ignored"

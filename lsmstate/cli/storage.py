@@ -1,4 +1,4 @@
-"""What commands are told of a file system that is not the machine's own."""
+"""Options of commands for remote file systems."""
 
 import re
 from typing import Annotated, Final
@@ -10,9 +10,8 @@ from lsmstate.errors import InvalidArgumentError
 StorageOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="name=value for the checkpoint's file system; may be repeated. true, false and whole "
-        "numbers are no text; where text looks like them, write it in double quotes: "
-        "name='\"123\"'."
+        help="Option name=value of the checkpoint's file system; may be repeated. true, false and "
+        "whole numbers are read as such; double quotes make them text: name='\"123\"'."
     ),
 ]
 
@@ -21,8 +20,10 @@ _NUMBER: Final = re.compile(r"0|-?[1-9][0-9]*")
 
 
 def storage_options(texts: list[str] | None) -> dict[str, bool | int | str]:
-    """``["region=eu-central-1", "anonymous=true"]`` by name. InvalidArgumentError, which shows no
-    value: it may be a secret."""
+    """Parse ``["region=eu-central-1", "anonymous=true"]`` into values by name.
+
+    InvalidArgumentError shows no value, which may be a secret.
+    """
     found: dict[str, bool | int | str] = {}
     for number, text in enumerate(texts or [], 1):
         name, equals, value = text.partition("=")
@@ -33,7 +34,7 @@ def storage_options(texts: list[str] | None) -> dict[str, bool | int | str]:
                 f"--storage-option number {number} {lacks}; write it as name=value"
             )
         if name in found:
-            raise InvalidArgumentError(f"--storage-option {name} is said twice; say it once")
+            raise InvalidArgumentError(f"--storage-option {name} is given twice; give it once")
         found[name] = _value(value)
     return found
 

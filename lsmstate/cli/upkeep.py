@@ -1,4 +1,4 @@
-"""The commands that look after a state on disk: stats, compact, repair."""
+"""Commands that maintain a state on disk: stats, compact, repair."""
 
 import json as json_text
 from collections.abc import Sequence
@@ -19,27 +19,30 @@ from lsmstate.tools.summary import summarize
 
 app = typer.Typer()
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 _MERGED_BY_QUERY: Final = (
-    "a query's buckets are merged by its own micro-batches, so that its checkpoint goes on naming "
-    "them"
+    "the micro-batches of a query compact its buckets, so that its checkpoint names the new files"
 )
 
-#: Exit status when repair could not save everything.
+#: Exit status if repair could not save everything.
 LOST = 1
 
 
 @app.command("stats")
 def show_stats(
     directory: Annotated[
-        Path, typer.Argument(help="A store's or a bucket's directory, or the one of buckets.")
+        Path,
+        typer.Argument(
+            help="Directory of a store or a bucket, or the directory that holds buckets."
+        ),
     ],
     json: JsonStates = False,
 ) -> None:
-    """Show sizes by level, compression, and what else lies in the directory.
+    """Show sizes by level, compression, and the other files of the directory.
 
-    Exit status 1 if a state, a newer commit of one, a checkpoint or a changelog cannot be read.
+    Exit status 1 if something cannot be read: a state, a newer commit, a checkpoint or a
+    write-ahead log.
     """
     show_states(str(directory), None, summarize, _print_stats, as_json=json)
 
@@ -48,12 +51,12 @@ def _print_stats(found: dict[str, Any]) -> None:
     console = plain_console()
     console.print(found["directory"], style="bold", soft_wrap=True)
     console.print(
-        f"{found['rows']:,} rows, deleted ones that are still there included, {found['bytes']:,} "
-        f"bytes with keys, indexes and filters: {found['bytes_per_raw_byte']:.2f} a byte of rows "
-        f"before compression; changelog {found['changelog_bytes']:,}, the commit's "
-        f"other files {found['commit_bytes']:,}, kept by checkpoints alone "
-        f"{found['checkpoint_bytes']:,}, other commits' and unneeded files "
-        f"{found['other_bytes']:,} bytes",
+        f"{found['rows']:,} rows (with deleted rows that are still stored), {found['bytes']:,} "
+        f"bytes with keys, indexes and filters: {found['bytes_per_raw_byte']:.2f} per byte of rows "
+        f"before compression; other bytes: write-ahead log {found['changelog_bytes']:,}, other "
+        f"files of the commit {found['commit_bytes']:,}, files of checkpoints only "
+        f"{found['checkpoint_bytes']:,}, files of other commits or unneeded "
+        f"{found['other_bytes']:,}",
         soft_wrap=True,
     )
     columns = ("level", "runs", "files", "bytes", "keys", "rows", "deletions")
@@ -67,12 +70,13 @@ def _print_stats(found: dict[str, Any]) -> None:
 @app.command("compact")
 def compact_store(
     directory: Annotated[Path, typer.Argument(help="A standalone store's directory.")],
-    memory: Annotated[str, typer.Option(help="Cap while merging, e.g. 64m.")] = "64m",
+    memory: Annotated[str, typer.Option(help="Memory cap of the compaction, such as 64m.")] = "64m",
     json: Json = False,
 ) -> None:
-    """Merge the runs of a standalone store into one, and free what was deleted.
+    """Merge the runs of a standalone store into one, and free the space of deleted rows.
 
-    Nobody has it open. Small runs stay where one holds nearly all and nothing was deleted.
+    No other process may have the store open. If one run holds nearly everything and nothing was
+    deleted, small runs stay.
     """
     place = str(directory)
     before = find_standalone(place, _MERGED_BY_QUERY)
@@ -84,7 +88,7 @@ def compact_store(
     if json:
         typer.echo(json_text.dumps(found))
     else:
-        left = "; one of them holds nearly all" if _size(after)["runs"] > 1 else ""
+        left = "; one of them holds nearly everything" if _size(after)["runs"] > 1 else ""
         typer.echo(
             f"{place}: {_size(before)['runs']} runs, {_size(before)['bytes']:,} bytes -> "
             f"{_size(after)['runs']} runs, {_size(after)['bytes']:,} bytes{left}"
@@ -99,17 +103,17 @@ def _size(state: State) -> dict[str, int]:
 @app.command("repair")
 def repair_state(
     directory: Annotated[
-        Path, typer.Argument(help="A damaged standalone store's or bucket's directory.")
+        Path, typer.Argument(help="Directory of a damaged standalone store or bucket.")
     ],
-    target: Annotated[Path, typer.Argument(help="A new directory for what can be saved.")],
+    target: Annotated[Path, typer.Argument(help="A new directory for the readable part.")],
     pointer: Annotated[
         str | None, typer.Option(help="A commit pointer of a bucket; default: the newest.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Save what can be read of a damaged state into a new directory and say what is lost.
+    """Copy the readable part of a damaged state into a new directory, and report what is lost.
 
-    The damaged directory is not touched. Exit status: 0 nothing is lost, 1 something is.
+    The damaged directory is not changed. Exit status: 0 if nothing is lost, 1 otherwise.
     """
     report = repair(str(directory), str(target), pointer)
     if json:
@@ -121,7 +125,7 @@ def repair_state(
 
 
 def _bound(streams: Sequence[StreamSchema], stored: str | None) -> str | None:
-    """A stored key in hex by its values."""
+    """Show a stored key, given in hex, by its values."""
     return stored and key_text(decoded_key(streams, bytes.fromhex(stored)), stored)
 
 
@@ -141,6 +145,6 @@ def _print_report(report: RepairReport) -> None:
             low, high = (_bound(streams, keys[end]) for end in ("low", "high"))
             typer.echo(f"  between the keys {low or 'first'} and {high or 'last'}")
         if loss["deletions"]:
-            typer.echo("  deletions may be lost too: rows deleted earlier may be back")
+            typer.echo("  deletions may be lost too: deleted rows may have come back")
     if not report.losses:
         typer.echo("nothing is lost")

@@ -127,16 +127,16 @@ def test_a_bucket_without_one_readable_commit_is_damaged(buckets):
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("inspect", "JSON lines: one object a state."),
-        ("stats", "JSON lines: one object a state."),
-        ("verify", "JSON lines: one object a file."),
-        ("dump", "JSON lines: one object a row;"),
-        ("checkpoints", "One JSON list of objects."),
-        ("exports", "One JSON list of objects."),
-        ("compact", "One JSON object."),
-        ("repair", "One JSON object."),
-        ("export", "One JSON object."),
-        ("restore", "One JSON object."),
+        ("inspect", "Print one JSON object per state."),
+        ("stats", "Print one JSON object per state."),
+        ("verify", "Print one JSON object per file."),
+        ("dump", "Print one JSON object per row,"),
+        ("checkpoints", "Print one JSON list of objects."),
+        ("exports", "Print one JSON list of objects."),
+        ("compact", "Print one JSON object."),
+        ("repair", "Print one JSON object."),
+        ("export", "Print one JSON object."),
+        ("restore", "Print one JSON object."),
     ],
 )
 def test_the_help_says_what_json_is_printed(buckets, standalone, tmp_path, command, said):

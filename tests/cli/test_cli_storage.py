@@ -30,7 +30,7 @@ def test_values_are_typed_unless_they_are_quoted() -> None:
         (["region=x", "s3cret"], "number 2 has no '='"),
         (["=s3cret"], "number 1 has no name"),
         ([" =s3cret"], "number 1 has no name"),
-        (["key=s3cret", "key=other"], "key is said twice"),
+        (["key=s3cret", "key=other"], "key is given twice"),
     ],
 )
 def test_what_is_said_wrong_is_refused_without_the_value(said: list[str], words: str) -> None:

@@ -161,7 +161,7 @@ def test_an_attempts_state_at_a_pointer(tmp_path):
             store.append("customers", customers(1), keys_of(1))
             store.commit()
     assert len(lsmstate.list_exports(tmp_path / "backup")) == 4
-    with pytest.raises(InvalidArgumentError, match="backing is no directory; name the place"):
+    with pytest.raises(InvalidArgumentError, match="backing is not a directory; give the place"):
         raise run("exports", tmp_path / "backing").exception
 
 

@@ -43,7 +43,7 @@ def test_what_the_commit_and_checkpoints_need_is_not_unneeded(kept):
     (kept / "run-0000009999.sst").write_bytes(b"x" * 77)
     assert summary(kept)["other_bytes"] == 77
     shown = run("stats", kept).output
-    assert f"kept by checkpoints alone {found['checkpoint_bytes']:,}, " in shown
+    assert f"files of checkpoints only {found['checkpoint_bytes']:,}, " in shown
 
 
 def test_stats_name_a_damaged_checkpoint(kept):

@@ -371,6 +371,8 @@ def test_on_the_command_line(one_batch: Query) -> None:
     one_batch.run(1)
     one_batch.check()
     for wrong in ([], ["--undo", "--drop-original"], ["--undo", "--memory", "64m"]):
-        refused(wrong, "say one of|--memory goes with --buckets N, --undo has no use for it")
+        refused(
+            wrong, "exactly one of|--memory works with --buckets N only; leave it out with --undo"
+        )
     for option in ("--shares=a.x=2", "--cache=10g", "--cache-dir=here"):
-        refused(["--drop-original", option], "--drop-original has no use for it")
+        refused(["--drop-original", option], "leave it out with --drop-original")
