@@ -27,6 +27,8 @@ from setuptools import Extension, setup
 
 HERE = Path(__file__).parent
 EXTENSIONS = HERE / "lsmstate" / "cython_ext"
+#: Cython's own code for typed memoryviews: compiled once instead of in every module that has one.
+SHARED = "lsmstate.cython_ext._cyutility"
 DEBUG = os.environ.get("LSMSTATE_DEBUG") == "1"
 STABLE_ABI = "bdist_wheel" in sys.argv and not sysconfig.get_config_var("Py_GIL_DISABLED")
 #: Commands that compile nothing: neither compiler nor Cython is asked for.
@@ -60,11 +62,11 @@ def extensions() -> list[Extension]:
     macros = [] if DEBUG else [("CYTHON_WITHOUT_ASSERTIONS", "1"), ("NDEBUG", "1")]
     if STABLE_ABI:
         macros += [("Py_LIMITED_API", "0x030B0000"), ("CYTHON_LIMITED_API", "1")]
-    flags = ["-O1", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g1"]
+    flags = ["-O1", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0"]
     flags += ["-fvisibility=hidden", "-Wno-unreachable-code"]
     # The largest first, so that two cores end at about the same time.
     sources = sorted(EXTENSIONS.rglob("*/*.pyx"), key=lambda path: -path.stat().st_size)
-    return [
+    compiled = [
         Extension(
             ".".join(source.relative_to(HERE).with_suffix("").parts),
             [str(source.relative_to(HERE))],
@@ -79,6 +81,14 @@ def extensions() -> list[Extension]:
         )
         for source in sources
     ]
+    shared = Extension(
+        SHARED,
+        [f"{SHARED.replace('.', '/')}.c"],
+        define_macros=macros,
+        py_limited_api=STABLE_ABI,
+        extra_compile_args=flags,
+    )
+    return [*compiled, shared]
 
 
 def cythonized() -> list[Extension]:
@@ -87,6 +97,7 @@ def cythonized() -> list[Extension]:
     return cythonize(
         extensions(),
         nthreads=os.cpu_count() or 1,
+        shared_utility_qualified_name=SHARED,
         # No C lies beside a source; that of builds with other directives lies apart, since Cython
         # looks at times, not at what was asked for.
         build_dir="build/cython-debug" if DEBUG else "build/cython",
