@@ -12,38 +12,22 @@ JSON ?=
 SPARK_RELEASES ?= 4.0.5 4.1.4 4.2.1 4.3.0
 # Processes that run the tests, each with a Spark session of its own; a file of tests stays in one.
 JOBS ?= 2
-# PROFILE=no: the extensions are compiled without a profile of their use, as other compilers than GCC do by themselves.
-PROFILE ?= yes
 # Further arguments of pytest, e.g. ARGS="-k layers".
 ARGS ?=
 # What `make debug-quick` runs: tests of the extensions, and of the store over them.
-DEBUG_TESTS := $(patsubst %,tests/test_%.py,backward budget changelog codec deletes documents file format gather key_blocks \
-	key_codec key_ranges lsm_store memtable memtables merging partial_merge planes random_machines row_codec snapshot sst \
-	sst_places wrong_content)
+DEBUG_TESTS := tests/codecs tests/sstable $(patsubst %,tests/store/%.py,contract/test_random_machines \
+	$(patsubst %,lsm/test_%,deletes lsm_store memtable memtables partial_merge snapshot))
 
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
-EXTENSION_SOURCES := setup.py $(wildcard cython_ext/*.pyx cython_ext/*.pxd)
+EXTENSION_SOURCES := setup.py $(shell find cython_ext -name '*.pyx' -o -name '*.pxd')
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# What pyproject.toml names in build-system.requires; installed once, used for every build.
-BUILD_REQUIREMENTS := "setuptools>=77" wheel "cython>=3.1" "blosc2>=4.5"
 BUILD_EXT = $(BIN)/python setup.py --quiet build_ext --inplace --parallel 2
-# Recorded once; older than the sources it still serves what has not changed. `make clean` removes it.
-PROFILE_DIRECTORY := build/profile
-PROFILE_RECORDED := $(PROFILE_DIRECTORY)/recorded
-RELEASE := $(STAMPS)/$(if $(filter no,$(PROFILE)),plain,release)
-USE_PROFILE = $(if $(filter no,$(PROFILE)),,LSMSTATE_PROFILE_USE="$$PWD/$(PROFILE_DIRECTORY)")
-# Builds extensions that count, apart from the tree, and runs the load they count; fails, or leaves profiles.
-RECORD_PROFILE = rm -rf $(PROFILE_DIRECTORY) && mkdir -p $(PROFILE_DIRECTORY) && { \
-	LSMSTATE_PROFILE_RECORD=$(PROFILE_DIRECTORY) $(BIN)/python setup.py --quiet build --parallel 2 && \
-	PYTHONPATH=$(PROFILE_DIRECTORY)/lib $(BIN)/python -m bench.build.pgo_training && \
-	ls $(PROFILE_DIRECTORY)/*.gcda; \
-	} >$(PROFILE_DIRECTORY)/log 2>&1
 
 .DEFAULT_GOAL := help
-.PHONY: help run kafka-demo test stress build profile debug debug-quick lint types bench figures peers wheel dist-check clean check-all \
-	spark-releases
+.PHONY: help run kafka-demo test stress build debug debug-quick lint types docs docs-serve bench figures peers wheel \
+	dist-check clean check-all spark-releases
 .NOTPARALLEL:
 
 help:
@@ -51,7 +35,6 @@ help:
 	@echo "make kafka-demo  the same from a Kafka broker of its own (SF=0.1 for a quick look)"
 	@echo "make test    lint, types, then the tests (ARGS= goes to pytest)"
 	@echo "make build   virtual environment and extensions      make debug   the same with assertions, and the tests of the store"
-	@echo "make profile record anew what the compiler is told about the extensions' use (GCC; PROFILE=no builds without)"
 	@echo "make stress  the slow tests                          make bench   benchmarks"
 	@echo "make figures the UMJoin paper's figures 5 to 7    make peers   Spark's own joins beside ours (both SF=1; 10 minutes and more)"
 	@echo "make lint    ruff                                    make types   mypy"
@@ -61,11 +44,11 @@ help:
 	@echo "make spark-releases  the tests of SQL and DataFrames on each release of PySpark they are for"
 	@echo "make clean   remove builds and caches (not $(VENV), not the data)"
 
-run: check-all $(RELEASE) $(STAMPS)/installed
+run: check-all $(STAMPS)/run $(STAMPS)/release
 	@$(BIN)/lsmstate demo --scale $(SF) --memory $(CAP) --batches $(BATCHES) --backend $(BACKEND) $(if $(JSON),--json)
 
 # The same from a Kafka broker that is started for it on loopback; it comes from Maven Central.
-kafka-demo: check-all $(RELEASE) $(STAMPS)/installed
+kafka-demo: check-all $(STAMPS)/run $(STAMPS)/release
 	@$(BIN)/lsmstate demo --kafka --scale $(SF) --memory $(CAP) --batches $(BATCHES) --backend $(BACKEND) $(if $(JSON),--json)
 
 test: check-all build lint types
@@ -78,7 +61,7 @@ stress: check-all build
 bench: build
 	@$(BIN)/python -m pytest bench --benchmark-only --benchmark-columns=min,median,max,rounds -p no:cacheprovider -o python_files='bench_*.py' $(ARGS)
 
-# Images and runs.jsonl in bench/figures, tables on standard output; a run on file is not repeated.
+# Images and runs.jsonl in bench/joins/figures, tables on standard output; a run on file is not repeated.
 figures: build
 	@$(BIN)/python -m bench.joins.umjoin_figures --scale $(SF)
 
@@ -91,30 +74,20 @@ lint: $(STAMPS)/dev
 
 types: build
 	@$(BIN)/mypy
-	@$(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml --ignore-missing-stub cython_ext
+	@$(BIN)/python -m mypy.stubtest --mypy-config-file pyproject.toml --ignore-missing-stub lsmstate.cython_ext
 
 # A link that leads nowhere fails the build. The warning is about a later release than the one installed.
-.PHONY: docs docs-serve
-docs: $(STAMPS)/docs
+docs: $(STAMPS)/dev
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --clean
 	@echo "build/site/index.html"
 
-docs-serve: $(STAMPS)/docs
+docs-serve: $(STAMPS)/dev
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
-# Compiled first, on two cores; the editable installation then finds nothing left to compile.
-build: $(RELEASE) $(STAMPS)/dev
-
-# Fails where `make build` would go on without a profile.
-profile: | $(STAMPS)/runtime
-	@echo "recording a profile of the extensions" >&2
-	@$(RECORD_PROFILE) || { cat $(PROFILE_DIRECTORY)/log >&2; rm -f $(PROFILE_DIRECTORY)/*.gcda; exit 1; }
-	@touch $(PROFILE_RECORDED)
+build: $(STAMPS)/dev $(STAMPS)/release
 
 # Assertions and bounds checks kept; the next `make build` compiles without them again.
-# The installation, too, which else would compile the release build over it.
-debug: export LSMSTATE_DEBUG := 1
-debug: $(STAMPS)/debug $(STAMPS)/dev
+debug: $(STAMPS)/dev $(STAMPS)/debug
 	@$(BIN)/python -m pytest -m "not spark and not stress" --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 # A minute of that, which .ci/run does before `make test`.
@@ -122,13 +95,13 @@ debug-quick: ARGS += $(DEBUG_TESTS)
 debug-quick: debug
 
 # The source distribution first, then the wheel out of it, both apart from this tree.
-wheel: $(STAMPS)/dev $(if $(filter no,$(PROFILE)),,$(PROFILE_RECORDED))
+wheel: $(STAMPS)/dev
 	@rm -rf dist
-	@$(USE_PROFILE) $(BIN)/python -m build --outdir dist >/dev/null
+	@$(BIN)/python -m build --outdir dist >/dev/null
 	@ls -l dist
 
 dist-check: $(STAMPS)/dev
-	@$(BIN)/python -m pytest -m stress tests/test_packaging.py $(ARGS)
+	@$(BIN)/python -m pytest -m stress tests/project/test_packaging.py $(ARGS)
 
 # Each release lies in a directory of its own (400 MB) that stands in front of the installed one.
 spark-releases: build
@@ -137,67 +110,50 @@ spark-releases: build
 		test -d $$home/pyspark || $(PIP) install --target $$home pyspark==$$release || exit 1; \
 		echo "PySpark $$release"; \
 		PYTHONPATH=$$PWD/$$home $(BIN)/python -m pytest -q -o timeout=900 \
-			tests/test_streaming_sql.py tests/test_streaming_groups.py tests/test_streaming_traps.py tests/test_random_sql.py \
-			tests/test_catalyst.py tests/test_spark_decimals.py $(ARGS) || exit 1; \
+			tests/spark/sql/test_streaming_sql.py tests/spark/sql/test_streaming_groups.py \
+			tests/spark/sql/test_streaming_traps.py tests/spark/sql/test_random_sql.py \
+			tests/spark/sql/test_catalyst.py tests/spark/operator/test_spark_decimals.py $(ARGS) || exit 1; \
 	done
 
 check-all:
 	@.ci/preflight all >/dev/null
 
-$(STAMPS)/tools:
+$(VENV)/bin/python:
 	@.ci/preflight python >/dev/null
 	@$$(.ci/preflight python) -m venv $(VENV)
-	@$(PIP) install $(BUILD_REQUIREMENTS)
-	@mkdir -p $(STAMPS) && touch $@
 
-# What lsmstate imports, before anything is compiled with it.
-$(STAMPS)/runtime: pyproject.toml | $(STAMPS)/tools
-	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' >$@.txt
-	@$(PIP) install --requirement $@.txt
+# All packages in one call of pip, so that they are resolved once; then lsmstate itself in place, which
+# needs no compiler: the extensions are compiled into the tree afterwards.
+define install
+	@mkdir -p $(STAMPS)
+	@$(BIN)/python .ci/requirements $(1) >$(STAMPS)/requirements.txt
+	@$(PIP) install --requirement $(STAMPS)/requirements.txt
+	@LSMSTATE_NO_EXTENSIONS=1 $(PIP) install --no-build-isolation --no-deps --editable .
+endef
+
+$(STAMPS)/run: pyproject.toml | $(VENV)/bin/python
+	@echo "installing into $(VENV) (Spark is large: some minutes the first time)" >&2
+	$(call install,spark rocksdb demo)
 	@touch $@
 
-$(PROFILE_RECORDED): | $(STAMPS)/runtime
-	@echo "recording a profile of the extensions, once (a minute; PROFILE=no goes without)" >&2
-	@$(RECORD_PROFILE) || { rm -f $(PROFILE_DIRECTORY)/*.gcda; \
-		echo "lsmstate: compiled without a profile, since none could be recorded: $$(tail -n 1 $(PROFILE_DIRECTORY)/log | sed 's/^lsmstate: //')" >&2; }
-	@touch $@
+# What tests, checks and documents need beside that; the main job does not wait for it.
+$(STAMPS)/dev: pyproject.toml | $(VENV)/bin/python
+	@echo "installing into $(VENV), with what tests need (Spark is large: some minutes the first time)" >&2
+	$(call install,spark rocksdb demo docs dev)
+	@touch $@ $(STAMPS)/run
 
-# Builds of another kind are compiled over, and all with a profile that is new. Sources that do not compile
-# are no reason to go on without one.
-$(STAMPS)/release: $(EXTENSION_SOURCES) $(PROFILE_RECORDED) | $(STAMPS)/tools
+# A build of the other kind is compiled over as a whole.
+$(STAMPS)/release: $(EXTENSION_SOURCES)
 	@echo "building the extensions" >&2
-	@$(USE_PROFILE) $(BUILD_EXT) \
-		$(if $(filter $(PROFILE_RECORDED),$?)$(wildcard $(STAMPS)/debug $(STAMPS)/plain),--force) >/dev/null || \
-		{ ls $(PROFILE_DIRECTORY)/*.gcda >/dev/null 2>&1 || rm -f $(PROFILE_RECORDED); exit 1; }
-	@rm -f $(STAMPS)/debug $(STAMPS)/plain && touch $@
+	@$(BUILD_EXT) $(if $(wildcard $(STAMPS)/debug),--force) >/dev/null
+	@rm -f $(STAMPS)/debug && touch $@
 
-$(STAMPS)/plain: $(EXTENSION_SOURCES) | $(STAMPS)/tools
-	@echo "building the extensions without a profile" >&2
-	@$(BUILD_EXT) $(if $(wildcard $(STAMPS)/debug $(STAMPS)/release),--force) >/dev/null
-	@rm -f $(STAMPS)/debug $(STAMPS)/release && touch $@
-
-$(STAMPS)/debug: $(EXTENSION_SOURCES) | $(STAMPS)/tools
+$(STAMPS)/debug: $(EXTENSION_SOURCES)
 	@echo "building the extensions with assertions" >&2
 	@LSMSTATE_DEBUG=1 $(BUILD_EXT) --force >/dev/null
-	@rm -f $(STAMPS)/release $(STAMPS)/plain && touch $@
-
-$(STAMPS)/installed: pyproject.toml | $(STAMPS)/tools
-	@echo "installing into $(VENV) (Spark is large: some minutes the first time)" >&2
-	@$(PIP) install --no-build-isolation --editable '.[spark,rocksdb,demo]'
-	@touch $@
-
-# What tests and checks need beside that; the main job does not wait for it.
-$(STAMPS)/dev: pyproject.toml | $(STAMPS)/tools
-	@echo "installing into $(VENV), with what tests need (Spark is large: some minutes the first time)" >&2
-	@$(PIP) install --no-build-isolation --editable '.[spark,rocksdb,demo,dev]'
-	@touch $@ $(STAMPS)/installed
-
-# What `make docs` needs; it reads sources, so nothing has to be compiled.
-$(STAMPS)/docs: pyproject.toml | $(STAMPS)/tools
-	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")' >$@.txt
-	@$(PIP) install --requirement $@.txt
-	@touch $@
+	@rm -f $(STAMPS)/release && touch $@
 
 clean:
-	rm -rf build dist *.egg-info cython_ext/*.c cython_ext/*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
-	rm -f $(STAMPS)/release $(STAMPS)/plain $(STAMPS)/debug
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	find cython_ext -name '*.so' -delete
+	rm -f $(STAMPS)/release $(STAMPS)/debug

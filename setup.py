@@ -31,8 +31,10 @@ EXTENSIONS = HERE / "lsmstate" / "cython_ext"
 SHARED = "lsmstate.cython_ext._cyutility"
 DEBUG = os.environ.get("LSMSTATE_DEBUG") == "1"
 STABLE_ABI = "bdist_wheel" in sys.argv and not sysconfig.get_config_var("Py_GIL_DISABLED")
-#: Commands that compile nothing: neither compiler nor Cython is asked for.
+#: Commands that compile nothing: neither compiler nor Cython is asked for. The Makefile, too,
+#: compiles by itself, on all cores, and installs without.
 ONLY_SOURCES = {"egg_info", "dist_info", "sdist"}
+COMPILES = not ONLY_SOURCES.intersection(sys.argv) and "LSMSTATE_NO_EXTENSIONS" not in os.environ
 
 
 def blosc2_directory() -> Path:
@@ -115,15 +117,10 @@ def cythonized() -> list[Extension]:
 
 def options() -> dict[str, dict[str, str]]:
     """Of commands, beneath those on the command line."""
-    if "editable_wheel" in sys.argv:
-        # Where `build_ext --inplace` compiles and finds again what it has compiled. Else an
-        # editable installation compiles all anew, one by one, in a place of its own.
-        place = f"build/lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
-        return {"build_ext": {"build_lib": place}}
     return {"bdist_wheel": {"py_limited_api": "cp311"}} if STABLE_ABI else {}
 
 
 setup(
-    ext_modules=[] if ONLY_SOURCES.intersection(sys.argv) else cythonized(),
+    ext_modules=cythonized() if COMPILES else [],
     options=options(),
 )
