@@ -1,5 +1,5 @@
-"""What users install: sdist and wheel from a clean copy of the sources, tried in a virtual
-environment of its own and from another directory. `make dist-check`; needs a package index."""
+"""What users install: this checkout in place, and sdist and wheel from a clean copy of the sources,
+tried in a virtual environment of its own and from another directory (`make dist-check`)."""
 
 import os
 import re
@@ -9,20 +9,28 @@ import sys
 import tarfile
 import venv
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from support.paths import ROOT
 
-pytestmark = [pytest.mark.stress, pytest.mark.timeout(1800)]
+
+def each_is_slow(test: Callable[..., None]) -> Callable[..., None]:
+    """A test that builds: it takes minutes, and needs a package index."""
+    return pytest.mark.stress(pytest.mark.timeout(1800)(test))
+
 
 #: Nothing that a clone lacks may help the build.
 NOT_CLONED = shutil.ignore_patterns(
     ".git", ".venv*", ".data", ".run", "build", "dist", "*.so", "*.c", "*.egg-info", "__pycache__"
 )
 #: Tests that exercise every module of the store, against the installed wheel.
-STORE_TESTS = ("test_stores.py", "test_lsm_store.py", "test_sst.py", "test_row_codec.py")
+STORE_TESTS = (
+    *("store/contract/test_stores.py", "store/lsm/test_lsm_store.py"),
+    *("sstable/test_sst.py", "codecs/test_row_codec.py"),
+)
 
 SMOKE = """
 import sys
@@ -86,23 +94,45 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
+def python_says(directory: Path, code: str) -> subprocess.CompletedProcess[str]:
+    """What this environment's Python answers in another directory, without the checkout's path."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=directory, env=environment, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize("layer", ["cython_ext", "joins", "spark_integration"])
+def test_layers_are_importable_only_inside_the_package(layer: str, tmp_path: Path) -> None:
+    inside = python_says(tmp_path, f"import lsmstate.{layer} as it; print(it.__file__)")
+    assert inside.returncode == 0, inside.stderr
+    outside = python_says(tmp_path, f"import {layer}")
+    assert f"No module named '{layer}'" in outside.stderr
+
+
+def test_a_traceback_names_the_file_of_the_tree(tmp_path: Path) -> None:
+    code = "from lsmstate.joins.conditions.intervals import parse_duration; parse_duration('x', 'retention')"
+    shown = python_says(tmp_path, code).stderr
+    assert "lsmstate/joins/conditions/intervals.py" in shown
+    assert "lsmstate.InvalidArgumentError: " in shown.splitlines()[-1]
+
+
+@each_is_slow
 def test_the_wheel_is_for_every_python_from_3_11(wheel: Path) -> None:
     assert re.fullmatch(r"lsmstate-[0-9.]+-cp311-abi3-\w+\.whl", wheel.name)
     names = zipfile.ZipFile(wheel).namelist()
     modules = {Path(name).name for name in names if name.endswith(".so")}
-    assert modules == {f"{p.stem}.abi3.so" for p in (ROOT / "cython_ext").glob("*.pyx")}
+    assert modules == {
+        "_cyutility.abi3.so",
+        *(f"{path.stem}.abi3.so" for path in (ROOT / "cython_ext").rglob("*.pyx")),
+    }
 
 
+@each_is_slow
 def test_the_wheel_holds_what_is_used_and_no_more(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     kept = {name for name in names if ".dist-info/" not in name}
-    assert {name.split("/")[0] for name in kept} == {
-        "cython_ext",
-        "lsmstate",
-        "joins",
-        "spark_integration",
-        "pyspark_lsmstate.py",
-    }
+    assert {name.split("/")[0] for name in kept} == {"lsmstate", "pyspark_lsmstate.py"}
     assert {Path(name).suffix for name in kept} == {
         ".so",
         ".py",
@@ -111,27 +141,37 @@ def test_the_wheel_holds_what_is_used_and_no_more(wheel: Path) -> None:
         ".typed",
         ".properties",
     }
-    for package in ("cython_ext", "lsmstate", "joins", "spark_integration"):
-        assert f"{package}/py.typed" in kept
-    stubs = {f"cython_ext/{p.name}" for p in (ROOT / "cython_ext").glob("*.pyi")}
-    assert stubs <= kept
+    sources = subprocess.run(
+        ["git", "ls-files", "*.py", "*.pyi", "*.properties", "lsmstate/py.typed"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    upper = ("cython_ext", "joins", "spark_integration")
+    wanted = {f"lsmstate/{name}" for name in sources if name.split("/")[0] in upper}
+    wanted |= {name for name in sources if name.startswith("lsmstate/")}
+    assert wanted <= kept
     licences = {Path(name).name for name in names if "/licenses/" in name}
     assert licences == {"LICENSE", "NOTICE"}
 
 
+@each_is_slow
 def test_the_sdist_holds_sources_and_tests(built: Path) -> None:
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert not {name for name in names if name.endswith((".c", ".so", ".pyc"))}
-    wanted = {"setup.py", "Makefile", "LICENSE", "NOTICE", "tests/test_packaging.py"}
-    sources = {p.relative_to(ROOT).as_posix() for p in (ROOT / "cython_ext").glob("*.p[yx]*")}
+    wanted = {"setup.py", "Makefile", "LICENSE", "NOTICE", "tests/project/test_packaging.py"}
+    sources = {f"lsmstate/{p.relative_to(ROOT)}" for p in (ROOT / "cython_ext").rglob("*.p[yx]*")}
+    assert not any(name.split("/")[0] in ("joins", "cython_ext") for name in names)
     golden = {
         p.relative_to(ROOT).as_posix() for p in (ROOT / "tests/data").rglob("*") if p.is_file()
     }
     assert wanted | sources | golden <= names
 
 
+@each_is_slow
 def test_an_installed_wheel_works_in_any_directory(installed: Path, tmp_path: Path) -> None:
     run(installed, "-c", SMOKE, directory=tmp_path)
     command = installed.parent / "lsmstate"
@@ -140,6 +180,7 @@ def test_an_installed_wheel_works_in_any_directory(installed: Path, tmp_path: Pa
     assert "ok run-" in run(command, "verify", "state", directory=tmp_path)
 
 
+@each_is_slow
 def test_the_wheel_keeps_the_contract(built: Path, installed: Path, tmp_path: Path) -> None:
     """With the tests that the sdist brings, and none of its sources beside them."""
     extras = ("pytest", "pytest-timeout", "hypothesis", "rocksdict")
