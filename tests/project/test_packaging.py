@@ -111,7 +111,7 @@ def test_layers_are_importable_only_inside_the_package(layer: str, tmp_path: Pat
 
 
 def test_a_traceback_names_the_file_of_the_tree(tmp_path: Path) -> None:
-    code = "from lsmstate.joins.conditions import intervals; intervals.parse_duration('x', 'within')"
+    code = "from lsmstate.joins.conditions import intervals as i; i.parse_duration('x', 'within')"
     shown = python_says(tmp_path, code).stderr
     assert "lsmstate/joins/conditions/intervals.py" in shown
     assert "lsmstate.InvalidArgumentError: " in shown.splitlines()[-1]
