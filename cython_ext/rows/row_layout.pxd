@@ -9,7 +9,7 @@ from lsmstate.cython_ext.base.coding cimport get_varint
 cdef enum:
     TILE = 256  # rows handled together, column by column
     SPARE_ROWS = 15  # that columns of planar rows have room for: they are written in vectors of 16
-    WIDEST_TRANSPOSED = 255  # bytes of a row: blocks of wider ones are not shuffled (disk-format.md)
+    WIDEST_TRANSPOSED = 255  # bytes of a row: blocks of wider ones are not shuffled
     SPARE_BITS = 24  # of bitmaps: they are written in words of 16
 
 cdef struct Layout:

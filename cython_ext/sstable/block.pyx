@@ -1,4 +1,4 @@
-"""One block: sealing, checking, and reading rows in place. docs/design/disk-format.md has all bytes.
+"""One block: sealing, checking, and reading rows in place. disk-format.md has every byte.
 
 Nothing here trusts a length: a checksum says the bytes are those that were written, the parsers
 still refuse what would lead outside the block.

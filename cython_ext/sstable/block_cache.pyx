@@ -8,8 +8,8 @@ finds: the table holds hashes, and a hit is a mark ("second chance": a marked bl
 eviction loses its mark and goes to the other end of the list instead).
 Threads share it: one mutex guards table, list and counters, is held for no longer than it takes to
 change them, and while it is held nothing is charged, read or compressed (releasing a charge is
-atomic). It is the last lock in the order of docs/design/memory-and-threads.md: its holder takes no other.
-Without it pins are taken back, so a block without any is evicted under the mutex, where nobody takes new ones.
+atomic). It is the last lock of docs/design/memory-and-threads.md: its holder takes no other. Without it
+pins are taken back, so a block without any is evicted under the mutex, where nobody takes new ones.
 What a block holds is written before it is published and never again.
 
 Probes of sorted batches sweep over a state that may be larger than the cache, and a sweep would turn
