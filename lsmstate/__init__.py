@@ -1,7 +1,8 @@
 """Disk-spilling state store and full-history multi-way streaming joins.
 
-The public names, each imported when it is first used: ``import lsmstate`` loads neither the
-extensions nor pyarrow. Joins without Spark: ``lsmstate.join``. On Spark: ``lsmstate.spark``.
+- Joins without Spark: ``lsmstate.join``. On Spark: ``lsmstate.spark``.
+- Each public name is imported when it is first used. ``import lsmstate`` loads neither the
+  extensions nor pyarrow.
 """
 
 from importlib import import_module

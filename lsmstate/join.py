@@ -1,4 +1,4 @@
-"""Joins without Spark: the public face of ``joins``."""
+"""Streaming joins in plain Python, without Spark."""
 
 from lsmstate.joins.local.inner.umjoin import UMJoin
 from lsmstate.joins.local.parts.results import Results

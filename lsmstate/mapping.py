@@ -1,9 +1,9 @@
-"""A stream of a store as a Python mapping, for those who want one.
+"""One stream of a store as a Python mapping.
 
-A key is its column's Python value, or a tuple of them where the stream has several key columns. A
-value is the list of the key's rows as dicts, in arrival order; with ``unique=True`` it is the one
-row itself. Everything goes through the store, row by row: for batches use the store.
-"""
+- A key is the Python value of the key column, or a tuple if there are several key columns.
+- A value is the list of the key's rows as dicts, in arrival order. With ``unique=True`` it is the
+  only row.
+- Each access goes to the store for one key. Use the store itself for batches."""
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Final
@@ -25,14 +25,25 @@ _NO_DEFAULT: Final = object()
 class StoreMapping(MutableMapping[Any, Any]):
     """The live rows of one stream by key, in key order.
 
-    The store stays its owner's: it is not closed here, and commits are made there. An iteration
-    ends with InvalidArgumentError if the store is written to meanwhile. ``len`` reads all keys and
-    rows; ``in`` reads no row. Rows under a key that holds a null are not stored, so such a key is
-    absent, and refused where a value is assigned to it.
+    - The mapping never closes or commits the store.
+    - A write to the store ends an iteration with InvalidArgumentError.
+    - ``len`` reads all keys and rows; ``in`` reads no row.
+    - Rows whose key holds a null are not stored: such a key is absent, and assigning to it raises.
+    - A value that cannot be a key of the stream, such as text for a column of numbers, is absent
+      for ``in``, and for ``get`` and ``pop`` with a default. Elsewhere it raises
+      InvalidArgumentError, not KeyError, just as an unhashable key raises TypeError in a dict.
 
-    What can be no key of the stream, a text where its column has numbers say, is absent where
-    that is an answer: for ``in``, and for ``get`` and ``pop`` with a default. Else it is
-    InvalidArgumentError, not KeyError, as what is unhashable is TypeError for a dict.
+    Args:
+        store: The store.
+        stream: Name of the stream.
+        unique: Whether each key has one row, which is then the value itself.
+
+    Example:
+        ```python
+        orders = StoreMapping(store, "orders")
+        orders[7] = [{"amount": 3}]
+        orders[7]  # [{"amount": 3}]
+        ```
     """
 
     def __init__(self, store: MultimapStore, stream: str, *, unique: bool = False) -> None:
@@ -41,8 +52,13 @@ class StoreMapping(MutableMapping[Any, Any]):
         self._unique = unique
 
     def __getitem__(self, key: Any) -> Any:
-        """The rows of a key, with ``unique`` its only row. KeyError if there is none,
-        InvalidArgumentError for what can be no key of the stream."""
+        """Return the rows of a key; with ``unique`` its only row.
+
+        Raises:
+            KeyError: The key has no rows.
+            InvalidArgumentError: The value cannot be a key of the stream, or ``unique`` is set and
+                the key has several rows.
+        """
         rows = self._store.get(self._schema.name, self._values(key)).to_pylist()
         if not rows:
             raise KeyError(key)
@@ -50,13 +66,13 @@ class StoreMapping(MutableMapping[Any, Any]):
             return rows
         if len(rows) > 1:
             raise InvalidArgumentError(
-                f"key {key!r} of stream {self._schema.name!r} has {len(rows)} rows; unique=True "
-                "is for streams with one row a key"
+                f"key {key!r} of stream {self._schema.name!r} has {len(rows)} rows; make the "
+                "mapping without unique=True"
             )
         return rows[0]
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Replace the rows of a key, in one write. Without rows the key is absent."""
+        """Replace the rows of a key, in one write. An empty list removes the key."""
         rows = self._rows(value)
         one = self._key(key)
         if rows.num_rows == 0:
@@ -69,25 +85,28 @@ class StoreMapping(MutableMapping[Any, Any]):
         self._store.put(self._schema.name, rows, keys)
 
     def __delitem__(self, key: Any) -> None:
-        """Remove a key. KeyError if it is absent."""
+        """Remove a key; raise KeyError if it is absent."""
         one = self._key(key)
         if not self._store.exists(self._schema.name, one)[0]:
             raise KeyError(key)
         self._store.delete(self._schema.name, one)
 
     def get(self, key: Any, default: Any = None) -> Any:
-        """The rows of a key, or the default: also for what can be no key of the stream."""
+        """Return the rows of a key, or the default if it is absent or cannot be a key."""
         return default if self._one_key(key) is None else super().get(key, default)
 
     def pop(self, key: Any, default: Any = _NO_DEFAULT) -> Any:
-        """Remove a key and give its rows, or the default: also for what can be no key of the
-        stream. KeyError if it is absent and there is no default."""
+        """Remove a key and return its rows, or the default if it is absent or cannot be a key.
+
+        Raises:
+            KeyError: The key is absent and there is no default.
+        """
         if default is _NO_DEFAULT:
             return super().pop(key)
         return default if self._one_key(key) is None else super().pop(key, default)
 
     def __contains__(self, key: object) -> bool:
-        """Whether a key has rows; what can be no key of the stream has none."""
+        """Test whether a key has rows; False for a value that cannot be a key."""
         one = self._one_key(key)
         return one is not None and bool(self._store.exists(self._schema.name, one)[0])
 
@@ -98,18 +117,18 @@ class StoreMapping(MutableMapping[Any, Any]):
             return None
 
     def __iter__(self) -> Iterator[Any]:
-        """Keys in ascending order, each once. Cost: the rows are read too; memory: one piece."""
+        """Yield each key once, ascending. Cost: rows are read too; memory: one piece."""
         return self._keys(reverse=False)
 
     def __reversed__(self) -> Iterator[Any]:
-        """Keys in descending order, each once. Cost: as of iterating forward."""
+        """Yield each key once, descending. Cost: the same as forward."""
         return self._keys(reverse=True)
 
     def _keys(self, *, reverse: bool) -> Iterator[Any]:
         last: bytes | None = None
         for piece in self._store.iterate(self._schema.name, reverse=reverse):
             columns = [column.to_pylist() for column in piece.keys.columns]
-            # Encoded they are told apart: a NaN is one key, and not equal to itself.
+            # Encoded keys are compared: a NaN does not equal itself, but is one key.
             names = KeyCodec(piece.keys.schema).encode(piece.keys).to_pylist()
             for name, key in zip(names, zip(*columns, strict=True), strict=True):
                 if name != last:
@@ -120,7 +139,7 @@ class StoreMapping(MutableMapping[Any, Any]):
         return sum(1 for _ in self)
 
     def clear(self) -> None:
-        """Remove all keys. Cost: not that of the rows."""
+        """Remove all keys. Cost: independent of the number of rows."""
         self._store.delete_range(self._schema.name)
 
     def __repr__(self) -> str:
@@ -131,8 +150,8 @@ class StoreMapping(MutableMapping[Any, Any]):
             return (key,)
         if not isinstance(key, tuple):
             raise InvalidArgumentError(
-                f"key {key!r} of stream {self._schema.name!r}: give a tuple of the columns "
-                f"{self._schema.key.names}"
+                f"key {key!r} of stream {self._schema.name!r}: give a tuple with values of the key "
+                f"columns {self._schema.key.names}"
             )
         return key
 
@@ -140,7 +159,8 @@ class StoreMapping(MutableMapping[Any, Any]):
         one = one_key(self._schema, self._values(key))
         if any(column.null_count for column in one.columns):
             raise InvalidArgumentError(
-                f"key {key!r} of stream {self._schema.name!r} holds a null, which is never stored"
+                f"key {key!r} of stream {self._schema.name!r} holds a null, which is never stored; "
+                "give a value for each key column"
             )
         return one
 
@@ -160,7 +180,7 @@ class StoreMapping(MutableMapping[Any, Any]):
                 )
         try:
             made = pa.RecordBatch.from_pylist(rows, schema=self._schema.rows)
-            made.validate()  # of a set, a list of fixed size may be made with too few values
+            made.validate()  # a set may make a fixed-size list with too few values
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise InvalidArgumentError(
                 f"rows of stream {self._schema.name!r} do not fit its columns: {error}"

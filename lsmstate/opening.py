@@ -1,4 +1,7 @@
-"""The two ways to own a store, for every backend."""
+"""Opening a store of any backend.
+
+A store is either an attempt's (private, opened at a commit pointer) or standalone (its directory
+has one owner)."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -16,22 +19,30 @@ if TYPE_CHECKING:
     from lsmstate.remote.bucket import DurableBucket
     from lsmstate.store_base.writes import Backend
 
-#: ``lsm``: ours, spills to disk under a memory cap. ``rocksdb``: the same on RocksDB.
-#: ``memory``: hash tables, no spilling.
+#: ``lsm``: our own engine, which spills to disk under a memory cap. ``rocksdb``: the same on
+#: RocksDB. ``memory``: hash tables that cannot spill.
 BACKENDS = ("lsm", "rocksdb", "memory")
 
 
 class StandaloneStore(MultimapStore, Protocol):
-    """What a standalone store of the backend ``lsm`` has beside the contract; see LsmStore."""
+    """A standalone store of the backend ``lsm``; it adds checkpoints to the contract."""
 
-    def checkpoint(self, name: str) -> "Checkpoint": ...
+    def checkpoint(self, name: str) -> "Checkpoint":
+        """Make a named checkpoint: a durable state that later writes do not change."""
+        ...
 
     @property
-    def checkpoints(self) -> "Checkpoints": ...
+    def checkpoints(self) -> "Checkpoints":
+        """Return the named checkpoints of the store."""
+        ...
 
-    def flush(self) -> None: ...
+    def flush(self) -> None:
+        """Write the memtable to a file."""
+        ...
 
-    def compact(self) -> None: ...
+    def compact(self) -> None:
+        """Merge the runs, and free the space of deleted rows."""
+        ...
 
 
 def open_attempt(
@@ -44,14 +55,30 @@ def open_attempt(
     attempt_id: str,
     options: Options = DEFAULTS,
 ) -> MultimapStore:
-    """A task attempt's private store, at the state a commit pointer names; None: empty.
+    """Open the private store of a task attempt, at the state that a commit pointer names.
 
-    ``commit`` writes new files with unique names below ``directory`` and returns the new pointer.
-    Nothing is renamed over or rewritten: attempts may run from one pointer at the same time, and
-    any pointer whose files are kept opens later, in any process. Closed without a commit, the
-    attempt leaves nothing that matters. ``directory`` is a local one, or, for the backend ``lsm``,
-    that of a ``StatePlace`` elsewhere; there a commit sends its files first (OSError: nothing was
-    committed).
+    ``commit`` writes new files with unique names and returns the new pointer. No file is renamed or
+    rewritten. Several attempts may therefore run from one pointer at the same time. A pointer can
+    be opened in any process as long as its files are kept. An attempt that is closed without a
+    commit leaves nothing that matters.
+
+    Args:
+        directory: A local directory, or for the backend ``lsm`` a bucket of a ``StatePlace`` on a
+            remote file system. There a commit sends its files first; after an OSError nothing is
+            committed.
+        streams: The streams of the store.
+        backend: ``lsm``, ``rocksdb`` or ``memory``.
+        pointer: A commit pointer; None: an empty store.
+        batch_id: Number of the micro-batch.
+        attempt_id: Name of the attempt, unique within the micro-batch.
+        options: Memory and disk options.
+
+    Returns:
+        The store; use it in a ``with`` statement.
+
+    Raises:
+        InvalidArgumentError: An argument is invalid, or the state has other streams.
+        CorruptionError: The files are not those that the pointer names.
     """
     check_options(options)
     backend_class = store_class(backend)
@@ -75,8 +102,10 @@ def open_attempt(
 
 
 def check_place(backend: str, where: str) -> None:
-    """InvalidArgumentError unless a backend's attempts can keep their state away from the machine's
-    own directories: only ``lsm`` commits single files that never change."""
+    """Raise InvalidArgumentError unless a backend's attempts can keep state at a remote place.
+
+    Only ``lsm`` commits single files that never change.
+    """
     if backend != "lsm":
         raise InvalidArgumentError(
             f"backend={backend!r} keeps its state in local directories only, not in {where}; "
@@ -90,9 +119,21 @@ def open_commit(
     *,
     options: Options = DEFAULTS,
 ) -> MultimapStore:
-    """What an attempt of the backend ``lsm`` committed, to be read only, whoever works on from
-    there. Its streams are those it was written with. It can be read as long as retention keeps
-    the commit. CorruptionError if its files are not what the pointer says."""
+    """Open a commit of an attempt of the backend ``lsm`` for reading.
+
+    Others may continue from the same commit. It can be read as long as retention keeps it.
+
+    Args:
+        directory: Directory of the attempt's bucket.
+        pointer: The commit pointer.
+        options: Memory and disk options.
+
+    Returns:
+        A store that refuses writes; its streams are those it was written with.
+
+    Raises:
+        CorruptionError: The files are not those that the pointer names.
+    """
     from lsmstate.lsm.store import LsmStore
 
     check_options(options)
@@ -128,12 +169,40 @@ def open_store(
     backend: str = "lsm",
     options: Options = DEFAULTS,
 ) -> MultimapStore:
-    """A store that one process owns (StoreLockedError otherwise); finds what was committed.
+    """Open or create a standalone store, which one process owns, at its newest state.
 
-    The pointers of its commits serve as names in messages only: the directory holds one state.
-    That of the backend ``lsm`` has named checkpoints (``checkpoint``) beside the contract.
-    InvalidArgumentError if that state is of another backend, or has other streams, or the directory
-    is a file.
+    The pointers that its commits return only serve as names in messages: the directory holds one
+    state. The backend ``lsm`` adds named checkpoints.
+
+    Args:
+        directory: A local directory; it is created if necessary.
+        streams: The streams of the store, the same at every opening.
+        backend: ``lsm``, ``rocksdb`` or ``memory``.
+        options: Memory and disk options.
+
+    Returns:
+        The store; use it in a ``with`` statement.
+
+    Raises:
+        StoreLockedError: Another process has the store open.
+        InvalidArgumentError: The state belongs to another backend or has other streams, or the
+            directory is a file.
+
+    Example:
+        ```python
+        import pyarrow as pa
+        from lsmstate import StreamSchema, open_store
+
+        orders = StreamSchema(
+            "orders", pa.schema([("id", pa.int64())]), pa.schema([("amount", pa.int64())])
+        )
+        with open_store("orders-state", [orders]) as store:
+            rows = pa.RecordBatch.from_pylist([{"amount": 3}], schema=orders.rows)
+            keys = pa.RecordBatch.from_pylist([{"id": 7}], schema=orders.key)
+            store.append("orders", rows, keys)
+            store.commit()
+            print(store.get("orders", 7).to_pylist())
+        ```
     """
     check_options(options)
     backend_class = store_class(backend)
@@ -154,12 +223,24 @@ def open_checkpoint(
     streams: Sequence[StreamSchema] | None = None,
     options: Options = DEFAULTS,
 ) -> MultimapStore:
-    """A named checkpoint of a standalone store of the backend ``lsm``, to be read only, whoever
-    has the store itself open. It cannot be deleted until this is closed.
+    """Open a named checkpoint of a standalone store of the backend ``lsm`` for reading.
 
-    ``streams`` are those it was written with; they are known without being given, unless one has
-    an expiry, of which a state does not hold the rule that keeps rows. InvalidArgumentError if
-    they are other ones, or there is no checkpoint of that name."""
+    The store itself may be open elsewhere. The checkpoint cannot be deleted while it is open.
+
+    Args:
+        directory: Directory of the store.
+        name: Name of the checkpoint.
+        streams: The streams it was written with. They are known without this argument, unless one
+            of them has an expiry.
+        options: Memory and disk options.
+
+    Returns:
+        A store that refuses writes; use it in a ``with`` statement.
+
+    Raises:
+        InvalidArgumentError: There is no checkpoint of that name, it has other streams, or streams
+            with an expiry were not given.
+    """
     from lsmstate.lsm.store import LsmStore
     from lsmstate.store_base.slots import LANES
 
@@ -177,13 +258,13 @@ def open_checkpoint(
         return store
     store.close()
     raise InvalidArgumentError(
-        f"checkpoint {name!r} of {place} is of a store with an expiry; give the streams that "
-        "the store was made with"
+        f"checkpoint {name!r} of {place} has a stream with an expiry; give the streams= that the "
+        "store was made with"
     )
 
 
 def check_backend(backend: str) -> None:
-    """InvalidArgumentError, with the nearest valid name, for an unknown backend."""
+    """Raise InvalidArgumentError, with the nearest valid name, for an unknown backend."""
     if backend not in BACKENDS:
         raise InvalidArgumentError(f"backend={backend!r} is unknown{nearest(backend, BACKENDS)}")
 
@@ -195,7 +276,7 @@ def _with_expiry(
     *,
     is_reader: bool = False,
 ) -> MultimapStore:
-    """The store itself where no stream has an expiry: then it costs nothing."""
+    """Open the store, and wrap it only if a stream has an expiry."""
     check_streams(streams)
     if all(stream.expiry is None for stream in streams):
         return opened(streams)
@@ -205,7 +286,7 @@ def _with_expiry(
 
 
 def store_class(backend: str) -> Any:
-    """Imported when it is asked for: rocksdict is an optional dependency."""
+    """Import and return the class of a backend; rocksdict is an optional dependency."""
     check_backend(backend)
     if backend == "memory":
         from lsmstate.memory_backend.store import MemoryStore

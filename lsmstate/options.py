@@ -1,4 +1,4 @@
-"""Settings of a store: unit, default and effect per field, checked on construction."""
+"""Options of a store. Each field has its unit, default and effect; values are checked at once."""
 
 import re
 from dataclasses import dataclass, replace
@@ -9,8 +9,8 @@ from lsmstate.errors import InvalidArgumentError
 KIB = 1024
 MIB = 1024 * KIB
 
-#: The least cap that works: 4 MiB for a process, and 1 MiB for each open store. That MiB is what a
-#: flush and a merge of a dozen runs hold at once: they buffer a file each, and 32 KiB of each run.
+#: Smallest memory cap: 4 MiB for the process and 1 MiB for each open store. That 1 MiB serves a
+#: flush and a compaction of a dozen runs: each buffers one file, and 32 KiB of each run.
 MINIMUM_MEMORY_BYTES = 4 * MIB
 STORE_MEMORY_BYTES = 1 * MIB
 
@@ -22,7 +22,18 @@ _UNITS = {"": 1, "b": 1, "k": KIB, "kb": KIB, "m": MIB, "mb": MIB, "g": KIB * MI
 
 
 def parse_bytes(value: int | str, name: str = "memory") -> int:
-    """``"64m"`` -> 67108864. Units are powers of 1024, as in Spark's settings."""
+    """Convert a size such as ``"64m"`` to bytes. Units are powers of 1024, as in Spark's settings.
+
+    Args:
+        value: A number of bytes, or a number with the unit b, k, m or g.
+        name: Name of the setting, for the error message.
+
+    Returns:
+        The number of bytes.
+
+    Raises:
+        InvalidArgumentError: The value is not a size.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*?)(?:ib)?\s*", str(value).lower())
@@ -35,77 +46,90 @@ def parse_bytes(value: int | str, name: str = "memory") -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """How a store uses memory and disk. Every field may change between two openings."""
+    """Memory and disk options of a store. Every option may change between two openings."""
 
     memory_bytes: int = 64 * MIB
-    """The cap over everything the stores of this process hold: memtables, cache, filters,
-    indexes, buffers of flush, merge and probe. Reaching it flushes or evicts; never exceeded. Of
-    stores that are open with different caps the largest one counts, for all of them together. A row
-    may take a quarter of it, a key 128 KiB, or 1/1024 of it if that is more (1/64 below 8 MiB)."""
+    """Memory cap over everything that the stores of this process hold: memtables, block cache,
+    filters, indexes, and buffers of flushes, compactions and probes. At the cap, stores flush or
+    evict; they never exceed it. If open stores have different caps, the largest one applies to all
+    of them together. A row may take a quarter of the cap. A key may take 128 KiB, or 1/1024 of the
+    cap if that is more (1/64 if the cap is below 8 MiB)."""
 
     memtable_bytes: int | None = None
-    """A memtable is flushed when it has grown to this. Default: a quarter of the cap."""
+    """Size at which a memtable is flushed. Default: a quarter of the memory cap."""
 
     block_bytes: int | None = None
-    """Size of a key block before compression; a row block has half of it. Larger: smaller files,
-    cheaper merges and reads of what the cap holds, dearer reads of what it does not. Default:
-    1/4096 of the cap, between 8 and 16 KiB."""
+    """Size of a key block before compression; a row block has half of it. Larger blocks make
+    smaller files, cheaper compactions and cheaper reads of cached state. Reads of uncached state
+    become more expensive. Default: 1/4096 of the memory cap, between 8 and 16 KiB."""
 
     filter_bits_per_key: int = 10
-    """Bits per key of the Bloom filters; 10 let one absent key in a hundred through. 0: none."""
+    """Bits per key of the Bloom filters; 0: no filters. With 10 bits, 1 % of lookups of absent keys
+    pass."""
 
     compression: str = "lz4"
-    """``lz4``, ``zstd`` or ``none``, for all runs but the bottom one. There are two choices and not
-    one a level: most of the data lies in the bottom run, and what lies above it is rewritten before
-    a denser codec has paid for itself. With ``lz4``, rows of one width are packed by the bits in
-    which they differ instead, faster and mostly smaller, unless LZ4 makes less of them; blocks of
-    keys, which leave out what a key shares with the one before it, are packed only where that makes
-    them a good deal smaller."""
+    """Compression of all runs but the bottom one: ``lz4``, ``zstd`` or ``none``. There is no
+    setting per level: most data lies in the bottom run, and the runs above it are rewritten too
+    soon for a denser codec. With ``lz4``, rows of equal width are instead packed by the bits in
+    which they differ, unless LZ4 makes them smaller. That is faster and mostly smaller. Key blocks
+    already leave out the prefix shared with the previous key, and are packed only if that makes
+    them much smaller."""
 
     bottom_compression: str = "lz4"
-    """The same for what is merged into the bottom run, which holds most of the data and is written
-    least often. Runs keep the codec they were written with until they are merged."""
+    """Compression of the bottom run, which holds most data and is written least often. A run keeps
+    its codec until it is compacted."""
 
     fanout: int = 4
-    """Runs of one level that are merged into one run of the next."""
+    """Number of runs of one level that are merged into one run of the next level."""
 
     merging: str = "lazy"
-    """Which runs are merged. ``lazy``: several runs a level above one bottom run, which all of them
-    go down into sooner where memory does not hold the state and ``background`` is on. ``leveled``:
-    one run a level. ``tiered``: several runs on every level. Bytes written for each that arrives,
-    and runs that hold rows of a key with five rows, simulated with 16 MB flushes up to 1 GB: 5.5
-    and 1.4, 4.8 and 1.5, 4.0 and 2.5. Up to 5.6 GB: 6.1 and 1.5, 7.7 and 1.5, 4.3 and 2.3. With
-    each, runs that delete half of what there is are merged with it as soon as they hold an eighth
-    of the oldest one; ``compact`` frees what was deleted at once."""
+    """Compaction strategy: which runs are merged.
+
+    - ``lazy``: several runs per level above a single bottom run. If the state does not fit in
+      memory and ``background`` is on, runs are merged into the bottom run sooner.
+    - ``leveled``: one run per level.
+    - ``tiered``: several runs on every level.
+
+    Simulated with flushes of 16 MB and five rows per key (write amplification, and runs that hold
+    rows of a key):
+
+    | strategy | up to 1 GB | up to 5.6 GB |
+    |---|---|---|
+    | ``lazy`` | 5.5, 1.4 | 6.1, 1.5 |
+    | ``leveled`` | 4.8, 1.5 | 7.7, 1.5 |
+    | ``tiered`` | 4.0, 2.5 | 4.3, 2.3 |
+
+    In all strategies, runs that delete half of the rows are merged with the oldest run as soon as
+    they have an eighth of its size. ``compact`` frees the space of deleted rows at once."""
 
     max_runs: int = 10
-    """At most this many sorted runs are left for a probe to visit; while they are being merged,
-    ``fanout`` more (under Spark up to ``max_runs`` more and one, where micro-batches are small): a
-    merge of the bottom run is spread over the appends that bring them."""
+    """Most sorted runs that a probe has to visit. While some of them are being merged, there may be
+    ``fanout`` more; under Spark with small micro-batches, ``max_runs + 1`` more. The reason is that
+    a merge of the bottom run is spread over the appends that cause it."""
 
     file_bytes: int = 32 * MIB
-    """A run is cut into key-range files of about this size."""
+    """Approximate size of the key-range files that a run is split into."""
 
     retained_batches: int = 100
-    """Attempts: how many micro-batches a restart may go back to. Files that none of them needs
-    are deleted. Spark's own number: spark.sql.streaming.minBatchesToRetain."""
+    """Number of micro-batches that a restart may go back to; for attempts. Files that none of them
+    needs are deleted. Spark's own setting is spark.sql.streaming.minBatchesToRetain."""
 
     sync: str | None = None
-    """What is forced to the disk (fsync) before a call returns. A killed process loses nothing
-    that was acknowledged, whatever this is; they differ in what a power cut may take:
+    """What is forced to disk (fsync) before a call returns. A killed process never loses an
+    acknowledged write. A power failure may lose:
 
-    - ``always``: nothing. Each append and delete is forced, one fsync each.
+    - ``always``: nothing. Each append and delete costs one fsync.
     - ``commit``: the writes since the last commit, flush or checkpoint. The default of a
       standalone store.
-    - ``never``: whatever the system had not written by itself. The store may then not open
-      (CorruptionError) and has to be restored. The default of an attempt, as of Spark's own local
-      checkpoints; attempts have no log, so ``always`` is ``commit`` for them."""
+    - ``never``: everything that the system had not written yet. The store may then fail to open
+      (CorruptionError) and has to be restored. The default of an attempt, the same as of Spark's
+      own local checkpoints. Attempts have no write-ahead log, so ``always`` means ``commit``."""
 
     background: bool | None = None
-    """Whether flushes and merges are done by a background thread, one per process, as far as it
-    gets; a write waits only where memory or the number of runs leaves no choice. Default: true
-    for a standalone store; false for an attempt: Spark runs a task per core, so a thread would
-    take its time from another task, and what it had not done at the commit would be lost."""
+    """Whether a background thread, one per process, flushes and compacts. A write waits for it only
+    if memory or the number of runs requires that. Default: True for a standalone store, False for
+    an attempt. Spark runs one task per core, so a thread would take time from other tasks, and its
+    work that is unfinished at a commit would be lost."""
 
     def __post_init__(self) -> None:
         def refuse(name: str, rule: str) -> None:
@@ -115,12 +139,15 @@ class Options:
             value = getattr(self, name)
             is_default = name in ("memtable_bytes", "block_bytes") and value is None
             if not is_default and (isinstance(value, bool) or not isinstance(value, Integral)):
-                refuse(name, "give a whole number; options.parse_bytes reads sizes like '64m'")
+                refuse(
+                    name,
+                    "give a whole number; options.parse_bytes converts sizes such as '64m'",
+                )
 
         if self.memory_bytes < MINIMUM_MEMORY_BYTES + STORE_MEMORY_BYTES:
             refuse(
                 "memory_bytes",
-                "too small a cap to work in; give at least "
+                "the memory cap is too small; give at least "
                 f"{MINIMUM_MEMORY_BYTES + STORE_MEMORY_BYTES} bytes ('5m')",
             )
         if self.memtable_bytes is not None and not (
@@ -134,8 +161,9 @@ class Options:
         if block_bytes > 1 * KIB and 4 * sources * block_bytes > self.memory_bytes:
             refuse(
                 "block_bytes",
-                f"merging {sources} runs would not fit memory_bytes={self.memory_bytes}; give at "
-                f"most {max(KIB, self.memory_bytes // (4 * sources))}",
+                f"{sources} runs of such blocks cannot be merged under memory_bytes="
+                f"{self.memory_bytes}; give at most "
+                f"{max(KIB, self.memory_bytes // (4 * sources))}",
             )
         if not 0 <= self.filter_bits_per_key <= 32:
             refuse("filter_bits_per_key", "must lie between 0 and 32")
@@ -153,30 +181,32 @@ class Options:
         if not 2 <= self.max_runs <= 32:
             refuse("max_runs", "must lie between 2 and 32")
         if self.retained_batches < 1:
-            refuse("retained_batches", "keep at least one micro-batch")
+            refuse("retained_batches", "must be at least 1")
         if not 64 * KIB <= self.file_bytes <= 1024 * MIB:
             refuse("file_bytes", "must lie between 64 KiB and 1 GiB")
 
     def of_one_process(self) -> "Options":
-        """These options with the defaults of a standalone store filled in."""
+        """Return these options with the defaults of a standalone store filled in."""
         background = True if self.background is None else self.background
         return replace(self, sync=self.sync or "commit", background=background)
 
     @property
     def syncs_commits(self) -> bool:
-        """Whether what a commit names is forced to the disk."""
+        """Whether the files of a commit are forced to disk."""
         return self.sync in ("always", "commit")
 
     @property
     def syncs_writes(self) -> bool:
-        """Whether each logged write is."""
+        """Whether each logged write is forced to disk."""
         return self.sync == "always"
 
     @property
     def most_runs(self) -> int:
-        """How many may stand, as a memtable is flushed, while some of them are merged: as far as
-        memory would carry a merge of all of them, ``fanout`` more than are left otherwise. The
-        commits of attempts that flush none are bounded by ``2 * max_runs + 1``."""
+        """Most runs that may exist at a flush while some of them are being merged.
+
+        That is ``fanout`` more than ``max_runs``, as far as memory suffices to merge all of them.
+        Commits of attempts without a flush have another bound: ``2 * max_runs + 1``.
+        """
         carried = self.memory_bytes // (4 * self.block_limit_bytes)
         return max(self.max_runs, min(self.max_runs + self.fanout, carried))
 
@@ -191,13 +221,13 @@ class Options:
         return min(max(8 * KIB, self.memory_bytes // 4096), 16 * KIB)
 
 
-#: Of stores that are opened without any.
+#: Options of a store that is opened without any.
 DEFAULTS = Options()
 
 
 def check_options(options: object) -> None:
-    """InvalidArgumentError unless they are options."""
+    """Raise InvalidArgumentError unless ``options`` are Options."""
     if not isinstance(options, Options):
         raise InvalidArgumentError(
-            f"options={options!r}: give lsmstate.Options(...), or none for the defaults"
+            f"options={options!r}: give lsmstate.Options(...), or leave it out for the defaults"
         )

@@ -1,6 +1,7 @@
-"""Stateful operators on Spark, and looking into them; a name is imported when it is first used.
+"""Streaming joins and stateful functions on Spark, and tools for their state.
 
-``QueryState`` needs no PySpark, ``metrics_of`` none beside a progress.
+- Each name is imported when it is first used.
+- ``QueryState`` needs no PySpark. ``metrics_of`` needs none but the progress it is given.
 """
 
 from importlib import import_module

@@ -1,22 +1,22 @@
-"""Typed counters of a store: what a caller may ask, and the two recorders that feed them.
+"""Counters of a store, and the two recorders that feed them.
 
-Counters are added up once per batch or block, never per row. Those of the block cache and of
-memory are the process's, which the cap is on; all others are the store's, since it was opened.
-A backend that cannot know a number leaves it at its default.
-"""
+- Counters are added up once per batch or block, never per row.
+- Counters of the block cache and of memory belong to the process, like the memory cap. All others
+  belong to the store and count since it was opened.
+- A counter that a backend cannot know keeps its default."""
 
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-#: What takes no longer is work, not a pause.
+#: A shorter wait does not count as a pause.
 PAUSE_SECONDS = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """The block cache of the process."""
+    """Counters of the block cache, which all stores of the process share."""
 
     hits: int = 0
     misses: int = 0
@@ -24,14 +24,19 @@ class CacheStats:
 
     @property
     def hit_rate(self) -> float:
-        """Blocks found in the cache, of those asked for; 0.0 if none was."""
+        """Share of requested blocks that were in the cache; 0.0 without requests."""
         return _ratio(self.hits, self.hits + self.misses)
 
 
 @dataclass(frozen=True, slots=True)
 class FilterStats:
-    """What the Bloom filters said: *negatives* spared a look into a run, *false positives* did
-    not although the key was absent."""
+    """Counters of the Bloom filters.
+
+    Attributes:
+        checks: Lookups that a filter was asked about.
+        negatives: Lookups in a run that a filter made unnecessary.
+        false_positives: Lookups that a filter let pass although the key was absent.
+    """
 
     checks: int = 0
     negatives: int = 0
@@ -39,49 +44,49 @@ class FilterStats:
 
     @property
     def usefulness(self) -> float:
-        """Absent keys that a filter turned away, of all absent keys it was asked for."""
+        """Share of lookups of absent keys that a filter stopped."""
         return _ratio(self.negatives, self.negatives + self.false_positives)
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeStats:
-    """Looking keys up. A key visits each run whose key range it falls in."""
+    """Counters of key lookups. A lookup visits each run whose key range holds the key."""
 
     keys: int = 0
     runs_visited: int = 0
     """Pairs of a key and a run whose filter or blocks were asked."""
     runs_searched: int = 0
-    """Those of them in which a key block was searched, because no filter said no."""
+    """Those pairs that searched a key block, because no filter stopped them."""
 
     @property
     def runs_per_key(self) -> float:
-        """Runs in which a key block was searched, for each key."""
+        """Average number of runs searched per key."""
         return _ratio(self.runs_searched, self.keys)
 
 
 @dataclass(frozen=True, slots=True)
 class WriteStats:
-    """What was appended, and what that cost in writing. The changelog is left out."""
+    """Counters of appends, and of the file writes they caused. The write-ahead log is left out."""
 
     appended_rows: int = 0
     appended_bytes: int = 0
-    """Encoded rows and keys, before compression."""
+    """Bytes of encoded rows and keys, before compression."""
     flushed_bytes: int = 0
-    """Files written from memtables, at flushes and commits."""
+    """Bytes of files written from memtables, by flushes and commits."""
     merged_bytes: int = 0
-    """Files written by merges."""
+    """Bytes of files written by compactions."""
     flushes: int = 0
     merges: int = 0
 
     @property
     def amplification(self) -> float:
-        """Bytes of files written for each byte flushed; 1.0 is without merges."""
+        """Write amplification: bytes written to files per byte flushed; 1.0 without compactions."""
         return _ratio(self.flushed_bytes + self.merged_bytes, self.flushed_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class PauseStats:
-    """Times at which a caller waited a millisecond or more."""
+    """Counters of waits of one millisecond or more."""
 
     count: int = 0
     total_seconds: float = 0.0
@@ -90,7 +95,20 @@ class PauseStats:
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """Counters of one store. Sizes in bytes; ``memory`` by component."""
+    """Counters of one store; see ``MultimapStore.stats``.
+
+    Attributes:
+        memory: Bytes of memory by component.
+        peak_memory_bytes: Most memory that was in use at one time.
+        disk_bytes: Bytes of files.
+        spilled_bytes: Bytes of files written by flushes, commits and compactions.
+        counters: Further counters of the backend, by name.
+        memory_limit_bytes: The memory cap.
+        cache: Counters of the block cache.
+        filters: Counters of the Bloom filters.
+        probes: Counters of key lookups.
+        writes: Counters of appends and file writes.
+    """
 
     memory: Mapping[str, int]
     peak_memory_bytes: int
@@ -103,16 +121,16 @@ class StoreStats:
     probes: ProbeStats = ProbeStats()
     writes: WriteStats = WriteStats()
     append_pauses: PauseStats = PauseStats()
-    """What appends and deletes waited for beside their own work: flush, merge, memory."""
+    """Waits of appends and deletes for flushes, compactions or memory."""
     commit_pauses: PauseStats = PauseStats()
-    """Whole commits."""
+    """Durations of whole commits."""
 
     @property
     def memory_bytes(self) -> int:
         return sum(self.memory.values())
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, derived ratios too, as JSON values."""
+        """Return all counters and the ratios derived from them as JSON values."""
         return {
             **asdict(self),
             "memory_bytes": self.memory_bytes,
@@ -124,17 +142,17 @@ class StoreStats:
 
 
 class PauseRecorder:
-    """Adds pauses up. Written by the thread whose caller waits, read by any."""
+    """Adds up pauses. The waiting thread writes; any thread reads."""
 
     def __init__(self) -> None:
         self._stats = PauseStats()
 
     def measured(self) -> "_Pause":
-        """Around what a caller waits for; counted if it took PAUSE_SECONDS or more."""
+        """Return a context manager that counts its duration if it is a pause."""
         return _Pause(self)
 
     def add(self, seconds: float) -> None:
-        """Count a pause, if it is one."""
+        """Count a wait, if it is long enough to be a pause."""
         if seconds >= PAUSE_SECONDS:
             before = self._stats
             self._stats = PauseStats(
@@ -148,7 +166,8 @@ class PauseRecorder:
 
 
 class _Pause:
-    """No generator: one that an interrupt left suspended would count until somebody lets it go."""
+    """A class, not a generator: an interrupt may leave a generator suspended, which would count
+    until it is collected."""
 
     def __init__(self, recorder: PauseRecorder) -> None:
         self._recorder = recorder
@@ -162,14 +181,14 @@ class _Pause:
 
 
 class ProbeRecorder:
-    """Adds up what the probes of a store did, a batch at a time."""
+    """Adds up the counters of the probes of a store, one batch at a time."""
 
     def __init__(self) -> None:
         self.keys = 0
         self._visited = self._checks = self._negatives = self._false_positives = 0
 
     def add(self, keys: int, visited: int, checks: int, negatives: int, misled: int) -> None:
-        """One batch; the last four as ``Lookup.counters`` gives them."""
+        """Add one batch; the last four are those of ``Lookup.counters``."""
         self.keys += keys
         self._visited += visited
         self._checks += checks

@@ -1,10 +1,11 @@
-"""The contract of a state store: what every backend promises, and the tests hold it to.
+"""The contract of a state store, which every backend keeps and the tests check.
 
-A store holds named *streams*. A stream is a multimap: typed join key -> rows in arrival order. In
-one with an expiry the rows of a key come by time bucket (expiry_rules.py), in arrival order in it.
-Work comes in Arrow batches and leaves in Arrow batches. Three backends keep the contract:
-``lsm`` (ours), ``rocksdb`` (rocksdict) and ``memory`` (hash tables).
-"""
+- A store holds named *streams*. A stream is a multimap from a typed join key to rows.
+- Rows of a key come in arrival order. In a stream with an expiry they come by time bucket first
+  (``expiry_rules.py``).
+- Arrow batches go in and come out.
+- Three backends keep the contract: ``lsm`` (our own), ``rocksdb`` (rocksdict) and ``memory``
+  (hash tables)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,19 +23,28 @@ from lsmstate.stats import StoreStats
 
 Positions = npt.NDArray[np.int64]
 
-#: A key as Python values, one per key column; of a bound, the first columns are enough. The value
-#: of a single key column may stand by itself: a list too, if the column is one of lists, whereas a
-#: tuple always is of columns. Scalars of numpy and Arrow are values too.
+#: A key as a tuple of Python values, one per key column. A bound may name the first columns only.
+#: The value of a single key column needs no tuple; a list is the value of a list column. Scalars of
+#: numpy and Arrow are values too.
 KeyValues = Any
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSchema:
-    """The types of one stream: ``key`` columns it is looked up by, ``rows`` columns it stores.
-    Dictionaries and views are stored, and come back, as their plain types (string views as strings,
-    a dictionary as its values), which may be given as well; ``RowCodec(rows).schema`` has them.
-    With ``expiry``, rows are forgotten when they are due (``MultimapStore.advance``), and those of
-    a key come by time bucket first, then in arrival order."""
+    """Name and column types of one stream.
+
+    Dictionary and view types may be given. Their values are stored and returned as plain types:
+    string views as strings, a dictionary as its values.
+
+    Attributes:
+        name: Name of the stream.
+        key: Columns that rows are looked up by.
+        rows: Columns that are stored.
+        expiry: Rule by which rows are forgotten (see ``MultimapStore.advance``); None keeps all.
+
+    Raises:
+        InvalidArgumentError: A value has another type.
+    """
 
     name: str
     key: pa.Schema
@@ -52,10 +62,13 @@ class StreamSchema:
 
 
 class Matches(NamedTuple):
-    """Some rows found by a probe: row i was stored under ``keys[positions[i]]``.
+    """A piece of the rows that a probe found: row i was stored under ``keys[positions[i]]``.
 
-    Rows of one key come in arrival order, in a stream with an expiry by time bucket and in arrival
-    order within one; positions ascend in the order they were asked for.
+    Rows of one key come in arrival order, in a stream with an expiry by time bucket first.
+
+    Attributes:
+        positions: Position of each row's key, in the order in which positions were asked for.
+        rows: The rows.
     """
 
     positions: Positions
@@ -63,14 +76,25 @@ class Matches(NamedTuple):
 
 
 class Entries(NamedTuple):
-    """Some rows of a range, with their keys: row i is stored under ``keys[i]``."""
+    """A piece of the entries of a key range: row i is stored under ``keys[i]``.
+
+    Attributes:
+        keys: The key of each row.
+        rows: The rows.
+    """
 
     keys: pa.RecordBatch
     rows: pa.RecordBatch
 
 
 class KeyBounds(NamedTuple):
-    """Which keys a ``delete_range`` is of; see the store's method of that name."""
+    """The key range of a ``delete_range`` mutation; see ``MultimapStore.delete_range``.
+
+    Attributes:
+        low: Smallest key of the range; None: no lower bound.
+        high: First key beyond the range; None: no upper bound.
+        prefix: Values that the keys begin with, instead of ``low`` and ``high``.
+    """
 
     low: KeyValues | None = None
     high: KeyValues | None = None
@@ -78,9 +102,14 @@ class KeyBounds(NamedTuple):
 
 
 class Mutation(NamedTuple):
-    """One write of several that ``MultimapStore.write`` makes at once. ``rows`` is None for
-    ``delete`` and ``delete_range``, of which the latter takes KeyBounds for keys. See the store's
-    method of that name."""
+    """One of several writes that ``MultimapStore.write`` makes at once.
+
+    Attributes:
+        kind: The method of the store that does the same.
+        stream: Name of the stream.
+        keys: Keys of the rows; KeyBounds for ``delete_range``.
+        rows: Rows to store or retract; None for ``delete`` and ``delete_range``.
+    """
 
     kind: Literal["append", "put", "delete", "retract", "delete_range"]
     stream: str
@@ -89,115 +118,244 @@ class Mutation(NamedTuple):
 
 
 class Probe(Protocol):
-    """What a probe found. Valid until the next write to the store; used later, it raises.
+    """The result of a lookup. Valid until the next write to the store; a later use raises.
 
-    ``counts[i]`` is the number of live rows under ``keys[i]`` (0: absent, null or not asked for),
-    ``row_bytes[i]`` their encoded size; neither has read a row. Both have one item per key.
+    Both arrays have one item per key and are known before any row is read.
+
+    Attributes:
+        counts: Number of live rows under each key; 0 if it is absent, null or not asked for.
+        row_bytes: Encoded size of these rows.
     """
 
     counts: npt.NDArray[np.int64]
     row_bytes: npt.NDArray[np.int64]
 
     def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
-        """Read the rows of the keys at ``positions``, in pieces of about ``max_bytes`` of encoded
-        rows each (a larger single row travels alone; our own store's are a sixteenth of the memory
-        cap at most). A key may span pieces; pieces are not empty.
-        Cost: proportional to the rows read; memory: one piece. MemoryLimitError where probes and
-        iterators that are open hold so much that there is no room for it."""
+        """Read the rows of some of the keys, in pieces.
+
+        Args:
+            positions: Ascending positions of keys.
+            max_bytes: Encoded size of a piece, approximately. A single larger row makes a piece of
+                its own. The backend ``lsm`` limits pieces to a sixteenth of the memory cap.
+
+        Returns:
+            Pieces that are not empty. The rows of a key may span several.
+
+        Raises:
+            MemoryLimitError: Open probes and iterators leave no room for a piece.
+
+        Cost:
+            Time is proportional to the rows read; memory: one piece.
+        """
         ...
 
 
 class StateStore(Protocol):
-    """One store with its streams. Not thread-safe; used by the process that opened it, only."""
+    """A store with its streams: all that joins need.
+
+    It is not thread-safe, and only the process that opened it may use it.
+    """
 
     @property
     def streams(self) -> Mapping[str, StreamSchema]:
-        """The streams by name, in their fixed order."""
+        """Return the streams by name, in their fixed order."""
         ...
 
     def append(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
-        """Store ``rows[i]`` under ``keys[i]``; rows whose key holds a null are left out, because
-        a null never equals anything in an equi-join. Returns the number of rows stored.
-        All or nothing when the arguments are refused (InvalidArgumentError, MemoryLimitError: on
-        our own store a row may take a quarter of the memory cap; for keys see Options). A crash or
-        an interrupt may leave the first rows of a batch of more than a sixteenth of the cap."""
+        """Store ``rows[i]`` under ``keys[i]``.
+
+        Rows whose key holds a null are left out: in an equi-join a null equals nothing.
+
+        Args:
+            stream: Name of the stream.
+            rows: The rows.
+            keys: One key per row.
+
+        Returns:
+            The number of rows stored.
+
+        Raises:
+            InvalidArgumentError: Rows or keys do not fit the stream. Nothing is stored.
+            MemoryLimitError: There is no room under the memory cap. Nothing is stored. In the
+                backend ``lsm`` a row may take a quarter of the cap; for keys see ``Options``.
+
+        A crash or an interrupt may leave the first rows of a batch that is larger than a sixteenth
+        of the memory cap.
+        """
         ...
 
     def probe(
         self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
     ) -> Probe:
-        """Look up the keys (only those at the ascending ``positions``, if given) without reading
-        a row. Cost: one walk over each structure in key order, filters first; memory: some 100
-        bytes a key, and the keys. MemoryLimitError if the cap has no room for it."""
+        """Look up keys without reading a row.
+
+        Args:
+            stream: Name of the stream.
+            keys: Keys to look up.
+            positions: Ascending positions of the keys to look up; None: all keys.
+
+        Returns:
+            The number of rows under each key; ``fetch`` reads the rows.
+
+        Raises:
+            MemoryLimitError: There is no room for the lookup under the memory cap.
+
+        Cost:
+            One walk over each structure in key order, filters first. Memory: about 100 bytes per
+            key, and the keys.
+        """
         ...
 
     def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
-        """Remove all rows stored so far under each of the keys. Absent keys are no error. All or
-        nothing when it is refused; a crash or an interrupt may leave it half done where the keys
-        take more than a quarter of the memory cap while they are looked for, some 100 bytes each
-        and their own: these are worked off in parts, as a large append is."""
+        """Remove all rows stored so far under each of the keys.
+
+        Absent keys are no error. A refused call removes nothing. While keys are looked up, each
+        takes about 100 bytes beside its own. If that is more than a quarter of the memory cap, the
+        keys are removed in parts, and a crash or an interrupt may leave only the first parts
+        removed.
+
+        Args:
+            stream: Name of the stream.
+            keys: Keys to remove.
+        """
         ...
 
     def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
-        """All live rows of a stream in pieces of about ``max_bytes``, grouped by key; with an
-        expiry, by time bucket and by key in it."""
+        """Read all live rows of a stream, grouped by key; with an expiry by time bucket first.
+
+        Args:
+            stream: Name of the stream.
+            max_bytes: Size of a piece, approximately.
+
+        Returns:
+            Pieces of rows.
+        """
         ...
 
     def commit(self) -> str:
-        """Make everything appended so far durable and return the pointer that opens it again.
-        After the commit the store reads on and, if it is an attempt's, refuses further writes; a
-        second call returns the same pointer."""
+        """Make all writes so far durable.
+
+        The store can still be read afterwards. The store of an attempt refuses further writes, and
+        a second call returns the same pointer.
+
+        Returns:
+            The commit pointer, which opens this state again.
+        """
         ...
 
     def stats(self) -> StoreStats:
-        """Counters as of now. Cost: no file is read."""
+        """Return the counters as of now, without reading a file."""
         ...
 
     def close(self) -> None:
-        """Release memory and locks. What was not committed is given up by an attempt's store.
-        A second call does nothing."""
+        """Release memory and locks.
+
+        An attempt's store loses what was not committed. A second call does nothing.
+        """
         ...
 
 
 class StoreReader(Protocol):
-    """All reads: of a store as it is, or of a snapshot. Used by ``with``."""
+    """All reads of a store or of a snapshot. Use it in a ``with`` statement."""
 
     @property
     def streams(self) -> Mapping[str, StreamSchema]:
-        """The streams by name, in their fixed order."""
+        """Return the streams by name, in their fixed order."""
         ...
 
     def probe(
         self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
     ) -> Probe:
-        """Look up the keys (only those at the ascending ``positions``, if given) without reading
-        a row. Cost: one walk over each structure in key order, filters first."""
+        """Look up keys without reading a row.
+
+        Args:
+            stream: Name of the stream.
+            keys: Keys to look up.
+            positions: Ascending positions of the keys to look up; None: all keys.
+
+        Returns:
+            The number of rows under each key; ``fetch`` reads the rows.
+
+        Raises:
+            MemoryLimitError: There is no room for the lookup under the memory cap.
+
+        Cost:
+            One walk over each structure in key order, filters first. Memory: about 100 bytes per
+            key, and the keys.
+        """
         ...
 
     def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
-        """All live rows of a stream in pieces of about ``max_bytes``, grouped by key; with an
-        expiry, by time bucket and by key in it."""
+        """Read all live rows of a stream, grouped by key; with an expiry by time bucket first.
+
+        Args:
+            stream: Name of the stream.
+            max_bytes: Size of a piece, approximately.
+
+        Returns:
+            Pieces of rows.
+        """
         ...
 
     def exists(
         self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
     ) -> npt.NDArray[np.bool_]:
-        """Whether there are live rows under each key; False for nulls and positions not asked
-        for. Cost: as ``probe``."""
+        """Test which keys have live rows.
+
+        Args:
+            stream: Name of the stream.
+            keys: Keys to look up.
+            positions: Ascending positions of the keys to look up; None: all keys.
+
+        Returns:
+            One boolean per key; False for a null and for a position not asked for.
+
+        Cost:
+            The same as ``probe``.
+        """
         ...
 
     def get(self, stream: str, key: KeyValues) -> pa.RecordBatch:
-        """The rows of one key in arrival order (with an expiry by time bucket first); no rows if it
-        is absent, as one with a null always is, None for a single column too. Memory: all of them,
-        which are the caller's and not counted (``probe`` gives a huge key in pieces)."""
+        """Return all rows of one key, in arrival order; with an expiry by time bucket first.
+
+        Args:
+            stream: Name of the stream.
+            key: Values of the key columns. A key with a null is absent.
+
+        Returns:
+            The rows; no rows if the key is absent.
+
+        Cost:
+            One probe. All rows are in memory and do not count against the memory cap; ``probe``
+            reads the rows of a large key in pieces.
+        """
         ...
 
     def get_many(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> Matches:
-        """The rows of all the keys at once. Cost: a probe and the rows; memory: all of them."""
+        """Return the rows of all keys at once.
+
+        Args:
+            stream: Name of the stream.
+            keys: Keys to look up.
+
+        Returns:
+            All rows with the positions of their keys.
+
+        Cost:
+            One probe. All rows are in memory.
+        """
         ...
 
     def contains(self, stream: str, key: KeyValues) -> bool:
-        """Whether there are live rows under a key; never, as for ``get``, if it holds a null."""
+        """Test whether a key has live rows.
+
+        Args:
+            stream: Name of the stream.
+            key: Values of the key columns. A key with a null is absent.
+
+        Returns:
+            True if it has any.
+        """
         ...
 
     def iterate(
@@ -210,60 +368,120 @@ class StoreReader(Protocol):
         reverse: bool = False,
         max_bytes: int = 1 << 20,
     ) -> Iterator[Entries]:
-        """The live rows whose keys lie from ``low`` on and below ``high``, or begin with
-        ``prefix``, in pieces of about ``max_bytes`` of encoded keys and rows (at least one row).
+        """Read the live rows of a key range in key order.
 
-        Pieces come in key order, or in reverse key order; the rows of a key in arrival order
-        either way (with an expiry by time bucket first). A bound or prefix names values of the
-        first key columns; one with fewer values than columns stands before all keys that begin with
-        it. Floats compare as in an equi-join: NaN is greatest, -0.0 is 0.0, and keys come back so.
-        Valid until the next write, as a probe is. InvalidArgumentError for values that are null or
-        do not fit their column.
-        Cost: what lies outside the bounds is not read; memory: one piece."""
+        The rows of a key come in arrival order in both directions; with an expiry by time bucket
+        first. Floats compare as in an equi-join, and keys are returned so: NaN is the greatest
+        value, -0.0 is 0.0. The iterator is valid until the next write.
+
+        Args:
+            stream: Name of the stream.
+            low: Smallest key of the range; None: no lower bound. A bound names values of the first
+                key columns. With fewer values than columns it stands before all keys that begin
+                with them.
+            high: First key beyond the range; None: no upper bound.
+            prefix: Values that the keys begin with, instead of ``low`` and ``high``.
+            reverse: Whether keys come in descending order.
+            max_bytes: Encoded size of keys and rows in a piece, approximately; at least one row.
+
+        Returns:
+            Pieces of keys and rows.
+
+        Raises:
+            InvalidArgumentError: A value is null or does not fit its column.
+
+        Cost:
+            Nothing outside the range is read; memory: one piece.
+
+        Example:
+            ```python
+            for piece in store.iterate("orders", low=(7,), high=(9,)):
+                print(piece.keys, piece.rows)
+            ```
+        """
         ...
 
     def stats(self) -> StoreStats:
-        """Counters as of now. Cost: no file is read."""
+        """Return the counters as of now, without reading a file."""
         ...
 
     def close(self) -> None:
-        """Release what is held. A second call does nothing."""
+        """Release memory and locks. A second call does nothing."""
         ...
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_: object) -> None:
-        """Closes it."""
+        """Close it."""
         ...
 
 
 class MultimapStore(StateStore, StoreReader, Protocol):
-    """All that a store can do; the joins need no more than StateStore. Used by ``with``."""
+    """A store with all its operations. Use it in a ``with`` statement.
+
+    Joins need no more than ``StateStore``.
+    """
 
     def put(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
-        """Replace: delete the keys and append the rows, in one write that a crash never halves.
-        A key given twice gets all its rows; nulls and the result as ``append`` has them.
-        MemoryLimitError if the batch is larger than an eighth of the memory cap."""
+        """Replace all rows of the keys, in one write that a crash never halves.
+
+        A key that is given twice gets all its rows. Rows whose key holds a null are left out.
+
+        Args:
+            stream: Name of the stream.
+            rows: The new rows.
+            keys: One key per row.
+
+        Returns:
+            The number of rows stored.
+
+        Raises:
+            MemoryLimitError: The batch is larger than an eighth of the memory cap.
+        """
         ...
 
     def retract(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
-        """Take back ``rows[i]`` under ``keys[i]``: the oldest equal row stored there lives no
-        more. Without one the retraction stays pending and takes the next equal row that comes, so
-        rows and retractions may arrive in any order. Equal is what is encoded alike. Deleting a
-        key forgets its pending retractions. Rows whose key holds a null are left out; returns the
-        number of retractions. In a stream with an expiry a row that is due cannot be taken, and a
-        retraction waits no longer than its row would be there. Cost: on our own
-        store, as ``append``, and reading or counting a key with retractions reads its rows, in
-        several passes where there are too many to be counted in an eighth of the memory cap, until
-        ``compact`` has taken them out; elsewhere, that of the key's rows."""
+        """Take back ``rows[i]`` under ``keys[i]``: remove the oldest equal row of the key.
+
+        - If there is no equal row, the retraction stays pending and removes the next equal row.
+          Rows and retractions may thus arrive in any order.
+        - Two rows are equal if their encoded bytes are.
+        - Deleting a key forgets its pending retractions.
+        - Rows whose key holds a null are left out.
+        - In a stream with an expiry, a row that has expired cannot be retracted. A pending
+          retraction expires when its row would.
+
+        Args:
+            stream: Name of the stream.
+            rows: The rows to take back.
+            keys: One key per row.
+
+        Returns:
+            The number of retractions.
+
+        Cost:
+            In the backend ``lsm`` the same as ``append``. Until ``compact`` has applied the
+            retractions of a key, reading or counting the key reads its rows. More rows than fit an
+            eighth of the memory cap take several passes. Other backends read the key's rows here.
+        """
         ...
 
     def write(self, mutations: Sequence[Mutation]) -> int:
-        """Make several writes, of any streams, one after the other but as one: all or none of
-        them is refused, and after a crash all or none of them is there. Returns the number of
-        rows stored and retracted. MemoryLimitError if they take more than an eighth of the memory
-        cap, or their keys, some 100 bytes each and their own while they are encoded, more than
-        half of it."""
+        """Make several writes, of any streams, in order and atomically.
+
+        If one is refused, none is made. After a crash, all or none of them are there.
+
+        Args:
+            mutations: The writes.
+
+        Returns:
+            The number of rows stored and retracted.
+
+        Raises:
+            MemoryLimitError: The writes take more than an eighth of the memory cap, or their keys
+                more than half of it. A key counts with about 100 bytes beside its own while it is
+                encoded.
+        """
         ...
 
     def delete_range(
@@ -274,29 +492,57 @@ class MultimapStore(StateStore, StoreReader, Protocol):
         high: KeyValues | None = None,
         prefix: KeyValues | None = None,
     ) -> None:
-        """Remove all rows stored so far under the keys from ``low`` on and below ``high``, or
-        under those that begin with ``prefix``; all keys if none is given. A bound names values of
-        the first key columns; one with fewer values than columns stands before all keys that begin
-        with it. InvalidArgumentError for values that are null or do not fit their column.
-        Cost: not that of the rows; files that lie wholly in the range go unread."""
+        """Remove all rows stored so far under the keys of a range; all keys if no bound is given.
+
+        Args:
+            stream: Name of the stream.
+            low: Smallest key of the range; None: no lower bound. A bound names values of the first
+                key columns. With fewer values than columns it stands before all keys that begin
+                with them.
+            high: First key beyond the range; None: no upper bound.
+            prefix: Values that the keys begin with, instead of ``low`` and ``high``.
+
+        Raises:
+            InvalidArgumentError: A value is null or does not fit its column.
+
+        Cost:
+            Independent of the number of rows. Files that lie wholly in the range are not read.
+        """
         ...
 
     def advance(self, stream: str, watermark: datetime | date | int | pa.Scalar) -> None:
-        """Say how far the event time of a stream with expiry has come: what is due by it is
-        hidden at once from all reads, and gone from disk when the files it lies in hold nothing
-        else, or with their next merge. A lower watermark than before changes nothing.
-        It is a date or a datetime where the event time is one, with a time zone if that has one, or
-        a whole number in the unit that its column counts in, which for ``timestamp[us]`` is
-        microseconds since 1970. InvalidArgumentError for others, or if the stream has no expiry.
+        """Advance the watermark of a stream with an expiry, and forget the rows that it expires.
 
-        Cost: a range deletion for each time bucket that is wholly due now; a ``keep`` rule reads
-        its rows; rows that came far out of order are moved to where they belong."""
+        Reads no longer see expired rows. Their disk space is freed when all rows of a file have
+        expired, or when the file is compacted. A watermark below the current one changes nothing.
+
+        Args:
+            stream: Name of the stream.
+            watermark: A date or a datetime if the event time is one; with a time zone if the column
+                has one. A whole number counts in the column's unit: microseconds since 1970 for
+                ``timestamp[us]``.
+
+        Raises:
+            InvalidArgumentError: The watermark does not fit the column, or the stream has no
+                expiry.
+
+        Cost:
+            One range deletion for each time bucket that has expired as a whole; a ``keep`` rule
+            reads the rows. Rows that arrived far out of order are moved to their bucket.
+        """
         ...
 
     def snapshot(self) -> StoreReader:
-        """What the store holds now, readable and unchanged while the store is written to, flushed,
-        merged and committed, until the snapshot or the store is closed; probes and iterators of
-        it are valid as long. Files and memtables it needs stay, and count: a write that finds no
-        memory because of it is refused (MemoryLimitError names it). Cost: no row is copied; the
-        rocksdb backend flushes, the memory backend copies its index."""
+        """Return a snapshot: a read view that later writes, flushes and commits do not change.
+
+        It is readable until it or the store is closed, and so are its probes and iterators. The
+        files and memtables it needs stay meanwhile. Memtables count against the memory cap: a write
+        that finds no room for this reason raises MemoryLimitError, which names the snapshot.
+
+        Returns:
+            A reader; use it in a ``with`` statement.
+
+        Cost:
+            No row is copied. The backend ``rocksdb`` flushes, ``memory`` copies its index.
+        """
         ...

@@ -5,9 +5,9 @@
     for found in probe.fetch(positions, 1 << 20):
         print(decode_documents(found.rows))
 
-A document is a map with text keys; its values are what JSON has, and bytes. The rows of such a
-stream are one binary column, which may come ready made from elsewhere: it is checked as it is
-appended (``cython_ext/rows/msgpack_check.pyx``), and nothing in it is ever executed.
+- A document is a map with text keys. Its values have the types of JSON, or are bytes.
+- The rows of such a stream are one binary column, which other programs may have made.
+- Each append checks the column (``cython_ext/rows/msgpack_check.pyx``). Nothing in it is executed.
 """
 
 import itertools
@@ -29,20 +29,30 @@ SCHEMA_FREE: Final = pa.schema(
 
 
 def is_schema_free(rows: pa.Schema) -> bool:
-    """Whether rows of this schema are msgpack documents."""
+    """Test whether rows of this schema are msgpack documents."""
     return bool(rows.equals(SCHEMA_FREE, check_metadata=True))
 
 
 def encode_documents(documents: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
-    """Documents as rows of a stream without a schema. InvalidArgumentError for what is not a map
-    with text keys, or holds what msgpack has no type for (dates, decimals, sets, huge integers)."""
+    """Encode documents as rows of a stream without a schema.
+
+    Args:
+        documents: Maps with text keys.
+
+    Returns:
+        One row per document, of the schema ``SCHEMA_FREE``.
+
+    Raises:
+        InvalidArgumentError: A document is not a map with text keys, or holds a value that msgpack
+            has no type for, such as a date, a decimal, a set or a huge integer.
+    """
     packer = msgpack.Packer(strict_types=True)
     packed = []
     for position, document in enumerate(documents):
         if not isinstance(document, Mapping):
             raise InvalidArgumentError(
                 f"document {position} is {str(document)[:80]!r}, a {type(document).__name__}; give "
-                "a dict for each row, an empty one for none"
+                "a dict for each row, which may be empty"
             )
         try:
             packed.append(packer.pack(dict(document)))
@@ -58,12 +68,22 @@ def encode_documents(documents: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
 
 
 def decode_documents(rows: pa.RecordBatch) -> list[dict[str, Any]]:
-    """The documents of fetched or scanned rows (``Matches.rows``). Checked first: memory is in
-    proportion to their bytes. InvalidArgumentError for what is no document."""
+    """Decode rows of a stream without a schema.
+
+    Args:
+        rows: Fetched or scanned rows, such as ``Matches.rows``.
+
+    Returns:
+        One document per row.
+
+    Raises:
+        InvalidArgumentError: A row is not a document. This is checked first, so memory stays in
+            proportion to the bytes of the rows.
+    """
     if not rows.schema.equals(SCHEMA_FREE):
         raise InvalidArgumentError(
-            f"rows with the columns {rows.schema.names} are no documents; only streams whose rows "
-            "are SCHEMA_FREE have any"
+            f"rows with the columns {rows.schema.names} are not documents; give rows of a stream "
+            "whose rows= is SCHEMA_FREE"
         )
     check_document_rows(rows)
     data, offsets = _bytes_of(rows)
@@ -77,15 +97,17 @@ def decode_documents(rows: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def check_document_rows(rows: pa.RecordBatch) -> None:
-    """InvalidArgumentError unless each row is a msgpack document. Cost: one look at each byte that
-    begins a value."""
+    """Raise InvalidArgumentError unless each row is a msgpack document.
+
+    Cost: each byte that begins a value is read once.
+    """
     if rows.column(0).null_count:
-        raise InvalidArgumentError("a document is null; an empty one is an empty map")
+        raise InvalidArgumentError("a document is null; give an empty dict for an empty document")
     check_documents(*_bytes_of(rows))
 
 
 def _bytes_of(rows: pa.RecordBatch) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
-    """The column's bytes, and where in them each document begins and the last one ends."""
+    """Return the bytes of the column, and the offset of each document and of the end."""
     column = rows.column(0)
     if len(column) == 0:
         return np.empty(0, np.uint8), np.zeros(1, np.int32)

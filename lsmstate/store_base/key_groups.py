@@ -1,4 +1,4 @@
-"""Rows by key: which rows of a batch have the same key, as the store compares keys."""
+"""Rows grouped by key: which rows of a batch have equal keys, as the store compares keys."""
 
 from dataclasses import dataclass
 
@@ -13,19 +13,33 @@ from lsmstate.store_base.null_safe import null_safe_keys
 
 @dataclass(frozen=True, slots=True)
 class KeyGroups:
-    """The distinct keys of a batch, numbered from 0 in key order; ``keys.take(first)`` are they.
+    """Distinct keys of a batch, numbered from 0 in key order; ``keys.take(first)`` returns them.
 
-    Equal is what the store finds under one key: 0.0 and -0.0 are, and NaNs. A null equals a null.
+    Keys are equal if the store keeps them under one key: 0.0 equals -0.0, and a NaN equals a NaN.
+    A null equals a null.
     """
 
     first: Positions
-    """Per distinct key the position of its first row."""
+    """Position of the first row of each distinct key."""
     numbers: npt.NDArray[np.int64]
-    """Per row the number of its key."""
+    """Number of the key of each row."""
 
     @classmethod
     def of(cls, keys: pa.RecordBatch) -> "KeyGroups":
-        """Cost: one sort of the keys. InvalidArgumentError for types that cannot be keys."""
+        """Group the rows of a batch by key.
+
+        Args:
+            keys: One key per row.
+
+        Returns:
+            The distinct keys and the number of each row's key.
+
+        Raises:
+            InvalidArgumentError: A column has a type that keys cannot have.
+
+        Cost:
+            One sort of the keys.
+        """
         safe = null_safe_keys(keys)
         encoded = KeyCodec(safe.schema).encode(safe)
         _, starts = encoded.distinct()

@@ -110,7 +110,7 @@ def test_the_exit_status_tells_whether_the_check_was_equal(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--memory", "1m"], "too small a cap"),
+        (["--memory", "1m"], "the memory cap is too small"),
         (["--memory", "much"], "'much' is not a size"),
         (["--backend", "rocks"], "'rocks' is unknown"),
         (["--scale", "-1"], "scale=-1"),
