@@ -3,11 +3,10 @@
 Pure functions of what the caller hands in; there is no clock. A stream with expiry is kept as
 several streams of the store below it, its *slots*: a ring of time buckets, so that most rows that
 are due lie in a slot of which nothing else is left, one slot for rows out of the ring, and one for
-rows that stay for good.
+rows without an event time, which stay for good.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -34,22 +33,16 @@ class Expiry:
     """Rows of a stream are due ``after`` past the event time in ``column``.
 
     A row is due as soon as ``time + after <= watermark``, which is when Spark's own joins forget
-    it. A row without an event time never is. ``after`` is a timedelta for dates and timestamps,
-    a number in the column's own unit for integers.
-
-    ``keep`` is asked about rows that are due: it gets a batch and answers with a boolean per row,
-    True to keep it for good (UMJoin, section 3.1.2: expiry with a business rule). It must depend
-    on the row alone. It is code, so it is not kept with the state: give it at every opening.
+    it. A row without an event time never is: leave it out of rows to keep for good. ``after`` is a
+    timedelta for dates and timestamps, a number in the column's own unit for integers.
     """
 
     column: str
     after: timedelta | int
-    keep: Callable[[pa.RecordBatch], pa.Array] | None = field(default=None, compare=False)
 
     @classmethod
     def of_life(cls, column: str, life: int, kind: pa.DataType) -> "Expiry":
-        """The one whose rows live ``life`` of what a column of type ``kind`` counts in; without a
-        rule that keeps rows."""
+        """The one whose rows live ``life`` of what a column of type ``kind`` counts in."""
         if pa.types.is_integer(kind):
             return cls(column, life)
         per_tick, ticks_per = _unit_of(kind)

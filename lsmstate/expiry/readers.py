@@ -1,7 +1,4 @@
-"""Reads of a state whose streams have an expiry, for those who only have the state.
-
-It holds all that says which rows are due, but for rules that keep some of them: those are code.
-"""
+"""Reads of a state whose streams have an expiry, for those who only have the state."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -20,8 +17,7 @@ _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 def expiring_reads(below: StoreReader) -> StoreReader:
     """The streams in ``below`` as they were asked for, without the rows that are due. The reader
-    belongs to ``below``, and is not to be written to. A row that a rule keeps although it is due is
-    found once it was moved to where such rows lie."""
+    belongs to ``below``, and is not to be written to."""
     if LANES.name not in below.streams:
         return below
     streams: dict[str, StreamSchema] = {}

@@ -46,7 +46,7 @@ from lsmstate.store_base.checks import (
 )
 from lsmstate.store_base.key_range import key_range
 from lsmstate.store_base.reads import StoreReads
-from lsmstate.store_base.slots import KEPT_SLOT, LANES, OUT_SLOTS, SLOTS, with_slots
+from lsmstate.store_base.slots import LANES, OUT_SLOTS, SLOTS, with_slots
 from lsmstate.store_base.writes import Backend, StoreWrites
 
 _MOVED_BYTES = 256 << 10
@@ -197,8 +197,8 @@ class ExpiringStore(LaneReads, StoreWrites):
             self._reclaim(lane)
 
     def _lane(self, stream: str) -> Lane | None:
-        """Also ends a move that an error, of the user's rule say, left half done: rows would be
-        found in both places, or in neither."""
+        """Also ends a move that an error left half done: rows would be found in both places, or in
+        neither."""
         self._make_sure()
         lane = super()._lane(stream)
         if lane is not None and lane.state.moving is not None:
@@ -335,20 +335,17 @@ class ExpiringStore(LaneReads, StoreWrites):
     def _retracted(
         self, lane: Lane, keys: KeyBatch, rows: pa.RecordBatch, earlier: Sequence[Mutation]
     ) -> tuple[npt.NDArray[np.int64], LaneState]:
-        """The slot of each retraction, and the state with them in it: where its row is, or will be
-        put. A row that is kept may be where it was before it was due."""
+        """The slot of each retraction, where its row is or will be put, and the state with them in
+        it."""
         self._inner.write([])  # a store that takes no writes at all says so first
         places, state = lane.placed(rows)
-        before = lane.places_before_due(rows)
-        kept = (places == KEPT_SLOT) & (before != KEPT_SLOT)
-        looked_for = kept | (places == state.out_slot)
-        for slot in np.unique(before[looked_for]):
-            asked = np.flatnonzero(looked_for & (before == slot))
+        asked = np.flatnonzero(places == state.out_slot)
+        if len(asked):
             some = rows.take(pa.array(asked))
-            held = held_rows(self._inner, lane, lane.names[slot], keys.take(asked), some, earlier)
-            places[asked[held]] = slot
-            if not (held | kept[asked]).all():
-                row = some.slice(int(np.flatnonzero(~(held | kept[asked]))[0]), 1).to_pylist()[0]
+            slot = lane.names[state.out_slot]
+            held = held_rows(self._inner, lane, slot, keys.take(asked), some, earlier)
+            if not held.all():
+                row = some.slice(int(np.flatnonzero(~held)[0]), 1).to_pylist()[0]
                 raise InvalidArgumentError(
                     f"stream {lane.schema.name!r}: a retraction of {str(row)[:200]}, which is not "
                     "stored, cannot wait for it: its time lies out of the buckets around the "
@@ -385,18 +382,10 @@ class ExpiringStore(LaneReads, StoreWrites):
         self._finish_move(lane)
         first = lane.state.ring.first
         for slot in lane.state.ring.passed():
-            self._empty(lane, slot)
+            self._inner.delete_range(lane.names[slot])
         self._save(lane, replace(lane.state, ring=lane.state.ring.advanced()))
         if lane.state.ring.first != first and lane.state.out_is_behind:
             self._empty_out(lane)
-
-    def _empty(self, lane: Lane, slot: int) -> None:
-        """All rows of a ring's slot are due: those the user's rule keeps are moved."""
-        if lane.keep is None:
-            self._inner.delete_range(lane.names[slot])
-        else:
-            self._save(lane, replace(lane.state, moving=slot, moved_rows=0))
-            self._finish_move(lane)
 
     def _empty_out(self, lane: Lane) -> None:
         """Send the rows out of the ring to where they belong by now."""

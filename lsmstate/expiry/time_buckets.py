@@ -2,7 +2,7 @@
 
 The *slots* of a stream are streams of the store below, named ``name@0`` and so on: one for each
 time bucket of the ring, two for rows out of the ring (one is in use; the other takes what stays
-when the first is emptied), and one for rows that are kept for good.
+when the first is emptied), and one for rows without an event time, which stay for good.
 """
 
 from dataclasses import dataclass, replace
@@ -15,7 +15,6 @@ from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.expiry_rules import RING_SLOTS, EventTimes, Expiry, TimeRing
-from lsmstate.process.memory_budget import process_memory
 from lsmstate.schema.entry_sizes import EntrySizes
 from lsmstate.store import Mutation, StreamSchema
 from lsmstate.store_base.slots import KEPT_SLOT, LANES, OUT_SLOTS, slot_names
@@ -55,7 +54,6 @@ class Lane:
         self.row_codec = RowCodec(stream.rows)
         self.sizes = EntrySizes(stream.rows, stream.key)
         self.names = slot_names(stream.name)
-        self.keep = expiry.keep
         self.times = EventTimes(stream.name, expiry, stream.rows)
         self.state = LaneState(TimeRing(self.times.life))
         self._column = expiry.column
@@ -67,8 +65,8 @@ class Lane:
         return other
 
     def readable(self) -> list[tuple[str, bool]]:
-        """The slots to read, and whether some of their rows may be due: first those kept for
-        good, then those out of the ring, then the ring from its oldest bucket on."""
+        """The slots to read, and whether some of their rows may be due: first those that stay
+        for good, then those out of the ring, then the ring from its oldest bucket on."""
         ring = self.state.ring
         return [
             (self.names[KEPT_SLOT], False),
@@ -77,50 +75,18 @@ class Lane:
         ]
 
     def visible(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """Which rows are not due, or are kept all the same."""
-        due = self.state.ring.due(*self.times.of(rows))
-        return np.asarray(~due | self._kept(rows, due))
+        """Which rows are not due."""
+        return ~self.state.ring.due(*self.times.of(rows))
 
     def placed(self, rows: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], LaneState]:
         """The slot of each row (NOWHERE: it is due), and the state once they are there."""
         ticks, known = self.times.of(rows)
         ring = self.state.ring.begun(ticks[known])
-        due = ring.due(ticks, known)
-        places = self._slots_of(ring, ticks, known)
-        places[due] = np.where(self._kept(rows, due), KEPT_SLOT, NOWHERE)[due]
+        places = np.where(ring.in_ring(ticks), ring.slots(ticks), self.state.out_slot)
+        places[~known] = KEPT_SLOT
+        places[ring.due(ticks, known)] = NOWHERE
         ring = ring.with_out(ticks[places == self.state.out_slot])
         return places, replace(self.state, ring=ring)
-
-    def places_before_due(self, rows: pa.RecordBatch) -> npt.NDArray[np.int64]:
-        """The slot of each row if it came before it was due, and was not moved since."""
-        return self._slots_of(self.state.ring, *self.times.of(rows))
-
-    def _slots_of(
-        self, ring: TimeRing, ticks: npt.NDArray[np.int64], known: npt.NDArray[np.bool_]
-    ) -> npt.NDArray[np.int64]:
-        slots = np.where(ring.in_ring(ticks), ring.slots(ticks), self.state.out_slot)
-        slots[~known] = KEPT_SLOT
-        return slots
-
-    def _kept(self, rows: pa.RecordBatch, due: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Which of the rows that are due the user's rule keeps."""
-        kept = np.zeros(rows.num_rows, dtype=np.bool_)
-        if self.keep is None or not due.any():
-            return kept
-        asked = rows if due.all() else rows.filter(pa.array(due))
-        with process_memory().turns.given_up():  # it may wait for another thread
-            try:
-                answer = np.asarray(self.keep(asked))
-            except Exception as error:
-                error.add_note(f"in the keep rule of stream {self.schema.name!r}")
-                raise
-        if answer.dtype != np.bool_ or answer.shape != (int(due.sum()),):
-            raise InvalidArgumentError(
-                f"stream {self.schema.name!r}: the keep rule of its expiry answered "
-                f"{str(answer)[:80]} about {int(due.sum())} rows; it must give a boolean for each"
-            )
-        kept[due] = answer
-        return kept
 
     def saved(self, state: LaneState) -> Mutation:
         """The write that keeps a state."""

@@ -46,7 +46,7 @@ def with_slots(streams: Sequence[StreamSchema]) -> list[StreamSchema]:
 def without_slots(
     streams: Mapping[str, StreamSchema], kept: Mapping[str, Mapping[str, Any]]
 ) -> list[StreamSchema]:
-    """Inverse of ``with_slots``, but for rules that keep rows. ``kept`` is by stream its row of
+    """Inverse of ``with_slots``. ``kept`` is by stream its row of
     LANES. Of a lane that has none the expiry is not known, and there is no row: that of some
     column, whichever, serves."""
     found: dict[str, StreamSchema] = {}

@@ -60,13 +60,13 @@ def check_can_move(root: str, settings: Mapping[str, Any]) -> None:
 
 
 def check_rules(settings: Mapping[str, Any], contents: Contents) -> None:
-    """InvalidArgumentError for an expiry that is not a join's: it may have a rule that keeps rows,
-    which is not kept with the state."""
+    """InvalidArgumentError for an expiry that is not a join's: its function says in each bucket how
+    far time has come, and buckets may differ."""
     expiring = [stream.name for stream in contents.streams if stream.expiry is not None]
     if expiring and "condition" not in settings:
         raise InvalidArgumentError(
-            f"stream {expiring[0]!r} forgets rows by a rule of its function's, which is not kept "
-            f"with the state, so it cannot be rescaled; {_ANEW}"
+            f"stream {expiring[0]!r} forgets rows at watermarks that its function sets bucket by "
+            f"bucket, so it cannot be rescaled; {_ANEW}"
         )
 
 

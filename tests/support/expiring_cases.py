@@ -1,7 +1,6 @@
 """A store with a stream that expires and one that does not, for tests."""
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lsmstate import opening as backends
 from lsmstate.expiry_rules import Expiry
@@ -15,20 +14,15 @@ LIFE = 100
 BACKENDS = ("lsm", "rocksdb", "memory")
 
 
-def even(rows):
-    """A rule of the user's: rows with an even id stay for good."""
-    return pc.equal(pc.bit_wise_and(rows.column("id"), 1), 0)
-
-
-def schemas(keep=None, after=LIFE):
+def schemas(after=LIFE):
     return (
         StreamSchema("plain", KEY, ROWS),
-        StreamSchema("timed", KEY, ROWS, expiry=Expiry("at", after, keep=keep)),
+        StreamSchema("timed", KEY, ROWS, expiry=Expiry("at", after)),
     )
 
 
-def opened(directory, backend="lsm", keep=None, after=LIFE, options=OPTIONS):
-    streams = schemas(keep, after)
+def opened(directory, backend="lsm", after=LIFE, options=OPTIONS):
+    streams = schemas(after)
     return backends.open_store(str(directory), streams, backend=backend, options=options)
 
 

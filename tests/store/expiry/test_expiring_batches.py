@@ -7,6 +7,7 @@ import pytest
 from lsmstate import opening as backends
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
 from lsmstate.expiry_rules import Expiry
+from lsmstate.lsm.store import LsmStore
 from lsmstate.options import MIB, Options
 from lsmstate.store import Mutation, StreamSchema
 from support.expiring_cases import BACKENDS, KEY, all_ids, keys_of
@@ -164,27 +165,44 @@ def test_keys_that_all_slots_share_count_once(tmp_path, background):
 
 
 @pytest.mark.parametrize("fails_again", [False, True])
-def test_a_write_that_fails_in_an_unfinished_move_doubles_no_rows(tmp_path, fails_again):
-    calls, fail_at = [], [0]
+def test_a_write_that_fails_in_an_unfinished_move_doubles_no_rows(
+    tmp_path, monkeypatch, fails_again
+):
+    write, left = LsmStore.write, [-1]  # appends until one fails; less than 0: none does
 
-    def keep(rows):
-        calls.append(rows.num_rows)
-        if len(calls) >= fail_at[0] > 0:
-            raise RuntimeError("the rule")
-        return np.ones(rows.num_rows, bool)
+    def failing(store, mutations):
+        left[0] -= any(mutation.kind == "append" for mutation in mutations)
+        if left[0] == 0:
+            raise RuntimeError("no more")
+        return write(store, mutations)
 
-    stream = StreamSchema("timed", KEY, ROWS, expiry=Expiry("at", 100, keep=keep))
-    options = Options(memory_bytes=32 * MIB)
-    with backends.open_store(str(tmp_path), (stream,), options=options) as store:
-        store.append("timed", *batch(1500))
-        fail_at[0] = len(calls) + 3
-        with pytest.raises(RuntimeError, match="the rule"):
+    monkeypatch.setattr(LsmStore, "write", failing)
+    with opened(tmp_path, "lsm", memory_bytes=32 * MIB) as store:
+        store.append("timed", *batch(1))  # the ring is around it
+        store.append("timed", *batch(1500, at=1000))
+        left[0] = 3  # two pieces are moved before
+        with pytest.raises(RuntimeError, match="no more"):
             store.advance("timed", 1000)
+        assert store._lanes["timed"].state.moving is not None
         other = Mutation("delete", "timed", keys_of(-1))
         if fails_again:
-            fail_at[0] = len(calls) + 2
-            with pytest.raises(RuntimeError, match="the rule"):
+            left[0] = 1
+            with pytest.raises(RuntimeError, match="no more"):
                 store.write([other])
-        fail_at[0] = 0
+        left[0] = -1
         store.write([other])
+        assert store._lanes["timed"].state.moving is None
         assert all_ids(store) == list(range(1500))
+
+
+def test_rows_of_almost_a_quarter_of_the_cap_are_moved(tmp_path, backend):
+    rows, keys = batch(1000, at=1000)
+    texts = ["x" * 100] * 1000
+    texts[500] = "x" * (7 * MIB // 4)
+    rows = rows.set_column(2, ROWS.field("text"), pa.array(texts))
+    with opened(tmp_path, backend) as store:
+        store.append("timed", *batch(1))  # the ring is around it
+        assert store.append("timed", rows, keys) == 1000
+        store.advance("timed", 1000)
+        assert all_ids(store) == list(range(1000))
+        assert store.put("timed", rows.slice(500, 1), keys.slice(500, 1)) == 1

@@ -9,7 +9,6 @@ from support.expiring_cases import (
     LIFE,
     all_ids,
     batch,
-    even,
     keys_of,
     opened,
 )
@@ -39,13 +38,13 @@ def test_a_retraction_takes_one_equal_row(tmp_path, backend):
 
 
 def test_it_waits_for_its_row_until_that_would_be_due(tmp_path, backend):
-    with opened(tmp_path, backend, keep=even) as store:
+    with opened(tmp_path, backend) as store:
         assert retract(store, (1, 2, 1000), (1, 4, 1000), (1, 6, None)) == 3
         store.append("timed", *batch((1, 2, 1000), (1, 6, None)))
         assert all_ids(store) == []
         store.advance("timed", 1000 + 5 * LIFE)
-        store.append("timed", *batch((1, 4, 1000)))  # due, and kept by the rule
-        assert all_ids(store) == [4]
+        store.append("timed", *batch((1, 4, 1000)))  # due by now
+        assert all_ids(store) == []
 
 
 def test_a_row_that_is_due_cannot_be_retracted(tmp_path, backend):
@@ -54,20 +53,6 @@ def test_a_row_that_is_due_cannot_be_retracted(tmp_path, backend):
         store.advance("timed", 1000 + LIFE)
         assert retract(store, (1, 1, 1000), (1, 2, 1090)) == 1
         assert all_ids(store) == []
-
-
-@pytest.mark.parametrize("watermark", [1000 + LIFE, 1000 + 5 * LIFE], ids=["in part", "wholly"])
-def test_a_row_that_a_rule_keeps_can_be_wherever_it_lies(tmp_path, backend, watermark):
-    row = (1, 2, 1000)
-    with opened(tmp_path, backend, keep=even) as store:
-        store.append("timed", *batch(row, (1, 1, 1000), (1, 4, 1024)))
-        store.advance("timed", watermark)
-        store.append("timed", *batch(row))  # due by now, so it lies elsewhere
-        assert all_ids(store) == [2, 2, 4]
-        assert retract(store, row, row) == 2
-        assert all_ids(store) == [4]
-        store.advance("timed", 10**6)
-        assert all_ids(store) == [4]
 
 
 def test_a_row_out_of_the_ring_can_be_before_and_after_it_moves(tmp_path, backend):
@@ -114,17 +99,6 @@ def test_it_sees_what_its_own_write_did_before(tmp_path, backend):
             with pytest.raises(InvalidArgumentError, match="append it first"):
                 store.write([taken, retraction])
         assert store.write([delete, append, retraction]) == 2
-        assert all_ids(store) == []
-
-
-def test_two_in_one_write_take_a_kept_row_from_either_place(tmp_path, backend):
-    row = (1, 2, 1000)
-    rows, keys = batch(row)
-    with opened(tmp_path, backend, keep=even) as store:
-        store.append("timed", rows, keys)
-        store.advance("timed", 1000 + LIFE)
-        store.append("timed", rows, keys)  # due by now, so it lies elsewhere
-        assert store.write([Mutation("retract", "timed", keys, rows)] * 2) == 2
         assert all_ids(store) == []
 
 

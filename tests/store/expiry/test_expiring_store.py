@@ -20,7 +20,6 @@ from support.expiring_cases import (
     OPTIONS,
     all_ids,
     batch,
-    even,
     ids,
     keys_of,
     opened,
@@ -236,17 +235,16 @@ OPERATIONS = st.lists(
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-@given(operations=OPERATIONS, with_rule=st.booleans())
+@given(operations=OPERATIONS)
 @settings(
     max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-def test_as_the_model_has_it(tmp_path_factory, name, operations, with_rule):
+def test_as_the_model_has_it(tmp_path_factory, name, operations):
     directory = tmp_path_factory.mktemp("model")
-    keep = even if with_rule else None
     alive, horizon, number = {}, None, 0
-    store = opened(directory, name, keep)
+    store = opened(directory, name)
     try:
         for what, given_ in operations:
             if what == "append":
@@ -254,7 +252,7 @@ def test_as_the_model_has_it(tmp_path_factory, name, operations, with_rule):
                 for key, at in given_:
                     rows.append((key, number, at))
                     due = horizon is not None and at is not None and at <= horizon
-                    if not due or (with_rule and number % 2 == 0):
+                    if not due:
                         alive[number] = (key, at)
                     number += 1
                 store.append("timed", *batch(*rows))
@@ -262,9 +260,7 @@ def test_as_the_model_has_it(tmp_path_factory, name, operations, with_rule):
                 horizon = max(given_ - LIFE, horizon if horizon is not None else given_ - LIFE)
                 store.advance("timed", given_)
                 alive = {
-                    i: (key, at)
-                    for i, (key, at) in alive.items()
-                    if at is None or at > horizon or (with_rule and i % 2 == 0)
+                    i: (key, at) for i, (key, at) in alive.items() if at is None or at > horizon
                 }
             elif what == "delete":
                 store.delete("timed", keys_of(*given_))
@@ -277,7 +273,7 @@ def test_as_the_model_has_it(tmp_path_factory, name, operations, with_rule):
             else:
                 store.commit()
                 store.close()
-                store = opened(directory, name, keep)
+                store = opened(directory, name)
             assert all_ids(store) == sorted(alive)
             counts = store.probe("timed", keys_of(*range(5))).counts.tolist()
             assert counts == [sum(key == k for key, _ in alive.values()) for k in range(5)]
