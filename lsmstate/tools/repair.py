@@ -29,8 +29,13 @@ from lsmstate.lsm.wal_records import MAGIC
 from lsmstate.options import MIB, Options
 from lsmstate.process.memory_budget import process_memory
 from lsmstate.tools.salvage_commit import DamagedState, find_damaged_state
-from lsmstate.tools.salvage_table import UNDESCRIBED, KeyRange, SalvagedTable
+from lsmstate.tools.salvage_table import KeyRange, SalvagedTable
 from lsmstate.tools.salvage_wal import Record, Replay, plan_replay, salvage_changelog
+
+_LOST_COMMIT = (
+    "its manifest cannot be read, so an older commit is taken: later writes are lost where no "
+    "changelog holds them; a checkpoint or an export may hold more"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +123,7 @@ class _Repair:
         self._owner = owner
         self._cache = process_memory().cache
         self._files = TableWriter(target, options, process_memory().budget, owner)
-        self._losses = [Loss(name, "nothing of it can be read", None) for name in state.unreadable]
+        self._losses = [Loss(name, _LOST_COMMIT, None) for name in state.lost]
         self._problems = [*state.problems, *_checkpoints_left(state.directory)]
         self._copied = self._rebuilt = 0
 
@@ -185,8 +190,7 @@ class _Repair:
 
     def _rebuild(self, file: FileMeta, path: str, table: Sst | None) -> Sequence[FileMeta]:
         salvaged = SalvagedTable(path)
-        own = table if table is not None else salvaged.description()
-        if own is not None and own.uid != file.uid:
+        if table is not None and table.uid != file.uid:
             raise CorruptionError("another file lies under this name", path, 0)
         base = (
             table.base_sequence if table is not None else salvaged.base_sequence(file.min_sequence)
@@ -199,10 +203,7 @@ class _Repair:
         lost_rows = file.rows - salvaged.saved_rows
         lost_keys = file.keys - sum(new.keys for new in made)
         ranges = tuple(salvaged.lost_ranges)
-        if file.uid == UNDESCRIBED:
-            what = "is damaged, and nothing says how many rows it had"
-            self._losses.append(Loss(file.name, what, None, ranges=ranges))
-        elif lost_rows or lost_keys:
+        if lost_rows or lost_keys:
             what = "blocks are damaged"
             undeleted = (salvaged.has_lost_keys and lost_keys > 0) or self._hold_retractions(ranges)
             self._losses.append(Loss(file.name, what, lost_rows, undeleted, ranges))
@@ -240,35 +241,11 @@ class _Repair:
             for offset, size in log.gaps:
                 what = f"{size} bytes at offset {offset} are damaged"
                 self._losses.append(Loss(name, what, None))
-        replay = plan_replay(found, self._replay_from(found))
+        replay = plan_replay(found, self._state.edit.replay_from)
         for first, last in replay.missing:
             what = f"writes {first} to {last} are in no changelog"
-            if self._state.is_pieced_together and first == replay.replay_from[0]:
-                self._problems.append(f"{what}: deletions that the files hold, or lost with one")
-            else:
-                self._losses.append(Loss("changelog", what, None))
+            self._losses.append(Loss("changelog", what, None))
         return replay
-
-    def _replay_from(self, records: Sequence[Record]) -> tuple[int, int]:
-        """The first write that is not wholly in the runs, and how many of its keys are. Where
-        files were adopted it follows from them: of their last write, as many as it has rows."""
-        known = self._state.edit.replay_from
-        files = self._state.edit.version.files
-        if not self._state.is_pieced_together or not files:
-            return known
-        reached = max(file.max_sequence for file in files)
-        if reached < known[0]:
-            return known
-        if all(record.sequence != reached for record in records):
-            return reached + 1, 0
-        return reached, sum(self._rows_of_write(f, reached) for f in files if f.rows)
-
-    def _rows_of_write(self, file: FileMeta, sequence: int) -> int:
-        if file.max_sequence != sequence:
-            return 0
-        table = SalvagedTable(os.path.join(self._state.directory, file.name))
-        entries = table.entries(table.base_sequence(file.min_sequence))
-        return sum(row[0] == sequence for _, _, rows in entries for row in rows)
 
     def _write_log(self, records: Sequence[tuple[int, Record]]) -> None:
         names = filter(None, map(parse_numbered, os.listdir(self._target)))

@@ -1,26 +1,19 @@
 """What can still be read of one damaged SSTable, entry by entry, and what cannot.
 
-A row is saved if its own block and the key block that speaks of it are whole. How many rows are
-lost is known where the manifest or the file's own properties say how many there were.
+A row is saved if its own block and the key block that speaks of it are whole. The manifest says how
+many there were.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import msgpack
-
 from lsmstate.cython_ext.base.file import ReadFile
 from lsmstate.cython_ext.sstable.salvage import block_bytes, block_rows, find_blocks, key_entries
-from lsmstate.lsm.manifest import described
-from lsmstate.lsm.version import FileMeta
 
 #: Kinds of blocks and flags of entries, as docs/design/disk-format.md numbers them.
-_ROWS, _KEYS, _TOP, _PROPERTIES, _EDIT = 1, 2, 5, 6, 7
+_ROWS, _KEYS, _TOP, _EDIT = 1, 2, 5, 7
 _RESET, _CONTINUES = 1, 2
 _HEADER_BYTES = 16
-
-#: Identity of a file that neither a manifest nor its own properties describe.
-UNDESCRIBED = 0
 
 Entry = tuple[bytes, int, list[tuple[int, int, bytes]]]
 
@@ -56,20 +49,10 @@ class SalvagedTable:
 
     def edit(self) -> bytes | None:
         """The edit section; None if its block is damaged."""
-        return self._section(_EDIT)
-
-    def description(self) -> FileMeta | None:
-        """What the file's properties say of it, without name, size and checksum; None if they
-        cannot be read."""
-        packed = self._section(_PROPERTIES)
-        if packed is None:
-            return None
-        try:
-            found = msgpack.unpackb(packed, strict_map_key=True)
-            found |= {"name": "", "size": 0, "checksum": 0}
-            return described([found[field] for field in FileMeta._fields])
-        except (KeyError, TypeError, ValueError, msgpack.UnpackException):
-            return None  # they do not make sense
+        for offset, size, kind in reversed(self._blocks):
+            if kind == _EDIT:
+                return block_bytes(self._data, offset, size)
+        return None
 
     def base_sequence(self, min_sequence: int) -> int:
         """What the rows' sequence numbers count from, when the footer that says so is gone: it
@@ -80,33 +63,6 @@ class SalvagedTable:
             for sequence, _, _ in block_rows(block_bytes(self._data, offset, size))
         )
         return max(0, min_sequence - min(counted, default=0))
-
-    def described_by_content(self, name: str, base_sequence: int) -> FileMeta | None:
-        """The same as ``description``, from what is left of the rows; None if nothing is."""
-        keys: list[bytes] = []
-        sequences: list[int] = []
-        deletions = size = 0
-        for key, flags, rows in self.entries(base_sequence):
-            keys.append(key)
-            deletions += flags & _RESET
-            size += sum(len(row) for _, _, row in rows)
-            sequences += [sequence for sequence, _, _ in rows]
-        if not keys:
-            return None
-        return FileMeta(
-            name,
-            size=len(self._data),
-            checksum=0,
-            uid=UNDESCRIBED,
-            keys=len(keys),
-            rows=len(sequences),
-            tombstones=deletions,
-            raw_bytes=size,
-            min_key=keys[0],
-            max_key=keys[-1],
-            min_sequence=min(sequences, default=0),
-            max_sequence=max(sequences, default=0),
-        )
 
     def entries(self, base_sequence: int) -> Iterator[Entry]:
         """Every entry that is left, with the rows that are, in key order."""
@@ -194,9 +150,3 @@ class SalvagedTable:
 
     def _has_gap(self, start: int, end: int) -> bool:
         return any(first < end and start < last for first, last in self._gaps)
-
-    def _section(self, kind: int) -> bytes | None:
-        for offset, size, found in reversed(self._blocks):
-            if found == kind:
-                return block_bytes(self._data, offset, size)
-        return None
