@@ -33,8 +33,9 @@ class Expiry:
     """Rows of a stream are due ``after`` past the event time in ``column``.
 
     A row is due as soon as ``time + after <= watermark``, which is when Spark's own joins forget
-    it. A row without an event time never is: leave it out of rows to keep for good. ``after`` is a
-    timedelta for dates and timestamps, a number in the column's own unit for integers.
+    it. A row without an event time never is: to keep a row for good, leave its event time null.
+    ``after`` is a timedelta for dates and timestamps, a number in the column's own unit for
+    integers.
     """
 
     column: str
