@@ -3,7 +3,7 @@
 Shuffled rows are planes, one for each byte of a row: those of high bytes are all alike, some
 differ in a few low bits, and only what is left is noise. A plane is the number of its varying
 bits (its *width*), the bits that all its bytes share, and the others side by side. That takes half
-the time of LZ4, which looks for matches that such bytes do not have (bench/README.md).
+the time of LZ4, which looks for matches that such bytes do not have.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t

@@ -1,7 +1,7 @@
 """Rows of several batches side by side, picked by position: what a join's results are made of.
 
 One call makes a whole result of all columns. pyarrow's take does the same with a call per column
-and a check per value, some three times as dear for rows of 89 columns (bench/README.md).
+and a check per value, some three times as dear for rows of 89 columns (docs/benchmarks/joins.md).
 """
 
 cimport cython

@@ -19,7 +19,7 @@ from lsmstate.cython_ext.rows.row_layout cimport WIDEST_TRANSPOSED
 cdef enum:
     LARGEST_SHUFFLED_BLOCK = 1 << 20  # a block of one huge row is not worth a second copy
     # Columns of bytes, and what keys do not share, repeat at once or never: looking less closely
-    # makes LZ4 twice as fast and blocks 2 % larger (bench/README.md).
+    # makes LZ4 twice as fast and blocks 2 % larger.
     ACCELERATION = 8
     # Planes this much smaller than their rows are taken; else LZ4 may do better.
     PLANES_EIGHTHS = 5

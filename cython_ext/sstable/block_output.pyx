@@ -16,7 +16,7 @@ cdef enum:
     WORTHWHILE_EIGHTHS = 5
     LEAST_KEPT_BYTES = 64 << 10
     # To the file at a time, in place there too: else the system has its pages one by one, which
-    # costs it twice as much, and single blocks four times (bench/README.md). A power of two.
+    # costs it twice as much, and single blocks four times. A power of two.
     WRITE_BYTES = 128 << 10
 
 

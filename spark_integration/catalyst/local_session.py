@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LOG_NAME = "spark.log"
 
 #: Leaves out checks of Arrow's Java that Spark has made before: of where a value lies, and whether
-#: it is null. They were a quarter of the time of a wide join's executors (bench/README.md).
+#: it is null. They were a quarter of the time of a wide join's executors.
 ARROW_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
 
