@@ -1,9 +1,9 @@
 """Does a micro-batch cost the same after 200 of them? One bucket of a join of three streams.
 
-    python growth.py                            # another process for every micro-batch
-    python growth.py --workers kept             # one process: open files, cache stay
-    python growth.py --spark                    # a real query, another worker for every task
-    python growth.py --spark --workers kept     # the same, workers as Spark gives them
+    python -m bench.spark.growth                         # another process for every micro-batch
+    python -m bench.spark.growth --workers kept          # one process: open files, cache stay
+    python -m bench.spark.growth --spark                 # a real query, a new worker for every task
+    python -m bench.spark.growth --spark --workers kept  # the same, workers as Spark gives them
 
 Each key has one row in ``a`` and one in ``b``, which arrive together; each row of ``c`` names one
 of all the keys that have arrived so far, so every micro-batch probes and reads the whole history

@@ -1,10 +1,10 @@
 """States written by each released format version must open for ever, with the same rows.
 
-``PYTHONPATH=tests python tests/sstable/test_format.py 1`` writes the golden state of format version
-1, once; what is in the repository is never written anew. ``... 1 copies`` adds a store with a
-checkpoint, and exports, to one that has none; ``... 1 deleted`` states whose edits are of format 2:
-deleted ranges and retractions, in runs and in the changelog. From version 2 on there are ``packed``
-states, whose rows of one width are packed as planes.
+``PYTHONPATH=.:tests python tests/sstable/test_format.py 1`` writes the golden state of format
+version 1, once; what is in the repository is never written anew. ``... 1 copies`` adds a store with
+a checkpoint, and exports, to one that has none; ``... 1 deleted`` states whose edits are of format
+2: deleted ranges and retractions, in runs and in the changelog. From version 2 on there are
+``packed`` states, whose rows of one width are packed as planes.
 """
 
 import datetime
@@ -18,9 +18,8 @@ import pyarrow as pa
 import pytest
 
 from support.model import ModelStore
-from support.paths import DATA, ROOT
+from support.paths import DATA
 
-DATA = DATA
 VERSIONS = sorted(path.name for path in DATA.glob("format-*"))
 ROWS = 400
 
@@ -386,7 +385,6 @@ def test_packed_rows_of_every_version(version):
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
     target = DATA / f"format-{sys.argv[1]}"
     if sys.argv[2:] == ["copies"]:
         if (target / "checkpointed").exists():

@@ -17,7 +17,7 @@ from urllib.request import urlopen
 import psutil
 
 from lsmstate.spark_integration.demo.ports import free_ports
-from support.paths import ROOT
+from support.paths import ROOT, TESTS
 
 _DEPLOY = "org.apache.spark.deploy"
 _START_SECONDS = 180
@@ -37,7 +37,7 @@ def spark_cluster(home: Path, machines: Sequence[Mapping[str, str]]) -> Iterator
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(TESTS)]),
     }
     started: list[subprocess.Popen[bytes]] = []
 

@@ -1,7 +1,7 @@
 """The settings of queries that earlier releases pinned must be found and understood for ever.
 
-``PYTHONPATH=tests python tests/spark/recovery/test_settings_format.py`` writes the
-golden files of the present format, once; what is in the repository is never written anew.
+``PYTHONPATH=.:tests python tests/spark/recovery/test_settings_format.py`` writes the golden files
+of the present format, once; what is in the repository is never written anew.
 """
 
 import hashlib
