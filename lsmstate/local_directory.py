@@ -1,4 +1,4 @@
-"""The directory that somebody names, before anything is done in it."""
+"""Checks of a directory that a user names."""
 
 import os
 from typing import Final
@@ -9,7 +9,7 @@ _NAME: Final = "name the directory of a standalone store, of a bucket, or the 'l
 
 
 def directory_path(given: object) -> str:
-    """The path as text. InvalidArgumentError if it is none, or that of a file."""
+    """Return the path as text; raise InvalidArgumentError if it is not a path, or a file."""
     path = os.fspath(given) if isinstance(given, os.PathLike) else given
     if not isinstance(path, str):
         raise InvalidArgumentError(
@@ -23,7 +23,7 @@ def directory_path(given: object) -> str:
 
 
 def check_is_there(directory: str) -> None:
-    """InvalidArgumentError unless there is such a directory."""
+    """Raise InvalidArgumentError unless the directory exists."""
     if not os.path.isdir(directory):
         what = "is a file, not a directory" if os.path.exists(directory) else "is not there"
         raise InvalidArgumentError(f"{directory} {what}; {_NAME} below a query's checkpoint")

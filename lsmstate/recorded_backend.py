@@ -1,4 +1,4 @@
-"""Which backend the state in a directory is of: another one would begin with nothing beside it."""
+"""The backend that a directory's state belongs to; another one would start empty beside it."""
 
 import os
 from typing import Final
@@ -12,8 +12,8 @@ _ROCKS_DATABASE: Final = os.path.join("db", "CURRENT")
 
 
 def check_kept_backend(directory: str, backend: str) -> None:
-    """InvalidArgumentError if a directory holds a standalone store of another backend and none of
-    this one; by names, whatever is in the files."""
+    """Raise InvalidArgumentError if a directory holds a standalone store of another backend and
+    none of this one. Only file names are looked at."""
     kept = _kept_backends(directory)
     if kept and backend not in kept:
         raise InvalidArgumentError(

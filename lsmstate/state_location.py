@@ -1,10 +1,10 @@
-"""Where the state of one query lies: a local directory, or a directory of any file system.
+"""Place of a query's state: a directory on the local or a remote file system.
 
     <place>/bucket-000007/...   the files of one bucket's attempts
     <place>/<name>              small files that are written once, such as a query's settings
 
-A local directory is worked in directly. Of another place the files in use are kept as copies in a
-cache on this machine's disk, which all processes and queries of the machine share.
+A local directory is used directly. Files of a remote place that are in use have copies in a cache
+on the local disk, which all processes and queries of the machine share.
 """
 
 import hashlib
@@ -24,13 +24,13 @@ from lsmstate.remote.filesystems import is_url, resolve
 from lsmstate.remote.retries import retried
 from lsmstate.store import MultimapStore
 
-#: How much of a machine's disk the copies may take.
+#: Default of the disk space for copies.
 DEFAULT_CACHE = "10g"
 _BUCKET = "bucket-"
 
 
 class StatePlace:
-    """One place. Those of one process that are the same share file systems and copies."""
+    """One place. Equal places of a process share file systems and copies."""
 
     def __init__(
         self,
@@ -40,15 +40,24 @@ class StatePlace:
         cache_dir: str | None = None,
         cache: int | str = DEFAULT_CACHE,
     ) -> None:
-        """``url`` is a local path or ``file:`` URL, or names a directory of another file system
-        (see ``filesystems``), to which ``storage_options`` go. ``cache_dir`` is a local directory
-        for copies (default: the system's for temporary files), ``cache`` their most bytes; both
-        matter elsewhere only. InvalidArgumentError. Cost: no request is made."""
+        """Name a place; no request is made.
+
+        Args:
+            url: A local path, a ``file:`` URL, or a directory of another file system (see
+                ``remote.filesystems``).
+            storage_options: Options of the remote file system.
+            cache_dir: Local directory for copies of remote files; default: the system's for
+                temporary files.
+            cache: Most bytes of these copies.
+
+        Raises:
+            InvalidArgumentError: An argument is invalid.
+        """
         self._cache_bytes = check_cache_bytes(cache)
         self._cache_dir = cache_dir or tempfile.gettempdir()
         self._buckets: dict[int, DurableBucket] = {}
         self.url = url
-        #: None: on another file system.
+        #: None: on a remote file system.
         self.local_directory = local_path(url)
         #: The small files.
         self.files: DurableDir
@@ -61,12 +70,12 @@ class StatePlace:
 
     @property
     def where(self) -> str:
-        """For messages; holds no credentials."""
+        """The place for messages, without credentials."""
         return self.files.where
 
     def bucket(self, number: int) -> str | DurableBucket:
-        """Where the attempts of a bucket are opened (``opening.open_attempt``); a local directory
-        is made if it is not there."""
+        """Return where attempts of a bucket are opened (``opening.open_attempt``); create a local
+        directory if necessary."""
         name = bucket_directory_name(number)
         if self.local_directory is not None:
             path = os.path.join(self.local_directory, name)
@@ -79,14 +88,14 @@ class StatePlace:
         return self._buckets[number]
 
     def buckets(self) -> list[int]:
-        """The numbers of those that are there. OSError. Cost: one listing."""
+        """List the numbers of the buckets. OSError. Cost: one listing."""
         names = retried(self.files.directories, f"listing {self.where}")
         found = (name.removeprefix(_BUCKET) for name in names if name.startswith(_BUCKET))
         return sorted(int(number) for number in found if number.isdigit())
 
     def remove_bucket(self, number: int) -> int:
-        """Delete all files of a bucket that nobody has open; how many bytes that freed. OSError.
-        Cost: two listings and what the file system needs to delete a directory."""
+        """Delete all files of a bucket that nobody has open; return the freed bytes. OSError. Cost:
+        two listings and the deletion of a directory."""
         self._buckets.pop(number, None)
         files = self.files.below(bucket_directory_name(number))
         freed = sum(retried(files.sizes, f"listing {files.where}").values())
@@ -100,12 +109,13 @@ class StatePlace:
 
 
 def bucket_directory_name(bucket: int) -> str:
-    """Name of a bucket's directory in the place."""
+    """Return the name of a bucket's directory in the place."""
     return f"{_BUCKET}{bucket:06d}"
 
 
 def check_cache_bytes(cache: int | str) -> int:
-    """``"10g"`` -> bytes. InvalidArgumentError if that is no size, or too small to work with."""
+    """Convert ``"10g"`` to bytes; raise InvalidArgumentError if it is not a size, or too small to
+    work with."""
     cache_bytes = parse_bytes(cache, "cache")
     if cache_bytes < LEAST_BYTES:
         raise InvalidArgumentError(
@@ -115,7 +125,7 @@ def check_cache_bytes(cache: int | str) -> int:
 
 
 def local_path(url: str) -> str | None:
-    """``/a/b``, ``a/b`` or ``file:/a/b`` -> ``/a/b``; None if it is on another file system."""
+    """Convert ``/a/b``, ``a/b`` or ``file:/a/b`` to ``/a/b``; None for a remote file system."""
     if is_url(url) and not url.startswith("file:"):
         return None
     if url.startswith("file:"):
@@ -123,7 +133,7 @@ def local_path(url: str) -> str | None:
             raise InvalidArgumentError(
                 f"{url}: file: addresses name no machine; write file:///path"
             )
-        # Not urlsplit's path: Hadoop does not escape, '#' and '?' are plain characters there.
+        # Not urlsplit's path: Hadoop does not escape, so '#' and '?' are plain characters.
         url = "/" + url.removeprefix("file:").lstrip("/")
     return os.path.abspath(url)
 
@@ -131,6 +141,6 @@ def local_path(url: str) -> str | None:
 def open_bucket(
     place: StatePlace, bucket: int, pointer: str, *, options: Options | None = None
 ) -> MultimapStore:
-    """The store of one bucket as a commit pointer of the backend ``lsm`` has it, to be read only,
-    wherever the state lies; see ``opening.open_commit``. Nothing is written to the place."""
+    """Open a bucket at a commit pointer of the backend ``lsm`` for reading, wherever its state
+    lies; see ``opening.open_commit``. Nothing is written to the place."""
     return open_commit(place.bucket(bucket), pointer, options=options or Options())

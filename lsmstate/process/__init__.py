@@ -1,1 +1,1 @@
-"""What all stores of one process share: the memory budget, the worker thread."""
+"""What all stores of one process share: the memory budget and the worker thread."""

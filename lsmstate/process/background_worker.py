@@ -1,15 +1,13 @@
-"""One worker thread per process, for the flushes and merges of all its stores, and for deleting
-the files that those replaced.
+"""One worker thread per process, which flushes, compacts and deletes replaced files for all stores.
 
-The worker only writes files and deletes them. Its stores install what is done, in their own thread
-and at their next write, so what a reader sees never changes under its hands. A store that needs a
-result sooner goes on with the job itself instead of waiting; so nothing depends on the thread:
-where none can be started, or after a fork, the jobs are done all the same. An error stays in the
-job, and the store raises it.
-
-The thread is started by the first job and ends when there have been none for a while. It is a
-daemon and holds nothing that has to be given back: a process may leave by os._exit at any time.
-At an ordinary exit, and while the process is being forked, it stands still between two slices.
+- The worker only writes and deletes files. A store installs the results in its own thread, at its
+  next write. What a reader sees therefore never changes during a read.
+- A store that needs a result sooner continues the job itself instead of waiting. Jobs are thus done
+  without the thread too: where none can be started, or after a fork.
+- An error stays in the job, and the store raises it.
+- The first job starts the thread, which ends when there were no jobs for a while. It is a daemon
+  and holds nothing that must be released, so a process may leave by os._exit at any time. At an
+  ordinary exit, and during a fork, it pauses between two slices.
 """
 
 import atexit
@@ -25,45 +23,46 @@ from lsmstate.cython_ext.locks.locks import Standstill
 from lsmstate.options import KIB
 from lsmstate.process.memory_budget import process_memory
 
-#: Bytes a job goes on for at a time, a few milliseconds: nobody waits for the worker longer.
+#: Bytes that a job processes at a time, a few milliseconds: nobody waits longer for the worker.
 SLICE_BYTES = 512 * KIB
-#: The thread ends when there was nothing to do for so long.
+#: The thread ends after this time without jobs.
 IDLE_SECONDS = 5.0
 
 _log = logging.getLogger(__name__)
 
 
 class Job(Protocol):
-    """Work that any thread may go on with, one at a time."""
+    """Work that any thread may continue, one thread at a time."""
 
     @property
     def is_urgent(self) -> bool:
-        """Whether a writer may have to wait for it: it comes before all that are not."""
+        """Whether a writer may have to wait for it: it then comes before the other jobs."""
         ...
 
     def advance(self, max_bytes: int) -> bool:
-        """Go on for about so many bytes; True when there is nothing left to do, be it done,
-        failed or abandoned. Raises nothing: the error is the job's."""
+        """Process about ``max_bytes``; return True when nothing is left to do: done, failed or
+        abandoned. Raise nothing: the job keeps its error."""
         ...
 
 
 class Worker:
-    """Works off jobs, slice by slice. ``standing`` is held while a slice is worked on.
+    """Processes jobs, slice by slice. ``standing`` is held during a slice.
 
     Whoever submits a job may be interrupted anywhere, so nothing here is a lock of Python's own
     (``threading.Condition``): an interrupt between its steps would leave it taken, and the thread
-    waiting for it for ever."""
+    would wait forever.
+    """
 
     def __init__(self) -> None:
         self.standing = threading.Lock()
         self.standstill = Standstill(self.standing)
-        #: Its number, if there is one: a name of its own it gets nowhere, since what
-        #: ``threading`` makes for that stays there for good.
+        #: Number of the thread, if there is one. The thread gets no name: what ``threading`` makes
+        #: for one stays forever.
         self.thread: int | None = None
         self._submitted: SimpleQueue[Job | None] = SimpleQueue()
-        #: Of the thread that has ``_running``.
+        #: Number of the thread that holds ``_running``.
         self._jobs: list[Job] = []
-        #: Held by the thread as long as there is one: of two that were started one ends at once.
+        #: The thread holds it while it lives: if two are started, one ends at once.
         self._running = threading.Lock()
         self._stopped = False
 
@@ -77,7 +76,7 @@ class Worker:
         return self._running.locked()
 
     def submit(self, job: Job) -> None:
-        """Have a job worked off; start the thread if need be. Without one the job is not kept."""
+        """Have a job processed; start the thread if necessary. If that fails the job is dropped."""
         if self._stopped:
             return
         self._submitted.put(job)
@@ -85,7 +84,7 @@ class Worker:
             self._start()
 
     def stop(self) -> None:
-        """End the thread after the slice it is at; what is left is its stores' to do."""
+        """End the thread after its current slice; the stores do the rest."""
         self._stopped = True
         self._submitted.put(None)  # it may be waiting
         with self._running:
@@ -93,19 +92,20 @@ class Worker:
 
     def _start(self) -> None:
         try:
-            # In C: Thread.start waits on a condition, of which an interrupt makes a RuntimeError.
+            # Started in C: Thread.start waits on a condition, and an interrupt there becomes a
+            # RuntimeError.
             start_new_thread(self._run, ())
         except RuntimeError as error:
-            # Only its text: a record that is kept would keep the frames, and with them the job.
+            # Only the text of the error: a kept log record would keep the frames, and so the job.
             _log.warning(
                 "no background thread (%s): stores flush and merge by themselves", str(error)
             )
             with suppress(Empty):
-                while True:  # without waiting: another thread may be at it, too
+                while True:  # without waiting: another thread may do the same
                     self._submitted.get(block=False)
 
     def _run(self) -> None:
-        # Again, if a job came after the last look and before the thread was not there any more.
+        # Start again if a job came after the last look and before the thread ended.
         while not self._stopped and not self.is_idle and self._running.acquire(blocking=False):
             try:
                 self.thread = threading.get_ident()
@@ -114,13 +114,13 @@ class Worker:
                         is_over = job.advance(SLICE_BYTES)
                     if is_over:
                         self._jobs.remove(job)
-                    del job  # what it holds is its store's to give back
+                    del job  # its store releases what it holds
             finally:
                 self.thread = None
                 self._running.release()
 
     def _next(self) -> Job | None:
-        """The job to go on with, the urgent ones first; None if the thread is to end."""
+        """Return the next job, urgent ones first; None if the thread is to end."""
         with suppress(Empty):
             while not self._stopped:
                 job = self._submitted.get(not self._jobs, IDLE_SECONDS)
@@ -135,7 +135,7 @@ _worker = Worker()
 
 
 def worker() -> Worker:
-    """The one of this process."""
+    """Return the worker of this process."""
     return _worker
 
 

@@ -1,10 +1,12 @@
-"""Policy over the byte counters: one budget and one block cache per process.
+"""Memory policy: one budget and one block cache per process.
 
-The cap is that of the process, not of a store: with several stores open it is the largest of
-their caps. What can be given back without anyone's help (cached blocks) is evicted inside the
-budget; memtables are flushed here, by the store that owns the largest. What flushes and merges need
-for that is reserved for as long as a store is open. Threads share the budget: a short lock guards
-the list of stores, and no store is asked for anything while it is held.
+- The memory cap belongs to the process. If several stores are open, the largest of their caps
+  applies.
+- Cached blocks are evicted inside the budget. Memtables are flushed here, by the store that has the
+  largest.
+- The memory that flushes and compactions need is reserved as long as a store is open.
+- Threads share the budget. A short lock guards the list of stores, and no store is called while it
+  is held.
 """
 
 import gc
@@ -20,58 +22,58 @@ from lsmstate.cython_ext.sstable.block_cache import BlockCache
 from lsmstate.errors import MemoryLimitError
 from lsmstate.options import MINIMUM_MEMORY_BYTES, STORE_MEMORY_BYTES
 
-#: Of the cap, what is reserved at most, if several stores are open: they seldom merge all at once.
+#: Part of the cap that is reserved at most if several stores are open: they seldom compact at once.
 RESERVED_PART = 8
-#: What is written at once is large beyond this part of the cap; a row beyond that part of it
-#: divided by the number of stores, of which each may write one at the same time.
+#: A write is large if it takes more than this part of the cap. A row is large beyond this part
+#: divided by the number of stores, since each may write one at the same time.
 LARGE_PART = 16
-#: How often a write that waits for other threads looks whether there is room now.
+#: How often a write that waits for other threads checks whether there is room.
 LOOK_SECONDS = 0.002
 
 
 class Flushable(Protocol):
-    """A store that can give memory back by writing its memtables out."""
+    """A store that can release memory by flushing its memtables."""
 
     @property
     def memtable_bytes(self) -> int: ...
 
     @property
     def is_busy(self) -> bool:
-        """Whether another thread is in the middle of a call, at whose end memory may be free."""
+        """Whether another thread is inside a call, at whose end memory may be released."""
         ...
 
     def try_flush(self) -> bool:
-        """Flush, unless another thread uses the store, it is being read, it failed, or has nothing
-        to flush: whether it was done."""
+        """Flush and return True; return False if another thread uses the store, it is being read,
+        it failed, or it has nothing to flush."""
         ...
 
 
 class ProcessMemory:
-    """Budget, cache and the open stores of one process."""
+    """Budget, cache and open stores of one process."""
 
     def __init__(self) -> None:
         self.budget = Budget(MINIMUM_MEMORY_BYTES)
         self.cache = BlockCache(self.budget)
         self.turns = Turns(self.budget)
         self.process = os.getpid()
-        # Weak: a store that nobody closed and nobody holds any more counts no longer.
+        # Weak references: a store that nobody closed and nobody holds does not count.
         self._stores: WeakKeyDictionary[Flushable, int] = WeakKeyDictionary()
-        #: Those that wait for others to give memory back.
+        #: Stores that wait for others to release memory.
         self._waiting: WeakSet[Flushable] = WeakSet()
         # Reentrant: the garbage collector may close a store at any point.
         self._lock = threading.RLock()
 
     def enter(self, store: Flushable, limit_bytes: int) -> None:
-        """Count a store in. MemoryLimitError if the cap cannot carry one more."""
+        """Add a store; raise MemoryLimitError if the memory cap is too small for one more."""
         if self._refusal(store, limit_bytes):
-            # Some may be held by nobody any more. Without the lock: what collecting calls may wait.
+            # Some stores may be garbage. Collected without the lock, because a finalizer may wait.
             gc.collect()
             refusal = self._refusal(store, limit_bytes)
             if refusal:
                 raise MemoryLimitError(refusal)
 
     def _refusal(self, store: Flushable, limit_bytes: int) -> str:
-        """Count a store in, or say why it does not fit in beside the others."""
+        """Add a store, or return why it does not fit beside the others."""
         with self._lock:
             caps = self._open().values()
             limit = max([limit_bytes, *caps])
@@ -89,30 +91,35 @@ class ProcessMemory:
         return ""
 
     def leave(self, store: Flushable) -> None:
-        """Count a store out; the cache stays, within the cap that remains."""
+        """Remove a store; the cache stays, within the remaining cap."""
         with self._lock:
             self._stores.pop(store, None)
             self._set_limit()
 
     def memtable_limit(self, own_limit: int) -> int:
-        """Bytes one store's memtable may take, so that all together keep to their share."""
+        """Return the size limit of one store's memtable; together they keep to their share."""
         return max(256 * 1024, own_limit // max(1, len(self._stores)))
 
     def relieve(self, asking: Flushable) -> bool:
-        """Flush the largest memtables of another store; False if there are none to flush. A store
-        that another thread is using is passed over: waiting for it could be waiting in a circle.
-        So is one with unfinished reads, which would keep its memory."""
+        """Flush the largest memtables of another store; return False if there are none to flush.
+
+        A store that another thread uses is skipped, since waiting for it could be a deadlock. A
+        store with unfinished reads is skipped, since they would keep its memory.
+        """
         others = self._others(asking)
         sizes = {id(store): store.memtable_bytes for store in others}
         others.sort(key=lambda store: sizes[id(store)], reverse=True)
         return any(sizes[id(store)] > 0 and store.try_flush() for store in others)
 
     def await_others(self, asking: Flushable, until: float) -> bool:
-        """Wait a moment for threads in the middle of a call of another store, which may give memory
-        back. False: none is, but for those that wait themselves, or it is ``until``
-        (time.monotonic) by now: the asking one gives up, and others may wait for what it has."""
+        """Wait a moment for threads inside a call of another store, which may release memory.
+
+        Return False if there are none, not counting those that wait themselves, or if the time
+        ``until`` (time.monotonic) has come. The asking store then gives up, and others may wait for
+        its memory.
+        """
         with self._lock:
-            # Under the lock, or two that wait for each other could give up both.
+            # Under the lock: otherwise two stores that wait for each other could both give up.
             others = (s for s in self._open() if s is not asking and s not in self._waiting)
             is_busy = self.turns.are_waited_for or any(store.is_busy for store in others)
             if time.monotonic() >= until or not is_busy:
@@ -126,16 +133,16 @@ class ProcessMemory:
         return True
 
     def end_waiting(self, asking: Flushable) -> None:
-        """It has what it waited for, or does without."""
+        """Note that a store has its memory, or has given up."""
         with self._lock:
             self._waiting.discard(asking)
 
     def bytes_beside(self, asking: Flushable) -> int:
-        """Bytes of the memtables of all other stores."""
+        """Return the bytes of all other stores' memtables."""
         return sum(store.memtable_bytes for store in self._others(asking))
 
     def _open(self) -> dict[Flushable, int]:
-        """The open stores and their caps: a copy, as one may be closed while they are looked at."""
+        """Return the open stores and their caps; a copy, since one may be closed meanwhile."""
         alive = [store for ref in self._stores.keyrefs() if (store := ref()) is not None]
         return {store: self._stores.get(store, 0) for store in alive}
 
@@ -144,12 +151,12 @@ class ProcessMemory:
             return [store for store in self._open() if store is not asking]
 
     def _set_limit(self) -> None:
-        """The largest cap of the open stores; that of the last one stays. Of it, what a flush and
-        a merge take is reserved, where there is room for them in each of several stores at once."""
+        """Set the cap to the largest of the open stores; that of the last one stays. What a flush
+        and a compaction take is reserved for several stores at once, as far as there is room."""
         caps = self._open().values()
         limit = max(caps, default=self.budget.limit)
         if limit > self.budget.limit:
-            self.budget.limit = limit  # before more of it is reserved
+            self.budget.limit = limit  # before more is reserved
         most = max(STORE_MEMORY_BYTES, limit // RESERVED_PART)
         self.budget.reserve = min(STORE_MEMORY_BYTES * len(caps), most)
         self.budget.large_bytes = limit // (LARGE_PART * max(1, len(caps)))
@@ -163,7 +170,7 @@ _memory_lock = threading.RLock()
 
 
 def process_memory() -> ProcessMemory:
-    """The one of this process; a forked child begins with a new one."""
+    """Return the memory of this process; a forked child begins with a new one."""
     global _memory
     with _memory_lock:
         if _memory is None or _memory.process != os.getpid():
@@ -172,8 +179,8 @@ def process_memory() -> ProcessMemory:
 
 
 def _forget_the_parents_lock() -> None:
-    """Another thread of the parent may have held it when the child was forked; or have had its
-    turn, which a store that is inherited would wait for before it says that it is."""
+    """Replace locks after a fork: another thread of the parent may have held them. An inherited
+    store would wait for its turn before it reports that it is inherited."""
     global _memory_lock
     _memory_lock = threading.RLock()
     if _memory is not None:

@@ -1,1 +1,1 @@
-"""Schemas of keys and rows, and how many bytes a batch takes."""
+"""Schemas of keys and rows, and sizes of batches."""

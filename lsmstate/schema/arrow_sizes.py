@@ -1,7 +1,7 @@
-"""How many bytes each row of an Arrow batch takes: what bounds the pieces of probes and joins.
+"""Bytes that each row of an Arrow batch takes; they bound the pieces of probes and joins.
 
-Dictionaries and views count as what they decode to. A slice has all buffers of its parent there,
-and many rows may share one large value: their bytes in Arrow say nothing of a row.
+Dictionaries and views count as the values they decode to. Arrow's own sizes say nothing about a
+row: a slice has all buffers of its parent, and many rows may share one large value.
 """
 
 from collections.abc import Iterator
@@ -20,35 +20,36 @@ _ZERO = pa.scalar(0, pa.int32())
 
 
 def row_sizes(batch: pa.RecordBatch) -> Sizes:
-    """Bytes of Arrow data per row: values, offsets, one byte per column and row for nulls.
+    """Return the bytes of Arrow data per row: values, offsets, one byte per column and row for
+    nulls.
 
-    Exact for flat types and lists of them, at least the right order for all others. Cost: a few
-    vector operations per column of variable width; of a large dictionary, the values in use are
-    copied.
+    The result is exact for flat types and lists of them, and of the right order of magnitude for
+    all others. Cost: a few vector operations per column of variable width; the values in use of a
+    large dictionary are copied.
     """
     return sizes_of(batch.schema)(batch)
 
 
 class RowSizes:
-    """``row_sizes`` of batches with one schema, whose types are looked at once."""
+    """``row_sizes`` of batches with one schema, whose types are inspected once."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._is_plain = not any(map(_shares_values, schema.types))
         widths = [_fixed_width(kind) for kind in schema.types]
         self._fixed = sum(width for width in widths if width is not None)
         self._varying = [column for column, width in enumerate(widths) if width is None]
-        #: Bytes of any row, if all take as many.
+        #: Bytes of each row if all rows have the same size.
         self.width = None if self._varying else self._fixed
 
     def __call__(self, batch: pa.RecordBatch) -> Sizes:
-        """Bytes of each row."""
+        """Return the bytes of each row."""
         total = np.full(batch.num_rows, self._fixed, dtype=np.int64)
         for column in self._varying:
             total += _sizes(batch.column(column))
         return total
 
     def total(self, batch: pa.RecordBatch) -> int:
-        """Bytes of all rows. Cost: of plain types, no look at any row."""
+        """Return the bytes of all rows. Cost: plain types are not read."""
         if self._is_plain:
             return int(batch.nbytes)
         return int(self(batch).sum())
@@ -56,12 +57,12 @@ class RowSizes:
 
 @lru_cache(maxsize=256)
 def sizes_of(schema: pa.Schema) -> RowSizes:
-    """Those of a schema, kept by the process."""
+    """Return the RowSizes of a schema, which the process caches."""
     return RowSizes(schema)
 
 
 def pieces_of(sizes: Sizes, max_bytes: int) -> Iterator[slice]:
-    """Cut a row of sizes into slices of at most ``max_bytes``, or one item, each."""
+    """Split a sequence of sizes into slices of at most ``max_bytes``, or one item, each."""
     ends = np.cumsum(sizes)
     first = 0
     while first < len(sizes):
@@ -72,12 +73,12 @@ def pieces_of(sizes: Sizes, max_bytes: int) -> Iterator[slice]:
 
 
 def least_row_bytes(schema: pa.Schema) -> int:
-    """What a row takes in Arrow at least, however few bytes its nulls are encoded in."""
+    """Return the least bytes of a row in Arrow, however few bytes its nulls are encoded in."""
     return sum(int(_sizes(pa.nulls(1, field.type))[0]) for field in schema)
 
 
 def _shares_values(kind: pa.DataType) -> bool:
-    """Whether arrays of the type hold, to any depth, values that several rows may refer to."""
+    """Test whether arrays of the type hold, at any depth, values that several rows may refer to."""
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
     if pa.types.is_dictionary(kind) or _is_view(kind) or is_any_list_view(kind):
@@ -86,7 +87,7 @@ def _shares_values(kind: pa.DataType) -> bool:
 
 
 def _fixed_width(kind: pa.DataType) -> int | None:
-    """Bytes of any value; None if they vary."""
+    """Return the bytes of each value; None if they vary."""
     if pa.types.is_null(kind):
         return 0
     if isinstance(kind, pa.BaseExtensionType):
@@ -128,7 +129,7 @@ def _sizes(column: pa.Array) -> Sizes:
         return _list_view_sizes(column)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
         return _list_sizes(column)
-    # Unions and run ends: the average serves.
+    # Unions and run ends: use the average.
     return np.full(count, 1 + column.nbytes // max(1, count), dtype=np.int64)
 
 
@@ -141,7 +142,7 @@ def _is_view(kind: pa.DataType) -> bool:
 
 
 def _view_sizes(column: pa.Array) -> Sizes:
-    """Each view is 16 bytes that begin with the length; no kernel of Arrow's reads it."""
+    """Each view has 16 bytes and begins with its length; Arrow has no kernel that reads it."""
     lengths = np.zeros(len(column), dtype=np.int64)
     if len(column):
         views = np.frombuffer(column.buffers()[1], dtype=np.int32, offset=16 * column.offset)
@@ -155,9 +156,9 @@ def _dictionary_sizes(column: pa.Array) -> Sizes:
     sizes = np.full(len(column), _sizes(pa.nulls(1, column.type.value_type))[0], dtype=np.int64)
     places = column.indices.drop_null().to_numpy()
     values = column.dictionary
-    if len(values) == 0:  # all are null; what a null struct hides may not say so
+    if len(values) == 0:  # all are null, even if a null struct hides that
         return sizes
-    # A slice, mostly: what it does not use is not looked at. Views cannot be taken from.
+    # Mostly a slice: values that it does not use are skipped. Arrow cannot take from views.
     if len(values) > len(places) and not _shares_values(values.type):
         used, places = np.unique(places, return_inverse=True)
         values = values.take(pa.array(used))
@@ -182,7 +183,7 @@ def _list_view_sizes(column: pa.Array) -> Sizes:
 
 
 def _item_sizes(values: pa.Array, starts: Sizes, ends: Sizes) -> Sizes:
-    """Of lists, by the places where each begins and ends among the values."""
+    """Return the bytes of lists from where each begins and ends among the values."""
     if len(starts) == 0:
         return np.zeros(0, dtype=np.int64)
     first, last = starts.min(), ends.max()

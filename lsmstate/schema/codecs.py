@@ -1,7 +1,7 @@
-"""What is made of a stream's schemas, kept by the process.
+"""Codecs of a stream's schemas, cached by the process.
 
-A task attempt opens its store anew in every micro-batch, and making codecs of a few dozen columns
-takes as long as reading the manifest. They hold nothing of a store, so stores and threads share
+A task attempt opens its store anew in every micro-batch. Making codecs for a few dozen columns
+takes as long as reading the manifest. Codecs hold nothing of a store, so stores and threads share
 them.
 """
 
@@ -12,13 +12,13 @@ from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.schema.entry_sizes import EntrySizes
 from lsmstate.store import StreamSchema
 
-#: Columns of the streams whose codecs are kept: with names and schemas some 0.8 KB each, so 4 MB a
-#: process, which no memory budget counts. A stream of three hundred columns has 240 KB.
+#: Total columns of the cached codecs. A column takes about 0.8 KB with names and schemas: 4 MB per
+#: process, which no memory budget counts. A stream of three hundred columns takes 240 KB.
 MOST_COLUMNS = 4096
 
 
 class StreamCodecs:
-    """The codecs of one stream, and its schemas as manifests keep them."""
+    """The codecs of one stream, and its schemas as manifests store them."""
 
     def __init__(self, stream: StreamSchema) -> None:
         self._stream = stream
@@ -29,7 +29,7 @@ class StreamCodecs:
 
     @cached_property
     def packed(self) -> dict[str, str]:
-        """The stream as JSON values."""
+        """Return the stream as JSON values."""
         return {
             "name": self._stream.name,
             "key": self._stream.key.serialize().to_pybytes().hex(),
@@ -37,7 +37,7 @@ class StreamCodecs:
         }
 
     def serve(self, stream: StreamSchema) -> bool:
-        """Whether they are those of this stream too: types, names and metadata are the same."""
+        """Test whether these codecs serve this stream: types, names and metadata are equal."""
         return bool(
             self._stream.name == stream.name
             and self._stream.key.equals(stream.key, check_metadata=True)
@@ -45,13 +45,15 @@ class StreamCodecs:
         )
 
 
-#: The last made is the last. Replaced as a whole: threads that make codecs at once lose some.
+#: The newest comes last. The tuple is replaced as a whole: threads that make codecs at the same
+#: time may lose some.
 _kept: tuple[StreamCodecs, ...] = ()
 
 
 def codecs_of(stream: StreamSchema) -> StreamCodecs:
-    """Those kept since a stream of this name and these schemas was met, or new ones, for which the
-    oldest are given up. InvalidArgumentError: a type that cannot be stored, or be a key."""
+    """Return the cached codecs of a stream with this name and these schemas, or make new ones and
+    drop the oldest. Raise InvalidArgumentError for a type that cannot be stored, or cannot be a
+    key."""
     global _kept
     for found in _kept:
         if found.serve(stream):
@@ -62,7 +64,8 @@ def codecs_of(stream: StreamSchema) -> StreamCodecs:
 
 
 def _newest(kept: tuple[StreamCodecs, ...]) -> tuple[StreamCodecs, ...]:
-    """The last of them that have at most ``MOST_COLUMNS`` columns together, and the last one."""
+    """Return the newest codecs with at most ``MOST_COLUMNS`` columns together, and always the last
+    one."""
     columns = 0
     for count, codecs in enumerate(reversed(kept)):
         columns += codecs.columns

@@ -1,10 +1,9 @@
-"""Whether Arrow keeps what a Python value says, when it makes one of its own of it.
+"""Check that Arrow keeps a Python value when it converts it.
 
-It takes 1.5 for the integer 1 inside lists and structs, a text for a list of its letters, cuts
-times, and passes over fields that a struct does not have.
-
-Times are compared as Arrow's integers: Python's reach less far and have no nanoseconds, and those
-of the hour that clocks are set back are equal to no time of another zone (PEP 495).
+- Arrow converts 1.5 to the integer 1 inside lists and structs, text to a list of letters, truncates
+  times, and drops fields that a struct does not have.
+- Times are compared as Arrow's integers. Python's times have a smaller range and no nanoseconds,
+  and those in the hour when clocks are set back equal no time of another zone (PEP 495).
 """
 
 import datetime
@@ -20,7 +19,7 @@ _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
 def is_list_like(kind: pa.DataType) -> bool:
-    """Whether values of the type are Python lists."""
+    """Test whether values of the type are Python lists."""
     return bool(
         pa.types.is_list(kind)
         or pa.types.is_large_list(kind)
@@ -32,8 +31,8 @@ def is_list_like(kind: pa.DataType) -> bool:
 
 
 def is_kept(value: Any, found: pa.Scalar) -> bool:
-    """Whether ``found``, what Arrow made of a Python value, is what was given. Floats are what they
-    are rounded to; integers may stand for times, and times without a zone for UTC."""
+    """Test whether ``found``, which Arrow made of a Python value, is the value given. Floats may be
+    rounded. Integers may stand for times, and times without a zone for UTC."""
     kind = found.type
     if isinstance(value, pa.Scalar) and value.type == kind:
         return True
@@ -58,7 +57,7 @@ def is_kept(value: Any, found: pa.Scalar) -> bool:
 
 
 def as_text(found: pa.Scalar) -> str:
-    """What Arrow made of a value, for messages."""
+    """Show what Arrow made of a value, for messages."""
     try:
         return repr(found.as_py())
     except (ValueError, OverflowError):
@@ -106,9 +105,10 @@ def _is_time_kept(value: Any, found: pa.Scalar) -> bool:
 
 
 def _nanoseconds(value: datetime.datetime) -> int:
-    """Since 1970 in UTC."""
+    """Return the nanoseconds since 1970 in UTC."""
     if value.utcoffset() is None:
         value = value.replace(tzinfo=datetime.UTC)
-    # A difference of two zones is one of UTC, and reaches beyond the year 1 as UTC itself does not.
+    # The difference of two zoned times is one of UTC. It reaches beyond the year 1, unlike UTC
+    # itself.
     whole = (value - _EPOCH) // _MICROSECOND
     return whole * 1000 + getattr(value, "nanosecond", 0)  # which pandas has

@@ -1,1 +1,1 @@
-"""What every backend is built from: guard, reads, writes, snapshot, checks."""
+"""Parts that every backend is built from: guard, reads, writes, snapshot, checks."""

@@ -1,4 +1,4 @@
-"""How large a row and a batch may be: huge rows are refused, huge batches cut into parts."""
+"""Size limits of rows and batches: huge rows are refused, huge batches are split into parts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -19,13 +19,13 @@ _KINDS = ("append", "put", "delete", "retract", "delete_range")
 
 
 def check_row_sizes(rows: pa.RecordBatch, options: Options) -> None:
-    """Refuse a row over a quarter of the cap before anything of its batch is stored."""
+    """Refuse a batch with a row over a quarter of the memory cap, before anything is stored."""
     if sizes_of(rows.schema).total(rows) > options.memory_bytes // 4:
         check_largest_row(int(row_sizes(rows).max(initial=0)), options)
 
 
 def check_largest_row(size: int, options: Options) -> None:
-    """MemoryLimitError if a row of so many bytes is larger than a quarter of the cap."""
+    """Raise MemoryLimitError if a row of this size is larger than a quarter of the memory cap."""
     limit = options.memory_bytes // 4
     if size > limit:
         raise MemoryLimitError(
@@ -35,8 +35,10 @@ def check_largest_row(size: int, options: Options) -> None:
 
 
 def no_room(budget: Budget, size: int, kept: str, elsewhere: int) -> MemoryLimitError:
-    """What to raise where a write finds no memory, ``size`` bytes more, and none can be made;
-    ``kept`` names snapshots, ``elsewhere`` bytes are in memtables of other stores."""
+    """Make the error for a write of ``size`` bytes that finds no memory.
+
+    ``kept`` names snapshots that hold memory. ``elsewhere`` is the size of other stores' memtables.
+    """
     read = budget.usage()["probe"]
     readers = f"; probes and iterators hold {read} bytes: close or drop some" if read else ""
     others = (
@@ -53,7 +55,7 @@ def no_room(budget: Budget, size: int, kept: str, elsewhere: int) -> MemoryLimit
 
 
 def part_bytes(options: Options) -> int:
-    """Bytes of keys and rows that are encoded at a time."""
+    """Return how many bytes of keys and rows are encoded at a time."""
     return max(256 * KIB, options.memory_bytes // 16)
 
 
@@ -63,8 +65,8 @@ def parts_of(
     options: Options,
     sizes: EntrySizes,
 ) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | KeyBatch]]:
-    """The batch in parts that take a bounded number of bytes inside, or one row; whole if it is
-    small, as it should."""
+    """Split a batch into parts that take a bounded number of encoded bytes each, or one row. A
+    small batch stays whole."""
     most = part_bytes(options)
     if sizes.total(rows, keys) <= most:
         if rows.num_rows:
@@ -77,7 +79,7 @@ def parts_of(
 def key_parts_of(
     keys: pa.RecordBatch | KeyBatch, most: int, sizes: EntrySizes
 ) -> Iterator[pa.RecordBatch | KeyBatch]:
-    """Keys without rows in parts that take at most so many bytes inside, or one key."""
+    """Split keys without rows into parts that take a bounded number of bytes each, or one key."""
     if sizes.total(None, keys) <= most:
         yield keys
         return
@@ -94,7 +96,7 @@ def _keys_at(keys: pa.RecordBatch | KeyBatch, piece: slice) -> pa.RecordBatch | 
 def check_mutations(
     streams: Mapping[str, StreamSchema], mutations: Sequence[Mutation], options: Options
 ) -> None:
-    """Refuse several writes as one, before any is made; see store.MultimapStore.write."""
+    """Refuse several atomic writes before any is made; see ``MultimapStore.write``."""
     for kind, name, keys, rows in mutations:
         stream = stream_of(streams, name)
         if kind not in _KINDS:
@@ -118,7 +120,7 @@ def check_mutations(
     batches = [mutation.rows for mutation in mutations if mutation.rows is not None]
     sizes = [sizes_of(rows.schema).total(rows) for rows in batches]
     size = sum(sizes)
-    # One row cannot be split, and was found to be no larger than any may be.
+    # One row cannot be split; its size has been checked before.
     alone = max(
         (size for size, rows in zip(sizes, batches, strict=True) if rows.num_rows == 1), default=0
     )

@@ -1,4 +1,4 @@
-"""Checks that every backend makes alike, so that their errors read alike."""
+"""Argument checks that all backends share, so that their errors are the same."""
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence, Sized
@@ -13,14 +13,14 @@ from lsmstate.schema.documents import check_document_rows, is_schema_free
 from lsmstate.store import Positions, StreamSchema
 from lsmstate.store_base.slots import without_slots
 
-#: Each has a second number, of the stream that holds its retractions; numbers have two bytes, and
-#: one more stands behind the last.
+#: Each stream has a second number, for its retractions. Numbers have two bytes, and one more number
+#: lies behind the last.
 MOST_STREAMS = (1 << 15) - 1
 
 
 def check_streams(streams: object) -> None:
-    """InvalidArgumentError unless they are streams, one after the other, whose columns can be told
-    by their names."""
+    """Raise InvalidArgumentError unless this is a sequence of streams whose columns have distinct
+    names."""
     if not isinstance(streams, Sequence) or isinstance(streams, str | bytes):
         raise InvalidArgumentError(
             f"streams={streams!r} is a {type(streams).__name__}; give a list of StreamSchema"
@@ -40,7 +40,8 @@ def check_streams(streams: object) -> None:
 
 
 def streams_by_name(streams: Sequence[StreamSchema]) -> dict[str, StreamSchema]:
-    """The streams of a store by name. InvalidArgumentError if there are none or two of a name."""
+    """Return the streams by name; raise InvalidArgumentError if there are none or a name occurs
+    twice."""
     if not streams:
         raise InvalidArgumentError("a store needs at least one stream")
     if len(streams) > MOST_STREAMS:
@@ -59,7 +60,8 @@ def streams_by_name(streams: Sequence[StreamSchema]) -> dict[str, StreamSchema]:
 
 
 def stream_of(streams: Mapping[str, StreamSchema], name: str) -> StreamSchema:
-    """The stream of that name. InvalidArgumentError names the nearest one."""
+    """Return the stream of that name; the InvalidArgumentError for an unknown name suggests the
+    nearest one."""
     try:
         return streams[name]
     except KeyError:
@@ -69,7 +71,7 @@ def stream_of(streams: Mapping[str, StreamSchema], name: str) -> StreamSchema:
 
 
 def refuse_advance(streams: Mapping[str, StreamSchema], name: str, watermark: object) -> None:
-    """InvalidArgumentError: the stream has no expiry, or there is none of that name."""
+    """Raise InvalidArgumentError: the stream has no expiry, or does not exist."""
     stream = stream_of(streams, name).name
     raise InvalidArgumentError(
         f"watermark {watermark}: stream {stream!r} has no expiry; open the store with "
@@ -78,14 +80,14 @@ def refuse_advance(streams: Mapping[str, StreamSchema], name: str, watermark: ob
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'x'? Known: x, y"``, to end a message about an unknown name."""
+    """Return ``"; did you mean 'x'? Known: x, y"``, which ends a message about an unknown name."""
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
     return f"; did you mean {near[0]!r}? Known: {', '.join(names)}" if near else ""
 
 
 def check_is_batch(what: str, given: object) -> None:
-    """InvalidArgumentError, which says how one is made, unless it is a batch of Arrow's."""
+    """Raise InvalidArgumentError, which says how to make one, unless this is a record batch."""
     if isinstance(given, pa.RecordBatch):
         return
     if isinstance(given, pa.Table):
@@ -98,14 +100,16 @@ def check_is_batch(what: str, given: object) -> None:
 
 
 def check_is_keys(what: str, given: object) -> None:
-    """The same, or keys that are encoded."""
+    """Raise InvalidArgumentError unless this is a record batch or encoded keys."""
     if not isinstance(given, KeyBatch):
         check_is_batch(what, given)
 
 
 def check_rows(stream: StreamSchema, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> None:
-    """InvalidArgumentError unless the rows have the stream's columns, or the plain ones that a
-    store gives instead of dictionaries and views, and there is a key each."""
+    """Raise InvalidArgumentError unless the rows have the stream's columns and one key each.
+
+    Plain types may replace dictionaries and views, as in rows that a store returns.
+    """
     check_is_batch(f"rows of stream {stream.name!r}", rows)
     check_is_keys(f"keys of stream {stream.name!r}", keys)
     if not same_columns(rows.schema, stream.rows) and not same_columns(
@@ -120,7 +124,7 @@ def check_rows(stream: StreamSchema, rows: pa.RecordBatch, keys: pa.RecordBatch 
             f"stream {stream.name!r}: {rows.num_rows} rows but {count} keys; give one key per row"
         )
     if isinstance(keys, pa.RecordBatch) and keys.num_columns != len(stream.key):
-        check_key_types(stream, keys)  # all else is checked as they are encoded
+        check_key_types(stream, keys)  # encoding checks everything else
     if is_schema_free(stream.rows):
         check_document_rows(rows)
 
@@ -128,7 +132,7 @@ def check_rows(stream: StreamSchema, rows: pa.RecordBatch, keys: pa.RecordBatch 
 def encoded_keys(
     stream: StreamSchema, codec: KeyCodec, keys: pa.RecordBatch | KeyBatch
 ) -> KeyBatch:
-    """The keys of a stream, encoded unless they are. InvalidArgumentError on other key types."""
+    """Return the keys of a stream encoded; raise InvalidArgumentError for other key types."""
     if isinstance(keys, KeyBatch):
         if keys.types is not None and keys.types != codec.types:
             raise InvalidArgumentError(
@@ -141,8 +145,10 @@ def encoded_keys(
 
 
 def check_key_types(stream: StreamSchema, keys: pa.RecordBatch) -> None:
-    """InvalidArgumentError unless the keys have the types of the stream's key columns, or the plain
-    ones that a store gives instead of dictionaries and views."""
+    """Raise InvalidArgumentError unless the keys have the types of the stream's key columns.
+
+    Plain types may replace dictionaries and views, as in keys that a store returns.
+    """
     check_is_batch(f"keys of stream {stream.name!r}", keys)
     given = keys.schema.types
     if given != stream.key.types and tuple(given) != codecs_of(stream).key.types:
@@ -156,7 +162,7 @@ def _listed(types: Iterable[pa.DataType]) -> str:
 
 
 def checked_positions(keys: Sized, positions: Positions | None) -> Positions:
-    """The positions as an ascending int64 array; all positions if none are given."""
+    """Return the positions as an ascending int64 array; all positions if None is given."""
     if positions is None:
         return np.arange(len(keys), dtype=np.int64)
     asked = np.asarray(positions, dtype=np.int64)
@@ -173,8 +179,11 @@ def checked_positions(keys: Sized, positions: Positions | None) -> Positions:
 def check_same_streams(
     where: str, kept: Mapping[str, StreamSchema], asked: Mapping[str, StreamSchema]
 ) -> None:
-    """InvalidArgumentError unless a state was written with these very streams, in this order.
-    Those with an expiry, which are several streams each, are named as the user has them."""
+    """Raise InvalidArgumentError unless a state was written with exactly these streams, in this
+    order.
+
+    A stream with an expiry is stored as several streams; the message has the name that users know.
+    """
     written, wanted = (
         {stream.name: stream for stream in without_slots(each, {})} for each in (kept, asked)
     )
@@ -190,7 +199,7 @@ def check_same_streams(
                     f"{where}, {what} of stream {name!r}: {_difference(was, now)}; open it with "
                     "the schema it was made with, or start a new state"
                 )
-    _check_same_names(where, kept, asked)  # where somebody gave names like those of slots
+    _check_same_names(where, kept, asked)  # user names may look like names of slots
 
 
 def _check_same_names(where: str, kept: Iterable[str], asked: Iterable[str]) -> None:
@@ -215,12 +224,12 @@ def _check_same_expiry(where: str, kept: StreamSchema, asked: StreamSchema) -> N
 
 
 def pack_schemas(streams: Mapping[str, StreamSchema]) -> list[dict[str, str]]:
-    """The streams as JSON values; ``unpack_schemas`` reads them."""
+    """Convert the streams to JSON values, which ``unpack_schemas`` reads."""
     return [codecs_of(stream).packed for stream in streams.values()]
 
 
 def unpack_schemas(packed: Sequence[Mapping[str, str]]) -> dict[str, StreamSchema]:
-    """Inverse of ``pack_schemas``; Arrow checks the bytes (pa.ArrowInvalid)."""
+    """Invert ``pack_schemas``; Arrow checks the bytes (pa.ArrowInvalid)."""
     return streams_by_name(
         [
             StreamSchema(
@@ -234,8 +243,8 @@ def unpack_schemas(packed: Sequence[Mapping[str, str]]) -> dict[str, StreamSchem
 
 
 def same_columns(left: pa.Schema, right: pa.Schema) -> bool:
-    """Same names and types. Whether a column may hold nulls is a promise nobody relies on."""
-    # Arrow's own comparison, mostly all that is needed, makes no Python object of each column.
+    """Test whether names and types are equal. Nullability is ignored: nothing relies on it."""
+    # Arrow's own comparison usually suffices and makes no Python object per column.
     return bool(left.equals(right) or (left.names == right.names and left.types == right.types))
 
 

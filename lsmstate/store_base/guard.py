@@ -1,4 +1,4 @@
-"""Whether a store may be used, by whom, and until when what was read of it holds."""
+"""Guard of a store: who may use it, and how long a read stays valid."""
 
 import os
 import weakref
@@ -10,9 +10,10 @@ from typing import TypeVar
 from lsmstate.cython_ext.locks.locks import StoreLock, Turns
 from lsmstate.errors import CorruptionError, InvalidArgumentError, StoreClosedError
 
-#: Around each step of a read: keeps the writers out, and raises if the read may not go on.
+#: Entered around each step of a read: it keeps writers out, and raises if the read is no longer
+#: valid.
 Access = Callable[[], AbstractContextManager[None]]
-#: Looks for the row that does not decode; None where it lies in no file.
+#: Finds the file of the row that does not decode; None if it lies in no file.
 FindDamage = Callable[[], CorruptionError | None]
 T = TypeVar("T")
 
@@ -23,16 +24,18 @@ _COMMITTED = (
 
 
 class StoreGuard:
-    """Whether a store may be used: by the process that opened it, until it is closed; written to
-    until its attempt was committed. ``writes`` counts the writes, so that old probes are refused.
+    """Decides whether a store may be used.
 
-    A store is used by one thread at a time, but another store's thread may flush its memtables
-    when memory is short (``memory_budget.relieve``). ``lock`` is held while a store changes and
-    while its memtables are read; it comes first in the order of locks
-    (docs/design/memory-and-threads.md).
+    - Only the process that opened the store may use it, until it is closed.
+    - An attempt's store takes writes until it is committed.
+    - ``writes`` counts the writes, so that outdated probes are refused.
+    - One thread at a time uses a store. When memory is short, another store's thread may flush its
+      memtables (``memory_budget.relieve``).
+    - ``lock`` is held while a store changes and while its memtables are read. It comes first in the
+      order of locks (docs/design/memory-and-threads.md).
     """
 
-    #: The reads that began since the last write, as long as there are any.
+    #: Reads that began since the last write, while there are any.
     _reads: "weakref.ref[ReadsUntilWrite] | None" = None
 
     def __init__(
@@ -42,8 +45,11 @@ class StoreGuard:
         find_damage: FindDamage = lambda: None,
         turns: Turns | None = None,
     ) -> None:
-        """``where`` and ``what`` (a store, or a snapshot of one) are for messages; ``find_damage``
-        looks for the file of a row that does not decode; ``turns``: of its process's memory."""
+        """Make a guard.
+
+        ``where`` and ``what`` (a store or a snapshot) are for messages. ``find_damage`` finds the
+        file of a row that does not decode. ``turns`` are those of the process's memory.
+        """
         self.lock = StoreLock(turns)
         self.writes = 0
         self.is_closed = False
@@ -56,18 +62,18 @@ class StoreGuard:
         self._sealed = ""
 
     def whole_or_nothing(self) -> AbstractContextManager[None]:
-        """Around a change: an error in its middle leaves a store that refuses everything but
-        ``close``, because half of a batch may be in it."""
+        """Return the context of a change. After an error inside it, the store refuses everything
+        but ``close``, because half of a batch may have been written."""
         return self.lock.changing()
 
     @property
     def is_open_here(self) -> bool:
-        """Whether this process opened it and has not closed it."""
+        """Whether this process has opened the store and not closed it."""
         return not self.is_closed and os.getpid() == self._process
 
     @property
     def is_usable(self) -> bool:
-        """Whether ``check_readable`` lets it pass."""
+        """Whether ``check_readable`` would pass."""
         return self.is_open_here and not self.lock.failure
 
     def check_readable(self) -> None:
@@ -90,17 +96,17 @@ class StoreGuard:
             raise StoreClosedError(f"the {self._name} {self._sealed}")
 
     def reading(self, check: Callable[[], None] | None = None) -> AbstractContextManager[None]:
-        """Around reading from the store, which ``check`` may refuse (``check_readable`` does)."""
+        """Return the context of a read, which ``check`` may refuse; default: ``check_readable``."""
         if not self.is_open_here:
-            self.check_readable()  # or it would wait for threads that a forked child has not
+            self.check_readable()  # a forked child would wait for threads that it does not have
         return self.lock.reading(check or self.check_readable, self._explained)
 
     def _explained(self, error: CorruptionError) -> CorruptionError:
-        """Of a row, that was decoded together with rows of other files."""
+        """Find the file of a damaged row, which was decoded together with rows of other files."""
         return self._find_damage() or CorruptionError(str(error), self._where)
 
     def check_probe(self, writes: int) -> None:
-        """InvalidArgumentError if the store was written to since ``writes``."""
+        """Raise InvalidArgumentError if the store was written to since ``writes``."""
         self.check_readable()
         if writes != self.writes:
             raise InvalidArgumentError(
@@ -109,7 +115,7 @@ class StoreGuard:
             )
 
     def until_next_write(self) -> Access:
-        """How a read that begins now gets at the store, as long as nothing is written."""
+        """Return the access of a read that begins now; it is valid until the next write."""
         reads = self._reads() if self._reads is not None else None
         if reads is None or reads.writes != self.writes:
             reads = ReadsUntilWrite(self)
@@ -118,33 +124,36 @@ class StoreGuard:
 
     @property
     def is_being_read(self) -> bool:
-        """Whether someone holds a probe or an iterator that is still valid."""
+        """Whether a valid probe or iterator exists."""
         reads = self._reads() if self._reads is not None else None
         return reads is not None and reads.writes == self.writes
 
     def seal(self, why: str = _COMMITTED) -> None:
-        """No more writes: the attempt has been committed, or the store is only read."""
+        """Refuse writes from now on: the attempt was committed, or the store is read-only."""
         self._sealed = why
         self.is_sealed = True
 
     @property
     def is_committed(self) -> bool:
-        """Whether it is an attempt's, and was committed."""
+        """Whether this is the store of an attempt that was committed."""
         return self.is_sealed and self._sealed == _COMMITTED
 
     def close(self) -> bool:
-        """No more use. Whether there is something to give up: in the process that opened the store,
-        until ``end`` was called, as giving up may be interrupted, and is gone on with then."""
+        """Refuse all use from now on; return whether there is something to release.
+
+        It is True in the process that opened the store until ``end`` was called. An interrupted
+        ``close`` can thus be repeated.
+        """
         self.is_closed = True
         return not self._has_ended and os.getpid() == self._process
 
     def end(self) -> None:
-        """All was given up."""
+        """Note that everything was released."""
         self._has_ended = True
 
 
 class ReadsUntilWrite:
-    """The access of all reads that began between two writes; there as long as one of them is."""
+    """The access that all reads between two writes share; it lives as long as one of them."""
 
     def __init__(self, guard: StoreGuard) -> None:
         self.writes = guard.writes
@@ -156,7 +165,7 @@ class ReadsUntilWrite:
 
 
 def read_stepwise(access: Access, pieces: Iterator[T]) -> Iterator[T]:
-    """The pieces, each read inside ``access``."""
+    """Yield the pieces; read each inside ``access``."""
     while True:
         with access():
             piece = next(pieces, None)

@@ -1,8 +1,7 @@
-"""How large a key may be.
+"""Size limit of keys.
 
-A key is held in whole, once or several times, by each file that is open, read or merged, and by
-the manifest: by what it parts of the index where keys begin alike for long, as the bound of a
-file or of a deleted range. A row is held by itself, so it may take far more.
+An open, read or merged file holds some keys in memory, and so does the manifest: index separators,
+and bounds of files and of deleted ranges. A row is held alone, so it may be much larger.
 """
 
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
@@ -10,22 +9,25 @@ from lsmstate.cython_ext.wal.wal_record import largest_entry
 from lsmstate.errors import MemoryLimitError
 from lsmstate.options import KIB, Options
 
-#: Of the memory cap, for each key: enough for what a merge of ``max_runs`` runs holds of them.
+#: Part of the memory cap for one key: a merge of ``max_runs`` runs then has room for the keys it
+#: holds.
 KEYS_IN_CAP = 1024
-#: Under a small cap a key may take more of it, up to this: were all keys so, what is held of them
-#: would pass the cap by some 30 MB at most.
+#: Under a small cap a key may take up to this part. If all keys were as large, the keys held in
+#: memory would exceed the cap by about 30 MB at most.
 SMALL_KEY_BYTES = 128 * KIB
 SMALL_KEYS_IN_CAP = 64
 
 
 def largest_key_bytes(memory_bytes: int) -> int:
-    """How large an encoded key may be under a memory cap."""
+    """Return the size limit of an encoded key under a memory cap."""
     return max(memory_bytes // KEYS_IN_CAP, min(memory_bytes // SMALL_KEYS_IN_CAP, SMALL_KEY_BYTES))
 
 
 def check_largest_key(keys: KeyBatch, largest: int, options: Options) -> None:
-    """MemoryLimitError if a key is larger than its share of the cap. ``largest``: no key has more
-    bytes, so mostly none is looked at."""
+    """Raise MemoryLimitError if a key is larger than its part of the memory cap.
+
+    ``largest`` is an upper bound of all sizes, so most calls look at no key.
+    """
     limit = largest_key_bytes(options.memory_bytes)
     if largest <= limit:
         return
@@ -33,7 +35,7 @@ def check_largest_key(keys: KeyBatch, largest: int, options: Options) -> None:
     if size > limit:
         share = SMALL_KEYS_IN_CAP if size <= SMALL_KEY_BYTES else KEYS_IN_CAP
         raise MemoryLimitError(
-            f"a key of {size} bytes, encoded, is larger than keys may be under this memory cap "
+            f"a key of {size} encoded bytes is larger than this memory cap allows "
             f"({limit} bytes); raise memory_bytes to {share * size} or more, or use a digest of it "
             "as the key"
         )

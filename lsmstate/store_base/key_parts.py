@@ -1,4 +1,4 @@
-"""How many keys are worked on at a time: a large batch of them is cut into parts, or refused."""
+"""How many keys are processed at a time: a large batch of keys is split into parts, or refused."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,20 +11,20 @@ from lsmstate.process.memory_budget import process_memory
 from lsmstate.store import Mutation
 from lsmstate.store_base.checks import check_is_keys
 
-#: Fewer are not looked at beforehand, as that takes longer than asking for one of them.
+#: Smaller batches are not measured: that would take longer than looking up a key.
 MANY_KEYS = 4096
-#: What a key takes beside its own bytes while it is encoded, sorted and looked up, roughly.
+#: Approximate memory of a key beside its own bytes while it is encoded, sorted and looked up.
 _HEAD_BYTES = 100
 
 
 def probe_bytes(keys: pa.RecordBatch | KeyBatch) -> int:
-    """What a probe of so many keys takes, roughly."""
+    """Estimate the memory of a probe of these keys."""
     return int(keys.nbytes + _HEAD_BYTES * len(keys))
 
 
 def key_parts(keys: pa.RecordBatch | KeyBatch) -> Iterator[pa.RecordBatch | KeyBatch]:
-    """The keys in parts that take an eighth of the cap each, roughly; whole if they take no more
-    than a quarter."""
+    """Split keys into parts that take about an eighth of the memory cap each. Keys that take at
+    most a quarter stay whole."""
     if not is_cut(keys):
         yield keys
         return
@@ -38,7 +38,8 @@ def key_parts(keys: pa.RecordBatch | KeyBatch) -> Iterator[pa.RecordBatch | KeyB
 
 
 def is_cut(keys: pa.RecordBatch | KeyBatch) -> bool:
-    """Whether ``key_parts`` cuts them. InvalidArgumentError if they are no batch."""
+    """Test whether ``key_parts`` splits the keys; raise InvalidArgumentError if they are not a
+    batch."""
     check_is_keys("keys", keys)
     if len(keys) < MANY_KEYS:
         return False
@@ -46,8 +47,8 @@ def is_cut(keys: pa.RecordBatch | KeyBatch) -> bool:
 
 
 def check_keys(mutations: Sequence[Mutation]) -> None:
-    """MemoryLimitError if the keys of writes that are made as one would take more than half of the
-    memory cap while they are encoded. Those that are encoded already are the caller's."""
+    """Raise MemoryLimitError if encoding the keys of atomic writes would take more than half of the
+    memory cap. Keys that are already encoded are the caller's and do not count."""
     batches = [m.keys for m in mutations if isinstance(m.keys, pa.RecordBatch)]
     count = sum(batch.num_rows for batch in batches)
     size = sum(map(probe_bytes, batches)) if count >= MANY_KEYS else 0

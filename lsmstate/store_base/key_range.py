@@ -1,7 +1,7 @@
-"""Ranges of typed keys as ranges of their bytes.
+"""Ranges of typed keys as ranges of bytes.
 
-Keys are ordered by their bytes, columns are self-delimiting: the encoding of the first values of a
-key is a prefix of the key, and less than every key that begins with those values.
+Keys are ordered by their bytes, and columns are self-delimiting. The encoding of the first values
+of a key is thus a prefix of the key, and less than every key that begins with these values.
 """
 
 from typing import NamedTuple
@@ -13,13 +13,13 @@ from lsmstate.store_base.key_values import key_batch, key_values
 
 
 class KeyRange(NamedTuple):
-    """Keys from ``low`` on and below ``high`` (None: to the end), without a stream's number."""
+    """Keys from ``low`` on and below ``high`` (None: to the end), without a stream number."""
 
     low: bytes = b""
     high: bytes | None = None
 
     def in_stream(self, number: int) -> "KeyRange":
-        """The same range of stored keys, which have the stream's number in front."""
+        """Return the same range of stored keys, which begin with the stream number."""
         front = number.to_bytes(2, "big")
         return KeyRange(front + self.low, after(front) if self.high is None else front + self.high)
 
@@ -27,8 +27,8 @@ class KeyRange(NamedTuple):
 def key_range(
     stream: StreamSchema, low: KeyValues | None, high: KeyValues | None, prefix: KeyValues | None
 ) -> KeyRange:
-    """The range that these values of the first key columns mean; see store.StateStore.iterate.
-    InvalidArgumentError names the value."""
+    """Convert bounds, which are values of the first key columns, to a range; see
+    ``MultimapStore.iterate``. The InvalidArgumentError names the value."""
     if prefix is None:
         return KeyRange(
             b"" if low is None else _encoded(stream, "low", low),
@@ -36,14 +36,14 @@ def key_range(
         )
     if low is not None or high is not None:
         raise InvalidArgumentError(
-            f"prefix={prefix!r} stands for both bounds; leave out low and high, or prefix"
+            f"prefix={prefix!r} cannot be combined with low or high; leave out one of them"
         )
     encoded = _encoded(stream, "prefix", prefix)
     return KeyRange(encoded, after(encoded))
 
 
 def after(prefix: bytes) -> bytes | None:
-    """The least string above all that begin with the prefix; None: nothing is."""
+    """Return the least string above all strings that begin with the prefix; None: there is none."""
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
 

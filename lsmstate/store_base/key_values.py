@@ -1,4 +1,4 @@
-"""Keys that are given as Python values, one at a time: of ``get``, and of bounds."""
+"""Keys and bounds that are given as Python values."""
 
 import datetime
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.schema.python_values import as_text, is_kept, is_list_like
 from lsmstate.store import KeyValues, StreamSchema
 
-#: Values although they are sequences: of letters, of bytes, of what a scalar holds.
+#: Sequences that are single values: text, bytes and scalars.
 _SINGLE = (str, bytes, bytearray, memoryview, pa.Scalar)
-#: Units of numpy's times that Arrow has too.
+#: Time units that numpy and Arrow share.
 _ARROW_UNITS = [(unit, 1) for unit in ("s", "ms", "us", "ns")]
 
 
 def key_values(stream: StreamSchema, name: str, given: KeyValues) -> tuple[Any, ...]:
-    """The values of key columns; that of a single key column may stand by itself, and does if it is
-    a list and the column one of lists. InvalidArgumentError if they are no sequence, or more than
-    there are columns."""
+    """Return the values of key columns. A single key column's value needs no tuple; a list column's
+    value is a list. Raise InvalidArgumentError for something else, or for more values than columns.
+    """
     if len(stream.key) == 1 and _is_value(given, _plain_type(stream.key.types[0])):
         return (given,)
     if isinstance(given, np.ndarray):
@@ -39,12 +39,12 @@ def key_values(stream: StreamSchema, name: str, given: KeyValues) -> tuple[Any, 
 
 
 def _is_value(given: Any, kind: pa.DataType) -> bool:
-    """Whether a sequence is the value of a key's only column, not a tuple of its columns."""
+    """Test whether a sequence is the value of the only key column, not a tuple of columns."""
     if isinstance(given, pa.MonthDayNano):
         return True
     if not is_list_like(kind) or not isinstance(given, list | np.ndarray | pa.Array):
         return False
-    # Around a list, where the column's lists hold none, it is one of columns.
+    # A list in a list is a tuple of columns if the column's lists do not hold lists.
     is_around = len(given) == 1 and isinstance(
         given[0], list | np.ndarray | pa.Array | pa.ListScalar
     )
@@ -52,7 +52,8 @@ def _is_value(given: Any, kind: pa.DataType) -> bool:
 
 
 def one_key(stream: StreamSchema, key: KeyValues) -> pa.RecordBatch:
-    """A key of Python values as a batch. InvalidArgumentError unless it has all key columns."""
+    """Convert a key of Python values to a batch; raise InvalidArgumentError unless it has all key
+    columns."""
     values = key_values(stream, "key", key)
     if len(values) != len(stream.key):
         raise InvalidArgumentError(
@@ -63,14 +64,17 @@ def one_key(stream: StreamSchema, key: KeyValues) -> pa.RecordBatch:
 
 
 def key_batch(stream: StreamSchema, values: Sequence[Any]) -> pa.RecordBatch:
-    """The values of the first key columns as a batch of one row. InvalidArgumentError if Arrow
-    does not take a value for its column's type, or would round it: that would be another key."""
+    """Convert the values of the first key columns to a batch of one row.
+
+    Raise InvalidArgumentError if a value does not fit its column's type, or would be rounded, which
+    would make it another key.
+    """
     columns = list(stream.key)[: len(values)]
     named = f"key {tuple(values)!r} of stream {stream.name!r}"
     arrays = []
     for field, given in zip(columns, values, strict=True):
         try:
-            # pyarrow makes no dictionary of times, of views or of nested values.
+            # pyarrow cannot make dictionaries of times, views or nested values.
             kind = _plain_type(field.type)
             value = _plain(given, kind)
             array = (
@@ -78,7 +82,7 @@ def key_batch(stream: StreamSchema, values: Sequence[Any]) -> pa.RecordBatch:
                 if isinstance(value, pa.Scalar)
                 else pa.array([value], kind)
             )
-            array.validate()  # of a set, a list of fixed size may be made with too few values
+            array.validate()  # a set may make a fixed-size list with too few values
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise InvalidArgumentError(
                 f"{named}: {given!r} is not of the type {field.type} of column {field.name!r} "
@@ -94,14 +98,14 @@ def key_batch(stream: StreamSchema, values: Sequence[Any]) -> pa.RecordBatch:
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
-    """Without dictionaries and views, as keys are stored. Those of whole columns that are extension
-    types stay so, and take values of their own."""
+    """Return the type without dictionaries and views, as keys are stored. An extension type of a
+    whole column stays."""
     return kind if isinstance(kind, pa.BaseExtensionType) else plain_type(kind)
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:
-    """A scalar of numpy or Arrow as Python's; one of Arrow's where it is a time as the column's
-    are, since Python's have no nanoseconds."""
+    """Convert a numpy or Arrow scalar to a Python value. An Arrow time of a time column stays,
+    since Python's times have no nanoseconds."""
     if isinstance(value, np.datetime64 | np.timedelta64):
         if np.datetime_data(value.dtype) not in _ARROW_UNITS:
             return _python_time(value, kind)
@@ -116,8 +120,8 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
 
 
 def _python_time(value: np.datetime64 | np.timedelta64, kind: pa.DataType) -> Any:
-    """numpy's time, of a unit that Arrow has no times of, as Python's. A day is the midnight that
-    begins it. ValueError beyond Python's times, where numpy gives a number of its own unit."""
+    """Convert a numpy time, of a unit that Arrow lacks, to a Python value; a day is the midnight at
+    its start. Raise ValueError outside the range of Python's times."""
     found: Any = value.item()
     if isinstance(found, int):
         raise ValueError("as such a unit it has to lie in the years 1 to 9999")

@@ -1,9 +1,9 @@
-"""NullSafeStore: keys compared null-safely, over any backend.
+"""NullSafeStore: a wrapper of any backend in which nulls in keys are equal.
 
-A store leaves out rows whose key holds a null, because a null equals nothing in an equi-join. For
-other uses a null is a value like any other (SQL's GROUP BY, ``<=>``). Below this store every key
-column is therefore a struct of one nullable field: a struct is never null, and inside one a null
-equals a null and comes first in key order.
+- A store leaves out rows whose key holds a null, because in an equi-join a null equals nothing.
+- For other uses a null is a value like any other (GROUP BY and ``<=>`` of SQL).
+- The store below therefore has a struct of one nullable field for every key column. A struct is
+  never null. Inside it a null equals a null and comes first in key order.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,19 +35,19 @@ _FIELD = "value"
 
 
 def null_safe_schema(key: pa.Schema) -> pa.Schema:
-    """The key schema of the store below."""
+    """Return the key schema of the store below."""
     return pa.schema(
         [pa.field(f.name, pa.struct([pa.field(_FIELD, f.type)]), nullable=False) for f in key]
     )
 
 
 def plain_schema(key: pa.Schema) -> pa.Schema:
-    """Inverse of ``null_safe_schema``."""
+    """Invert ``null_safe_schema``."""
     return pa.schema([pa.field(f.name, f.type.field(0).type) for f in key])
 
 
 def null_safe_keys(keys: pa.RecordBatch) -> pa.RecordBatch:
-    """Keys as the store below has them. No value is copied."""
+    """Convert keys for the store below. No value is copied."""
     columns = [
         pa.StructArray.from_arrays([column], fields=[pa.field(_FIELD, column.type)])
         for column in keys.columns
@@ -56,14 +56,15 @@ def null_safe_keys(keys: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def null_safe_streams(streams: Sequence[StreamSchema]) -> list[StreamSchema]:
-    """The streams to open the store below with."""
+    """Return the streams with which the store below is opened."""
     return [replace(stream, key=null_safe_schema(stream.key)) for stream in streams]
 
 
 class NullSafeReads(StoreReads):
-    """Reads of a store below, or of a snapshot of it."""
+    """Reads of the store below, or of a snapshot of it."""
 
     def __init__(self, streams: Mapping[str, StreamSchema], below: StoreReader) -> None:
+        """Return the streams by name, with their plain keys."""
         self._streams = streams
         self._reads = below
 
@@ -75,11 +76,11 @@ class NullSafeReads(StoreReads):
     def probe(
         self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
     ) -> Probe:
-        """See store.StateStore.probe."""
+        """Look up keys without reading a row; nulls are equal."""
         return self._reads.probe(stream, self._below(stream, keys), positions)
 
     def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
-        """See store.StateStore.scan."""
+        """Read all live rows of a stream."""
         return self._reads.scan(stream, max_bytes)
 
     def iterate(
@@ -92,7 +93,7 @@ class NullSafeReads(StoreReads):
         reverse: bool = False,
         max_bytes: int = 1 << 20,
     ) -> Iterator[Entries]:
-        """See store.MultimapStore.iterate; bounds may hold nulls, which come before all else."""
+        """Read a key range; bounds may hold nulls, which come first."""
         found = self._reads.iterate(
             stream,
             low=self._bound(stream, low),
@@ -105,11 +106,11 @@ class NullSafeReads(StoreReads):
         return (Entries(_plain(keys, key), rows) for keys, rows in found)
 
     def stats(self) -> StoreStats:
-        """See store.StateStore.stats."""
+        """Return the counters of the store below."""
         return self._reads.stats()
 
     def close(self) -> None:
-        """See store.StateStore.close."""
+        """Close the store below."""
         self._reads.close()
 
     def _below(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> pa.RecordBatch:
@@ -137,19 +138,19 @@ class NullSafeStore(NullSafeReads, StoreWrites):
         self._store = below
 
     def append(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
-        """See store.StateStore.append; all rows are stored."""
+        """Store rows; none is left out."""
         return self._store.append(stream, rows, self._below(stream, keys))
 
     def retract(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
-        """See store.MultimapStore.retract; no row is left out."""
+        """Take rows back; none is left out."""
         return self._store.retract(stream, rows, self._below(stream, keys))
 
     def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
-        """See store.StateStore.delete."""
+        """Remove all rows of the keys."""
         self._store.delete(stream, self._below(stream, keys))
 
     def write(self, mutations: Sequence[Mutation]) -> int:
-        """See store.MultimapStore.write; all rows are stored, bounds are as in ``iterate``."""
+        """Make several writes atomically. No row is left out, and bounds may hold nulls."""
         below = []
         for change in mutations:
             if isinstance(change.keys, KeyBounds):
@@ -160,18 +161,18 @@ class NullSafeStore(NullSafeReads, StoreWrites):
         return self._store.write(below)
 
     def advance(self, stream: str, watermark: datetime | date | int | pa.Scalar) -> None:
-        """See store.MultimapStore.advance."""
+        """Advance the watermark of a stream with an expiry."""
         self._store.advance(stream, watermark)
 
     def snapshot(self) -> StoreReader:
-        """See store.MultimapStore.snapshot."""
+        """Return a null-safe snapshot."""
         return NullSafeReads(self._streams, self._store.snapshot())
 
     def commit(self) -> str:
-        """See store.StateStore.commit."""
+        """Make all writes durable and return the commit pointer."""
         return self._store.commit()
 
 
 def _plain(keys: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Inverse of ``null_safe_keys``."""
+    """Invert ``null_safe_keys``."""
     return pa.RecordBatch.from_arrays([c.field(0) for c in keys.columns], schema=schema)

@@ -1,4 +1,4 @@
-"""Reading, alike for every backend and for snapshots: on top of a Reader, inside a guard."""
+"""Reads that all backends and snapshots share: a StoreReads works on a Reader, inside a guard."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -17,13 +17,13 @@ from lsmstate.store_base.key_parts import key_parts
 from lsmstate.store_base.key_range import KeyRange, key_range
 from lsmstate.store_base.key_values import one_key
 
-#: Rows are fetched in pieces of this, so what counts against the cap is a piece, not all of them.
+#: Rows are fetched in pieces of this size, so only one piece counts against the memory cap.
 _PIECE_BYTES = 1 << 20
 
 
 class Reader(Protocol):
-    """How a backend reads what it has, or what a snapshot holds. Each step of a read is inside
-    ``access``, which raises once it may not go on. Streams are known, bounds are checked."""
+    """How a backend or a snapshot reads. Each step runs inside ``access``, which raises once the
+    read is no longer valid. Streams and bounds were checked before."""
 
     def probe(
         self,
@@ -32,50 +32,50 @@ class Reader(Protocol):
         keys: pa.RecordBatch | KeyBatch,
         positions: Positions | None,
     ) -> Probe:
-        """See store.StateStore.probe."""
+        """Look up keys without reading a row."""
         ...
 
     def scan(self, access: Access, stream: str, max_bytes: int) -> Iterator[pa.RecordBatch]:
-        """See store.StateStore.scan."""
+        """Read all live rows of a stream."""
         ...
 
     def iterate(
         self, access: Access, stream: str, wanted: KeyRange, max_bytes: int, *, reverse: bool
     ) -> Iterator[Entries]:
-        """See store.MultimapStore.iterate."""
+        """Read the rows of a key range."""
         ...
 
 
 class StoreReads(ABC):
-    """The reading half of store.MultimapStore."""
+    """The reading half of ``MultimapStore``."""
 
     _guard: StoreGuard
     _reader: Reader
 
     def _access(self) -> Access:
-        """How a read that begins now gets at what it reads, at each step."""
+        """Return the context that each step of a new read enters."""
         return self._guard.until_next_write()
 
     @property
     @abstractmethod
     def streams(self) -> Mapping[str, StreamSchema]:
-        """See store.StateStore.streams."""
+        """Return the streams by name, in their fixed order."""
 
     @abstractmethod
     def close(self) -> None:
-        """See store.StateStore.close."""
+        """Release memory and locks."""
 
     def probe(
         self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
     ) -> Probe:
-        """See store.StateStore.probe."""
+        """Look up keys without reading a row."""
         with self._guard.reading():
             stream_of(self.streams, stream)
             check_is_keys(f"keys of stream {stream!r}", keys)
             return self._reader.probe(self._access(), stream, keys, positions)
 
     def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
-        """See store.StateStore.scan."""
+        """Read all live rows of a stream, grouped by key."""
         with self._guard.reading():
             stream_of(self.streams, stream)
             return self._reader.scan(self._access(), stream, max_bytes)
@@ -90,7 +90,7 @@ class StoreReads(ABC):
         reverse: bool = False,
         max_bytes: int = 1 << 20,
     ) -> Iterator[Entries]:
-        """See store.MultimapStore.iterate."""
+        """Read the live rows of a key range in key order."""
         with self._guard.reading():
             wanted = key_range(stream_of(self.streams, stream), low, high, prefix)
             return self._reader.iterate(self._access(), stream, wanted, max_bytes, reverse=reverse)
@@ -98,17 +98,17 @@ class StoreReads(ABC):
     def exists(
         self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
     ) -> npt.NDArray[np.bool_]:
-        """See store.MultimapStore.exists."""
+        """Test which keys have live rows."""
         parts = key_parts(keys) if positions is None else iter([keys])
         found = [self.probe(stream, part, positions).counts > 0 for part in parts]
         return np.concatenate(found) if len(found) > 1 else found[0]
 
     def get(self, stream: str, key: KeyValues) -> pa.RecordBatch:
-        """See store.MultimapStore.get."""
+        """Return all rows of one key."""
         return self.get_many(stream, one_key(stream_of(self.streams, stream), key)).rows
 
     def get_many(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> Matches:
-        """See store.MultimapStore.get_many."""
+        """Return the rows of all keys at once."""
         probe = self.probe(stream, keys)
         found = list(probe.fetch(np.flatnonzero(probe.counts), _PIECE_BYTES))
         if len(found) == 1:
@@ -124,7 +124,7 @@ class StoreReads(ABC):
         )
 
     def contains(self, stream: str, key: KeyValues) -> bool:
-        """See store.MultimapStore.contains."""
+        """Test whether a key has live rows."""
         return bool(self.exists(stream, one_key(stream_of(self.streams, stream), key))[0])
 
     def __enter__(self) -> Self:

@@ -1,6 +1,6 @@
-"""The slots of a stream with expiry, as streams of the store below; see ``expiry.time_buckets``.
+"""The slots of a stream with an expiry, as streams of the store below; see ``expiry.time_buckets``.
 
-Pure functions between what a user calls a stream and what the store below holds of it.
+Pure functions convert between a user's stream and the streams of the store below.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from lsmstate.store import StreamSchema
 OUT_SLOTS = (RING_SLOTS, RING_SLOTS + 1)
 KEPT_SLOT = RING_SLOTS + 2
 SLOTS = RING_SLOTS + 3
-#: Where the lanes' states are kept: one row for each stream.
+#: The stream that keeps the state of each lane: one row per stream with an expiry.
 LANES = StreamSchema(
     "@expiry",
     pa.schema([("stream", pa.string())]),
@@ -35,7 +35,7 @@ LANES = StreamSchema(
 
 
 def with_slots(streams: Sequence[StreamSchema]) -> list[StreamSchema]:
-    """The streams of the store below: those with expiry once per slot, and the lanes' own."""
+    """Return the streams of the store below: one per slot of a stream with an expiry, and LANES."""
     return [
         replace(stream, name=name, expiry=None)
         for stream in streams
@@ -69,5 +69,5 @@ def _expiry(rows: pa.Schema, kept: Mapping[str, Any] | None) -> Expiry:
 
 
 def slot_names(stream: str) -> list[str]:
-    """The slots' names, by slot."""
+    """Return the names of the slots, in order."""
     return [f"{stream}@{slot}" for slot in range(SLOTS)]

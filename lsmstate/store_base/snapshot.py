@@ -1,8 +1,8 @@
-"""Snapshots: what a store held at one moment, readable while the store goes on.
+"""Snapshots: read views of a store at one moment, while the store goes on.
 
-A snapshot copies no row (the memory backend copies its index). What it needs stays: files, though
-merged away since, and the memtables of that moment, which count against the memory cap. Deletes
-need no rule of their own: a snapshot has the runs of its moment, and merges never change a run.
+- A snapshot copies no row; the memory backend copies its index.
+- The files and memtables that it needs stay. Memtables count against the memory cap.
+- Deletes need no rule of their own: compaction never changes a run that a snapshot has.
 """
 
 import sys
@@ -19,10 +19,11 @@ from lsmstate.store_base.reads import Reader, StoreReads
 
 
 class Snapshot(StoreReads):
-    """Reads as its store did, also in another thread than the store's; one thread at a time.
+    """A read view of a store. One thread at a time may use it, which need not be the store's.
 
-    Ends when it or its store is closed. One that nobody closed and nobody holds any more, nor a
-    probe or iterator of it, is closed with a ResourceWarning."""
+    It ends when it or its store is closed. If it is garbage-collected while open, with its probes
+    and iterators, it closes itself with a ResourceWarning.
+    """
 
     def __init__(
         self,
@@ -34,8 +35,11 @@ class Snapshot(StoreReads):
         find_damage: FindDamage = lambda: None,
         turns: Turns | None = None,
     ) -> None:
-        """``where`` is for messages; ``release`` gives up what it keeps, also when called again;
-        ``find_damage`` and ``turns`` as for StoreGuard."""
+        """Make a snapshot.
+
+        ``where`` is for messages. ``release`` gives up what it keeps, and may be called again.
+        ``find_damage`` and ``turns`` are those of StoreGuard.
+        """
         self.where = where
         self._streams = streams
         self._reader = reader
@@ -45,19 +49,19 @@ class Snapshot(StoreReads):
 
     @property
     def streams(self) -> Mapping[str, StreamSchema]:
-        """See store.StateStore.streams."""
+        """Return the streams by name, in their fixed order."""
         return self._streams
 
     def _access(self) -> Access:
         return SnapshotReads(self, self._guard.until_next_write())
 
     def stats(self) -> StoreStats:
-        """Counters of what it reads; memory is that of the process."""
+        """Return the counters of what it reads; memory is that of the process."""
         self._guard.check_readable()
         return self._stats()
 
     def close(self) -> None:
-        """Give up what only this snapshot needs. A second call does nothing."""
+        """Release what only this snapshot needs. A second call does nothing."""
         if self._guard.close():
             with self._guard.lock.out_of_turn():
                 self._release()
@@ -81,7 +85,7 @@ class Snapshot(StoreReads):
 
 
 class SnapshotReads:
-    """The access of one read: it keeps the snapshot, which nobody else may hold."""
+    """The access of one read; it keeps the snapshot alive, which nobody else may hold."""
 
     def __init__(self, snapshot: Snapshot, access: Access) -> None:
         self._snapshot = snapshot
@@ -105,10 +109,10 @@ class Snapshots:
         return snapshot
 
     def named(self, nbytes: int) -> str:
-        """The end of a message about memory: which snapshots hold so much of it."""
+        """Return the end of a message about memory that names the open snapshots."""
         found = ", ".join(sorted(snapshot.where for snapshot in self)) if nbytes else ""
         return f"; open snapshots hold {nbytes} bytes, close one: {found}" if found else ""
 
     def close(self) -> None:
-        for snapshot in list(self._known):  # also what an interrupt left of one that is closed
+        for snapshot in list(self._known):  # also those whose close was interrupted
             snapshot.close()

@@ -1,4 +1,4 @@
-"""Writing, as far as it is alike for every backend."""
+"""Writes that all backends share."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
@@ -13,23 +13,26 @@ from lsmstate.store_base.reads import StoreReads
 
 
 class Backend(MultimapStore, Protocol):
-    """A store of one of the backends: what a store over it needs beside the contract."""
+    """A store of one of the backends: the contract, and what a wrapping store needs."""
 
     def admitting(self, parts: Iterable[Sequence[Mutation]]) -> AbstractContextManager[None]:
-        """Around a ``write`` of each of the parts, one after the other: raises what one of them
-        would be refused for before the first is made. Cost: keys and rows are encoded."""
+        """Return a context for one ``write`` per part, in order.
+
+        Entering it raises whatever one of the writes would raise, before the first is made. Cost:
+        keys and rows are encoded.
+        """
         ...
 
 
 class StoreWrites(StoreReads):
-    """The calls of store.MultimapStore that are a ``write`` of one mutation."""
+    """Calls of ``MultimapStore`` that are a ``write`` of one mutation."""
 
     @abstractmethod
     def write(self, mutations: Sequence[Mutation]) -> int:
-        """See store.MultimapStore.write."""
+        """Make several writes atomically."""
 
     def put(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
-        """See store.MultimapStore.put."""
+        """Replace all rows of the keys."""
         return self.write([Mutation("put", stream, keys, rows)])
 
     def delete_range(
@@ -40,5 +43,5 @@ class StoreWrites(StoreReads):
         high: KeyValues | None = None,
         prefix: KeyValues | None = None,
     ) -> None:
-        """See store.MultimapStore.delete_range."""
+        """Remove all rows under the keys of a range."""
         self.write([Mutation("delete_range", stream, KeyBounds(low, high, prefix))])
