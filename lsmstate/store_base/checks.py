@@ -46,8 +46,8 @@ def streams_by_name(streams: Sequence[StreamSchema]) -> dict[str, StreamSchema]:
         raise InvalidArgumentError("a store needs at least one stream")
     if len(streams) > MOST_STREAMS:
         raise InvalidArgumentError(
-            f"{len(streams)} streams; a store takes at most {MOST_STREAMS}, where one with an "
-            "expiry counts for each of its time buckets: use several stores"
+            f"{len(streams)} streams; a store holds at most {MOST_STREAMS}, and a stream "
+            "with an expiry counts once per time bucket; use several stores"
         )
     found: dict[str, StreamSchema] = {}
     for stream in streams:

@@ -18,7 +18,7 @@ FindDamage = Callable[[], CorruptionError | None]
 T = TypeVar("T")
 
 _COMMITTED = (
-    "is an attempt's, was committed and takes no more writes; open a new attempt at the pointer "
+    "belongs to a committed attempt and takes no more writes; open a new attempt at the pointer "
     "that commit returned"
 )
 
