@@ -1,1 +1,1 @@
-"""The LSM engine: memtables, WAL, versions, compaction, garbage collection."""
+"""The LSM engine: memtables, write-ahead log, versions, compaction, deletion of obsolete files."""

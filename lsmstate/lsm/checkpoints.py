@@ -1,15 +1,21 @@
-"""Named checkpoints of a standalone store: commits whose files stay until the name is deleted.
+"""Named checkpoints of a standalone store: commits whose files stay until the checkpoint is
+deleted.
 
-A checkpoint is a small file beside the runs, ``CHECKPOINT-<number>``: its name, the commit's
-pointer and the names of the files it needs. The runs are the store's own, so that a checkpoint
-costs what a commit costs, whatever the state's size, and keeps from deletion only what merges
-have replaced since.
+A checkpoint is a small file beside the runs, ``CHECKPOINT-<number>``. It holds its name, the
+commit's pointer and the names of the files it needs. The runs are the store's own. A checkpoint
+therefore costs as much as a commit, whatever the state's size, and keeps only files that
+compactions have replaced since.
 
-Order of steps: a checkpoint's commit is sealed before the checkpoint is written; its file gets its
-name when it is whole and, unless the store forces nothing, on the disk; a deleted one's name is
-gone, durably, before the first of its files goes. Whatever is interrupted leaves the checkpoint
-whole, or absent with files that the next opening or commit collects. So a file under that name
-that is not whole was damaged later, and nothing of it is deleted.
+Order of steps:
+
+- The commit is sealed before the checkpoint is written.
+- The checkpoint's file gets its name when it is complete and, unless the store never syncs, on
+  disk.
+- The name of a deleted checkpoint is durably gone before the first of its files is deleted.
+
+An interrupt at any step leaves the checkpoint complete, or absent with files that the next opening
+or commit deletes. An incomplete file under a checkpoint's name was thus damaged later, and nothing
+of it is deleted.
 """
 
 import fcntl
@@ -43,13 +49,20 @@ from lsmstate.store_base.checks import nearest
 CHECKPOINT_VERSION = 1
 
 _REMEDY = "the checkpoint is lost: delete this file, or restore it from a copy"
-#: Longer files are not read: a name, a pointer and a million names of files are shorter.
+#: Longer files are not read: a name, a pointer and a million file names are shorter.
 _MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One named commit. ``files`` are all it needs, ``path`` is the file that says so."""
+    """One named checkpoint.
+
+    Attributes:
+        name: Its name.
+        pointer: The pointer of its commit.
+        files: Names of all files it needs.
+        path: The file that describes it.
+    """
 
     name: str
     pointer: str
@@ -58,28 +71,30 @@ class Checkpoint:
 
 
 class Keeper(Protocol):
-    """What the checkpoints ask of the store's owner."""
+    """What the checkpoints need of the store's owner."""
 
     pointer: str | None
     """The store's last commit."""
 
     def new_name(self, kind: str) -> str:
-        """A name never given before, for a file of kind "CHECKPOINT". StoreLockedError as
+        """Return a new unique name for a file of kind "CHECKPOINT". StoreLockedError as
         ``check_owned``."""
         ...
 
     def check_owned(self) -> None:
-        """StoreLockedError if another process has become the directory's owner."""
+        """Raise StoreLockedError if another process has become the directory's owner."""
         ...
 
 
 class Checkpoints:
-    """Those of one store, from the oldest to the newest; kept by the store's owner. A thread may
-    delete one while another, which needs the store's memory, commits and collects."""
+    """The named checkpoints of one store, oldest first.
+
+    The store's owner keeps them. A thread may delete one while another thread, which needs the
+    store's memory, commits and deletes obsolete files.
+    """
 
     def __init__(self, directory: str, options: Options, owner: Keeper) -> None:
-        """Reads them all. What a crash left of one that was being written is deleted.
-        CorruptionError."""
+        """Read all checkpoints, and delete an unfinished one that a crash left. CorruptionError."""
         self._directory = directory
         self._syncs = options.syncs_commits
         self._owner = owner
@@ -99,18 +114,21 @@ class Checkpoints:
         return len(self._known)
 
     def __getitem__(self, name: str) -> Checkpoint:
-        """InvalidArgumentError, with the nearest name, if there is no such checkpoint."""
+        """Return a checkpoint by name; the InvalidArgumentError for an unknown name suggests the
+        nearest one."""
         return _chosen(list(self), name, self._directory)
 
     @property
     def files(self) -> set[str]:
-        """Names of all files that must stay for them, their own included."""
+        """Return the names of all files that must stay, those of the checkpoints themselves
+        included."""
         known = list(self)
         names = {os.path.basename(each.path) for each in known}
         return names.union(*(each.files for each in known))
 
     def check_free(self, name: str) -> None:
-        """InvalidArgumentError if the name cannot be a checkpoint's, or is one's already."""
+        """Raise InvalidArgumentError if a checkpoint cannot have this name, or one
+        has it already."""
         if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name):
             raise InvalidArgumentError(
                 f"checkpoint name {name!r}: use 1 to 128 letters, digits and the characters _ . -"
@@ -122,13 +140,14 @@ class Checkpoints:
             )
 
     def create(self, name: str, pointer: str) -> Checkpoint:
-        """Name the store's last commit. OSError, StoreLockedError: there is no such checkpoint
-        then."""
+        """Make a checkpoint of the store's last commit. After an OSError or StoreLockedError there
+        is none."""
         self.check_free(name)
         files = needed_files(table_cache(process_memory()), self._directory, pointer)
         path = os.path.join(self._directory, self._owner.new_name("CHECKPOINT"))
         checkpoint = Checkpoint(name, pointer, frozenset(file.name for file in files), path)
-        # Kept from the first byte on: if its file can neither be finished nor removed, it counts.
+        # Registered from the first byte on: it counts if its file can be neither finished nor
+        # removed.
         self._known[name] = checkpoint
         try:
             self._write(checkpoint)
@@ -148,11 +167,14 @@ class Checkpoints:
         rename(unfinished(checkpoint.path), checkpoint.path)
         if self._syncs:
             sync_directory(self._directory)
-        self._owner.check_owned()  # one who had it before knows nothing of this file
+        self._owner.check_owned()  # an earlier owner does not know this file
 
     def delete(self, name: str) -> None:
-        """Forget a checkpoint and delete the files that only it needed. InvalidArgumentError if
-        there is none of that name, or a reader has it open."""
+        """Delete a checkpoint, and the files that only it needs.
+
+        Raises:
+            InvalidArgumentError: There is none of that name, or a reader has it open.
+        """
         with self._lock:
             self._delete(self[name])
 
@@ -161,7 +183,7 @@ class Checkpoints:
         assert self._owner.pointer is not None
         self._owner.check_owned()
         live = {file.name for file in needed_files(tables, self._directory, self._owner.pointer)}
-        # One that is not there was removed by a call whose next step failed.
+        # An absent file was removed by a call whose next step failed.
         with suppress(FileNotFoundError), Descriptor(checkpoint.path, os.O_RDONLY) as file:
             _lock_out_readers(file, checkpoint)
             remove(checkpoint.path)
@@ -173,12 +195,14 @@ class Checkpoints:
 
 
 class CheckpointPin:
-    """A reader's hold on a checkpoint: until ``release``, or the end of the process and of its
-    forked children, nobody can delete it. By ``flock``, which readers in one process share. One
-    that nobody holds any more is given up."""
+    """A reader's hold on a checkpoint: until ``release``, nobody can delete the checkpoint.
+
+    The hold is a ``flock``, which readers in one process share. It also ends with the process and
+    its forked children. A pin that nobody holds is released.
+    """
 
     def __init__(self, directory: str, name: str) -> None:
-        """InvalidArgumentError if there is no such checkpoint."""
+        """Pin a checkpoint; raise InvalidArgumentError if there is none of that name."""
         found = _readable(directory, name)
         self._file = Descriptor(found.path, os.O_RDONLY)
         try:
@@ -190,12 +214,12 @@ class CheckpointPin:
         self.checkpoint = found
 
     def release(self) -> None:
-        """A second call does nothing."""
+        """Release the pin. A second call does nothing."""
         self._file.close()
 
 
 def _locked_for_reading(file: Descriptor) -> bool:
-    """False if the checkpoint is being deleted, or is."""
+    """Lock the file for reading; return False if the checkpoint is deleted or being deleted."""
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -204,7 +228,7 @@ def _locked_for_reading(file: Descriptor) -> bool:
 
 
 def _lock_out_readers(file: Descriptor, checkpoint: Checkpoint) -> None:
-    """InvalidArgumentError if a reader has the checkpoint open; none can open it from now on."""
+    """Lock readers out from now on; raise InvalidArgumentError if one has the checkpoint open."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -214,10 +238,11 @@ def _lock_out_readers(file: Descriptor, checkpoint: Checkpoint) -> None:
 
 
 def list_checkpoints(directory: str) -> list[Checkpoint]:
-    """Those of a store's directory, oldest first, whether or not it is open. Changes nothing."""
+    """List the checkpoints of a store's directory, oldest first, whether or not it is open. Nothing
+    is changed."""
     found = []
     for path in checkpoint_paths(directory):
-        with suppress(FileNotFoundError):  # deleted since the directory was listed
+        with suppress(FileNotFoundError):  # deleted after the directory was listed
             found.append(read_checkpoint(path))
     return found
 
@@ -225,20 +250,23 @@ def list_checkpoints(directory: str) -> list[Checkpoint]:
 def read_each_checkpoint(
     directory: str,
 ) -> Iterator[tuple[str, Checkpoint | CorruptionError | FormatVersionError]]:
-    """Each one's path and what it says, oldest first: of one that is damaged the error. Changes
-    nothing."""
+    """Yield each checkpoint's path and content, oldest first; for a damaged one the error. Nothing
+    is changed."""
     for path in checkpoint_paths(directory):
         try:
             yield path, read_checkpoint(path)
         except FileNotFoundError:
-            continue  # deleted since the directory was listed
+            continue  # deleted after the directory was listed
         except (CorruptionError, FormatVersionError) as error:
             yield path, error
 
 
 def _readable(directory: str, name: str) -> Checkpoint:
-    """One of that name, whatever others are damaged. CorruptionError, FormatVersionError: it is not
-    among those that can be read, and may be one that cannot. InvalidArgumentError."""
+    """Return a checkpoint by name even if others are damaged.
+
+    CorruptionError or FormatVersionError: no readable one has this name, and an unreadable one may.
+    InvalidArgumentError: there is none.
+    """
     known: list[Checkpoint] = []
     lost: CorruptionError | FormatVersionError | None = None
     for _, said in read_each_checkpoint(directory):
@@ -261,7 +289,7 @@ def _chosen(known: list[Checkpoint], name: str, directory: str) -> Checkpoint:
 
 
 def checkpoint_paths(directory: str) -> list[str]:
-    """The files of all checkpoints, oldest first."""
+    """List the files of all checkpoints, oldest first."""
     numbers = {}
     for name in os.listdir(directory):
         parsed = parse_numbered(name)
@@ -282,7 +310,7 @@ def _packed(checkpoint: Checkpoint) -> bytes:
 
 
 def read_checkpoint(path: str) -> Checkpoint:
-    """What one of these files says. CorruptionError, FormatVersionError."""
+    """Read one of these files. CorruptionError, FormatVersionError."""
     file = ReadFile(path)
     try:
         data = file.read(0, min(file.size, _MOST_BYTES))
@@ -292,7 +320,7 @@ def read_checkpoint(path: str) -> Checkpoint:
     if text is None:
         end = len(data.rstrip(b"\0"))
         raise CorruptionError(
-            f"of {len(data)} bytes those from here on are lost; {_REMEDY}", path, end
+            f"the file has {len(data)} bytes, and those from here on are lost; {_REMEDY}", path, end
         )
     try:
         found = json.loads(text)
@@ -304,8 +332,8 @@ def read_checkpoint(path: str) -> Checkpoint:
         pointer = str(parse_pointer(found["pointer"]))
         files = frozenset(map(str, found["files"]))
         for name in files:
-            if parse_numbered(name) is None:  # they are deleted one day
+            if parse_numbered(name) is None:  # these files are deleted later, so names are checked
                 raise ValueError(f"file name {name!r}")
         return Checkpoint(str(found["name"]), pointer, files, path)
     except (CorruptionError, KeyError, TypeError, ValueError) as error:
-        raise CorruptionError(f"it does not make sense ({error!r}); {_REMEDY}", path, 0) from error
+        raise CorruptionError(f"the content is invalid ({error!r}); {_REMEDY}", path, 0) from error

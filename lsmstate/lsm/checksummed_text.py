@@ -1,26 +1,29 @@
-"""Small text files that count only when they are whole: text, newline, XXH3 of it, newline.
+"""Small text files with a checksum: text, newline, XXH3 of the text, newline.
 
-Written once from front to back, so what a crash leaves of one lacks its last newline, or has zeros
-instead of its end (no text has a zero in it): some file systems know a file's length before they
-have its bytes.
+A file is written once from front to back. A crash leaves a file without its last newline, or with
+zeros at its end, since some file systems store a file's length before its bytes. No text holds a
+zero.
 """
 
 from lsmstate.cython_ext.base.compression import checksum
 from lsmstate.errors import CorruptionError
 
-#: The checksum and its newline.
+#: Bytes of the checksum and its newline.
 _SEAL_BYTES = 17
 
 
 def seal_text(text: bytes) -> bytes:
-    """The bytes of the file. The text holds no newline."""
+    """Return the bytes of the file. The text holds no newline."""
     assert b"\n" not in text
     return text + b"\n" + _seal(text)
 
 
 def unseal_text(data: bytes, path: str, remedy: str) -> bytes | None:
-    """The text, or None if the file was torn: it ends too early, or in zeros. CorruptionError,
-    which ends with the remedy, if it is complete and its checksum is wrong."""
+    """Return the text; None if the file is torn: it ends too early, or in zeros.
+
+    If the file is complete and its checksum is wrong, raise CorruptionError, which ends with the
+    remedy.
+    """
     data = data.rstrip(b"\0")
     text, _, rest = data.partition(b"\n")
     if rest == _seal(text):

@@ -1,15 +1,19 @@
-"""Which runs to merge next: a pure function of the version and the options.
+"""Compaction picker: which runs to merge next. A pure function of the version and the options.
 
-Lazy leveling (Dayan and Idreos, "Dostoevsky", SIGMOD 2018, section 4): up to ``fanout`` runs a
-level above one single bottom run. Writing costs as much as tiering above the bottom, and a
-probe of mostly-bottom data visits few runs. A level that is small beside the bottom may hold
-twice as many: few keys have rows in any of them, so they cost probes little, and what is written
-is merged less often. A state that memory does not hold pays a read for each run that has rows of a
-key, so there all that lies above the bottom goes down into it at once, whatever its levels, as soon
-as it is large beside it. Attempts leave such a merge to one another, and until it is done the runs
-in it are merged with nothing else; so without a worker only the level next to the bottom goes down.
-Leveled keeps one run a level, which costs more writes and spares probes; tiered up to ``fanout``
-runs on every level, the reverse.
+Lazy leveling (Dayan and Idreos, "Dostoevsky", SIGMOD 2018, section 4) has up to ``fanout`` runs per
+level above a single bottom run.
+
+- Writing costs as much as tiering above the bottom. A probe of mostly-bottom data visits few runs.
+- A level that is small beside the bottom may hold twice as many runs. Few keys have rows in them,
+  so they cost probes little, and rows are merged less often.
+- State that does not fit in memory costs a read for each run that has rows of a key. There, all
+  runs above the bottom are merged into it together, whatever their levels, as soon as they are
+  large beside it.
+- Attempts continue such a merge one after another. Until it is done, its runs take part in no other
+  merge. Without a worker, therefore, only the level next to the bottom is merged into it.
+
+Leveled keeps one run per level: more writes, cheaper probes. Tiered keeps up to ``fanout`` runs on
+every level: the reverse.
 """
 
 from bisect import bisect_left, bisect_right
@@ -22,24 +26,23 @@ from lsmstate.cython_ext.entries.key_ranges import KeyRanges
 from lsmstate.lsm.version import NOTHING, FileMeta, Run
 from lsmstate.options import Options
 
-#: Of the bottom run of lazy leveling. Were its level that of the runs above, it would be merged
-#: with as few of them as make that level full, however large it is.
+#: Level of the bottom run in lazy leveling. If its level followed from the runs above, it would be
+#: merged with a few runs that fill that level, however large it is.
 BOTTOM_LEVEL = 63
-#: A level with fewer bytes than this part of the bottom run is small beside it.
+#: A level with less than this part of the bottom run is small beside it.
 SMALL_PART = 1 / 4
-#: What lies above the bottom run and holds this part of it is large beside it.
+#: Runs above the bottom run that hold this part of it are large beside it.
 LARGE_PART = 1 / 4
-#: A level next to it that does is, where there is no worker.
+#: The level next to the bottom is large from this part on, if there is no worker.
 LARGE_LEVEL_PART = 1 / 3
-#: What ``compact`` leaves unmerged: runs that hold less than this part of the bottom run together.
+#: ``compact`` does not merge runs that together hold less than this part of the bottom run.
 UNMERGED_PART = 1 / 16
-#: Where newer runs delete this part of what there is, all that is merged: only the bottom forgets
-#: deletions, and with them what they delete.
+#: If newer runs delete this part of the data, all of it is merged: only the bottom drops tombstones
+#: and the rows they delete.
 DELETED_PART = 1 / 2
-#: But not before they hold this part of the oldest run: that much is written for each such merge,
-#: and goes into it.
+#: But only if they hold this part of the oldest run: such a merge writes and reads that much.
 PAYING_PART = 1 / 8
-#: A run with less of all bytes is not worth joining ranges for, to see what they delete of it.
+#: A run with a smaller part of all bytes is not worth joining ranges to estimate what they delete.
 SMALL_RUN_PART = 1 / 32
 
 _min_key, _max_key = attrgetter("min_key"), attrgetter("max_key")
@@ -47,7 +50,7 @@ _min_key, _max_key = attrgetter("min_key"), attrgetter("max_key")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Merge runs[start:end] (oldest first) into one of ``level``; ``bottom``: nothing is older."""
+    """Merge runs[start:end] (oldest first) into one of ``level``; ``bottom``: no run is older."""
 
     start: int
     end: int
@@ -59,8 +62,11 @@ class Task:
 
 
 def pick(runs: Sequence[Run], options: Options, busy: int = 0) -> Task | None:
-    """The merge that is due, or None. Runs stand oldest first, with levels that never grow. The
-    oldest ``busy`` ones are left alone: a merge of them is under way, and they count as one."""
+    """Return the merge that is due, or None.
+
+    Runs are ordered oldest first, with levels that never grow. The oldest ``busy`` runs are already
+    being merged: they are left alone and count as one.
+    """
     due = _leveled if options.merging == "leveled" else _by_level
     task = due(runs, options, busy)
     if task is not None:
@@ -69,7 +75,7 @@ def pick(runs: Sequence[Run], options: Options, busy: int = 0) -> Task | None:
     if not busy and _delete_much(runs):
         return Task(0, len(runs), max(1, runs[0].level))
     if not busy and sum(run.deleted.nbytes for run in runs) > options.memory_bytes // 32:
-        # Only the bottom forgets deleted ranges: those of the run with most of them go there.
+        # Only the bottom drops deleted ranges: the run with most of them is merged into it.
         most = max(range(len(runs)), key=lambda place: runs[place].deleted.nbytes)
         return Task(0, most + 1, max(1, runs[0].level))
     surplus = len(free) + (busy > 0) - options.max_runs
@@ -77,8 +83,10 @@ def pick(runs: Sequence[Run], options: Options, busy: int = 0) -> Task | None:
 
 
 def pick_beside(runs: Sequence[Run], busy: int, surplus: int = 1) -> Task | None:
-    """The cheapest merge that leaves so many runs less, or one, without the oldest ``busy``, of
-    which a merge is under way; None where fewer than two are newer."""
+    """Return the cheapest merge that leaves ``surplus`` fewer runs, or one fewer.
+
+    The oldest ``busy`` runs are being merged and left alone. None: fewer than two runs are newer.
+    """
     sizes = [max(1, run.size) for run in runs[busy:]]
     if len(sizes) < 2:
         return None
@@ -87,9 +95,11 @@ def pick_beside(runs: Sequence[Run], busy: int, surplus: int = 1) -> Task | None
 
 
 def pick_for_reading(runs: Sequence[Run], *, has_pairs: bool = False) -> Task | None:
-    """The merge of all runs into one, unless they nearly are and delete nothing: what probes gain
-    most by, and all that frees what was deleted. Also of one run, if it has deletions, or
-    ``has_pairs`` of rows and what retracted them: reading them is what costs then."""
+    """Return the merge of all runs into one; None if they nearly are one and delete nothing.
+
+    It makes probes cheapest and frees the space of all deleted rows. A single run is merged too if
+    it has tombstones, or ``has_pairs`` of rows and their retractions, which make reads expensive.
+    """
     above = sum(run.size for run in runs[1:])
     if (
         has_pairs
@@ -101,9 +111,12 @@ def pick_for_reading(runs: Sequence[Run], *, has_pairs: bool = False) -> Task | 
 
 
 def _delete_much(runs: Sequence[Run]) -> bool:
-    """Whether newer runs delete much of what there is, and are themselves large enough to pay for
-    merging all of it. A deletion of keys that are not there looks like any other, so it is the
-    second that bounds what is merged."""
+    """Test whether newer runs delete much of the data, and are large enough to justify merging all
+    of it.
+
+    The deletion of an absent key looks like any other. The size condition therefore bounds what is
+    merged.
+    """
     if not _are_large(runs[1:], PAYING_PART, runs) or not _hold_deletions(runs[1:]):
         return False
     return deleted_bytes(runs) >= DELETED_PART * sum(run.size for run in runs)
@@ -114,9 +127,12 @@ def _hold_deletions(runs: Iterable[Run]) -> bool:
 
 
 def deleted_bytes(runs: Sequence[Run]) -> float:
-    """About how many bytes of files newer runs delete: the deleted keys of a file are among those
-    of each older run's files around it, in equal parts; a deleted range counts by how far it covers
-    a file's. Cost: each file is passed once, and the older ones around it are found by halving."""
+    """Estimate how many bytes of files the newer runs delete.
+
+    The deleted keys of a file are assumed to be spread evenly over the overlapping files of each
+    older run. A deleted range counts by the part of a file that it covers. Cost: each file is
+    visited once; overlapping older files are found by binary search.
+    """
     total = sum(run.size for run in runs)
     ranges, others, deleting = NOTHING, list[KeyRanges](), list[FileMeta]()
     found = 0.0
@@ -136,7 +152,7 @@ def deleted_bytes(runs: Sequence[Run]) -> float:
 
 
 def _deleted_parts(files: Sequence[FileMeta], deleting: Iterable[FileMeta]) -> Iterable[float]:
-    """Of the keys of each file of a run, which part the deleted keys of newer files are."""
+    """Estimate for each file of a run which part of its keys the newer files delete."""
     keys_before = [0, *accumulate(file.keys for file in files)]
     begins = [0.0] * (len(files) + 1)
     for each in deleting:
@@ -149,8 +165,8 @@ def _deleted_parts(files: Sequence[FileMeta], deleting: Iterable[FileMeta]) -> I
 
 
 def _by_level(runs: Sequence[Run], options: Options, busy: int) -> Task | None:
-    """Lazy and tiered: a level that is full becomes one run of the next. Lazy takes the bottom run
-    along where what comes down is no longer small beside it."""
+    """Lazy and tiered: a full level becomes one run of the next level. Lazy includes the bottom run
+    if the merged runs are no longer small beside it."""
     is_lazy = options.merging == "lazy"
     goes_down = is_lazy and busy == 0 and sum(run.size for run in runs) > options.memory_bytes
     if goes_down and options.background and _are_large(runs[1:], LARGE_PART, runs):
@@ -172,18 +188,19 @@ def _by_level(runs: Sequence[Run], options: Options, busy: int) -> Task | None:
 
 
 def _are_large(some: Sequence[Run], part: float, runs: Sequence[Run]) -> bool:
-    """Whether these hold that part of the bottom run."""
+    """Test whether these runs hold that part of the bottom run."""
     return len(some) > 0 and sum(run.size for run in some) >= part * runs[0].size
 
 
 def _most_small(options: Options) -> int:
-    """Runs of a level that is small: twice as many, if they are not all that there may be."""
+    """Return how many runs a small level may have: twice as many, if that is not the limit of all
+    runs."""
     return max(options.fanout, min(2 * options.fanout, options.max_runs - 1))
 
 
 def _leveled(runs: Sequence[Run], options: Options, busy: int) -> Task | None:
-    """Enough new runs are merged into the next older run, and on into older ones, until one is
-    ``fanout`` times as large as what would be merged into it: one run a level."""
+    """Leveled: enough new runs are merged into the next older run, and so on, until a run is
+    ``fanout`` times as large as what would be merged into it."""
     start = len(runs)
     while start > busy and runs[start - 1].level == 0:
         start -= 1
@@ -197,9 +214,9 @@ def _leveled(runs: Sequence[Run], options: Options, busy: int) -> Task | None:
 
 
 def _best_window(sizes: Sequence[int], least: int) -> tuple[int, int]:
-    """The neighbours, at least so many, whose merge rewrites least for each byte that gets into a
-    larger run. The cheapest neighbours alone would be the newest two every time: one run that is
-    rewritten at every flush."""
+    """Return the neighbours, at least ``least``, whose merge rewrites least per byte that moves
+    into a larger run. The cheapest neighbours alone would always be the newest two: one run that
+    each flush rewrites."""
     best, place = float("inf"), (0, len(sizes))
     for start in range(len(sizes)):
         for end in range(start + least, len(sizes) + 1):

@@ -1,9 +1,9 @@
-"""Rows and keys in table files against the schemas of their streams.
+"""Check that rows and keys in table files decode by the schemas of their streams.
 
-Checksums say that a block is the one that was written, and ``sst_check`` that the blocks of a file
-fit together; neither knows columns. A read that comes upon a row which is none of its schema has
-gathered it together with those of other files; here it is looked for, for the error to name the
-file and the block.
+Checksums show that a block is the one that was written. ``sst_check`` shows that the blocks of a
+file fit together. Neither knows columns. A read that meets an undecodable row has gathered it
+together with rows of other files. This module finds the row, so that the error names file and
+block.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,25 +26,27 @@ _WRITE = "a logged write is none of the store's streams"
 
 
 def check_rows(table: Sst, streams: Sequence[StreamSchema], budget: Budget) -> None:
-    """Decode every key and every row of a file, retracted ones too; ``streams`` in the order of
-    their numbers. CorruptionError names the block. Cost: the file is read, some 256 KiB of rows at
-    a time."""
-    # Behind the streams come the hidden ones of what was retracted from each, in the same order.
+    """Decode every key and every row of a file, retracted ones too.
+
+    ``streams`` are in the order of their numbers. CorruptionError names the block. Cost: the file
+    is read, about 256 KiB of rows at a time.
+    """
+    # The hidden streams, which hold the retractions of each stream, follow in the same order.
     for number, stream in enumerate(chain(streams, streams)):
         try:
             _decode(table, number, stream, budget, _PIECE_BYTES, with_keys=True)
         except CorruptionError as error:
             if error.path:
                 raise
-            # One row at a time tells which; keys apart from rows, which.
+            # Decoding one row at a time, and keys separately from rows, shows which one is damaged.
             _decode(table, number, stream, budget, 1, with_keys=False)
             _decode(table, number, stream, budget, 1, with_keys=True)
-            raise  # the bytes changed in between
+            raise  # the bytes changed meanwhile
 
 
 def check_write(write: Write, streams: Sequence[StreamSchema]) -> None:
-    """Decode the rows of a logged write. CorruptionError names its record. Text that the writer
-    gave is not looked at, as when it was stored."""
+    """Decode the rows of a logged write; CorruptionError names its record. Text is not checked, the
+    same as when it was stored."""
     assert write.place is not None
     if write.stream >= 2 * len(streams):
         raise CorruptionError(f"{_WRITE}: stream number {write.stream}", *write.place)
@@ -61,7 +63,7 @@ def check_write(write: Write, streams: Sequence[StreamSchema]) -> None:
 def find_damaged_row(
     tables: Iterable[Callable[[], Sst]], streams: Sequence[StreamSchema], budget: Budget
 ) -> CorruptionError | None:
-    """What is wrong with the first file that is damaged, if any is. Cost: all of them are read."""
+    """Return the error of the first damaged file, or None. Cost: all files are read."""
     for open_table in tables:
         try:
             check_rows(open_table(), streams, budget)
@@ -79,7 +81,7 @@ def _decode(
     *,
     with_keys: bool,
 ) -> None:
-    """CorruptionError; it names the place where no more than one row is decoded at a time."""
+    """Raise CorruptionError, which names the place if one row is decoded at a time."""
     source = SstSource(table, True)
     decoder = KeyDecoder(stream.key) if with_keys else None
     low, high = KeyRange().in_stream(number)

@@ -1,7 +1,7 @@
-"""Files that nobody needs any more, deleted by the background worker.
+"""Deletion of unneeded files by the background worker.
 
-To give back the pages of a merged-away run takes the system as long as many appends take. A file
-that cannot be deleted costs space only, and the next collection finds it again.
+Freeing the pages of a replaced run takes the system as long as many appends. A file that cannot be
+deleted only costs space: the next collection finds it again.
 """
 
 import logging
@@ -13,10 +13,10 @@ _log = logging.getLogger(__name__)
 
 
 class Removal:
-    """See background_worker.Job: ``delete`` each of ``names``, one a slice. It has no store to
-    report to, and where there is no thread its owner finishes it."""
+    """A ``background_worker.Job`` that deletes ``names``, one per slice. It reports to no store. If
+    there is no thread, its owner finishes it."""
 
-    #: A flush may need the space.
+    #: Urgent: a flush may need the space.
     is_urgent = True
 
     def __init__(self, names: Iterable[str], delete: Callable[[str], None]) -> None:
@@ -25,7 +25,7 @@ class Removal:
         self._lock = threading.Lock()
 
     def advance(self, max_bytes: int) -> bool:
-        """See background_worker.Job."""
+        """Delete the next file."""
         with self._lock:
             if self._waiting:
                 name = self._waiting.popleft()
@@ -36,6 +36,6 @@ class Removal:
             return not self._waiting
 
     def finish(self) -> None:
-        """Delete what is left of them, here and now."""
+        """Delete all remaining files now."""
         while not self.advance(0):
             pass

@@ -1,9 +1,10 @@
-"""The names of a store's files. A name is given once and never again; no name is taken from a file
-but that of a checkpoint which is being written.
+"""Names of a store's files.
 
-An attempt's file says which micro-batch and which attempt wrote it, so that what may be deleted
-can be told from names alone: ``commit-0000000007-<attempt>-0002.sst``. A standalone store has one
-writer and counts: ``run-0000000042.sst``, ``MANIFEST-0000000041``, ``changelog-0000000043``.
+- A name is given once. A file keeps its name, except a checkpoint that is being written.
+- An attempt's file names its micro-batch and attempt: ``commit-0000000007-<attempt>-0002.sst``.
+  Names alone thus tell which files may be deleted.
+- A standalone store has one writer and counts: ``run-0000000042.sst``, ``MANIFEST-0000000041``,
+  ``changelog-0000000043`` (a write-ahead log).
 """
 
 import os
@@ -21,7 +22,7 @@ _UNFINISHED = ".unfinished"
 
 @dataclass(frozen=True, slots=True)
 class AttemptFile:
-    """What the name of an attempt's file says. ``kind`` is "run" or "commit"."""
+    """Parts of the name of an attempt's file. ``kind`` is "run" or "commit"."""
 
     kind: str
     batch_id: int
@@ -34,11 +35,11 @@ class AttemptFile:
 
 
 class Written(Protocol):
-    """What the name of something says that an attempt wrote, whatever the backend."""
+    """Parts of the name of a file or directory that an attempt wrote, whatever the backend."""
 
     @property
     def kind(self) -> str:
-        """``commit`` for what a pointer names."""
+        """Return ``commit`` for something that a pointer names."""
         ...
 
     @property
@@ -58,7 +59,7 @@ class OtherFile:
 
 
 def parse_attempt_file(name: str) -> AttemptFile | None:
-    """None if the name is not that of an attempt's file."""
+    """Parse the name of an attempt's file; None if it is something else."""
     found = _ATTEMPT_FILE.fullmatch(name)
     if found is None:
         return None
@@ -67,7 +68,7 @@ def parse_attempt_file(name: str) -> AttemptFile | None:
 
 
 def check_attempt_id(attempt_id: str) -> str:
-    """InvalidArgumentError unless the id can be part of a file name."""
+    """Raise InvalidArgumentError unless the id can be part of a file name."""
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", attempt_id):
         raise InvalidArgumentError(
             f"attempt_id={attempt_id!r}: use 1 to 128 letters, digits and the characters _ . -"
@@ -76,13 +77,13 @@ def check_attempt_id(attempt_id: str) -> str:
 
 
 def numbered(kind: str, number: int) -> str:
-    """The name of a standalone store's file: kind "run", "MANIFEST", "CHECKPOINT" or
+    """Return the name of a standalone store's file of kind "run", "MANIFEST", "CHECKPOINT" or
     "changelog"."""
     return f"{kind}-{number:010d}" + (".sst" if kind == "run" else "")
 
 
 def parse_numbered(name: str) -> tuple[str, int] | None:
-    """(kind, number), or None if the name is not the one that ``numbered`` gives."""
+    """Return (kind, number), or None if ``numbered`` does not give this name."""
     found = _NUMBERED.fullmatch(name)
     if found is None or numbered(found[1], int(found[2])) != name:
         return None
@@ -90,18 +91,18 @@ def parse_numbered(name: str) -> tuple[str, int] | None:
 
 
 def unfinished(name: str) -> str:
-    """What a numbered file is called until it is whole."""
+    """Return the name of a numbered file while it is incomplete."""
     return name + _UNFINISHED
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether the name is one that ``unfinished`` gives."""
+    """Test whether ``unfinished`` gives this name."""
     stem = name.removesuffix(_UNFINISHED)
     return stem != name and parse_numbered(stem) is not None
 
 
 def holds_standalone_store(directory: str) -> bool:
-    """Whether a directory has, or had, a standalone store; by names, whatever is in the files."""
+    """Test by file names whether a directory has, or had, a standalone store."""
     if not os.path.isdir(directory):
         return False
     found = [parse_numbered(name) for name in os.listdir(directory)]

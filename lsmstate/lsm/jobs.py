@@ -1,9 +1,10 @@
-"""Flushes and merges under way: files being written, slice by slice, by one thread at a time.
+"""Flushes and merges in progress: files that one thread at a time writes slice by slice.
 
-Whoever comes first goes on with them: the background worker, the appends that pay for a merge in
-proportion to what they bring, or a commit that needs the result. Until a job is installed the
-version does not know of it: readers and commits use the old runs and memtables, and its files are
-nobody's. Abandoned before its end it leaves nothing.
+- Any thread may continue a job: the background worker, appends that pay for a merge in proportion
+  to what they add, or a commit that needs the result.
+- Until a job is installed, the version does not contain its files. Readers and commits use the old
+  runs and memtables.
+- An abandoned job leaves nothing.
 """
 
 import logging
@@ -26,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class FileJob:
-    """See background_worker.Job. ``slices`` says after each slice how many bytes it had."""
+    """A ``background_worker.Job``. ``slices`` yields the bytes of each slice."""
 
     is_urgent = False
 
@@ -35,25 +36,28 @@ class FileJob:
     ) -> None:
         self._slices = slices
         self._files = files
-        #: All files begun so far, also the one being written.
+        #: All files begun so far, including the one being written.
         self.names = names
         self._lock = FairLock()
         self._error: BaseException | None = None
         self._is_over = False
         self._is_abandoned = False
-        #: The thread that goes on with it just now.
+        #: The thread that is working on it.
         self._thread: int | None = None
-        #: About so many bytes were read so far.
+        #: Approximate number of bytes read so far.
         self.done_bytes = 0
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing left to do: done, failed or abandoned."""
+        """Whether nothing is left to do: done, failed or abandoned."""
         return self._is_over or self._is_abandoned
 
     def advance(self, max_bytes: int, patience: float | None = None) -> bool:
-        """See background_worker.Job. ``patience``: seconds to wait for another thread that is at
-        it, and then to leave it to that one; None: until it is done with its slice."""
+        """Process about ``max_bytes``; see ``background_worker.Job``.
+
+        ``patience``: seconds to wait for another thread that works on it, before the job is left to
+        that thread. None: wait until its slice is done.
+        """
         with self._lock.within(patience) as has_it:
             if not has_it:
                 return self.is_over
@@ -73,16 +77,18 @@ class FileJob:
             return self.is_over
 
     def step(self, max_bytes: int, patience: float | None = None) -> bool:
-        """As advance, for the job's own store: raises the error, whichever thread met it."""
+        """Advance the job for its own store: raise its error, whichever thread met it."""
         is_over = self.advance(max_bytes, patience)
         if self._error is not None:
             raise self._error
         return is_over
 
     def abandon(self) -> bool:
-        """Let nobody go on with it, and delete what was written and is still its own. False: this
-        very thread is in the middle of a slice (the garbage collector closes its store), which
-        needs what the job reads; it is the last one, and deletes what was written."""
+        """Stop the job, and delete what it wrote and still owns.
+
+        False: this very thread is inside a slice (the garbage collector closes its store) and needs
+        what the job reads. The slice is then the last one, and deletes what was written.
+        """
         self._is_abandoned = True
         if self._thread == threading.get_ident():
             return False
@@ -97,11 +103,11 @@ class FileJob:
         except OSError as error:
             _log.warning("unneeded files stay until the store is opened again: %s", error)
         self.names.clear()
-        self._error = None  # its frames hold the buffers of what was being written
+        self._error = None  # its frames hold the buffers of the unfinished file
 
 
 class Flush(FileJob):
-    """Memtables, oldest first, on their way into one file; not sealed yet."""
+    """The flush of memtables, oldest first, into one file, which is not sealed yet."""
 
     is_urgent = True
 
@@ -114,7 +120,8 @@ class Flush(FileJob):
     ) -> None:
         self.memtables = memtables
         self.kind = kind
-        #: The first write that is not wholly in the memtables, and the place in its key order.
+        #: The first write that is not completely in the memtables, and the place reached in its key
+        #: order.
         self.replay_from = replay_from
         self.table: UnsealedTable | None = None
         names: list[str] = []
@@ -131,22 +138,22 @@ class Flush(FileJob):
         self.table = None
 
     def finish(self) -> UnsealedTable:
-        """Go on to the end; the file, which is the caller's to seal."""
+        """Finish the flush; the caller seals the returned file."""
         self.step(EVERYTHING)
         assert self.table is not None
         return self.table
 
     def keep(self) -> None:
-        """Its file is about to be named by a commit or a version: it is no longer its own."""
+        """Give up ownership of the file: a commit or a version is about to name it."""
         self.names.clear()
         self.table = None
 
 
 class Merge(FileJob):
-    """Runs are named by their place: only newer ones may be added while it goes on.
+    """A merge of runs, which are given by their positions: only newer runs may be added meanwhile.
 
-    It can be left between two files and gone on with by another store, which gets as ``done``
-    what ``leave`` said. ``retracting``: its source leaves retracted rows out.
+    Between two files it can be interrupted, and another store can continue: it gets the result of
+    ``leave`` as ``done``. ``retracting``: its source leaves retracted rows out.
     """
 
     def __init__(
@@ -163,13 +170,13 @@ class Merge(FileJob):
         self.task = task
         self._retracting = retracting
         self._runs = tuple(run.number for run in runs)
-        #: Bytes of rows and keys to be read in all, roughly.
+        #: Approximate number of bytes of rows and keys to be read in all.
         self.total_bytes = entry_bytes_of(runs)
-        #: What is written, of earlier stores too.
+        #: Files written so far, those of earlier stores included.
         self.files = list(done)
         self._done_before = len(done)
         base = base_sequence_of(runs)
-        #: What the runs together delete from all older ones.
+        #: Ranges that the runs together delete from all older runs.
         self.deleted = source.deleted if source.deleted is not None else NOTHING
         names: list[str] = []
         slices = self._written(
@@ -189,7 +196,7 @@ class Merge(FileJob):
         yield from slices
 
     def step_to_file_end(self, max_bytes: int) -> bool:
-        """As step, and then to the end of a file."""
+        """Advance the job, and then to the end of a file."""
         is_over = self.step(max_bytes)
         while not is_over and self.is_inside_file:
             is_over = self.step(1)
@@ -197,18 +204,18 @@ class Merge(FileJob):
 
     @property
     def is_inside_file(self) -> bool:
-        """Whether a file was begun that is not sealed."""
-        finished = self.files[-1].name if self.files else ""  # the first one may take more
+        """Whether a file was begun and not sealed."""
+        finished = self.files[-1].name if self.files else ""  # the first file may take more
         return bool(self.names) and self.names[-1] != finished
 
     @property
     def new_files(self) -> Sequence[FileMeta]:
-        """Those of ``files`` that this store wrote."""
+        """Return those of ``files`` that this store wrote."""
         return self.files[self._done_before :]
 
     def leave(self) -> PartialMerge:
-        """Stop, and say how far it is, for another store to go on; an unfinished file is deleted,
-        the others are the caller's."""
+        """Interrupt the merge and return its progress, for another store to continue. An unfinished
+        file is deleted; the others belong to the caller."""
         with self._lock:
             self._is_over = True
             finished = {file.name for file in self.files}
@@ -218,13 +225,13 @@ class Merge(FileJob):
 
 
 def base_sequence_of(runs: Sequence[Run]) -> int:
-    """What the rows' sequence numbers count from in a file of them all. It has room for so many:
-    what was written earlier counts as of that write."""
+    """Return the base of the rows' sequence numbers in a file of all these runs. Sequence numbers
+    in a file have limited room: older writes count as the base itself."""
     files = [file for run in runs for file in run.files if file.rows]
     first = min((file.min_sequence for file in files), default=0)
     return max(first, max((file.max_sequence for file in files), default=0) - MOST_SEQUENCES)
 
 
 def entry_bytes_of(runs: Sequence[Run]) -> int:
-    """What merging them reads, roughly."""
+    """Estimate how many bytes a merge of these runs reads."""
     return sum(file.entry_bytes for run in runs for file in run.files)

@@ -1,9 +1,10 @@
-"""The manifest: which runs a commit consists of. It lies in the commit's own file, its edit.
+"""The manifest: the runs of a commit. It is part of the commit's own file, as a version edit.
 
-An edit lists the runs from the oldest to the newest. A run that the *base* commit (an earlier one
-whose edit is complete) already describes is named by its number alone, so that a commit writes in
-proportion to what changed, and opening reads two files at most. The commit's own run is described
-without size and checksum: the pointer and the footer have them.
+- An edit lists the runs from the oldest to the newest.
+- A run that the *base* commit (an earlier one with a complete edit) describes is listed by number
+  only. A commit thus writes in proportion to what changed, and opening reads two files at most.
+- The commit's own run is described without size and checksum, which the pointer and the footer
+  have.
 """
 
 import re
@@ -19,7 +20,7 @@ from lsmstate.cython_ext.entries.key_ranges import KeyRanges
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
 from lsmstate.lsm.version import FileMeta, PartialMerge, Run, Version
 
-#: Format 2 knows deleted ranges and retractions; edits without any are written as format 1.
+#: Format 2 has deleted ranges and retractions; an edit without any is written as format 1.
 EDIT_VERSION = 2
 
 _POINTER = re.compile(r"([A-Za-z0-9_-][A-Za-z0-9_.-]{0,250}):([0-9]{1,18}):([0-9a-f]{16})")
@@ -27,14 +28,14 @@ _POINTER = re.compile(r"([A-Za-z0-9_-][A-Za-z0-9_.-]{0,250}):([0-9]{1,18}):([0-9
 #: Up to this many files an edit is always complete: a few kilobytes, and one read to open.
 SMALL_MANIFEST_FILES = 64
 
-#: Of a file's fields, in the order in which the manifest lists them.
+#: The fields of a file, in the order in which the manifest lists them.
 _KINDS = tuple(FileMeta.__annotations__.values())
 _NUMBERS = tuple(place for place, kind in enumerate(_KINDS) if kind is int)
 
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """Names one commit: its file, the file's size in bytes and the checksum of its footer."""
+    """A commit pointer: the commit's file, its size in bytes and the checksum of its footer."""
 
     name: str
     size: int
@@ -45,7 +46,7 @@ class Pointer:
 
 
 def parse_pointer(text: str) -> Pointer:
-    """CorruptionError if the text is not a pointer."""
+    """Parse a pointer; raise CorruptionError if the text is not one."""
     found = _POINTER.fullmatch(text)
     if found is None:
         raise CorruptionError(f"{text[:300]!r} is not a commit pointer")
@@ -53,7 +54,7 @@ def parse_pointer(text: str) -> Pointer:
 
 
 def asked_pointer(text: str) -> Pointer:
-    """The same of a pointer that a caller gave: InvalidArgumentError."""
+    """Parse a pointer that a caller gave; raise InvalidArgumentError if the text is not one."""
     try:
         return parse_pointer(text)
     except CorruptionError as error:
@@ -64,27 +65,28 @@ def asked_pointer(text: str) -> Pointer:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What a commit's file says about the store. ``schemas`` is complete edits' only."""
+    """The version edit in a commit's file. Only a complete edit has ``schemas``."""
 
     version: Version
     base: str | None
     schema_digest: int
     schemas: str
     replay_from: tuple[int, int]
-    """Changelog (standalone): the first sequence not in the runs, and the place in it."""
+    """Write-ahead log (standalone): the first write that is not in the runs, and where in it."""
     merge: PartialMerge | None = None
     parent: str | None = None
-    """The pointer of the commit that an attempt was opened at, as far as it is known."""
+    """Pointer of the commit that the attempt was opened at, if known."""
 
     @property
     def files(self) -> tuple[FileMeta, ...]:
-        """All files that are named: those of the runs and those of the merge under way."""
+        """Return all files that the edit names: those of the runs and those of an interrupted
+        merge."""
         return self.version.files + (self.merge.files if self.merge is not None else ())
 
 
 def changes_base(version: Version, base_runs: Mapping[int, Run]) -> bool:
-    """Whether the next edit is to be complete: the manifest is small, or as many files as half
-    of it are not in the base. So an edit costs in proportion to what changed."""
+    """Whether the next edit is to be complete: the manifest is small, or half as many files as it
+    has are not in the base. The cost of an edit thus stays in proportion to what changed."""
     files = len(version.files)
     if files <= SMALL_MANIFEST_FILES or not base_runs:
         return True
@@ -93,8 +95,10 @@ def changes_base(version: Version, base_runs: Mapping[int, Run]) -> bool:
 
 
 def pack_edit(edit: Edit, base_runs: Mapping[int, Run], streams: int = 1 << 16) -> bytes:
-    """The edit section of a commit's file; runs in ``base_runs`` go by number. Stored keys of the
-    hidden streams begin with a number of ``streams`` or more."""
+    """Pack the edit section of a commit's file; runs in ``base_runs`` are listed by number.
+
+    Stored keys of the hidden streams begin with a number of ``streams`` or more.
+    """
     return bytes(
         msgpack.packb(
             {
@@ -117,7 +121,7 @@ def pack_edit(edit: Edit, base_runs: Mapping[int, Run], streams: int = 1 << 16) 
 
 
 def unpack_edit(data: bytes, pointer: Pointer, base_runs: Mapping[int, Run], path: str) -> Edit:
-    """Inverse of pack_edit. CorruptionError if the section does not make sense."""
+    """Invert ``pack_edit``; raise CorruptionError if the section is invalid."""
     with _making_sense(path):
         found = _unpacked(data, path)
         runs = [
@@ -137,15 +141,15 @@ def unpack_edit(data: bytes, pointer: Pointer, base_runs: Mapping[int, Run], pat
 
 
 def base_in(data: bytes, path: str) -> str | None:
-    """The pointer of the base of an edit, whose runs its own are told by. CorruptionError. Cost:
-    small beside unpacking it."""
+    """Return the pointer of an edit's base, which describes the runs listed by number.
+    CorruptionError. Cost: small beside unpacking the edit."""
     with _making_sense(path):
         return _pointer_text(_unpacked(data, path)["base"])
 
 
 def names_in(data: bytes, path: str) -> tuple[set[str], str | None, str | None]:
-    """What an edit names, at a third of the cost of unpacking it: the files of the runs that it
-    describes and of the merge under way, its base, and its parent. CorruptionError."""
+    """Return what an edit names: the files of the runs it describes and of an interrupted merge,
+    its base, and its parent. CorruptionError. Cost: a third of unpacking the edit."""
     with _making_sense(path):
         found = _unpacked(data, path)
         described = [entry[2] for entry in found["runs"] if not isinstance(entry, int)]
@@ -189,8 +193,8 @@ def schema_digest(schemas: str) -> int:
 
 
 def _format_of(version: Version, streams: int) -> int:
-    """What a release must know to read the version right: an older one would show the rows that
-    a range deleted or a retraction took, so it is to refuse."""
+    """Return the format that a release must know to read the version correctly. An older release
+    must refuse it, since it would show rows that a range deleted or a retraction removed."""
     hidden = any(int.from_bytes(file.max_key[:2], "big") >= streams for file in version.files)
     return EDIT_VERSION if hidden or any(len(run.deleted) for run in version.runs) else 1
 
@@ -221,7 +225,7 @@ def _unpack_merge(entry: list[Any] | None, pointer: Pointer) -> PartialMerge | N
 
 
 def _pack_files(files: Sequence[FileMeta]) -> list[FileMeta]:
-    return [*files]  # a named tuple is packed as the list of its values
+    return [*files]  # a named tuple is packed as a list of its values
 
 
 def _unpack_files(entries: Sequence[Sequence[Any]], pointer: Pointer) -> tuple[FileMeta, ...]:
@@ -239,7 +243,7 @@ def _unpack_files(entries: Sequence[Sequence[Any]], pointer: Pointer) -> tuple[F
 
 
 def described(values: Sequence[Any]) -> FileMeta:
-    """A file by its fields, as they were read. TypeError, ValueError if they are none."""
+    """Build a file's description from its fields. TypeError, ValueError if they are invalid."""
     file = FileMeta._make(values)
     numbers: list[Any] = [file[place] for place in _NUMBERS]
     is_right = tuple(map(type, file)) == _KINDS and min(numbers) >= 0

@@ -1,7 +1,7 @@
-"""What each kind of write does to a memtable.
+"""How each kind of write changes a memtable.
 
-A write is one step or several, each over all its keys in key order. A step takes the place to go
-on from and returns the place reached; it stops early where the memtable is full.
+A write is one or several steps. Each step processes all keys in key order. A step gets the place to
+continue from and returns the place reached; it stops early if the memtable is full.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ def _delete_range(memtable: Memtable, write: Write, _: int) -> int:
 
 
 def places_of(write: Write) -> int:
-    """Places of each step: keys, or the one range."""
+    """Return the number of places of each step: its keys, or the one range."""
     return 1 if write.kind == DELETE_RANGE else write.keys.n_valid
 
 
@@ -43,7 +43,7 @@ STEPS: Mapping[int, tuple[Step, ...]] = {
     RETRACT: (_append,),
 }
 
-#: As users name them.
+#: The kinds of writes by the names that users know.
 KINDS: Mapping[str, int] = {
     "append": APPEND,
     "delete": DELETE,

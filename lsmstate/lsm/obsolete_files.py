@@ -1,4 +1,4 @@
-"""Deleting the attempts' files of one bucket that no restart can need, wherever they lie."""
+"""Deletion of the attempts' files of one bucket that no restart can need, on any file system."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -17,15 +17,15 @@ class AttemptFiles(Protocol):
     """The files of one bucket's attempts. Errors of the file system pass through as OSError."""
 
     def names(self) -> list[str]:
-        """Of all files that are there, whoever wrote them."""
+        """Return the names of all files, whoever wrote them."""
         ...
 
     def parse(self, name: str) -> Written | None:
-        """What a name says; None if it is not one that attempts give."""
+        """Parse a name; None if attempts do not give such names."""
         ...
 
     def named_by(self, commit: str) -> Named:
-        """What a commit needs, and its parent. CorruptionError if it was never sealed."""
+        """Return what a commit needs, and its parent. CorruptionError if it was never sealed."""
         ...
 
     def remove(self, name: str) -> None:
@@ -34,7 +34,7 @@ class AttemptFiles(Protocol):
 
 
 class LocalFiles:
-    """In a directory of this machine."""
+    """Files in a local directory."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -56,8 +56,8 @@ class LocalFiles:
 def collect_now_and_then(
     files: AttemptFiles, live: set[str], parent: str | None, current_batch: int, retained: int
 ) -> None:
-    """``collect``, after a commit, four times while as many micro-batches pass as are retained, by
-    whichever attempt comes first: a bucket may have no rows in any particular one."""
+    """Call ``collect`` after a commit, four times per ``retained`` micro-batches, whichever attempt
+    comes first: a bucket may have no rows in a particular micro-batch."""
     before = None if parent is None else files.parse(parent)
     period = max(1, retained // 4)
     if before is not None and current_batch // period != before.batch_id // period:
@@ -67,10 +67,12 @@ def collect_now_and_then(
 def collect(
     files: AttemptFiles, live: set[str], parent: str | None, current_batch: int, retained: int
 ) -> int:
-    """Delete what no restart can need (see ``retained_files``); how many files. ``live`` are files
-    to be kept besides, ``parent`` is the commit that the current batch's went on from. Cost: one
-    listing, and one small read per kept commit. An error leaves the rest to the next time; it
-    deletes nothing that is needed, as reading comes first."""
+    """Delete the files that no restart can need (see ``retained_files``), and return how many.
+
+    ``live`` are further files to keep. ``parent`` is the commit that the current batch was opened
+    at. Cost: one listing, and one small read per kept commit. All reads come first: an error leaves
+    the rest for the next call and deletes nothing that is needed.
+    """
     read = cache(files.named_by)
     found = [file for file in map(files.parse, files.names()) if file is not None]
     commits = [file for file in found if file.kind == "commit"]
@@ -89,8 +91,8 @@ def collect(
 def _ancestors(
     files: AttemptFiles, read: Callable[[str], Named], commit: str | None
 ) -> Iterator[int]:
-    """The micro-batches of a commit, of its parent, and so on. Ends at the first of all, at one
-    that is there no more, or at one of a release that named no parents."""
+    """Yield the micro-batches of a commit, of its parent, and so on. They end at the first one, at
+    one that is gone, or at one of a release that named no parents."""
     while commit is not None:
         file = files.parse(commit)
         if file is None:
@@ -99,11 +101,11 @@ def _ancestors(
         try:
             commit = read(commit).parent
         except FileNotFoundError:
-            return  # collected when fewer micro-batches were retained
+            return  # deleted when fewer micro-batches were retained
 
 
 def _needed_by(read: Callable[[str], Named], commit: str) -> frozenset[str]:
-    """No files if it was never sealed: no pointer can name it."""
+    """Return the files of a commit; none if it was never sealed, since no pointer can name it."""
     try:
         return read(commit).files
     except CorruptionError:

@@ -1,4 +1,4 @@
-"""The ways to own a store: a task attempt, one process with a changelog, and a reader."""
+"""Owners of a store: a task attempt, a process with a write-ahead log, and readers."""
 
 import itertools
 import os
@@ -24,79 +24,86 @@ from lsmstate.process.background_worker import worker
 from lsmstate.process.memory_budget import process_memory
 from lsmstate.store import StreamSchema
 
-#: A new store's first commit: run 1 and MANIFEST 2.
+#: The first commit of a new store: run 1 and MANIFEST 2.
 FIRST_MANIFEST = 2
 
-_REMEDY = "restore the store from a checkpoint, or save what is there by lsmstate repair"
+_REMEDY = "restore the store from a checkpoint, or save its readable part with lsmstate repair"
 
 _UNREAD = sys.maxsize
 
 
 class Owner(Protocol):
-    """What differs between the owners. The store calls; the owner keeps the directory's books."""
+    """What differs between the owners. The store calls; the owner manages the directory's files."""
 
     def take(self) -> None:
-        """Take the directory and read its books, before anything else; ``release`` comes after it
-        also where it failed or was interrupted. So whoever is to release an owner has it before
-        there is anything to release."""
+        """Take the directory and read its files, before anything else.
+
+        ``release`` follows even if this failed or was interrupted. Whoever has to release an owner
+        therefore has it before there is anything to release.
+        """
         ...
 
     @property
     def single_commit(self) -> bool:
-        """Whether the first commit ends the writing, and flushing does not commit."""
+        """Whether the first commit ends all writing, and a flush does not commit."""
         ...
 
     @property
     def checkpoints(self) -> Checkpoints:
-        """The store's named checkpoints. InvalidArgumentError where there can be none."""
+        """Return the named checkpoints; raise InvalidArgumentError if the store cannot have any."""
         ...
 
     def new_name(self, kind: str) -> str:
-        """A name never given before, for a file of kind "run", "commit" or "CHECKPOINT". Any
-        thread asks."""
+        """Return a new unique name for a file of kind "run", "commit" or "CHECKPOINT". Any thread
+        may call."""
         ...
 
     def forget(self, name: str) -> None:
-        """The file of that name was deleted, or never made. Any thread says so."""
+        """Note that the file of that name was deleted, or never made. Any thread may call."""
         ...
 
     def log(self, writes: Sequence[Write]) -> None:
-        """Make writes durable, as one, before they are applied, as far as this owner promises
+        """Make writes durable, atomically, before they are applied, as far as this owner promises
         it."""
         ...
 
     def committed(self, pointer: str, live: set[str], replay_from: int) -> None:
-        """A commit's file is sealed: make it the one that is found again. ``live`` names all
-        files it needs, ``replay_from`` the first sequence not wholly in them."""
+        """Make a commit, whose file is sealed, the newest one.
+
+        ``live`` names all files it needs. ``replay_from`` is the first sequence number that is not
+        completely in them.
+        """
         ...
 
     def collect(self, live: set[str], opened_at: str | None, retained_batches: int) -> None:
-        """After the caller's commit, of which ``live`` are the files, and whose store went on from
-        ``opened_at``: delete what no restart can need, attempts now and then. Cost: then one
-        listing, and one small read per kept commit."""
+        """Delete what no restart can need, after a commit; attempts do this now and then.
+
+        ``live`` are the files of the commit, ``opened_at`` is the commit at which the store was
+        opened. Cost: if it is done, one listing, and one small read per kept commit.
+        """
         ...
 
     def release(self) -> None:
-        """Give up locks and open files."""
+        """Release locks and open files."""
         ...
 
 
 class AttemptOwner:
-    """A task attempt: unique names, no lock, no log; whoever holds the pointer finds the commit."""
+    """A task attempt: unique names, no lock, no log. Whoever has the pointer finds the commit."""
 
     single_commit = True
 
     @property
     def checkpoints(self) -> Checkpoints:
         raise InvalidArgumentError(
-            "only a standalone store (open_store) has named checkpoints; an attempt's commit is "
-            "found again by its pointer"
+            "only a standalone store (open_store) has named checkpoints; open an attempt's commit "
+            "by its pointer"
         )
 
     def __init__(self, files: AttemptFiles, batch_id: int, attempt_id: str) -> None:
         self._attempt_files = files
         self._batch_id = batch_id
-        # Even an attempt that is started again under the same id writes files of its own.
+        # Even a restarted attempt with the same id writes files of its own.
         self._attempt_id = f"{check_attempt_id(attempt_id)}-{os.urandom(6).hex()}"
         self._given = itertools.count(1)
 
@@ -104,28 +111,28 @@ class AttemptOwner:
         return AttemptFile(kind, self._batch_id, self._attempt_id, next(self._given)).name
 
     def forget(self, name: str) -> None:
-        """Nothing: names are kept nowhere."""
+        """Do nothing: names are not recorded."""
 
     def log(self, writes: Sequence[Write]) -> None:
-        """Nothing: what an attempt did not commit is done again by another attempt."""
+        """Do nothing: another attempt repeats uncommitted work."""
 
     def committed(self, pointer: str, live: set[str], replay_from: int) -> None:
-        """Nothing: the pointer is all."""
+        """Do nothing: the pointer suffices."""
 
     def collect(self, live: set[str], opened_at: str | None, retained_batches: int) -> None:
         parent = None if opened_at is None else parse_pointer(opened_at).name
         collect_now_and_then(self._attempt_files, live, parent, self._batch_id, retained_batches)
 
     def take(self) -> None:
-        """Nothing is taken."""
+        """Do nothing: nothing is taken."""
 
     def release(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""
 
 
 class CommitReader(AttemptOwner):
-    """Reads one commit of a bucket; writes nothing. The files stay only as long as retention keeps
-    the commit."""
+    """Reads one commit of a bucket and writes nothing. The files stay only as long as retention
+    keeps the commit."""
 
     def __init__(self, files: AttemptFiles, directory: str, pointer: str) -> None:
         super().__init__(files, 0, "reader")
@@ -133,29 +140,30 @@ class CommitReader(AttemptOwner):
         self._streams = read_commit(table_cache(process_memory()), directory, pointer).streams
 
     def known_streams(self) -> list[StreamSchema]:
-        """Those that the commit was written with."""
+        """Return the streams that the commit was written with."""
         return list(self._streams.values())
 
 
 class RemoteBucket(AttemptFiles, Protocol):
-    """A bucket whose files lie elsewhere, with copies of them in a local directory."""
+    """A bucket of a remote place, with copies of its files in a local directory."""
 
     @property
     def directory(self) -> str:
-        """Where the copies lie."""
+        """Return the directory of the copies."""
         ...
 
     def attempt_owner(self, batch_id: int, attempt_id: str) -> AttemptOwner:
-        """For a task attempt, which sends its files before it says its pointer."""
+        """Return the owner for a task attempt, which sends its files before it
+        returns its pointer."""
         ...
 
     def commit_reader(self, pointer: str) -> CommitReader:
-        """For reading one commit."""
+        """Return the owner for reading one commit."""
         ...
 
 
 class CheckpointReader(AttemptOwner):
-    """Reads a named checkpoint, which cannot be deleted until ``release``; writes nothing."""
+    """Reads a named checkpoint, which cannot be deleted until ``release``, and writes nothing."""
 
     def __init__(self, directory: str, name: str) -> None:
         super().__init__(LocalFiles(directory), 0, "reader")
@@ -169,7 +177,7 @@ class CheckpointReader(AttemptOwner):
         self.streams = read_commit(tables, self._directory, self.pointer).streams
 
     def known_streams(self) -> list[StreamSchema]:
-        """Those that the checkpoint was written with."""
+        """Return the streams that the checkpoint was written with."""
         return list(self.streams.values())
 
     def release(self) -> None:
@@ -178,10 +186,11 @@ class CheckpointReader(AttemptOwner):
 
 
 class ProcessOwner:
-    """One process: a lock, a changelog, and numbered MANIFEST files of which the newest counts.
+    """One process: a lock, a write-ahead log, and numbered MANIFEST files of which the newest is
+    valid.
 
-    Invariant: every acknowledged write is in the runs of the newest MANIFEST or in a changelog
-    that is kept. A new MANIFEST is written and synced before anything it makes needless goes.
+    Invariant: every acknowledged write is in the runs of the newest MANIFEST or in a log that is
+    kept. A new MANIFEST is written and synced before anything that it makes obsolete is deleted.
     """
 
     single_commit = False
@@ -190,12 +199,12 @@ class ProcessOwner:
         self._directory = directory
         self._options = options
         self._log: Changelog | None = None
-        #: Closed changelogs and the last sequence in each.
+        #: Closed write-ahead logs, and the last sequence number in each.
         self._old_logs: list[tuple[str, int]] = []
         self._last_logged = 0
-        #: Files that are perhaps being written, by whichever thread: no manifest names them yet.
+        #: Files that some thread may be writing: no manifest names them yet.
         self._begun: set[str] = set()
-        #: What the last commit made needless.
+        #: Files that the last commit made obsolete.
         self._removal = Removal((), remove)
         self._held: DirectoryLock | None = None
         self.pointer: str | None = None
@@ -230,7 +239,7 @@ class ProcessOwner:
         return numbered(kind, next(self._numbers))
 
     def new_name(self, kind: str) -> str:
-        self.check_owned()  # another owner may give the same names
+        self.check_owned()  # another owner may use the same names
         if kind == "CHECKPOINT":
             return self._next(kind)
         name = self._next("run")
@@ -241,12 +250,12 @@ class ProcessOwner:
         self._begun.discard(name)
 
     def check_owned(self) -> None:
-        """StoreLockedError if another process has become the owner."""
+        """Raise StoreLockedError if another process has become the owner."""
         self._lock.check_held()
 
     def _newest_pointer(self, last_number: int, newest: str) -> str | None:
-        """What the newest whole MANIFEST says, None for a new store. Torn ones are deleted: the
-        one before still counts."""
+        """Return the pointer in the newest complete MANIFEST; None for a new store. Torn ones are
+        deleted: the previous one is still valid."""
         pointer, torn = newest_pointer(self._directory)
         if pointer is None:
             self._begin_anew(last_number, newest, torn)
@@ -255,20 +264,20 @@ class ProcessOwner:
         return pointer
 
     def _begin_anew(self, last_number: int, newest: str, torn: Sequence[str]) -> None:
-        """Delete what is left of a first commit that never came about: it is made when a store is
-        first opened, before any changelog. CorruptionError if there was more."""
+        """Delete what an interrupted first commit left. It is made when a store is first opened,
+        before any log. CorruptionError if there was more."""
         if last_number > FIRST_MANIFEST:
-            # The newest MANIFEST if there is one, which is torn then, else what is newest.
+            # The newest MANIFEST, which is torn, or else the newest file.
             path = torn[0] if torn else os.path.join(self._directory, newest)
             size = os.path.getsize(path) if torn else 0
             raise CorruptionError(f"no whole MANIFEST is left; {_REMEDY}", path, size)
         self._collect(set())
-        self._removal.finish()  # their numbers are given anew
+        self._removal.finish()  # their numbers are used again
 
     def replay(self) -> Iterator[Write]:
-        """All logged writes that may not be in the runs, oldest first."""
+        """Yield all logged writes that may not be in the runs, oldest first."""
         names = changelog_files(self._directory)
-        # A flush while replaying must not delete what is still to be read.
+        # A flush during the replay must not delete logs that are still to be read.
         self._old_logs = [(name, _UNREAD) for name in names]
         for name in names:
             last = 0
@@ -301,7 +310,7 @@ class ProcessOwner:
         self._rotate()
         kept = [(log, last) for log, last in self._old_logs if last >= replay_from]
         if self._options.syncs_commits:
-            for log, _ in kept:  # half of a write is in the runs: the rest of it must not be lost
+            for log, _ in kept:  # half of a write may be in the runs: its rest must not be lost
                 sync_file(os.path.join(self._directory, log))
         name = self._write_manifest(pointer)
         self.pointer = pointer
@@ -310,7 +319,8 @@ class ProcessOwner:
         self._collect(live | {name} | {log for log, _ in kept})
 
     def collect(self, live: set[str], opened_at: str | None, retained_batches: int) -> None:
-        """Have deleted what commits made needless; the caller may copy the directory."""
+        """Delete what commits made obsolete, in the background; the caller may copy
+        the directory."""
         self._removal.finish()
 
     def _write_manifest(self, pointer: str) -> str:
@@ -322,15 +332,15 @@ class ProcessOwner:
             file.sync()
             sync_directory(self._directory)
         file.close()
-        # Nobody is told of the commit, and nothing is deleted for it, if another owner came before
-        # he could read this file; one who comes later will.
+        # If another owner came before it could read this file, the commit is not acknowledged and
+        # nothing is deleted for it. An owner that comes later will read it.
         self._lock.check_untaken()
         return name
 
     def renew_manifest(self) -> None:
-        """Write the MANIFEST that was found once more. It may have been read from memory only:
-        its writer was killed before it was synced, or the sync failed, and after a failed sync
-        another one proves nothing."""
+        """Write the newest MANIFEST again. It may have been read from memory only: its writer was
+        killed before the sync, or the sync failed. After a failed sync, another one proves nothing.
+        """
         if self.pointer is None or not self._options.syncs_commits:
             return
         name = self._write_manifest(self.pointer)
@@ -341,8 +351,9 @@ class ProcessOwner:
 
     def _collect(self, needed: set[str]) -> None:
         """Delete the numbered files that neither the newest MANIFEST nor a checkpoint needs, and
-        that nobody has begun: that is looked up file by file, a thread may begin one meanwhile."""
-        self._removal.finish()  # nearly always over; so no more than one commit's files wait
+        that nobody has begun. That is checked file by file, since a thread may begin one meanwhile.
+        """
+        self._removal.finish()  # usually done already; at most one commit's files wait
         needed = needed | self._checkpoints.files
         unneeded = [
             name
@@ -366,8 +377,8 @@ class ProcessOwner:
 
 
 def newest_pointer(directory: str) -> tuple[str | None, list[str]]:
-    """What the newest whole MANIFEST of a directory says (None: there is none), and the paths of
-    newer ones, torn by a crash while they were written. Changes nothing."""
+    """Return the pointer in the newest complete MANIFEST (None: there is none), and the paths of
+    newer ones that a crash tore. Nothing is changed."""
     found = [parse_numbered(name) for name in os.listdir(directory)]
     numbers = sorted(
         (number for kind, number in filter(None, found) if kind == "MANIFEST"), reverse=True
@@ -383,7 +394,7 @@ def newest_pointer(directory: str) -> tuple[str | None, list[str]]:
 
 
 def _read_manifest(path: str) -> str | None:
-    """The pointer in a MANIFEST file, None if it was torn. CorruptionError."""
+    """Return the pointer in a MANIFEST file; None if it is torn. CorruptionError."""
     file = ReadFile(path)
     try:
         data = file.read(0, min(file.size, 4096))

@@ -1,7 +1,7 @@
-"""Reading an LsmStore: probes and scans of runs and memtables.
+"""Reads of an LsmStore: probes and scans of runs and memtables.
 
-A read does not care whose they are: the store's present ones, until the next write, or those of a
-snapshot, until it is closed.
+These are the store's current ones, until the next write, or those of a snapshot, until it is
+closed.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
@@ -39,38 +39,40 @@ from lsmstate.store_base.key_range import KeyRange
 
 
 class Tiers(NamedTuple):
-    """What a read visits: runs, then memtables, each from the oldest on."""
+    """What a read visits: runs, then memtables, each oldest first."""
 
     runs: tuple[Run, ...]
     memtables: tuple[Memtable, ...]
 
     def may_hold(self, number: int) -> bool:
-        """Whether there may be keys of a stream of this number or a higher one: False is sure."""
+        """Test whether there may be keys of a stream with this number or a higher one; False is
+        certain."""
         return any(table.tree_count > number for table in self.memtables) or hold_hidden(
             self.runs, number
         )
 
     def may_delete(self, streams: int) -> bool:
-        """Whether memtables may hold what was deleted, or retracted, or what did that."""
+        """Test whether memtables may hold deletions or retractions, or rows that they remove."""
         return bool(self.memtables) and (
             any(table.deletes for table in self.memtables) or self.may_hold(streams)
         )
 
 
 def hidden_number(number: int, streams: Sized) -> int:
-    """The number of the hidden stream that holds the retractions of another one."""
+    """Return the number of the hidden stream that holds a stream's retractions."""
     return len(streams) + number
 
 
 class TierHold:
-    """Keeps what a snapshot reads: memtables, and files from being deleted."""
+    """Keeps what a snapshot reads: memtables, and files, which are not deleted."""
 
     def __init__(self) -> None:
         self._retained = Retained(())
         self._pins: list[FilePin] = []
 
     def take(self, tiers: Tiers, pins: list[FilePin]) -> None:
-        """Keep these, once the hold is among those that its store lets go when it is closed."""
+        """Keep these. The hold is already registered with the store, which releases it when it is
+        closed."""
         self._pins = pins
         self._retained = Retained(tiers.memtables)
 
@@ -79,13 +81,13 @@ class TierHold:
         return self._retained.tables
 
     def release(self) -> None:
-        """Let all go; a second call does nothing."""
+        """Release everything. A second call does nothing."""
         self._retained.release()
         self._pins.clear()
 
 
 class TierHolds:
-    """Those of one store's snapshots."""
+    """The holds of one store's snapshots."""
 
     def __init__(self, directory: str, memory: ProcessMemory) -> None:
         self._directory = directory
@@ -100,19 +102,19 @@ class TierHolds:
         return hold
 
     def close(self) -> None:
-        """Release them all, also those that an interrupt kept from becoming a snapshot's."""
+        """Release all holds, also those that an interrupt kept from becoming a snapshot's."""
         for hold in list(self._known):
             hold.release()
 
     def nbytes_beside(self, own: tuple[Memtable, ...]) -> int:
-        """Bytes of the memtables that are held and are not among these."""
+        """Return the bytes of held memtables that are not among these."""
         known = {id(table) for table in own}
         held = {id(table): table for hold in self._known for table in hold.memtables}
         return sum(table.nbytes for place, table in held.items() if place not in known)
 
 
 class LsmProbe:
-    """Where the rows of some keys lie; see store.Probe."""
+    """Locations of the rows of some keys; a ``store.Probe``."""
 
     def __init__(self, lookup: Lookup, access: Access) -> None:
         self._lookup = lookup
@@ -122,7 +124,7 @@ class LsmProbe:
         self.counts, self.row_bytes = lookup.count()
 
     def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
-        """See store.Probe.fetch."""
+        """Read the rows of some of the keys, in pieces."""
         asked = checked_positions(self.counts, positions)
         with self._access():
             cursor = Cursor(self._lookup, asked)
@@ -131,7 +133,7 @@ class LsmProbe:
 
 
 class LsmReader:
-    """Reads the streams of one store; ``tiers`` says what there is to read, at each read."""
+    """Reads the streams of one store. ``tiers`` returns what to read, at each read."""
 
     def __init__(
         self,
@@ -159,7 +161,7 @@ class LsmReader:
         keys: pa.RecordBatch | KeyBatch,
         positions: Positions | None,
     ) -> Probe:
-        """See store_base.reads.Reader."""
+        """Look up keys without reading a row."""
         tiers = self._tiers()
         if not isinstance(keys, KeyBatch) and keys.num_rows >= MANY_KEYS:
             check_room(self._budget, probe_bytes(keys), keys.num_rows)
@@ -185,7 +187,7 @@ class LsmReader:
         keys: KeyBatch,
         positions: Positions | None,
     ) -> Lookup:
-        """Where the rows of keys lie in a stream or in the hidden one beside it."""
+        """Look up keys in a stream or in its hidden stream."""
         lookup = Lookup(
             keys, number, positions, self._row_codecs[stream], self._budget, len(tiers.runs)
         )
@@ -203,7 +205,7 @@ class LsmReader:
         return lookup
 
     def scan(self, access: Access, stream: str, max_bytes: int) -> Iterator[pa.RecordBatch]:
-        """See store_base.reads.Reader."""
+        """Read all live rows of a stream."""
         if self._may_have_retractions(stream):
             entries = self.iterate(access, stream, KeyRange(), max_bytes, reverse=False)
             return (piece.rows for piece in entries)
@@ -212,7 +214,7 @@ class LsmReader:
     def iterate(
         self, access: Access, stream: str, wanted: KeyRange, max_bytes: int, *, reverse: bool
     ) -> Iterator[Entries]:
-        """See store_base.reads.Reader."""
+        """Read the rows of a key range."""
         decoder = KeyDecoder(self._streams[stream].key)
         scanner = self._scanner(stream, wanted, reverse=reverse, decoder=decoder)
         if self._may_have_retractions(stream):
@@ -224,7 +226,7 @@ class LsmReader:
         return self._tiers().may_hold(hidden_number(self._numbers[stream], self._streams))
 
     def _live(self, stream: str, scanner: Scanner, max_bytes: int) -> Iterator[Entries]:
-        """The scanner's pieces without the rows that were retracted."""
+        """Yield the scanner's pieces without retracted rows."""
         known: list[bytes] = []
         live_rows: LiveRows | None = None
         for rows in iter(partial(scanner.next_piece, max_bytes), None):
@@ -234,7 +236,7 @@ class LsmReader:
             positions, found = _grouped(names, last)
             carried = int(np.searchsorted(positions, len(last)))
             live = np.ones(len(names), dtype=np.bool_)
-            if live_rows is not None:  # the last key goes on in this piece
+            if live_rows is not None:  # the last key continues in this piece
                 places = np.full(carried, len(known) - 1, dtype=np.int64)
                 live[:carried] = live_rows.of(places, rows.slice(0, carried))
             if carried < len(names):
@@ -247,7 +249,7 @@ class LsmReader:
                 yield Entries(keys.filter(mask), rows.filter(mask))
 
     def _live_rows(self, stream: str, names: list[bytes]) -> LiveRows:
-        """For the rows of these encoded keys, by place."""
+        """Return the LiveRows of these encoded keys, by position."""
         number = self._numbers[stream]
         tiers = self._tiers()
 
@@ -266,7 +268,7 @@ class LsmReader:
         )
 
     def stats(self) -> StoreStats:
-        """Counters of what is read here; memory is that of the process."""
+        """Return the counters of what is read here; memory is that of the process."""
         runs, memtables = self._tiers()
         return StoreStats(
             memory=self._budget.usage(),
@@ -285,8 +287,8 @@ class LsmReader:
         )
 
     def find_damage(self) -> CorruptionError | None:
-        """The first row or key in a file that does not decode, if there is one. Cost: it is looked
-        for in all that is read here."""
+        """Return the error of the first row or key that does not decode, or None. Cost: all files
+        are read."""
         tables = (
             partial(self._tables.open, self._directory, file)
             for run in self._tiers().runs
@@ -334,8 +336,8 @@ def _pieces(scanner: Scanner, access: Access, max_bytes: int) -> Iterator[pa.Rec
 def _grouped(
     names: Sequence[bytes | None], last: list[bytes]
 ) -> tuple[npt.NDArray[np.int64], list[bytes]]:
-    """The number of each key, equal ones side by side, and the keys by their numbers. ``last`` are
-    keys before them."""
+    """Return the number of each key, equal adjacent keys sharing one, and the distinct keys.
+    ``last`` are keys before them."""
     found = [*last]
     positions = np.empty(len(names), dtype=np.int64)
     for place, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""From a commit pointer to the state it names: two small reads, whatever the state's size."""
+"""Recovery: from a commit pointer to its state, by two small reads, whatever the state's size."""
 
 import json
 import os
@@ -22,12 +22,12 @@ from lsmstate.lsm.wal import Write
 from lsmstate.store import StreamSchema
 from lsmstate.store_base.checks import check_same_streams, pack_schemas, unpack_schemas
 
-_MISSING = "restore the store from a checkpoint, or save the other writes by lsmstate repair"
+_MISSING = "restore the store from a checkpoint, or save the other writes with lsmstate repair"
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """The newest edit, the complete one that it builds upon, and the streams as written."""
+    """The newest edit, the complete edit that it builds upon, and the streams as written."""
 
     edit: Edit
     base: Pointer
@@ -40,7 +40,7 @@ class Recovered:
 
 
 def packed_schemas(streams: Mapping[str, StreamSchema]) -> str:
-    """The streams' schemas as the manifest keeps them."""
+    """Return the streams' schemas as the manifest stores them."""
     return json.dumps(pack_schemas(streams), sort_keys=True)
 
 
@@ -51,9 +51,12 @@ def recover(
     streams: Mapping[str, StreamSchema],
     schemas: str,
 ) -> Recovered:
-    """The state a pointer names; ``schemas``: ``packed_schemas`` of the streams. CorruptionError
-    where a file is not what the pointer says, InvalidArgumentError where the state was written with
-    other streams."""
+    """Read the state of a pointer; ``schemas`` are ``packed_schemas`` of the streams.
+
+    Raises:
+        CorruptionError: A file is not what the pointer says.
+        InvalidArgumentError: The state was written with other streams.
+    """
     found = read_commit(tables, directory, pointer_text)
     if schemas != found.schemas:
         check_same_streams(directory, found.streams, streams)
@@ -61,7 +64,7 @@ def recover(
 
 
 def read_commit(tables: TableCache, directory: str, pointer_text: str) -> Recovered:
-    """Read the edit of a commit and of its base, whatever the streams are."""
+    """Read the edit of a commit and that of its base, whatever the streams are."""
     pointer = parse_pointer(pointer_text)
     section = _edit_section(tables, directory, pointer)
     path = os.path.join(directory, pointer.name)
@@ -72,7 +75,9 @@ def read_commit(tables: TableCache, directory: str, pointer_text: str) -> Recove
     base_runs = {run.number: run for run in full.version.runs}
     edit = full if base_text is None else unpack_edit(section, pointer, base_runs, path)
     if schema_digest(full.schemas) != edit.schema_digest:
-        raise CorruptionError("the schemas do not have the digest the manifest names", path, 0)
+        raise CorruptionError(
+            "the digest of the schemas differs from the one in the manifest", path, 0
+        )
     return Recovered(edit, base, base_runs, full.schemas)
 
 
@@ -82,20 +87,23 @@ def _edit_section(tables: TableCache, directory: str, pointer: Pointer) -> bytes
 
 
 def check_replayed(commit: str, replay_from: tuple[int, int], following: Write | None) -> None:
-    """CorruptionError if logged writes are missing: before the ``following`` one, or at the end,
-    after which the commit holds the half of one (``replay_from``)."""
+    """Raise CorruptionError if logged writes are missing.
+
+    They may be missing before ``following``, or at the end of the logs, if the commit holds a part
+    of a write (``replay_from``).
+    """
     expected, place = replay_from
     if following is not None and following.place is not None:
-        what = f"write {expected} is in no changelog, and the record here is write"
+        what = f"write {expected} is in no write-ahead log, and the record here is write"
         raise CorruptionError(f"{what} {following.sequence}; {_MISSING}", *following.place)
     if place:
-        what = f"this commit holds a part of write {expected}, which is in no changelog"
+        what = f"this commit holds a part of write {expected}, which is in no write-ahead log"
         raise CorruptionError(f"{what}; {_MISSING}", commit, 0)
 
 
 def needed_files(tables: TableCache, directory: str, pointer_text: str) -> list[Pointer]:
-    """All files of the state a pointer names, by name: the commit's own, those of its runs, and
-    the commit its edit builds upon. CorruptionError if the manifest cannot be read."""
+    """Return all files of a pointer's state, by name: the commit's own, those of its runs, and its
+    base. CorruptionError if the manifest cannot be read."""
     found = read_commit(tables, directory, pointer_text)
     files = {parse_pointer(pointer_text), found.base}
     files |= {Pointer(f.name, f.size, f.checksum) for f in found.edit.files}
@@ -107,14 +115,14 @@ class Named:
     """What a sealed commit names."""
 
     files: frozenset[str]
-    """All it needs: itself, those of its runs, and its base with the base's."""
+    """All files it needs: its own, those of its runs, its base and the files of the base."""
     parent: str | None
-    """The commit its attempt was opened at, as far as it is known."""
+    """The commit that its attempt was opened at, if known."""
 
 
 def named_by(open_table: Callable[[str], Sst], commit: str) -> Named:
-    """``open_table`` opens a file of its directory by name. CorruptionError if the commit was
-    never sealed: then no pointer can name it."""
+    """Read what a commit names; ``open_table`` opens a file of its directory by name.
+    CorruptionError if the commit was never sealed: then no pointer can name it."""
     table = open_table(commit)
     files, base, parent = names_in(table.section("edit"), table.path)
     files.add(commit)

@@ -1,13 +1,13 @@
-"""Rows that were retracted, and what they take away on reading.
+"""Retractions: which rows they remove when rows are read.
 
-A retracted row is kept as a row of its own, under the same key, in a hidden stream beside the real
-one. Under a key, the k-th retraction of a row takes the k-th of the rows equal to it, whichever of
-the two came first; so what lives does not depend on the order of rows and retractions, and a
-retraction without a row stays pending until the row comes.
-
-Memory: retractions are counted in one table of bounded size (``RowCounts``), those of as many keys
-at a time as fit. Those of a single key that do not fit are counted in parts: as many passes over
-the key's retractions and rows, for a window of its rows at a time.
+- A retracted row is stored as a row of its own, under the same key, in a hidden stream beside the
+  real one.
+- Under a key, the k-th retraction of a row removes the k-th row that is equal to it, whichever came
+  first. The order of rows and retractions therefore does not matter, and a retraction without a row
+  stays pending until the row comes.
+- Memory: one table of bounded size (``RowCounts``) counts the retractions of as many keys at a time
+  as fit. A single key whose retractions do not fit is counted in parts: several passes over its
+  retractions and rows, for one window of its rows at a time.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,10 +26,10 @@ from lsmstate.store import Matches, Positions
 from lsmstate.store_base.checks import checked_positions
 from lsmstate.store_base.guard import Access, read_stepwise
 
-#: This part of the memory cap is what a table of retractions may take: 24 bytes for each of four
-#: slots, of which three are used, so 40 000 different rows of a key under a cap of 10 MiB.
+#: Part of the memory cap for a table of retractions: four slots of 24 bytes for three used ones.
+#: That is 40 000 different rows of a key under a cap of 10 MiB.
 TABLE_PART = 8
-#: A window of a key that is read in passes has so many rows for each byte of a table.
+#: Rows in a window of a key that is read in passes, per byte of a table.
 WINDOW_PART = 4
 _PIECE_BYTES = 1 << 20
 
@@ -39,23 +39,23 @@ Pieces = Callable[[], Iterator[Piece]]
 
 
 def most_table_bytes(budget: Budget) -> int:
-    """What a table of retractions may take."""
+    """Return the size limit of a table of retractions."""
     return budget.limit // TABLE_PART
 
 
 def pieces_of(
     lookup: Lookup, positions: Positions, max_bytes: int = _PIECE_BYTES
 ) -> Iterator[Piece]:
-    """The rows of keys at ascending positions of a lookup that has counted, each with its own."""
+    """Yield the rows of keys at ascending positions of a lookup, each with its position."""
     return iter(partial(Cursor(lookup, positions).next_piece, max_bytes), None)
 
 
 class LiveRows:
-    """Which rows of some keys were not retracted. They are asked for once and in order: keys by
-    ascending position, rows in arrival order.
+    """Which rows of some keys are live, that is not retracted. They are asked once and in order:
+    keys by ascending position, rows in arrival order.
 
-    ``retracted`` looked up the same keys in the hidden stream; ``rows`` reads those of the key at a
-    position once more, from the first on. Only ``positions`` are asked for.
+    ``retracted`` looked up the same keys in the hidden stream. ``rows`` reads the rows of the key
+    at a position again, from the first on. Only ``positions`` are asked for.
     """
 
     def __init__(
@@ -71,10 +71,10 @@ class LiveRows:
         self._codec = codec
         self._budget = budget
         self._counts, _ = retracted.count()
-        #: Those with retractions, of which the ones before ``_next`` were counted.
+        #: Positions with retractions; those before ``_next`` were counted.
         self._keys = positions[self._counts[positions] > 0]
         self._next = 0
-        #: The last one that is counted in the table, or in parts.
+        #: The last position that is counted in the table, or in parts.
         self._reached = -1
         self._table: RowCounts | None = None
         self._large: LargeKey | None = None
@@ -85,7 +85,7 @@ class LiveRows:
         return self._keys
 
     def of(self, positions: Positions, rows: pa.RecordBatch) -> Mask:
-        """Of the next rows, each of the key at its position."""
+        """Return which of the next rows are live; ``positions`` has the key of each."""
         live = np.ones(len(positions), dtype=np.bool_)
         concerned = np.flatnonzero(self._counts[positions])
         if not len(concerned):
@@ -110,7 +110,7 @@ class LiveRows:
         return live
 
     def _count_from(self, position: int) -> None:
-        """Count the retractions of a key, and of those after it, as many as fit."""
+        """Count the retractions of a key, and of as many following keys as fit."""
         if self._table is None:
             self._table = RowCounts(self._budget, "probe", most_table_bytes(self._budget))
         self._next += int(np.searchsorted(self._keys[self._next :], position))
@@ -121,10 +121,10 @@ class LiveRows:
         self._next += number
         self._reached = int(keys[-1])
         self._large = None
-        # Of one key there may be more retractions than there is room for, of few different rows.
+        # One key may have more retractions than fit, of few different rows.
         for positions, rows in pieces_of(self._retracted, keys):
             if self._table.add_rows(positions, self._codec.encode(rows)) < rows.num_rows:
-                # No reference to this object: what is charged goes as soon as nobody reads.
+                # No reference to this object, so that its charge ends as soon as nobody reads.
                 self._large = LargeKey(
                     partial(pieces_of, self._retracted, keys),
                     partial(self._rows, position),
@@ -137,8 +137,8 @@ class LiveRows:
 
 
 class LargeKey:
-    """Which rows of one key are taken, whose retractions do not fit into a table: they are counted
-    in parts. Asked for in arrival order."""
+    """Which rows of one key are retracted, if its retractions do not fit into a table and are
+    counted in parts. It is asked in arrival order."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class LargeKey:
         self._codec = codec
         self._table = table
         self._parts = 2
-        #: Of the rows from ``_start`` on; none was marked yet.
+        #: Marks of the rows from ``_start`` on; none was marked yet.
         self._marks = np.zeros(max(1, most_table_bytes(budget) // WINDOW_PART), dtype=np.uint8)
         self._start = -len(self._marks)
         self._asked = 0
@@ -163,7 +163,7 @@ class LargeKey:
         self._held.grow(len(self._marks))
 
     def taken(self, count: int) -> npt.NDArray[np.uint8]:
-        """Of the next rows: 1 for each that is taken."""
+        """Return for each of the next rows 1 if it is retracted, else 0."""
         found = []
         while count:
             if self._asked == self._start + len(self._marks):
@@ -175,14 +175,14 @@ class LargeKey:
         return np.concatenate(found)
 
     def _mark(self) -> None:
-        """The next window, in as many passes as there are parts."""
+        """Mark the next window, in as many passes as there are parts."""
         self._start = self._asked
         self._marks[:] = 0
         part = 0
         while part < self._parts:
             counted = self._count_part(part)
             if counted < self._count:
-                # As many as it takes if what comes is like what was counted, and a tenth more.
+                # The number of parts, if the rest is like what was counted, and a tenth more.
                 more = self._parts * 11 * self._count // (10 * (counted + 1))
                 self._parts = max(self._parts + 1, more)
                 self._marks[:] = 0
@@ -192,7 +192,7 @@ class LargeKey:
             part += 1
 
     def _count_part(self, part: int) -> int:
-        """Fill the table; how many retractions were looked at: less than all if it is full."""
+        """Fill the table; return how many retractions were read: less than all if it is full."""
         self._table.begin(self._count // self._parts + 1, part, self._parts)
         counted = 0
         for positions, rows in self._retracted():
@@ -220,7 +220,7 @@ class LargeKey:
 
 
 class RetractedProbe:
-    """A probe of keys of which some may have retractions: their rows are read to be counted."""
+    """A probe of keys of which some may have retractions; their rows are read to be counted."""
 
     def __init__(
         self, lookup: Lookup, retracted: Lookup, codec: RowCodec, budget: Budget, access: Access
@@ -236,7 +236,7 @@ class RetractedProbe:
         self._count_live()
 
     def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
-        """See store.Probe.fetch."""
+        """Read the live rows of some of the keys, in pieces."""
         asked = checked_positions(self.counts, positions)
         return read_stepwise(self._access, self._live(asked, max_bytes))
 

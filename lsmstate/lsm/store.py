@@ -1,9 +1,10 @@
-"""LsmStore: the contract of store.py on our log-structured merge tree.
+"""LsmStore: the store contract (``lsmstate/store.py``) on a log-structured merge tree.
 
-A write goes to the active memtable; when the memtables are full they become a run; compaction
-merges runs. A commit seals the memtables into one file whose edit section is the manifest; the
-pointer names that file.
-How commits are found again, and whether writes are logged, is the owner's (ownership.py).
+- A write goes to the active memtable. Full memtables are flushed into a run. Compaction merges
+  runs.
+- A commit flushes the memtables into one file whose edit section is the manifest; its pointer names
+  that file.
+- The owner (``ownership.py``) decides how commits are found again and whether writes are logged.
 """
 
 import logging
@@ -59,10 +60,11 @@ _log = logging.getLogger(__name__)
 
 
 class LsmStore(StoreWrites):
-    """One store in one directory. For one thread at a time; other threads may have other stores."""
+    """A store in one directory. One thread at a time may use it; other threads may use other
+    stores."""
 
     _reader: LsmReader
-    #: Other threads may ask for its memory as soon as it counts in, before it has any to give.
+    #: Other threads may request its memory as soon as it is registered, before it has any.
     _gives_memory = False
 
     def __init__(
@@ -83,7 +85,7 @@ class LsmStore(StoreWrites):
         self._holds = TierHolds(directory, self._memory)
         self._sequence = 0
         self._appended_rows = self._appended_bytes = 0
-        #: For whoever makes a commit wait.
+        #: For those who wait for a commit.
         self._commit_pauses = PauseRecorder()
         try:
             self._memory.enter(self, options.memory_bytes)
@@ -112,7 +114,7 @@ class LsmStore(StoreWrites):
         attempt_id: str,
         options: Options,
     ) -> Self:
-        """See opening.open_attempt. Cost: one or two small reads, whatever the state's size."""
+        """Open an attempt's store; see ``opening.open_attempt``. Cost: one or two small reads."""
         if pointer is not None:
             asked_pointer(pointer)
         if isinstance(directory, str):
@@ -128,14 +130,15 @@ class LsmStore(StoreWrites):
 
     @classmethod
     def open(cls, directory: str, streams: Sequence[StreamSchema], *, options: Options) -> Self:
-        """See opening.open_store. Cost: as open_attempt, and the changelog is replayed."""
+        """Open a standalone store; see ``opening.open_store``. Cost: as ``open_attempt``, and the
+        write-ahead log is replayed."""
         options = options.of_one_process()
         owner = ProcessOwner(directory, options)
 
         def begin(store: Self) -> None:
             store._start_at(owner.pointer)
             if owner.pointer is None:
-                store.commit()  # pins the streams: no log is ever read with other ones
+                store.commit()  # fixes the streams: no log is ever read with other ones
             else:
                 owner.renew_manifest()
             for write in owner.replay():
@@ -143,15 +146,15 @@ class LsmStore(StoreWrites):
                 store._apply(write)
             store._check_replayed()
             if options.syncs_commits:
-                # As with the manifest: what the log of a killed process holds may not be on the
-                # disk, so it is written anew before more is promised.
+                # As with the manifest: the log of a killed process may not be on disk, so it is
+                # written again before more is acknowledged.
                 store.commit()
 
         return cls._opened(directory, lambda: streams, options, owner, begin)
 
     @classmethod
     def open_commit(cls, directory: str | RemoteBucket, pointer: str, *, options: Options) -> Self:
-        """See opening.open_commit. Cost: as open_attempt."""
+        """Open a commit for reading; see ``opening.open_commit``. Cost: as ``open_attempt``."""
         asked_pointer(pointer)
         if isinstance(directory, str):
             owner = CommitReader(LocalFiles(directory), directory, pointer)
@@ -160,7 +163,7 @@ class LsmStore(StoreWrites):
 
         def begin(store: Self) -> None:
             store._start_at(pointer)
-            store._guard.seal(f"is open for reading, at commit {pointer}")
+            store._guard.seal(f"is read-only, at commit {pointer}; open an attempt to write")
 
         return cls._opened(owner.directory, owner.known_streams, options, owner, begin)
 
@@ -173,14 +176,17 @@ class LsmStore(StoreWrites):
         *,
         options: Options,
     ) -> Self:
-        """See opening.open_checkpoint. Cost: as open_attempt."""
+        """Open a checkpoint for reading; see ``opening.open_checkpoint``. Cost: as
+        ``open_attempt``."""
         owner = CheckpointReader(directory, name)
 
         def begin(store: Self) -> None:
             if streams is not None:
                 check_same_streams(directory, owner.streams, streams_by_name(streams))
             store._start_at(owner.pointer)
-            store._guard.seal(f"is open for reading, at checkpoint {name!r}; open the store itself")
+            store._guard.seal(
+                f"is read-only, at checkpoint {name!r}; open the store itself to write"
+            )
 
         return cls._opened(directory, owner.known_streams, options, owner, begin)
 
@@ -193,7 +199,7 @@ class LsmStore(StoreWrites):
         owner: Owner,
         begin: Callable[[Self], None],
     ) -> Self:
-        """A store that has begun where it is to; on an error all is given up."""
+        """Return a store after ``begin``; on an error release everything."""
         store = None
         try:
             owner.take()
@@ -204,7 +210,7 @@ class LsmStore(StoreWrites):
                 store.close()
             owner.release()
             raise
-        store._gives_memory = True  # not before: what is being replayed is not to be flushed
+        store._gives_memory = True  # not earlier: replayed writes must not be flushed
         return store
 
     @property
@@ -213,22 +219,22 @@ class LsmStore(StoreWrites):
 
     @property
     def memtable_bytes(self) -> int:
-        """Bytes of slabs the memtables hold."""
+        """Bytes of slabs that the memtables hold."""
         return self._memtables.nbytes if self._gives_memory else 0
 
     @property
     def is_busy(self) -> bool:
-        """See memory_budget.Flushable."""
+        """Whether another thread is inside a call."""
         return self._guard.lock.is_held_elsewhere
 
     # Writing ------------------------------------------------------------------------------
 
     def append(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
-        """See store.StateStore.append."""
+        """Store rows under their keys."""
         return self._store(APPEND, stream, rows, keys)
 
     def retract(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
-        """See store.MultimapStore.retract."""
+        """Take back rows under their keys."""
         return self._store(RETRACT, stream, rows, keys)
 
     def _store(
@@ -242,16 +248,16 @@ class LsmStore(StoreWrites):
             return self._make([self._planner.stored(kind, stream, self._sequence + 1, *part)])
 
         size = self._planner.sizes[stream].total(rows, keys)
-        if size <= part_bytes(self._options):  # so no row of it is too large
+        if size <= part_bytes(self._options):  # so none of its rows is too large
             with self._writes.settling():
                 return made(self._planner.encoded_part(stream, rows, keys)) if rows.num_rows else 0
         check_row_sizes(rows, self._options)
         with self._writes.settling():
-            # All or nothing: what a later part is refused for is found before the first is stored.
+            # All or nothing: what refuses a later part is found before the first part is stored.
             parts, largest, held = self._planner.measured(stream, rows, keys, self._options)
             encoded = self._planner.encoded(stream, rows, keys, self._options)
             if parts == 1:
-                return sum(map(made, encoded))  # it is admitted by itself, and once
+                return sum(map(made, encoded))  # each is admitted by itself, once
             stored = 0
             self._writes.announce(largest)
             with self._writes.reserving(largest, held):
@@ -261,12 +267,12 @@ class LsmStore(StoreWrites):
             return stored
 
     def _plan(self, mutations: Sequence[Mutation]) -> list[Write]:
-        with self._guard.lock:  # another thread's flush moves rows from one tier to another
+        with self._guard.lock:  # another thread's flush moves rows between tiers
             tiers = self._tiers()
         return self._planner.mutations(mutations, self._sequence + 1, tiers)
 
     def write(self, mutations: Sequence[Mutation]) -> int:
-        """See store.MultimapStore.write."""
+        """Make several writes atomically."""
         self._guard.check_writable()
         check_mutations(self._streams, mutations, self._options)
         check_keys(mutations)
@@ -274,7 +280,8 @@ class LsmStore(StoreWrites):
             return self._make(self._plan(mutations))
 
     def admitting(self, parts: Iterable[Sequence[Mutation]]) -> AbstractContextManager[None]:
-        """See store_base.writes.Backend."""
+        """Return a context that raises what one of the writes would raise, before the first is
+        made."""
         self._guard.check_writable()
         largest = held = 0
         for mutations in parts:
@@ -286,7 +293,7 @@ class LsmStore(StoreWrites):
         return self._writes.reserving(largest, held)
 
     def _make(self, writes: Sequence[Write]) -> int:
-        """Log new writes as one, then apply them; the number of rows stored."""
+        """Log new writes atomically, then apply them; return the number of rows stored."""
         if not writes:
             return 0
         largest = max(checked_entry(write.keys, write.rows, self._options) for write in writes)
@@ -306,7 +313,7 @@ class LsmStore(StoreWrites):
         return appended
 
     def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
-        """See store.StateStore.delete."""
+        """Remove all rows of the keys."""
         self._guard.check_writable()
         stream_of(self._streams, stream)
         if not is_cut(keys):
@@ -317,7 +324,7 @@ class LsmStore(StoreWrites):
                 self.write([Mutation("delete", stream, part)])
 
     def _apply(self, write: Write) -> None:
-        """Redo a logged write, as far as it is not in the runs."""
+        """Apply a logged write, as far as the runs do not hold it."""
         sequence, place = self._writes.replay_from
         if write.sequence < sequence:
             return
@@ -332,14 +339,14 @@ class LsmStore(StoreWrites):
         self._writes.settle()
 
     def _check_replayed(self, following: Write | None = None) -> None:
-        """CorruptionError if writes are missing before this one, or a half one at the end."""
+        """Raise CorruptionError if writes are missing before this one, or a partial
+        one at the end."""
         assert self._runs.pointer is not None
         commit = os.path.join(self._directory, parse_pointer(self._runs.pointer).name)
         check_replayed(commit, self._writes.replay_from, following)
 
     def flush(self) -> None:
-        """Write the memtables out as one run and give their memory back, as far as no snapshot
-        retains it."""
+        """Flush the memtables into one run and free their memory, except what snapshots retain."""
         self._guard.check_readable()
         if not self._memtables:
             return
@@ -347,7 +354,8 @@ class LsmStore(StoreWrites):
             self._writes.flush()
 
     def try_flush(self) -> bool:
-        """See memory_budget.Flushable."""
+        """Flush, unless the store is in use, being read, failed or empty; return whether it was
+        done."""
         with self._guard.lock.tried() as has_it:
             guard = self._guard
             if not has_it or not guard.is_usable or guard.is_being_read or not self._memtables:
@@ -356,17 +364,25 @@ class LsmStore(StoreWrites):
         return True
 
     def compact(self, *, due_only: bool = False) -> None:
-        """Merge all runs into one, unless the largest holds nearly all; probes are cheapest then.
-        What was deleted or retracted goes, however little it is and however large the largest run;
-        memtables are flushed for that.
-        ``due_only`` makes the merges that the appends so far ask for, which else the next ones pay.
-        A standalone store is committed, so that the files that were merged away are deleted.
-        Cost: what is merged is read and written once."""
+        """Merge all runs into one, unless the largest holds nearly everything; probes are then
+        cheapest.
+
+        Deleted and retracted rows are always dropped, however few they are and however large the
+        largest run is; memtables are flushed for that. A standalone store is committed, so that
+        merged files are deleted.
+
+        Args:
+            due_only: Do only the merges that are due now, which the next appends would otherwise
+                do.
+
+        Cost:
+            Everything that is merged is read and written once.
+        """
         self._guard.check_writable()
         with self._guard.whole_or_nothing():
             self._writes.end_flush()
             if not due_only and self._tiers().may_delete(len(self._streams)):
-                self._writes.flush()  # only a merge of runs frees what was deleted or retracted
+                self._writes.flush()  # only a merge of runs drops deleted and retracted rows
             self._runs.compact(due_only=due_only)
             if self._runs.has_changed and not self._owner.single_commit:
                 self._writes.commit()
@@ -384,8 +400,8 @@ class LsmStore(StoreWrites):
         return LsmReader(self._directory, self._streams, *codecs, self._memory, tiers)
 
     def snapshot(self) -> Snapshot:
-        """See store.MultimapStore.snapshot. Cost: none, or a flush if the memtables that snapshots
-        retain would take more than the store's share for memtables."""
+        """Return a snapshot. Cost: none, or a flush if the memtables that snapshots retain would
+        exceed the store's share."""
         with self._guard.reading():
             kept = self._holds.nbytes_beside(self._memtables.all) + self._memtables.nbytes
             if self._holds.nbytes_beside(()) and kept > self._memtables.limit_bytes:
@@ -409,12 +425,12 @@ class LsmStore(StoreWrites):
     # Committing ---------------------------------------------------------------------------
 
     def advance(self, stream: str, watermark: datetime | date | int | pa.Scalar) -> None:
-        """See store.MultimapStore.advance: streams with expiry are ExpiringStore's."""
+        """Refuse: ExpiringStore handles streams with an expiry."""
         refuse_advance(self._streams, stream, watermark)
 
     def commit(self) -> str:
-        """See store.StateStore.commit."""
-        if self._guard.is_committed:  # an interrupt may have come before the pointer was returned
+        """Make all writes durable and return the commit pointer."""
+        if self._guard.is_committed:  # an interrupt may have kept the pointer from being returned
             self._guard.check_readable()
             assert self._runs.pointer is not None
             return self._runs.pointer
@@ -431,16 +447,21 @@ class LsmStore(StoreWrites):
         return self._runs.pointer
 
     def checkpoint(self, name: str) -> Checkpoint:
-        """Commit, and keep that commit's files under a name until it is deleted. A standalone
-        store's only. InvalidArgumentError if the name is taken. Cost: that of a commit."""
-        self._guard.check_writable()  # a forked child may wait for the lock for ever
-        with self._guard.lock:  # no other thread flushes in between, and deletes what is named
+        """Commit, and keep the commit's files under a name until the checkpoint is deleted.
+
+        Only a standalone store has checkpoints. Cost: that of a commit.
+
+        Raises:
+            InvalidArgumentError: The name is taken or invalid.
+        """
+        self._guard.check_writable()  # a forked child might wait for the lock forever
+        with self._guard.lock:  # no other thread may flush meanwhile and delete named files
             self.checkpoints.check_free(name)
             return self.checkpoints.create(name, self.commit())
 
     @property
     def checkpoints(self) -> Checkpoints:
-        """The named checkpoints of a standalone store: iterate over them, ``delete`` one."""
+        """The named checkpoints of a standalone store: iterate over them, or ``delete`` one."""
         self._guard.check_writable()
         return self._owner.checkpoints
 
@@ -449,11 +470,11 @@ class LsmStore(StoreWrites):
         try:
             self._owner.collect(live, self._runs.opened_at, self._options.retained_batches)
         except (OSError, CorruptionError, FormatVersionError) as error:
-            # The commit is sealed; files that stay cost space only, and the next time comes.
+            # The commit is sealed. Remaining files only cost space until the next time.
             _log.warning("old files of %s were not deleted: %s", self._directory, error)
 
     def _start_at(self, pointer: str | None) -> None:
-        """Adopt the state a pointer names."""
+        """Load the state of a pointer."""
         if pointer is None:
             return
         edit = self._runs.recover(pointer)
@@ -463,7 +484,8 @@ class LsmStore(StoreWrites):
     # Housekeeping -------------------------------------------------------------------------
 
     def stats(self) -> StoreStats:
-        """See store.StateStore.stats. Memory is that of the process, which the cap is on."""
+        """Return the counters as of now; memory is that of the process, to which
+        the cap applies."""
         self._guard.check_readable()
         cache, runs, found = self._memory.cache, self._runs, self._reader.stats()
         merged_bytes = runs.counters["merged_bytes"]
@@ -486,7 +508,7 @@ class LsmStore(StoreWrites):
         )
 
     def close(self) -> None:
-        """See store.StateStore.close."""
+        """Release memory and locks. A second call does nothing."""
         if not self._guard.close():
             return
         with self._guard.lock.out_of_turn():
@@ -503,6 +525,6 @@ class LsmStore(StoreWrites):
             self._guard.end()
 
     def check(self) -> None:
-        """Verify every invariant and every block. Cost: the whole state is read."""
+        """Check every invariant and every block. Cost: the whole state is read."""
         self._memtables.check()
         self._runs.check()

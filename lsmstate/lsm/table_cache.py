@@ -1,10 +1,11 @@
-"""Open SSTables of this process, by path, least recently used first.
+"""Table cache: open SSTables of this process, by path, least recently used first.
 
-Files are immutable and carry an identity drawn at random, so an open table outlives the stores
-that used it; a path whose file was replaced (a directory deleted and made anew) is noticed by
-the checksum of its footer, which covers the identity. Open tables cost their top index, charged
-to the budget, and a file descriptor. Threads share it: the lock is held only to look up and to
-change the table, never while a file is read.
+- Files are immutable and have a random identity, so an open table may outlive the stores that used
+  it. If a path's file was replaced (a directory deleted and made again), the checksum of its
+  footer, which covers the identity, shows it.
+- An open table costs its top index, charged to the budget, and a file descriptor.
+- Threads share the cache. The lock is held to look tables up and to change the cache, never while a
+  file is read.
 """
 
 import errno
@@ -33,45 +34,45 @@ from lsmstate.process.memory_budget import ProcessMemory
 
 _log = logging.getLogger(__name__)
 
-#: Most tables kept open while nobody uses them.
+#: Most unused tables that stay open.
 MOST_OPEN = 256
-#: A copy may be evicted before it is opened; the newest ones are evicted last.
+#: A copy may be evicted before it is opened; the newest copies are evicted last.
 _MOST_TRIES = 10
 
 
 class Origin(Protocol):
-    """Where the files of a directory come from, if it holds copies that may vanish."""
+    """The remote source of a directory's files, if the directory holds copies that may vanish."""
 
     @property
     def directory(self) -> str: ...
 
     def bring(self, name: str, size: int) -> None:
-        """Make a copy of a file of so many bytes, if it is not there. CorruptionError, OSError."""
+        """Make a copy of a file of this size, if it is absent. CorruptionError, OSError."""
         ...
 
     def bring_again(self, name: str, size: int) -> str:
-        """Replace a copy that is damaged; where the file came from, for messages."""
+        """Replace a damaged copy; return its source, for messages."""
         ...
 
     def note_use(self, name: str) -> None:
-        """A copy was asked for: it should not be the next to go. Cost: next to none."""
+        """Note the use of a copy, so that it is not evicted next. Cost: negligible."""
         ...
 
 
 class TableCache:
-    """One per ProcessMemory."""
+    """The open tables; one cache per ProcessMemory."""
 
     def __init__(self, memory: ProcessMemory) -> None:
         self._memory = memory
         self._tables: OrderedDict[str, Sst] = OrderedDict()
-        # Reentrant: the garbage collector may close a snapshot, which forgets tables, at any point.
+        # Reentrant: the garbage collector may close a snapshot, which forgets tables, at any time.
         self._lock = threading.RLock()
         self._pins: WeakValueDictionary[str, FilePin] = WeakValueDictionary()
         self._origins: dict[str, Origin] = {}
 
     def bring_from(self, origin: Origin) -> None:
-        """From now on files that are missing or damaged in its directory are brought by it; of
-        tables in it that are open the files that are gone are let go."""
+        """Let ``origin`` bring files that are missing or damaged in its directory from now on. Open
+        tables whose files are gone are closed."""
         self._origins[origin.directory] = origin
         inside = origin.directory + os.sep
         with self._lock:
@@ -82,11 +83,11 @@ class TableCache:
         del closed
 
     def open(self, directory: str, file: FileMeta) -> Sst:
-        """The table, checked against the manifest. CorruptionError if it is not that file."""
+        """Open a table that the manifest describes; raise CorruptionError if it is another file."""
         return self.open_commit(directory, file.name, file.size, file.checksum)
 
     def open_commit(self, directory: str, name: str, size: int, footer: int) -> Sst:
-        """The same by what a commit pointer says: name, size and checksum of the footer."""
+        """Open a commit's file by the name, size and footer checksum of its pointer."""
         path = os.path.join(directory, name)
         origin = self._origins.get(directory)
         if origin is not None:
@@ -116,9 +117,11 @@ class TableCache:
         scanning: bool = False,
         reverse: bool = False,
     ) -> ChainSource:
-        """The entries of some files of one run, each opened when its turn comes; the greatest key
-        first if ``reverse``. Blocks stay in the cache, where they are evicted first, if someone is
-        ``scanning``; a merge uses them once."""
+        """Return the entries of some files of one run; each file is opened when its turn comes.
+
+        ``reverse``: the greatest key first. ``scanning``: blocks stay in the cache and are evicted
+        first. A merge uses each block once.
+        """
 
         def opened(file: FileMeta) -> EntrySource:
             table = self.open(directory, file)
@@ -128,7 +131,7 @@ class TableCache:
         return ChainSource([partial(opened, file) for file in ordered], deleted)
 
     def _brought(self, origin: Origin, name: str, size: int, footer: int) -> Sst:
-        """A table whose file may have to be brought first, or once more if it is damaged."""
+        """Open a table whose file may have to be brought first, or again if it is damaged."""
         path = os.path.join(origin.directory, name)
         renew = partial(origin.bring_again, name)
         where = ""
@@ -137,22 +140,25 @@ class TableCache:
                 origin.bring(name, size)
                 return self._checked(path, size, footer, renew)
             except FileNotFoundError:
-                continue  # evicted in between
+                continue  # evicted meanwhile
             except CorruptionError as error:
                 if where or error.path != path:
                     raise CorruptionError(
                         f"damaged, not only in its copy: {error}", where or error.path, error.offset
                     ) from error
                 where = renew(size)
-        raise OSError(errno.EBUSY, "other workers evict this copy again and again", path)
+        raise OSError(
+            errno.EBUSY,
+            "other processes evict this copy repeatedly; raise cache=, its disk space",
+            path,
+        )
 
     def _opened(self, path: str, size: int, footer: int) -> Sst:
         try:
             return self._checked(path, size, footer)
         except FileNotFoundError as error:
             raise CorruptionError(
-                "this file is named by a manifest or pointer and is not there; restore it from a "
-                "copy",
+                "a manifest or pointer names this file, but it is missing; restore it from a copy",
                 path,
                 0,
             ) from error
@@ -163,23 +169,23 @@ class TableCache:
         table = Sst(path, self._memory.cache, size, renew)
         if table.checksum != footer:
             raise CorruptionError(
-                f"this is not the file that is named (footer checksum {table.checksum:016x}, "
-                f"expected {footer:016x}); restore it from a copy",
+                f"the manifest or pointer names another file (footer checksum "
+                f"{table.checksum:016x}, expected {footer:016x}); restore it from a copy",
                 path,
                 size,
             )
         return table
 
     def peek(self, directory: str, name: str) -> Sst:
-        """A table of which only the name is known, as it is; not kept open for it."""
+        """Open a table of which only the name is known; it does not stay open in the cache."""
         path = os.path.join(directory, name)
         with self._lock:
             table = self._tables.get(path)
         return table if table is not None else Sst(path, self._memory.cache)
 
     def uncache(self, directory: str, names: Iterable[str]) -> None:
-        """Let the cached blocks of tables go that were merged away: what they take, the blocks of
-        their successors need. A snapshot that still reads them reads the files."""
+        """Drop the cached blocks of tables that were merged, to make room for their successors. A
+        snapshot that still reads them reads the files."""
         with self._lock:
             tables = [self._tables.get(os.path.join(directory, name)) for name in names]
         files = [table.uid for table in tables if table is not None]
@@ -187,13 +193,13 @@ class TableCache:
             self._memory.cache.drop(np.array(files, dtype=np.uint64))
 
     def forget(self, directory: str, name: str) -> None:
-        """Close a table whose file is about to be deleted; those who use it keep it open."""
+        """Close a table whose file is about to be deleted; its users keep it open."""
         with self._lock:
             table = self._tables.pop(os.path.join(directory, name), None)
         del table
 
     def pin(self, directory: str, files: Iterable[FileMeta]) -> list["FilePin"]:
-        """Keep files from being deleted by this process, as long as the pins are held."""
+        """Keep files from being deleted by this process as long as the pins exist."""
         pins = []
         with self._lock:
             for file in files:
@@ -204,7 +210,7 @@ class TableCache:
         return pins
 
     def delete(self, directory: str, name: str) -> None:
-        """Delete a table's file; a pinned one as soon as nobody pins it any more."""
+        """Delete a table's file; a pinned file as soon as its last pin is gone."""
         pin = self._pins.get(os.path.join(directory, name))
         if pin is not None:
             pin.is_doomed = True
@@ -213,7 +219,7 @@ class TableCache:
         remove(os.path.join(directory, name))
 
     def _shrink(self) -> list[Sst]:
-        """Take tables out while there are too many; they are closed when the list is dropped."""
+        """Remove tables while there are too many; dropping the returned list closes them."""
         budget, out = self._memory.budget, list[Sst]()
         excess = budget.usage()["tables"] - budget.limit // 8
         while len(self._tables) > 1 and (len(self._tables) > MOST_OPEN or excess > 0):
@@ -224,7 +230,7 @@ class TableCache:
 
 
 class FilePin:
-    """Keeps one file while anyone holds it. In a forked child it means nothing."""
+    """Keeps one file while it exists. In a forked child it has no effect."""
 
     is_doomed = False
 
@@ -241,7 +247,7 @@ class FilePin:
             self._tables.forget(self._directory, self._name)
             remove(os.path.join(self._directory, self._name))
         except OSError as error:
-            # It costs space only, and the next collection finds it.
+            # The file only costs space, and the next collection finds it.
             _log.warning("%s in %s was not deleted: %s", self._name, self._directory, error)
 
 
@@ -249,7 +255,7 @@ _cache: tuple[ProcessMemory, TableCache] | None = None
 
 
 def table_cache(memory: ProcessMemory) -> TableCache:
-    """The table cache that belongs to this process's memory."""
+    """Return the table cache of this process's memory."""
     global _cache
     if _cache is None or _cache[0] is not memory:
         _cache = (memory, TableCache(memory))

@@ -1,4 +1,4 @@
-"""Writing runs: from any source of entries to sealed files with their description."""
+"""Table writer: makes sealed files and their descriptions from any source of entries."""
 
 import os
 from collections.abc import Generator, Iterable, Iterator
@@ -17,14 +17,14 @@ from lsmstate.lsm.version import FileMeta
 from lsmstate.options import Options
 from lsmstate.process.background_worker import SLICE_BYTES
 
-#: What SstWriter.consume answers.
+#: Results of SstWriter.consume.
 _PAUSED = 1
 _FILE_FULL = 2
 _STREAM_ENDS = 3
 
 _EVERYTHING = 1 << 62
-#: A file ends, too, when its top index takes such a share of the cap: who reads or merges it holds
-#: that. Only long keys that begin alike for long come to it.
+#: A file also ends when its top index takes this part of the cap, since readers and merges hold it.
+#: Only long keys with long common prefixes reach it.
 _TOPS_IN_CAP = 64
 
 
@@ -37,19 +37,19 @@ class UnsealedTable:
     name: str
 
     def described(self, size: int = 0, footer: int = 0) -> FileMeta:
-        """What is known of the file; size and checksum only when it is sealed."""
+        """Return the file's description; size and checksum are known only after sealing."""
         return FileMeta(name=self.name, size=size, checksum=footer, **self.writer.facts())
 
 
 class FileNames(Protocol):
-    """Who names the files, and keeps them from being taken for left behind."""
+    """Gives files their names, and keeps unfinished files from being taken for leftovers."""
 
     def new_name(self, kind: str) -> str:
-        """A name never given before."""
+        """Return a new unique name."""
         ...
 
     def forget(self, name: str) -> None:
-        """There is no file of that name, and will be none."""
+        """Note that no file of that name exists or will exist."""
         ...
 
 
@@ -72,12 +72,14 @@ class TableWriter:
         bottom: bool,
         file_bytes: int | None = None,
     ) -> Generator[int, None, None]:
-        """Write all entries of the source as the files of one run, and stop after each slice to
-        say how many bytes of rows it had. Sealed files go to ``files``, all names to ``names``.
-        A file of some size ends with its stream: so a stream that is emptied takes files along.
-        After each sealed file it stops too. ``file_bytes``: instead of the options'.
+        """Write all entries of the source as the files of one run, and yield the bytes of rows of
+        each slice.
 
-        An error, or closing the generator, removes what was written."""
+        Sealed files are added to ``files``, all names to ``names``. A file of some size ends with
+        its stream, so that emptying a stream empties files. Each sealed file also ends a slice.
+        ``file_bytes`` replaces the size in the options. An error, or closing the generator, removes
+        what was written.
+        """
         state = _FILE_FULL
         limit = file_bytes or self.options.file_bytes
         with self._removing(names):
@@ -90,7 +92,7 @@ class TableWriter:
                     said += SLICE_BYTES
                     yield SLICE_BYTES
                     is_full = table.writer.top_bytes >= self.options.memory_bytes // _TOPS_IN_CAP
-                    # At the end of the key, if it paused in the middle of one.
+                    # At the end of the key, if the writer paused inside one.
                     state = consume(source, SLICE_BYTES, 0 if is_full else limit, bottom)
                 if table.described().keys == 0:
                     self.remove([table.name])
@@ -102,13 +104,13 @@ class TableWriter:
     def write_unsealed(
         self, source: EntrySource, base_sequence: int, kind: str, names: list[str]
     ) -> Generator[int, None, UnsealedTable]:
-        """Write all entries into one file and leave it to the caller to seal; else as above."""
+        """Write all entries into one file that the caller seals; otherwise as ``write_slices``."""
         with self._removing(names):
             table = self.begin_table(kind, base_sequence, names=names)
             while table.writer.consume(source, SLICE_BYTES, _EVERYTHING, False) == _PAUSED:
                 yield SLICE_BYTES
             if self.options.syncs_commits and self.options.background:
-                table.file.sync()  # most of it, so that whoever seals it waits for little
+                table.file.sync()  # most of the file, so that sealing it waits only briefly
         return table
 
     def begin_table(
@@ -119,8 +121,8 @@ class TableWriter:
         bottom: bool = False,
         names: list[str] | None = None,
     ) -> UnsealedTable:
-        """A new file without entries. Its name goes to ``names`` before the file exists, so that
-        who looks there knows of every file."""
+        """Begin a new file without entries. Its name is added to ``names`` before the file exists,
+        so that every file is known."""
         name = self.names.new_name(kind)
         if names is not None:
             names.append(name)
@@ -139,15 +141,15 @@ class TableWriter:
         return UnsealedTable(file, writer, name)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Delete files; absent ones are no error."""
+        """Delete files; absent files are no error."""
         for name in names:
             remove(os.path.join(self.directory, name))
             self.names.forget(name)
 
     @contextmanager
     def _removing(self, names: list[str]) -> Iterator[None]:
-        """Around writing: an error, or closing the generator, removes the files. A forked child
-        that drops its copy of the generator leaves them: its parent goes on writing."""
+        """Context of writing: an error, or closing the generator, removes the files. A forked child
+        that drops its copy of the generator leaves them, since its parent continues."""
         process = os.getpid()
         try:
             yield
@@ -157,7 +159,7 @@ class TableWriter:
             raise
 
     def seal(self, table: UnsealedTable, edit: bytes) -> FileMeta:
-        """Finish a file; its description for the manifest."""
+        """Seal a file and return its description for the manifest."""
         meta = table.described()
         properties = {
             field: getattr(meta, field)

@@ -1,4 +1,4 @@
-"""The set of runs that make up a store at one instant: values, never changed in place."""
+"""Version: the runs that make up a store at one moment. Versions are values and never change."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ NOTHING = KeyRanges()
 
 
 class FileMeta(NamedTuple):
-    """One sealed SSTable, as the manifest knows it. Sizes in bytes; keys as stored."""
+    """One sealed SSTable, as the manifest describes it. Sizes are in bytes, keys as stored."""
 
     name: str
     size: int
@@ -27,7 +27,7 @@ class FileMeta(NamedTuple):
 
     @property
     def entry_bytes(self) -> int:
-        """Of its keys and rows, roughly: as ``SstWriter.consume`` counts what it writes."""
+        """Estimate the bytes of its keys and rows, in the way ``SstWriter.consume`` counts them."""
         return self.raw_bytes + self.keys * (32 + (len(self.min_key) + len(self.max_key)) // 2)
 
 
@@ -35,8 +35,8 @@ class FileMeta(NamedTuple):
 class Run:
     """Sorted entries in one or more files with ascending, disjoint key ranges.
 
-    ``number`` is given once per lineage of a store; ``level`` grows with each merge. ``deleted``
-    are ranges of stored keys that count no more in any older run.
+    ``number`` is unique in the history of a store. ``level`` grows with each merge. ``deleted`` are
+    ranges of stored keys whose entries in older runs are dead.
     """
 
     number: int
@@ -54,15 +54,15 @@ class Run:
 
     @property
     def tombstones(self) -> int:
-        """Keys of which it hides what older runs have, beside those in ``deleted``."""
+        """Number of keys whose entries in older runs it hides, beside those in ``deleted``."""
         return sum(file.tombstones for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
 class PartialMerge:
-    """A merge that was not done when an attempt committed: of which runs, by number, into which
-    level, and the files it has written, with ascending keys, rows that were retracted left out if
-    it is ``retracting``. Readers use the runs."""
+    """An unfinished merge at an attempt's commit: the numbers of its runs, the level of the result,
+    and the files written so far, with ascending keys. ``retracting``: retracted rows are left out.
+    Reads use the runs."""
 
     runs: tuple[int, ...]
     level: int
@@ -72,8 +72,11 @@ class PartialMerge:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """Runs from the oldest to the newest. Invariant: levels never grow from old to new, and of
-    two runs the older one's rows all arrived earlier."""
+    """Runs from the oldest to the newest.
+
+    Invariants: levels never grow from old to new. Of two runs, all rows of the older one arrived
+    earlier.
+    """
 
     runs: tuple[Run, ...] = ()
     next_sequence: int = 1
@@ -95,9 +98,11 @@ class Version:
         level: int,
         deleted: KeyRanges = NOTHING,
     ) -> "Version":
-        """A version in which one run of these files stands for runs[start:end] (none does if there
-        are neither files nor deleted ranges). ``start == end == len(runs)`` adds the newest run.
-        Below the oldest run there is nothing to delete."""
+        """Return a version in which one run of these files replaces runs[start:end].
+
+        Without files and deleted ranges no run replaces them. ``start == end == len(runs)`` adds
+        the newest run. Nothing is older than the oldest run, so its deleted ranges are dropped.
+        """
         if start == 0:
             deleted = NOTHING
         made = (Run(self.next_run, level, files, deleted),) if files or len(deleted) else ()
@@ -108,11 +113,11 @@ class Version:
         )
 
     def at_sequence(self, next_sequence: int) -> "Version":
-        """The same runs, with the number the next write gets."""
+        """Return the same runs, with the sequence number of the next write."""
         return replace(self, next_sequence=next_sequence)
 
     def without_deleted(self) -> "Version":
-        """The same version without the files whose keys were all deleted by newer runs."""
+        """Return the version without the files whose keys newer runs have all deleted."""
         kept: list[Run] = []
         deleted = NOTHING
         for run in reversed(self.runs):
@@ -121,18 +126,18 @@ class Version:
             if files or len(run.deleted):
                 kept.append(run if len(files) == len(run.files) else replace(run, files=files))
         if len(kept) and len(kept[-1].deleted):
-            kept[-1] = replace(kept[-1], deleted=NOTHING)  # nothing is older than the oldest
+            kept[-1] = replace(kept[-1], deleted=NOTHING)  # nothing is older than the oldest run
             if not kept[-1].files:
                 kept.pop()
         return replace(self, runs=tuple(reversed(kept)))
 
     def with_ranges(self, change: Callable[[KeyRanges], KeyRanges]) -> "Version":
-        """The same version, each run's deleted ranges as ``change`` gives them back."""
+        """Return the version with ``change`` applied to each run's deleted ranges."""
         runs = (replace(run, deleted=change(run.deleted)) for run in self.runs)
         return replace(self, runs=tuple(runs))
 
     def with_file(self, before: FileMeta, after: FileMeta) -> "Version":
-        """The same version with a file's description completed."""
+        """Return the version with a file's description completed."""
         return replace(
             self,
             runs=tuple(
@@ -152,6 +157,6 @@ class Version:
 
 
 def hold_hidden(runs: Iterable[Run], number: int) -> bool:
-    """Whether there are keys of a stream of this number or a higher one in the files."""
+    """Test whether the files hold keys of a stream with this number or a higher one."""
     front = number.to_bytes(2, "big")
     return any(run.files[-1].max_key[:2] >= front for run in runs if run.files)

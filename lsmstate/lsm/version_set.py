@@ -1,8 +1,8 @@
-"""The runs of one store: which there are, how they are written, merged, committed and found again.
+"""The runs of one store: they are flushed, merged, committed and recovered here.
 
-Versions are values: a change builds a new one and swaps one reference. What a commit needs on
-disk is never touched; what an attempt wrote and merged away again before its commit is deleted at
-once, because no pointer can name it.
+Versions are values: a change builds a new one and replaces one reference. Files that a commit needs
+are never touched. Files that an attempt wrote and merged before its commit are deleted at once,
+because no pointer can name them.
 """
 
 import os
@@ -41,20 +41,20 @@ from lsmstate.process.background_worker import worker
 from lsmstate.process.memory_budget import process_memory
 from lsmstate.store import StreamSchema
 
-#: An attempt reads so many bytes for merges, for each byte it writes: more than lazy leveling needs
-#: in the long run (five, simulated, seven where expiry lets the bottom run go), so that a large
+#: An attempt reads this many bytes for merges per byte it writes. That is more than lazy leveling
+#: needs in the long run (five, simulated; seven if expiry drops the bottom run), so that a large
 #: merge is done before the next is due.
 MERGES_PER_WRITE = 8
-#: But so many at least: some 40 ms.
+#: Least bytes that an attempt reads for merges: about 40 ms.
 LEAST_MERGE_BYTES = 4 * MIB
-#: Merged in one turn of a thread that does it all.
+#: Bytes merged in one step of a thread that does a whole merge.
 TURN_BYTES = 8 * MIB
-#: A commit goes on with a merge to the end of a file, so files of one that is left are no larger.
+#: A commit continues a merge to the end of a file, so files of an interrupted merge are no larger.
 MOST_PART_BYTES = 8 * MIB
 
 
 class RunSet:
-    """Owned by one store."""
+    """The runs of one store."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class RunSet:
         memory = process_memory()
         self.version = Version()
         self.pointer: str | None = None
-        #: The pointer that was adopted as the store was opened.
+        #: The pointer at which the store was opened.
         self.opened_at: str | None = None
         self.spilled_bytes = 0
         self.counters = {"flushes": 0, "merges": 0, "merged_bytes": 0}
@@ -83,23 +83,24 @@ class RunSet:
         #: As of the last commit.
         self._committed = self.version
         self._merge: Merge | None = None
-        #: What ``pick`` says of a version: it is asked at every append.
+        #: The result of ``pick`` for a version, since every append asks for it.
         self._picked: tuple[Version, Task | None] = self.version, None
         self._pace = Pace(options)
-        #: Attempts: how many bytes of merges were read so far.
+        #: Attempts: bytes of merges read so far.
         self._paid_bytes = 0
 
     @property
     def has_changed(self) -> bool:
-        """Whether runs came or went since the last commit, or there was none yet."""
+        """Whether runs changed since the last commit, or there was none yet."""
         return self.pointer is None or self.version is not self._committed
 
     def recover(self, pointer: str) -> Edit:
-        """Adopt the state a pointer names. CorruptionError, InvalidArgumentError."""
+        """Load the state of a pointer. CorruptionError, InvalidArgumentError."""
         found = recover(self._tables, self._directory, pointer, self._streams, self._schemas)
         self.version = self._committed = found.edit.version.with_ranges(self._charged)
         self._base = found.base
-        # An edit has the digest of its base's schemas: under another text the next one is complete.
+        # An edit has the digest of its base's schemas: if their text differs, the next edit is
+        # complete.
         self._base_runs = found.base_runs if found.schemas == self._schemas else {}
         self.pointer = self.opened_at = pointer
         if found.edit.merge is not None:
@@ -111,12 +112,15 @@ class RunSet:
     def begin_flush(
         self, memtables: tuple[Memtable, ...], replay_from: tuple[int, int], kind: str
     ) -> Flush:
-        """Begin to write memtables, oldest first, out as the newest run, in a file of its own
-        (kind "run", for ``add``) or in that of a commit ("commit", for ``commit``)."""
+        """Begin to write memtables, oldest first, as the newest run.
+
+        The file is of its own (kind "run", for ``add``) or that of a commit (kind "commit", for
+        ``commit``).
+        """
         return Flush(memtables, replay_from, self._files, kind)
 
     def add(self, flush: Flush) -> None:
-        """Install a flush of kind "run", ending it if need be."""
+        """Install a flush of kind "run"; finish it first if necessary."""
         table = flush.finish()
         files: tuple[FileMeta, ...] = ()
         try:
@@ -134,8 +138,11 @@ class RunSet:
         self._pace.run_came()
 
     def compact(self, *, due_only: bool) -> None:
-        """Do what is due; before that, unless ``due_only``, merge all runs into one, if what lies
-        above the bottom run is not small beside it, or anything was deleted or retracted there."""
+        """Do all merges that are due.
+
+        Before that, unless ``due_only``, merge all runs into one, if the runs above the bottom are
+        not small beside it, or something was deleted or retracted.
+        """
         if self._merge is not None:
             self._step(EVERYTHING)
         has_pairs = not due_only and self._has_pairs()
@@ -145,10 +152,10 @@ class RunSet:
         ):
             self._begin(task, EVERYTHING)
             self._step(EVERYTHING)
-            has_pairs = False  # the first merge was of all runs then, and left none
+            has_pairs = False  # the first merge covered all runs and left no pairs
 
     def _has_pairs(self) -> bool:
-        """Whether there are rows together with what retracted them."""
+        """Test whether there are rows together with their retractions."""
         runs = self.version.runs
         return (
             hold_hidden(runs, len(self._streams))
@@ -156,26 +163,26 @@ class RunSet:
         )
 
     def compact_for(self, written_bytes: int) -> None:
-        """Attempts, before the commit: pay for the merges that are due as far as it is in
-        proportion to what this one wrote. What is left of a large merge is gone on with by the
-        next attempts."""
+        """Attempts, before the commit: work on due merges in proportion to what this attempt wrote.
+        The next attempts continue a large merge."""
         left = max(LEAST_MERGE_BYTES, MERGES_PER_WRITE * written_bytes) - self._paid_bytes
         if self._merge is not None and self._merge.is_inside_file:
-            left -= self._pay(self._merge, 1)  # an unfinished file would be written for nothing
+            left -= self._pay(self._merge, 1)  # an unfinished file would be wasted
         while left > 0 and (merge := self._due_merge(left)) is not None:
-            # Commits name one merge to go on with: another is done to its end, or for nothing.
+            # A commit names one unfinished merge: another one is completed, or its work is wasted.
             left -= self._pay(merge, left if merge is self._merge else EVERYTHING)
 
     def pay_ahead(self, appended_bytes: int, written_bytes: int) -> None:
-        """Attempts that write more than a memtable: this append's part of what ``compact_for``
-        would pay for all that was written so far. So neither one append nor the commit pays all."""
+        """Attempts that write more than a memtable: do this append's part of the work that
+        ``compact_for`` would do for all writes so far. The work is thus spread over the appends and
+        the commit."""
         due = MERGES_PER_WRITE * written_bytes - self._paid_bytes
         part = min(due, MERGES_PER_WRITE * appended_bytes)
         if part > 0 and (merge := self.begin_merge(due, may_be_left=True)) is not None:
             self._pay(merge, part, to_file_end=False)
 
     def _pay(self, merge: Merge, max_bytes: int, *, to_file_end: bool = True) -> int:
-        """Go on with a merge; how many bytes were read, one at least."""
+        """Advance a merge; return how many bytes were read, at least one."""
         before = merge.done_bytes
         self._step(max_bytes, merge, to_file_end=to_file_end)
         paid = max(1, merge.done_bytes - before)
@@ -183,8 +190,8 @@ class RunSet:
         return paid
 
     def _due_merge(self, left: int) -> Merge | None:
-        """The one to pay for next. While a large one is under way, smaller ones of newer runs come
-        first, if they can be done at once or runs would become too many."""
+        """Return the next merge to work on. While a large one is in progress, smaller merges of
+        newer runs come first, if they can be done at once or runs would become too many."""
         if self._merge is None:
             return self.begin_merge(left)
         busy = self._merge.task.end
@@ -197,13 +204,14 @@ class RunSet:
         return self._new_merge(task)
 
     def _continued(self, begun: PartialMerge) -> Merge:
-        """A merge that another attempt left. CorruptionError if its runs are not there."""
+        """Continue a merge that another attempt left; raise CorruptionError if its runs are
+        missing."""
         numbers = [run.number for run in self.version.runs]
         start = numbers.index(begun.runs[0]) if begun.runs[0] in numbers else 0
         end = start + len(begun.runs)
         if tuple(numbers[start:end]) != begun.runs:
             raise CorruptionError(
-                f"a merge of the runs {begun.runs} is under way, there are {numbers}",
+                f"a merge of the runs {begun.runs} is in progress, but the runs are {numbers}",
                 os.path.join(self._directory, parse_pointer(str(self.pointer)).name),
                 0,
             )
@@ -211,12 +219,13 @@ class RunSet:
         return self._new_merge(task, begun, file_bytes=self._part_bytes())
 
     def _part_bytes(self, left: int = LEAST_MERGE_BYTES) -> int:
-        """Of files of a merge that is left between two of them: a few of them are paid for."""
+        """Return the size of files of a merge that may be interrupted between two of them: several
+        files are paid for at a time."""
         return min(self._options.file_bytes, MOST_PART_BYTES, max(2 * MIB, left // 4))
 
     def pace(self, appended_bytes: int) -> None:
-        """After an append of so many bytes: pay for the merge that is under way or due, as far as
-        nobody else did; see ``merge_pacing``."""
+        """After an append of this size: work on the current or due merge, as far as nobody else
+        did; see ``merge_pacing``."""
         self._pace.count(appended_bytes)
         if (merge := self.begin_merge()) is not None:
             payment = self._pace.payment(
@@ -229,14 +238,14 @@ class RunSet:
                 self._step(payment.max_bytes, patience=payment.patience)
 
     def keep_up(self) -> None:
-        """After a new run: end what was not paid for in time, if runs would become too many. If
-        small ones came, of commits, some of these are merged instead, where that is less."""
+        """After a new run: complete overdue work if runs would become too many. If the new runs are
+        small, as those of commits, some of them are merged instead where that is cheaper."""
         most = self._options.most_runs
         while len(self.version.runs) > most and (merge := self.begin_merge()) is not None:
             self._step(EVERYTHING, self._merge_beside(merge.total_bytes - merge.done_bytes))
 
     def _merge_beside(self, most_bytes: int) -> Merge | None:
-        """Of runs that are newer than the merge under way, if it reads no more."""
+        """Return a merge of runs newer than the current merge's, if it reads no more."""
         if self._merge is None or self._merge.is_over:
             return None
         task = pick_beside(self.version.runs, self._merge.task.end)
@@ -248,14 +257,17 @@ class RunSet:
         return self._new_merge(task)
 
     def begin_merge(self, left: int = EVERYTHING, *, may_be_left: bool = False) -> Merge | None:
-        """The merge under way; begins the one that is due, of which an attempt pays for ``left``
-        bytes, not all at once if it ``may_be_left``."""
+        """Return the current merge, or begin the one that is due.
+
+        An attempt pays for ``left`` bytes of it. If it ``may_be_left``, the attempt need not
+        complete it.
+        """
         if self._merge is None and (task := self._due()) is not None:
             self._begin(task, left, may_be_left=may_be_left)
         return self._merge
 
     def _due(self) -> Task | None:
-        """The merge that is due where none is under way."""
+        """Return the merge that is due if none is in progress."""
         if self._picked[0] is not self.version:
             self._picked = self.version, pick(self.version.runs, self._options)
         return self._picked[1]
@@ -273,9 +285,12 @@ class RunSet:
     def _new_merge(
         self, task: Task, begun: PartialMerge | None = None, *, file_bytes: int | None = None
     ) -> Merge:
-        """A merge, or the rest of one. Retracted rows and what took them go where nothing is older:
-        what goes follows from the runs, so another store comes to the same behind any key. But one
-        that was begun without goes on so: the retractions of the rows that it kept must stay."""
+        """Make a merge, or the rest of one.
+
+        Retractions and the rows they remove are dropped if no run is older. The runs determine what
+        is dropped, so another store drops the same beyond any key. A merge that began without
+        dropping them continues so: the retractions of the rows it kept must stay.
+        """
         runs = self.version.runs[task.start : task.end]
         done = begun.files if begun is not None else ()
         source: EntrySource = self._entries(runs, done[-1].max_key if done else b"")
@@ -295,7 +310,7 @@ class RunSet:
         )
 
     def _entries(self, runs: Sequence[Run], low: bytes) -> EntrySource:
-        """All entries of files that have any from a key on."""
+        """Return all entries of the files that have any from a key on."""
         return MergingSource(
             [
                 self._tables.source(
@@ -306,7 +321,8 @@ class RunSet:
         )
 
     def _retracting(self, source: EntrySource, runs: Sequence[Run]) -> RetractingSource:
-        """Entries of runs without retracted rows and what took them; nothing is older."""
+        """Return the entries of runs without retractions and the rows they remove;
+        no run is older."""
         return RetractingSource(
             source,
             partial(self._entries, runs),
@@ -323,8 +339,8 @@ class RunSet:
         to_file_end: bool = True,
         patience: float | None = None,
     ) -> None:
-        """Go on with the merge under way, or with another one of newer runs; an attempt before its
-        commit to the end of a file. ``patience``: see FileJob.advance."""
+        """Advance the current merge, or another one of newer runs; an attempt before its commit to
+        the end of a file. ``patience``: see FileJob.advance."""
         merge = merge or self._merge
         assert merge is not None
         if to_file_end and self._owner.single_commit:
@@ -337,7 +353,7 @@ class RunSet:
                 is_over = merge.step(min(max_bytes, TURN_BYTES), patience)
         if not is_over:
             return
-        # An error leaves it for ``close`` to abandon: the worker may still be at it.
+        # After an error ``close`` abandons it: the worker may still be working on it.
         if merge is self._merge:
             self._merge = None
         self.counters["merges"] += 1
@@ -352,7 +368,7 @@ class RunSet:
         self._own_files.update(file.name for file in merge.new_files)
 
     def abandon_merge(self) -> None:
-        """Give up the merge under way; the runs it read are still there."""
+        """Abandon the current merge; the runs it read still exist."""
         if self._merge is not None:
             self._merge.abandon()
             self._merge = None
@@ -380,15 +396,15 @@ class RunSet:
         return deleted.of_a_run(self._files.budget) if len(deleted) else deleted
 
     def _without_deleted(self, version: Version) -> Version:
-        """Leave out files of which every key was deleted. A merge under way knows the runs by
-        their place, so it is waited for."""
+        """Drop the files of which every key was deleted. The current merge knows runs by position,
+        so it is completed first."""
         if self._merge is None and any(len(run.deleted) for run in version.runs):
             return version.without_deleted()
         return version
 
     def commit(self, flush: Flush) -> None:
-        """Seal a flush of kind "commit" and the manifest into one file, and make it the store's
-        state; the flush is ended if need be."""
+        """Seal a flush of kind "commit" and the manifest into one file, which becomes the store's
+        state; finish the flush first if necessary."""
         table = flush.finish()
         own, name = table.described(), table.name
         place = len(self.version.runs)
@@ -418,7 +434,8 @@ class RunSet:
         flush.keep()
         if own.keys:
             version = version.with_file(own, sealed)
-            # An attempt's only commit is no flush; a standalone store's flushes are commits.
+            # An attempt's only commit does not count as a flush; a standalone store's flushes are
+            # commits.
             self.counters["flushes"] += not self._owner.single_commit
         pointer = Pointer(name, sealed.size, sealed.checksum)
         base = pointer if full or self._base is None else self._base
@@ -437,7 +454,8 @@ class RunSet:
         self._own_files.clear()
 
     def _leave_merge(self) -> PartialMerge | None:
-        """Before an attempt's commit: what it says of the merge under way."""
+        """Interrupt the current merge before an attempt's commit; return what the commit records of
+        it."""
         merge, self._merge = self._merge, None
         if merge is None:
             return None
@@ -446,8 +464,8 @@ class RunSet:
         return begun if begun.files else None
 
     def check(self) -> None:
-        """Verify the version's invariants, every block and every row. Cost: the whole state is
-        read and decoded."""
+        """Check the version's invariants, every block and every row. Cost: the whole state is read
+        and decoded."""
         self.version.check()
         for file in self.version.files:
             table = self._tables.open(self._directory, file)

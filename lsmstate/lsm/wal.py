@@ -1,11 +1,13 @@
-"""The write-ahead log of a standalone store: a framed, checksummed record for each write.
+"""The write-ahead log (WAL) of a standalone store: a framed, checksummed record per write.
 
-A record is the length of its payload, the lower half of that length's XXH3, and the XXH3 of the
-payload (16 bytes), then the payload: kind, stream, sequence number, the write as
-lsmstate.cython_ext.wal.wal_record packs it, and a last byte. Writes that are made as one are one
-record. A record is acknowledged when it has been appended (and synced, if the store's options say
-so). On replay, what a crash may have left at the very end (wal_records.py says what that is)
-is of writes that nobody relies on; damage is CorruptionError.
+A record has a head of 16 bytes: the length of its payload, the lower half of that length's XXH3,
+and the XXH3 of the payload. The payload follows: kind, stream, sequence number, the write as
+``lsmstate.cython_ext.wal.wal_record`` packs it, and a last byte.
+
+- Writes that are made atomically are one record.
+- A record is acknowledged when it is appended (and synced, if the options say so).
+- At replay, the end of a log may be torn by a crash (see ``wal_records``); such a write is ignored.
+  Any other damage is CorruptionError.
 """
 
 import logging
@@ -24,22 +26,19 @@ from lsmstate.lsm.wal_records import HEAD, MAGIC, Records, framed
 
 _log = logging.getLogger(__name__)
 
-#: Kinds of writes, as they stand in the log.
+#: Kinds of writes in the log.
 APPEND = 1
 DELETE = 2
 PUT = 3
 DELETE_RANGE = 4
-#: As an append, to the hidden stream that holds a stream's retractions.
+#: Like an append, to the hidden stream that holds a stream's retractions.
 RETRACT = 5
 
-#: Kind of a record that holds several writes, each as its length and the payload it would have.
+#: Kind of a record that holds several writes, each as its length and its own payload.
 _GROUP = 128
 _LENGTH = struct.Struct("<Q")
 
-_REMEDY = (
-    "save the other writes by lsmstate repair, which makes a new directory, or restore the store "
-    "from a checkpoint"
-)
+_REMEDY = "save the other writes with lsmstate repair, or restore the store from a checkpoint"
 
 _KINDS = (APPEND, DELETE, PUT, DELETE_RANGE, RETRACT)
 _WITH_ROWS = (APPEND, PUT, RETRACT)
@@ -47,9 +46,12 @@ _WITH_ROWS = (APPEND, PUT, RETRACT)
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One acknowledged write. Its keys may be those of other writes too: they bear the stream's
-    number where they are logged and stored. Those of a deleted range are its bounds: from the first
-    on and below the second, which is null if there is no bound."""
+    """One write.
+
+    Several writes may share keys: keys bear the stream's number where they are logged and stored.
+    The keys of a deleted range are its bounds: from the first on and below the second, which is
+    null if there is no bound.
+    """
 
     kind: int
     stream: int
@@ -57,17 +59,17 @@ class Write:
     keys: KeyBatch
     rows: RowBatch | None
     place: tuple[str, int] | None = None
-    """Which log it was read from, and where in it its record begins."""
+    """The log it was read from, and the offset of its record."""
 
 
 def numbered(write: Write) -> Write:
-    """The write with keys that bear its stream's number."""
+    """Return the write with keys that bear its stream's number."""
     keys = write.keys.of_stream(write.stream)
     return write if keys is write.keys else replace(write, keys=keys)
 
 
 class Changelog:
-    """One file, appended to by the store that owns the directory."""
+    """One log file, to which the store that owns the directory appends."""
 
     def __init__(self, path: str, sync: bool) -> None:
         self._file = AppendFile(path)
@@ -80,10 +82,13 @@ class Changelog:
         return self._file.size
 
     def append(self, writes: Sequence[Write]) -> None:
-        """Log writes before they are applied: all of them or, torn, none. OSError: they are not
-        acknowledged, and the log must not be appended to again (its end may be torn)."""
+        """Log writes, atomically, before they are applied.
+
+        After an OSError they are not acknowledged, and the log must not be appended to again, since
+        its end may be torn.
+        """
         if len(writes) == 1:
-            write = numbered(writes[0])  # as long as the pieces are views of it
+            write = numbered(writes[0])  # kept while the pieces are views of it
             self._file.append(*framed(_pieces(write)))
         else:
             self._file.append(*framed(_grouped(writes)))
@@ -95,9 +100,9 @@ class Changelog:
 
 
 def warn_of_torn_end(path: str, size: int) -> None:
-    """Tell the log of this process that the last bytes of a changelog are left out."""
+    """Log a warning that the last bytes of a write-ahead log are ignored."""
     _log.warning(
-        "%s: the last %d bytes are of a write that a crash interrupted; it counts as never made",
+        "%s: a crash interrupted the last write (%d bytes); it is ignored",
         path,
         size,
     )
@@ -106,14 +111,17 @@ def warn_of_torn_end(path: str, size: int) -> None:
 def replay(
     path: str, on_torn_end: Callable[[str, int], None] = warn_of_torn_end
 ) -> Iterator[Write]:
-    """The writes of one log, in order. ``on_torn_end`` is told how many bytes at the end are left
-    out, if any are. Memory: one record at a time."""
+    """Yield the writes of one log, in order.
+
+    ``on_torn_end`` gets the number of ignored bytes at the end, if there are any. Memory: one
+    record at a time.
+    """
     file = ReadFile(path)
     try:
         records = Records(file.read, file.size)
         offset = len(MAGIC) if records.has_magic else 0
         if not records.has_magic and not records.is_unbegun:
-            raise CorruptionError(f"not a changelog of this format; {_REMEDY}", path, 0)
+            raise CorruptionError(f"not a write-ahead log of this format; {_REMEDY}", path, 0)
         while records.has_magic and (found := records.whole(offset)) is not None:
             payload, end = found
             yield from _unpack(payload, path, offset)
@@ -127,17 +135,18 @@ def replay(
 
 
 def _damaged(path: str, offset: int) -> CorruptionError:
-    return CorruptionError(f"a changelog record is damaged; {_REMEDY}", path, offset)
+    return CorruptionError(f"a record of the write-ahead log is damaged; {_REMEDY}", path, offset)
 
 
 def _pieces(write: Write) -> list[bytes | memoryview]:
-    """A numbered write's payload; views of what the write holds, and only as long as it does."""
+    """Return a numbered write's payload as views of what the write holds, which
+    must outlive them."""
     head = HEAD.pack(write.kind, write.stream, write.sequence)
     return [head, *write_pieces(write.keys, write.rows)]
 
 
 def _grouped(writes: Sequence[Write]) -> list[bytes | memoryview]:
-    """Several writes' payloads as one."""
+    """Return several writes' payloads as one."""
     group: list[bytes | memoryview] = [HEAD.pack(_GROUP, 0, writes[0].sequence)]
     for write in map(numbered, writes):
         payload = b"".join(_pieces(write))
@@ -151,7 +160,7 @@ def _unpack(payload: bytes, path: str, offset: int) -> Iterator[Write]:
 
 
 def single_payloads(payload: bytes, path: str, offset: int) -> Iterator[bytes]:
-    """The payloads of the writes that were logged in one record. CorruptionError."""
+    """Yield the payloads of the writes in one record. CorruptionError."""
     if payload[0] != _GROUP:
         yield payload
         return
@@ -182,7 +191,7 @@ def _unpack_write(payload: bytes, path: str, offset: int) -> Write:
 
 
 def changelog_files(directory: str) -> list[str]:
-    """Names of the changelogs in a directory, oldest first."""
+    """List the write-ahead logs of a directory, oldest first."""
     found = [(parse_numbered(name), name) for name in os.listdir(directory)]
     return [name for parsed, name in sorted(filter(_is_log, found))]
 

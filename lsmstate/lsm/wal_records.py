@@ -1,10 +1,12 @@
-"""The bytes of a changelog: its records, and which ends of a log a crash may have left.
+"""Records of a write-ahead log, and the torn ends that a crash may leave.
 
-A killed process leaves a record that the end of the file cuts short. A power cut may also leave
-zeros where bytes were not forced to the disk, as the file's length was there before them: to the
-end, or in some sectors of a record. All else is damage; a log is never shortened in silence because
-a bit of its last record has flipped. Every record ends in a byte that is not zero, so that zeros at
-the very end are no part of one that is whole.
+- A killed process leaves a record that the end of the file cuts short.
+- A power failure may also leave zeros where bytes had not reached the disk, because the file's
+  length was stored before them: to the end, or in some sectors of a record.
+- Everything else is damage. A log is never shortened silently because a bit of its last record has
+  flipped.
+- Every record ends in a byte that is not zero. Zeros at the end of a file therefore never belong to
+  a complete record.
 """
 
 import struct
@@ -13,13 +15,13 @@ from collections.abc import Callable, Sequence
 from lsmstate.cython_ext.base.compression import checksum, checksum_of
 
 MAGIC = b"LSMCLOG\x02"
-#: Of logs whose records lack the byte at the end.
+#: Magic number of logs whose records lack the last byte.
 _FIRST_MAGIC = b"LSMCLOG\x01"
 
 FRAME = struct.Struct("<IIQ")
 HEAD = struct.Struct("<BHQ")
 
-#: What a disk writes as a whole, or not at all.
+#: A disk writes this many bytes completely or not at all.
 SECTOR_BYTES = 512
 
 _END = b"\xff"
@@ -27,7 +29,7 @@ _PIECE_BYTES = 1 << 16
 
 
 def framed(payload: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
-    """The record of a payload, in pieces."""
+    """Return the record of a payload, in pieces."""
     ended = [*payload, _END]
     length = sum(map(len, ended))
     return [FRAME.pack(length, length_check(length), checksum_of(ended)), *ended]
@@ -38,21 +40,21 @@ def length_check(length: int) -> int:
 
 
 class Records:
-    """The records of one log, of which ``read(offset, size)`` gives the bytes."""
+    """The records of one log; ``read(offset, size)`` returns its bytes."""
 
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
         self.size = size
         self._read = read
         magic = read(0, min(len(MAGIC), size))
         self.has_magic = magic in (MAGIC, _FIRST_MAGIC)
-        #: Whether its records have the byte at the end.
+        #: Whether its records have the last byte.
         self._is_ended = magic != _FIRST_MAGIC
-        #: Whether a crash may have left the log before it had its first bytes.
+        #: Whether a crash may have left the log without its first bytes.
         self.is_unbegun = not self.has_magic and (MAGIC.startswith(magic) or self._is_zero(0, size))
 
     def whole(self, offset: int) -> tuple[bytes, int] | None:
-        """The payload of the record that begins here, and where the next one does; None if there
-        is no whole one."""
+        """Return the payload of the record that begins here, and the offset of the next one; None
+        if there is no complete record."""
         end = self.end(offset)
         if end is None or end > self.size:
             return None
@@ -67,15 +69,15 @@ class Records:
         return (payload, end) if len(payload) >= HEAD.size else None
 
     def end(self, offset: int) -> int | None:
-        """Where a record ends as its length says; None if that is damaged or cut short."""
+        """Return the end of a record by its length; None if the length is damaged or cut short."""
         if self.size - offset < FRAME.size:
             return None
         length, check, _ = FRAME.unpack(self._read(offset, FRAME.size))
         return offset + FRAME.size + length if check == length_check(length) else None
 
     def is_torn(self, offset: int) -> bool:
-        """Whether a crash may have left what is here from the end of a whole record on: nothing of
-        it was ever on the disk as a whole, so nobody relies on it."""
+        """Test whether a crash may have left the bytes from the end of a complete record on. They
+        were never completely on disk, so nobody relies on them."""
         while not self._is_zero(offset, self.size) and self.size - offset >= FRAME.size:
             end = self.end(offset)
             if end is None:
@@ -83,17 +85,17 @@ class Records:
                 return sector < offset + FRAME.size and self._is_zero(sector, self.size)
             if end > self.size:
                 return True
-            # A whole record behind it was written after it, and so was what follows.
+            # A complete record after it was written later, and so was what follows.
             if self.whole(offset) is not None or not self._lacks_a_sector(offset, end):
                 return False
             offset = end
         return True
 
     def _lacks_a_sector(self, offset: int, end: int) -> bool:
-        """Whether one of the sectors that a record reaches into is all zeros."""
+        """Test whether one of the sectors of a record is all zeros."""
         first = offset - offset % SECTOR_BYTES
         sectors = range(first, end, SECTOR_BYTES)
-        if not self._is_ended:  # what is there of the file's last sector may be zeros by right
+        if not self._is_ended:  # the rest of the file's last sector may rightly be zeros
             sectors = range(first, min(end, self.size - SECTOR_BYTES + 1), SECTOR_BYTES)
         return any(self._is_zero(each, min(each + SECTOR_BYTES, self.size)) for each in sectors)
 

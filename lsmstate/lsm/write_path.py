@@ -1,7 +1,7 @@
-"""From a write to a run: the active memtable, sealed ones, and the flush that is under way.
+"""Write path: the active memtable, sealed memtables, and the current flush.
 
-Full memtables are written out in place, or by the background worker while the next one takes
-writes. What was written is installed here, by the store's own thread.
+Full memtables are flushed at once, or by the background worker while the next one takes writes. The
+store's own thread installs the result here.
 """
 
 import time
@@ -25,15 +25,15 @@ from lsmstate.stats import PauseRecorder
 from lsmstate.store_base.batch_limits import no_room
 from lsmstate.store_base.guard import StoreGuard
 
-#: A write waits for room so long, while other threads are in the middle of a call of their stores.
+#: Longest wait of a write for room, while other threads are inside calls of their stores.
 PATIENCE_SECONDS = 30.0
-#: A flush holds a row so many times beside the memtable: in its block, and compressed.
+#: Copies of a row in a flush beside the memtable: in its block, and compressed.
 FLUSHED_COPIES = 2
 
 
 class WritePath:
-    """Owned by ``store``, which calls it inside its guard's ``whole_or_nothing``. ``kept`` names
-    the snapshots that hold memory, where there is none left."""
+    """The write path of ``store``, which calls it inside its guard's ``whole_or_nothing``. ``kept``
+    names the snapshots that hold memory, if there is none left."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class WritePath:
         self.memtables = Memtables(
             memory, options.memtable_limit_bytes, in_background=bool(options.background)
         )
-        #: The first write that is not wholly in memtables and runs, and the place in its steps.
+        #: The first write that is not completely in memtables and runs, and the place in its steps.
         self.replay_from = (1, 0)
-        #: Rows and keys, encoded, since the store was opened.
+        #: Bytes of rows and keys, encoded, since the store was opened.
         self.written_bytes = 0
-        #: What a write waited for.
+        #: Time that writes waited.
         self.pauses = PauseRecorder()
         self._store = store
         self._runs = runs
@@ -67,14 +67,14 @@ class WritePath:
         self._has_flushed = False
         self._largest_write_bytes = 0
         self._has_large_rows = False
-        #: Written, of large rows, and not paid for.
+        #: Bytes of large rows that were written and not paid for.
         self._unpaid_bytes = 0
-        #: Of sealed memtables, begun and not installed yet.
+        #: The flush of sealed memtables that is not installed yet.
         self._flush: Flush | None = None
         self._reservations = Reservations(memory.budget, guard.lock)
 
     def start_at(self, replay_from: tuple[int, int]) -> None:
-        """Go on from a commit."""
+        """Continue from a commit."""
         self.replay_from = self._committed = replay_from
 
     @property
@@ -83,28 +83,31 @@ class WritePath:
         return self._committed == self.replay_from
 
     def catch_up(self) -> None:
-        """Before a write: install what the worker has done, or raise what it met."""
+        """Before a write: install what the worker has done, or raise its error."""
         if self._flush is not None and self._flush.is_over:
             with self.pauses.measured():
                 self.end_flush()
 
     def announce(self, entry_bytes: int) -> None:
-        """Before a write whose largest entry of a key and a row has so many bytes, and before the
-        store is locked for it: where that is large, threads take turns from now on."""
+        """Before a write, and before the store is locked: if its largest entry of a key and a row
+        is large, threads take turns from now on."""
         self._has_large_rows |= self._memory.budget.note_row(entry_bytes)
 
     def settling(self) -> AbstractContextManager[None]:
-        """Around a write as a whole, from before its rows are encoded to when they are let go."""
+        """Return the context of a whole write: from before its rows are encoded to when they are
+        released."""
         return self._memory.turns.turn(then=self.settle)
 
     def settle(self) -> None:
-        """While nothing is encoded: of large rows, no more than their share stays in memtables.
-        Else those of several stores would fill the cap, where flushes and merges need room. So the
-        merge is paid for here, too."""
+        """While nothing is encoded: flush large rows beyond their share of the memtables.
+
+        Otherwise those of several stores would fill the cap, and flushes and merges need room. The
+        merge is therefore paid for here, too.
+        """
         if not self._has_large_rows:
             return
         with self._guard.whole_or_nothing():
-            # Of a write around this one, which goes on and has them again below.
+            # Of an enclosing write, which continues and has them again below.
             around = [
                 held for each in self._reservations.all() for held in (each.memtable, each.frames)
             ]
@@ -124,23 +127,26 @@ class WritePath:
     def reserving(
         self, entry_bytes: int, frame_bytes: int, *, is_promised: bool = False
     ) -> AbstractContextManager[None]:
-        """Around a write, before it is logged and with the store's lock: holds the memory of its
-        keys and rows, encoded, and what its largest entry of a key and a row may need in a
-        memtable, so that no write is refused once it is in the log. MemoryLimitError: nothing
-        changed, but that memtables may have been flushed. Not where the write ``is_promised`` (it
-        is in a log), or where one like this is around it: then the cap is passed by what is
-        missing."""
+        """Return a context that reserves the memory of a write, before it is logged and with the
+        store's lock.
+
+        It reserves the encoded keys and rows, and what the largest entry may need in a memtable. No
+        write is therefore refused once it is in the log. After a MemoryLimitError nothing has
+        changed, except that memtables may have been flushed. A write that ``is_promised`` (it is in
+        a log), or is inside another such context, is never refused: the cap is then exceeded by
+        what is missing.
+        """
         admit = partial(self._admit, entry_bytes, frame_bytes)
         return self._reservations.reserve(admit, is_promised=is_promised)
 
     def _admit(self, entry_bytes: int, frame_bytes: int, reservation: Reservation) -> None:
-        """See ``reserving``."""
+        """Reserve the memory; see ``reserving``."""
         until = 0.0 if reservation.is_promised else time.monotonic() + PATIENCE_SECONDS
         if self._memory.budget.note_row(entry_bytes) and not reservation.is_promised:
             self._flush_before(entry_bytes)
             flushed = FLUSHED_COPIES * entry_bytes
             lacking = self.memtables.lacking_bytes(entry_bytes) + max(frame_bytes, flushed)
-            # As far as there is any: what a flush takes is not asked for.
+            # As far as there is any: the memory of a flush is not requested.
             self._try_until_there(lambda: self._memory.budget.has_room(lacking), until)
         reserved = self._reservations
         self._hold(reservation.frames, lambda: frame_bytes - reserved.frame_bytes, until)
@@ -151,7 +157,7 @@ class WritePath:
         )
 
     def _flush_before(self, entry_bytes: int) -> None:
-        """What a flush has in its buffers of large rows is not to come on top of the next one."""
+        """Flush so that large rows in a flush's buffers do not add to the next one."""
         with self._guard.whole_or_nothing():
             if self.memtables.active.nbytes + entry_bytes > self.memtables.limit_bytes:
                 self.flush()
@@ -159,8 +165,8 @@ class WritePath:
                 self.end_flush()
 
     def _hold(self, holding: Holding, missing: Callable[[], int], until: float = 0.0) -> None:
-        """Hold the bytes that are missing, too. Room is made by flushing own memtables, then those
-        of another store, and once more, as what was given back may be taken by others."""
+        """Hold the missing bytes, too. Flushing own memtables makes room, then those of another
+        store. It is tried again, since others may take the freed memory."""
 
         def is_held() -> bool:
             size = missing()
@@ -176,8 +182,8 @@ class WritePath:
             holding.grow(size)
 
     def _try_until_there(self, is_there: Callable[[], bool], until: float) -> bool:
-        """Make room step by step until there is as much as it takes; False if none can be made.
-        Other threads that are in the middle of a call are waited for ``until`` then."""
+        """Make room step by step until there is enough; return False if no more can be made. Other
+        threads inside a call are then waited for ``until`` that time."""
         try:
             while not is_there():
                 if self.memtables:
@@ -192,13 +198,13 @@ class WritePath:
         return True
 
     def insert(self, write: Write, start: int = 0) -> None:
-        """Drive one write into the active memtable, flushing whenever it is full. Places count
-        the keys of its steps, one step after the other."""
+        """Apply one write to the active memtable; flush whenever it is full. Places count the keys
+        of its steps, one step after another."""
         write = numbered(write)
         steps = STEPS[write.kind]
         place, count = start, places_of(write)
-        # What was reserved for this write alone is the active memtable's while it is filled, or a
-        # large row would be charged twice.
+        # The reservation for this write belongs to the active memtable while it is filled;
+        # otherwise a large row would be charged twice.
         reserved = self._made().memtable
         outmost = self._reservations.outmost
         assert outmost is not None
@@ -211,7 +217,7 @@ class WritePath:
             was_empty = len(active) == 0
             active.grant(reserved)
             reached = number * count + steps[number](active, write, key)
-            # What is left of all that was granted is not to go with the first of several parts.
+            # The rest of the grant must not be released with the first of several parts.
             active.give_back(outmost.memtable if granted_at == place else reserved)
             if reached == (number + 1) * count:
                 place = reached
@@ -231,16 +237,16 @@ class WritePath:
         self.replay_from = (write.sequence + 1, 0)
 
     def _made(self) -> Reservation:
-        """Of the write that is being made, in ``reserving``."""
+        """Return the reservation of the current write in ``reserving``."""
         reservation = self._reservations.inmost
         assert reservation is not None
         assert reservation.is_promised
         return reservation
 
     def _grant(self, write: Write) -> None:
-        """Have what an entry of a logged write needs in the active memtable, which is empty: that
-        was reserved, as far as other threads have not been quicker since. What was reserved for
-        the write around it serves too."""
+        """Provide what an entry of a logged write needs in the active memtable, which is empty. It
+        was reserved, unless other threads were quicker since. The reservation of the enclosing
+        write serves too."""
         wanted = self.memtables.least_bytes(largest_entry(write.keys, write.rows))
         self._hold(self._made().memtable, lambda: wanted - self._reservations.memtable_bytes)
         for reservation in self._reservations.all():
@@ -251,8 +257,8 @@ class WritePath:
         return no_room(self._memory.budget, size, self._kept(), elsewhere)
 
     def pace(self, written_bytes: int) -> None:
-        """After a write of so many bytes: pay for the merge under way, if it is behind. The rows
-        are in the memtable: what was reserved for them would count twice beside the merge's."""
+        """After a write of this size: work on the current merge, if it is behind. The rows are in
+        the memtable: their reservation would count twice beside the merge's memory."""
         self._made().memtable.release()
         self.written_bytes += written_bytes
         self._largest_write_bytes = max(self._largest_write_bytes, written_bytes)
@@ -270,11 +276,12 @@ class WritePath:
 
     @property
     def _merges_beside_memtables(self) -> bool:
-        """Of large writes, a memtable and what flushes and merges hold do not fit at a time."""
+        """Whether a memtable of large writes and what flushes and merges hold fit in memory
+        together."""
         return self._largest_write_bytes <= self._memory.budget.limit // LARGE_PART
 
     def flush(self) -> None:
-        """Write all memtables out as one run, now."""
+        """Flush all memtables into one run now."""
         self.end_flush()
         if self.memtables and not self._single_commit:
             self.commit()
@@ -284,17 +291,17 @@ class WritePath:
                 self._runs.compact_for(self.written_bytes)
 
     def commit(self) -> None:
-        """Write all memtables out, and with them the manifest, in one file."""
+        """Write all memtables and the manifest into one file."""
         self.end_flush()
         self._install(self._begin_flush("commit"))
 
     def close(self) -> None:
-        """Give up what is under way, and let the memtables go."""
+        """Abandon the current flush and release the memtables."""
         if self._flush is None or self._flush.abandon():
             self.memtables.close()
 
     def _flush_soon(self) -> None:
-        """Have full memtables written out: by the worker, which may still be at the last ones."""
+        """Have full memtables flushed by the worker, which may still be flushing earlier ones."""
         if not self._in_background or self._has_large_rows:
             self.flush()
             return
@@ -307,15 +314,15 @@ class WritePath:
         return self._runs.begin_flush(self.memtables.seal(), self.replay_from, kind)
 
     def end_flush(self) -> None:
-        """Install the flush under way, if there is one; go on with what is left of it first."""
+        """Install the current flush, if there is one; finish it first."""
         if self._flush is not None:
-            # Interrupted in between it stays ours, or the worker would go on reading memtables
-            # that ``close`` has let go.
+            # If interrupted here it stays ours, or the worker would go on reading memtables that
+            # ``close`` has released.
             self._install(self._flush)
             self._flush = None
 
     def _install(self, flush: Flush) -> None:
-        """Probes hold places in its memtables, so they end here."""
+        """Install a flush. Probes hold places in its memtables, so they end here."""
         if flush.kind == "run":
             self._runs.add(flush)
         else:

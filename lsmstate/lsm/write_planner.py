@@ -1,4 +1,4 @@
-"""From what is asked of a store to the numbered writes that do it, keys and rows encoded."""
+"""Write planner: turns calls of a store into numbered writes with encoded keys and rows."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -21,7 +21,7 @@ from lsmstate.store_base.key_range import key_range
 
 
 class WritePlanner:
-    """Plans for one store's streams. Writes are numbered from ``sequence`` on."""
+    """Plans the writes of one store's streams, numbered from ``sequence`` on."""
 
     def __init__(self, streams: Mapping[str, StreamSchema]) -> None:
         codecs = {name: codecs_of(stream) for name, stream in streams.items()}
@@ -33,7 +33,7 @@ class WritePlanner:
     def stored(
         self, kind: int, stream: str, sequence: int, keys: KeyBatch, rows: RowBatch
     ) -> Write:
-        """An append or a retraction of encoded rows."""
+        """Plan an append or a retraction of encoded rows."""
         number = list(self.streams).index(stream)
         if kind == RETRACT:
             number = hidden_number(number, self.streams)
@@ -42,15 +42,16 @@ class WritePlanner:
     def encoded(
         self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch, options: Options
     ) -> Iterator[tuple[KeyBatch, RowBatch]]:
-        """A batch in parts of bounded size."""
+        """Encode a batch in parts of bounded size."""
         for part, part_keys in parts_of(rows, keys, options, self.sizes[stream]):
             yield self.encoded_part(stream, part, part_keys)
 
     def measured(
         self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch, options: Options
     ) -> tuple[int, int, int]:
-        """How many parts, bytes of the largest entry of a key and a row, and of the largest part.
-        MemoryLimitError if an entry is too large. Cost: everything is encoded, part by part."""
+        """Return the number of parts, the size of the largest entry of a key and a row, and of the
+        largest part. MemoryLimitError if an entry is too large. Cost: everything is encoded, part
+        by part."""
         parts = largest = held = 0
         for part in self.encoded(stream, rows, keys, options):
             parts += 1
@@ -61,12 +62,12 @@ class WritePlanner:
     def encoded_part(
         self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch
     ) -> tuple[KeyBatch, RowBatch]:
-        """A batch as a whole."""
+        """Encode a whole batch."""
         encoded = encoded_keys(self.streams[stream], self.key_codecs[stream], keys)
         return encoded, self.row_codecs[stream].encode(rows)
 
     def mutations(self, mutations: Sequence[Mutation], sequence: int, tiers: Tiers) -> list[Write]:
-        """Several writes that are made as one."""
+        """Plan several atomic writes."""
         writes: list[Write] = []
         for mutation in mutations:
             writes += self._planned(mutation, sequence + len(writes), tiers, writes)
@@ -75,7 +76,7 @@ class WritePlanner:
     def _planned(
         self, mutation: Mutation, sequence: int, tiers: Tiers, before: Sequence[Write]
     ) -> list[Write]:
-        """One of them, after those ``before`` it."""
+        """Plan one of them, after those ``before`` it."""
         kind, name, keys, rows = mutation
         if isinstance(keys, KeyBounds):
             encoded = KeyBatch.from_bytes([*key_range(self.streams[name], *keys)])
@@ -88,7 +89,7 @@ class WritePlanner:
         hidden = hidden_number(number, self.streams)
         writes: list[Write] = []
         if tiers.may_hold(hidden) or any(write.stream == hidden for write in before):
-            # Where rows are deleted, their retractions go too, if there ever were any.
+            # A deletion of rows also deletes their retractions, if there ever were any.
             forgetting = DELETE_RANGE if kind == "delete_range" else DELETE
             writes.append(Write(forgetting, hidden, sequence, encoded, None))
         at = sequence + len(writes)
@@ -99,20 +100,21 @@ class WritePlanner:
 
 
 def encoded_bytes(keys: KeyBatch, rows: RowBatch | None) -> int:
-    """What a write's keys and rows take in memory."""
+    """Return the memory of a write's encoded keys and rows."""
     return keys.nbytes + (rows.nbytes if rows is not None else 0)
 
 
 def held_bytes(writes: Sequence[Write]) -> int:
-    """What writes that are made as one take in memory: keys that several of them share once, and
-    a copy with a stream's number, which the log or the memtable has of one at a time."""
+    """Return the memory of atomic writes: shared keys count once, and one copy with a stream's
+    number, which the log or the memtable has for one write at a time."""
     keys = {id(write.keys): write.keys.nbytes for write in writes}
     rows = sum(write.rows.nbytes for write in writes if write.rows is not None)
     return sum(keys.values()) + rows + (max(keys.values()) if len(writes) > 1 else 0)
 
 
 def checked_entry(keys: KeyBatch, rows: RowBatch | None, options: Options) -> int:
-    """Bytes of the largest entry. MemoryLimitError if a row or a key is larger than any may be."""
+    """Return the size of the largest entry; raise MemoryLimitError if a row or a
+    key is too large."""
     if rows is not None:
         check_largest_row(largest_row(rows), options)
     largest = largest_entry(keys, rows)

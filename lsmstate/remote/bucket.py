@@ -40,7 +40,7 @@ FOOTER_BYTES = 80
 #: The sections of nearly all commits fit; of others the rest is read too.
 _END_BYTES = 64 << 10
 
-_MISSING = "this file is named by a manifest or pointer and is not there; restore it from a copy"
+_MISSING = "a manifest or pointer names this file, but it is missing; restore it from a copy"
 
 
 class DurableBucket:
@@ -127,8 +127,7 @@ class DurableBucket:
         if done != size:
             found = f"more than {size}" if done > size else str(done)
             raise CorruptionError(
-                f"it has {found} bytes, its name stands for {size}; restore it from a copy of the "
-                "checkpoint",
+                f"it has {found} bytes instead of {size}; restore it from a copy of the checkpoint",
                 self._durable(name),
                 min(done, size),
             )
@@ -235,7 +234,7 @@ class DurableOwner(AttemptOwner):
             remove(os.path.join(self._bucket.directory, last))
             if isinstance(error, OSError):
                 raise os_error(
-                    error, f"nothing was committed, the previous commit counts: {error}"
+                    error, f"nothing was committed, and the previous commit is still valid: {error}"
                 ) from error
             raise
 

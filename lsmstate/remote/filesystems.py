@@ -76,8 +76,8 @@ def _not_text(error: Exception, options: Mapping[str, Any]) -> str:
         return ""
     quoted = " ".join(f"'{name}=\"...\"'" for name in names)
     return (
-        f"; not text are {', '.join(names)}: if it should be, give it as str, on the command line "
-        f"in double quotes: --storage-option {quoted}"
+        f"; these options are not text: {', '.join(names)}. To make them text give str, or on the "
+        f"command line double quotes: --storage-option {quoted}"
     )
 
 

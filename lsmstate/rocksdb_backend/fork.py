@@ -35,9 +35,10 @@ def check_fork() -> None:
         _owner = os.getpid()
     elif _owner != os.getpid():
         raise InvalidArgumentError(
-            f"this process, {os.getpid()}, was forked from {_owner}, which had opened RocksDB; its "
-            "threads did not come along, and a store here would wait for them for ever. Fork "
-            "before the first store of backend 'rocksdb' is opened, or start processes by spawn"
+            f"this process ({os.getpid()}) was forked from process {_owner}, which had opened "
+            "RocksDB. RocksDB's threads do not survive a fork, and a store here would wait for "
+            "them forever. Fork before the first store of backend 'rocksdb' is opened, or start "
+            "processes by spawn"
         )
 
 

@@ -81,12 +81,12 @@ class StoreGuard:
             raise StoreClosedError(f"the {self._name} is closed; open it again")
         if os.getpid() != self._process:
             raise StoreClosedError(
-                f"the {self._name} was opened by process {self._process} and inherited "
-                f"over a fork by {os.getpid()}; open it in the process that uses it"
+                f"the {self._name} was opened by process {self._process}, and process "
+                f"{os.getpid()} inherited it by a fork; open it in the process that uses it"
             )
         if self.lock.failure:
             raise StoreClosedError(
-                f"the {self._name} failed in the middle of a change ({self.lock.failure}); "
+                f"a change of the {self._name} failed half-way ({self.lock.failure}); "
                 "close it and open it again"
             )
 

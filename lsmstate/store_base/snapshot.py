@@ -76,7 +76,7 @@ class Snapshot(StoreReads):
             return
         if self.is_open:
             warnings.warn(
-                f"the snapshot in {self.where} was never closed; use it by with",
+                f"the snapshot in {self.where} was never closed; use it in a with statement",
                 ResourceWarning,
                 source=self,
                 stacklevel=1,

@@ -243,7 +243,7 @@ class _Repair:
                 self._losses.append(Loss(name, what, None))
         replay = plan_replay(found, self._state.edit.replay_from)
         for first, last in replay.missing:
-            what = f"writes {first} to {last} are in no changelog"
+            what = f"writes {first} to {last} are in no write-ahead log"
             self._losses.append(Loss("changelog", what, None))
         return replay
 

@@ -169,4 +169,4 @@ def _torn_into(counts: dict[str, int]) -> Callable[[str, int], None]:
 
 def _gap(first: int, last: int) -> str:
     writes = f"write {first} is" if first == last else f"the writes {first} to {last} are"
-    return f"{writes} in no changelog before; {REMEDY}"
+    return f"{writes} in no write-ahead log before it; {REMEDY}"

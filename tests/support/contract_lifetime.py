@@ -304,7 +304,7 @@ class LifetimeTests(BackendTests):
     def test_more_streams_than_there_are_numbers_are_refused(self, tmp_path):
         streams = [StreamSchema(f"s{number}", KEY, KEY) for number in range(1 << 15)]
         with pytest.raises(
-            InvalidArgumentError, match="32768 streams; a store takes at most 32767"
+            InvalidArgumentError, match="32768 streams; a store holds at most 32767"
         ):
             self.attempt(tmp_path, streams=streams)
 

@@ -354,7 +354,7 @@ def test_a_damaged_changelog_record_costs_its_write(damaged, tmp_path, place):
     gap, missing_writes = report.losses
     assert gap.file == path.name
     assert "damaged" in gap.what
-    assert "in no changelog" in missing_writes.what
+    assert "in no write-ahead log" in missing_writes.what
     assert report.lost_rows is None
     assert report.logged_writes == 10
     lost = expected(work).keys() - found.keys()

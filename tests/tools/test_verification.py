@@ -114,8 +114,8 @@ def test_a_changelog_that_is_gone_is_missed(logged):
     first.unlink()
     assert damaged(logged) == [second.name]
     shown = run("verify", logged)
-    assert "the writes 1 to 2 are in no changelog before; restore" in shown.output
-    with pytest.raises(CorruptionError, match="write 1 is in no changelog"), opened(logged):
+    assert "the writes 1 to 2 are in no write-ahead log before it; restore" in shown.output
+    with pytest.raises(CorruptionError, match="write 1 is in no write-ahead log"), opened(logged):
         pass
 
 

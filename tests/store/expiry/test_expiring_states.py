@@ -99,7 +99,7 @@ def test_checkpoints_of_a_store_with_expiry(tmp_path):
             lambda: reader.delete_range("timed"),
             lambda: reader.advance("timed", 9000),
         ):
-            with pytest.raises(StoreClosedError, match="is open for reading, at checkpoint"):
+            with pytest.raises(StoreClosedError, match="is read-only, at checkpoint"):
                 write()
         assert all_ids(reader) == [1, 2]
     refused = pytest.raises(InvalidArgumentError, match="MemoryStore has no checkpoints")
