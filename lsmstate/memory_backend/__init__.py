@@ -1,1 +1,1 @@
-"""The contract on hash tables."""
+"""The store contract on hash tables in memory."""

@@ -1,17 +1,15 @@
-"""Files of the memory backend: one per commit, holding only what that commit added.
+"""Files of the memory backend: one per commit, with only what that commit added.
 
     file := magic part* footer(JSON) length(u64) digest(16) magic
-    part := Arrow IPC stream, as the footer lists it with offset, length and digest
+    part := Arrow IPC stream; the footer lists its offset, length and digest
 
-Files that hold appends and deletes only are of format 1, which older releases read.
-
-The footer names the predecessor's pointer, so a state is the chain of its files; and the parent,
-which is what its attempt was opened at. A pointer is ``name#digest``, the digest being that of the
-footer. Files are never changed once they are named.
-
-So that a chain stays short, a commit copies the parts of predecessors that are no larger than what
-it holds already into its own file, and names the one before them: a chain has about as many files
-as the logarithm of the number of commits, and a byte is copied about as often.
+- Files with appends and deletes only have format 1, which older releases read.
+- The footer names the predecessor's pointer, so a state is a chain of files. It also names the
+  parent: the pointer at which its attempt was opened.
+- A pointer is ``name#digest``, with the digest of the footer. A named file never changes.
+- To keep chains short, a commit copies the parts of predecessors that are no larger than its own
+  into its file, and names the file before them. The length of a chain is about the logarithm of the
+  number of commits, and a byte is copied about as often.
 """
 
 import hashlib
@@ -47,7 +45,7 @@ _KEYS = pa.schema([("key", pa.binary()), ("count", pa.int64())])
 
 class Change(NamedTuple):
     """One write: ``append``, ``put`` or ``retract`` (rows grouped by key, ``counts[g]`` each),
-    ``delete``, or ``delete_range`` (the keys are the bounds, None where open)."""
+    ``delete``, or ``delete_range`` (the keys are the bounds; None: no bound)."""
 
     kind: str
     stream: str
@@ -57,7 +55,7 @@ class Change(NamedTuple):
 
 
 class Link(NamedTuple):
-    """A file of a chain: its pointer, its bytes without the footer, all its bytes."""
+    """A file of a chain: its pointer, its bytes without the footer, and all its bytes."""
 
     pointer: str
     data_bytes: int
@@ -65,7 +63,8 @@ class Link(NamedTuple):
 
 
 class LogWriter:
-    """The file of the commit to come: changes are written as they are made, so nothing is held."""
+    """Writes the file of the next commit. Changes are written as they are made, so none is held in
+    memory."""
 
     def __init__(self, directory: str, batch_id: int, attempt_id: str, sync: bool) -> None:
         safe = "".join(c if c.isalnum() or c in "_-" else "_" for c in attempt_id)
@@ -90,7 +89,7 @@ class LogWriter:
         self._kinds.add(change.kind)
 
     def absorb(self, file: "LogFile") -> None:
-        """Put the changes of another file before all that are here."""
+        """Insert the changes of another file before all changes."""
         parts = []
         for part, batches in file.raw_parts():
             places = {}
@@ -109,7 +108,7 @@ class LogWriter:
     def finish(
         self, predecessor: str | None, parent: str | None, streams: Mapping[str, StreamSchema]
     ) -> "Link":
-        """Seal the file, give it its name, and say what a chain has to know of it."""
+        """Seal the file, give it its name, and return its link in the chain."""
         data_bytes = self.data_bytes
         footer = json.dumps(
             {
@@ -127,7 +126,7 @@ class LogWriter:
         if self._sync:
             os.fsync(self._file.fileno())
         self._file.close()
-        # The name is fresh: nothing is renamed over.
+        # The name is new: no file is replaced.
         os.rename(self._file.name, self._directory / self.name)
         if self._sync:
             _sync_directory(self._directory)
@@ -137,7 +136,7 @@ class LogWriter:
         """Remove the unfinished file. Does nothing after ``finish``."""
         if not self._file.closed:
             self._file.close()
-            with suppress(FileNotFoundError):  # another owner has collected it
+            with suppress(FileNotFoundError):  # another owner has deleted it
                 os.unlink(self._file.name)
 
     def _write_batch(self, batch: pa.RecordBatch) -> dict[str, Any]:
@@ -151,7 +150,7 @@ class LogWriter:
 
 
 class LogFile:
-    """A committed file: its footer checked and parsed, its changes read on demand."""
+    """A committed file: its footer is checked and parsed, its changes are read on demand."""
 
     def __init__(self, directory: str, pointer: str) -> None:
         name, _, digest = pointer.partition("#")
@@ -172,13 +171,13 @@ class LogFile:
                 f"{self.path}: format {footer['format']}, this release reads up to {FORMAT_VERSION}"
             )
         self.predecessor: str | None = footer["predecessor"]
-        #: Earlier releases absorbed nothing, and named no parent.
+        #: Earlier releases copied no parts and named no parent.
         self.parent: str | None = footer.get("parent", self.predecessor)
         self.streams = unpack_schemas(footer["streams"])
         self._parts = footer["parts"]
 
     def changes(self) -> Iterator[Change]:
-        """The changes in the order they were made. CorruptionError names a damaged part."""
+        """Yield the changes in order. CorruptionError names a damaged part."""
         with open(self.path, "rb") as file:
             for part in self._parts:
                 keys = self._read_batch(file, part["keys"])
@@ -189,7 +188,7 @@ class LogFile:
                 )
 
     def raw_parts(self) -> Iterator[tuple[dict[str, Any], dict[str, bytes]]]:
-        """Each part as the footer has it, and its batches' bytes, in order."""
+        """Yield each part as in the footer, with the bytes of its batches, in order."""
         with open(self.path, "rb") as file:
             for part in self._parts:
                 batches = [what for what in ("keys", "rows") if what in part]
@@ -211,12 +210,12 @@ class LogFile:
 
 
 def kind_of(part: Mapping[str, Any]) -> str:
-    """What a part does; format 1 had two kinds, and named none."""
+    """Return the kind of a part; format 1 had two kinds and did not name them."""
     return str(part.get("kind", "append" if "rows" in part else "delete"))
 
 
 def read_chain(directory: str, pointer: str, streams: Mapping[str, StreamSchema]) -> list[LogFile]:
-    """The files of a state, oldest first."""
+    """Return the files of a state, oldest first."""
     chain = _chain(directory, pointer)
     check_same_streams(f"{directory} at {pointer}", chain[0].streams, streams)
     chain.reverse()
@@ -224,7 +223,7 @@ def read_chain(directory: str, pointer: str, streams: Mapping[str, StreamSchema]
 
 
 def _chain(directory: str, pointer: str) -> list[LogFile]:
-    """The newest first."""
+    """Return the files of a state, newest first."""
     chain: list[LogFile] = []
     at: str | None = pointer
     while at is not None:
@@ -234,7 +233,7 @@ def _chain(directory: str, pointer: str) -> list[LogFile]:
 
 
 class LogFiles:
-    """The attempts' files of one bucket; a ``obsolete_files.AttemptFiles``."""
+    """The attempts' files of one bucket; an ``obsolete_files.AttemptFiles``."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -254,7 +253,7 @@ class LogFiles:
         return Named(frozenset(file.path.name for file in chain), chain[0].parent)
 
     def remove(self, name: str) -> None:
-        with suppress(FileNotFoundError):  # another attempt collects too
+        with suppress(FileNotFoundError):  # another attempt may delete files too
             os.unlink(os.path.join(self._directory, name))
 
     def remove_all_but(self, pointer: str) -> None:
@@ -266,13 +265,14 @@ class LogFiles:
 
 
 def newest_pointer(directory: str) -> tuple[int, str | None]:
-    """(number, pointer) of the last commit in a directory that one process owns; (0, None)."""
+    """Return (number, pointer) of the last commit in a directory that one process owns; (0, None)
+    if there is none."""
     names = sorted(name for name in os.listdir(directory) if name.endswith(SUFFIX))
     return (int(names[-1].split("-")[0]), names[-1]) if names else (0, None)
 
 
 def _read_footer(file: Any, path: str, size: int) -> tuple[dict[str, Any], bytes, int]:
-    """The footer, its digest, and the bytes from its start to the end of the file."""
+    """Return the footer, its digest, and the bytes from its start to the end of the file."""
     remedy = "restore the file or start from another checkpoint"
     if size < _TRAILER.size + len(_MAGIC):
         raise CorruptionError(f"only {size} bytes long; {remedy}", path, 0)

@@ -1,4 +1,4 @@
-"""Reading the tables of a MemoryStore, or of a snapshot of one."""
+"""Reads of a MemoryStore's tables, or of a snapshot."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -19,7 +19,7 @@ Tables = dict[str, MemoryTable]
 
 
 class MemoryReader:
-    """A store_base.reads.Reader; ``tables`` says what there is to read, at each read."""
+    """A ``store_base.reads.Reader``; ``tables`` returns what to read, at each read."""
 
     def __init__(
         self,
@@ -39,27 +39,27 @@ class MemoryReader:
         keys: pa.RecordBatch | KeyBatch,
         positions: Positions | None,
     ) -> "MemoryProbe":
-        """See store_base.reads.Reader."""
+        """Look up keys without reading a row."""
         encoded = encoded_keys(self._streams[stream], self._codecs[stream], keys)
         asked = checked_positions(encoded, positions)
         self.counters["probed_keys"] += len(asked)
         return MemoryProbe(access, self._tables()[stream], encoded, asked, self.counters)
 
     def scan(self, access: Access, stream: str, max_bytes: int) -> Iterator[pa.RecordBatch]:
-        """See store_base.reads.Reader."""
+        """Read all live rows of a stream."""
         pieces = self._tables()[stream].scan(KeyRange(), max_bytes)
         return (rows for _, rows in read_stepwise(access, pieces))
 
     def iterate(
         self, access: Access, stream: str, wanted: KeyRange, max_bytes: int, *, reverse: bool
     ) -> Iterator[Entries]:
-        """See store_base.reads.Reader."""
+        """Read the rows of a key range."""
         decoder = KeyDecoder(self._streams[stream].key)
         pieces = self._tables()[stream].scan(wanted, max_bytes, reverse=reverse)
         return (Entries(decoder.decode(keys), rows) for keys, rows in read_stepwise(access, pieces))
 
     def stats(self) -> StoreStats:
-        """Counters of what is read here."""
+        """Return the counters of what is read here."""
         tables = self._tables().values()
         return StoreStats(
             memory={
@@ -75,7 +75,7 @@ class MemoryReader:
 
 
 class MemoryProbe:
-    """What a probe of a table found: row numbers, no rows."""
+    """The result of a lookup in a table: row numbers, no rows."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class MemoryProbe:
         self._starts[asked] = ends - counts
 
     def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
-        """See store.Probe.fetch."""
+        """Read the rows of some of the keys, in pieces."""
         with self._access():
             pieces = self._pieces(checked_positions(self.counts, positions), max_bytes)
         return read_stepwise(self._access, pieces)

@@ -1,7 +1,8 @@
-"""MemoryStore: the contract on hash tables. All state stays in memory; a commit writes what is new.
+"""MemoryStore: the store contract on hash tables. All state is in memory; a commit writes what is
+new.
 
-It never spills: work that would pass the cap is refused. The cap covers all memory stores of the
-process and the states kept from closed ones.
+It cannot spill: work that would exceed the memory cap is refused. The cap covers all memory stores
+of the process and the states kept from closed ones.
 """
 
 import logging
@@ -50,17 +51,17 @@ from lsmstate.store_base.writes import StoreWrites
 
 _log = logging.getLogger("lsmstate")
 
-#: Tables are written to a file in pieces of about this.
+#: Approximate size of the pieces in which tables are written to a file.
 _PIECE_BYTES = 1 << 20
 
-#: Committed states of closed stores, by directory and pointer: opening one takes it out, since
-#: its owner will change it. Whoever comes second loads the files.
+#: Committed states of closed stores, by directory and pointer. Opening one removes it, since its
+#: owner will change it. The next one to open it loads the files.
 _kept: OrderedDict[tuple[str, str], Tables] = OrderedDict()
 _open_stores: "weakref.WeakSet[MemoryStore]" = weakref.WeakSet()
 
 
 class MemoryStore(StoreWrites):
-    """A StateStore; see ``open_attempt`` and ``open`` for the two ways to own one."""
+    """A store in memory; ``open_attempt`` and ``open`` are the two ways to own one."""
 
     _reader: MemoryReader
 
@@ -87,9 +88,9 @@ class MemoryStore(StoreWrites):
         self._log: LogWriter | None = None
         self._tables: Tables = {}
         self._snapshots = Snapshots()
-        #: The tables of the snapshots, by identity.
+        #: Tables of the snapshots, by identity.
         self._copies: dict[int, Tables] = {}
-        #: The files of the last commit, oldest first.
+        #: Files of the last commit, oldest first.
         self._chain: list[Link] = []
         self._flushed_bytes = self._merged_bytes = 0
         self._peak_bytes = 0
@@ -107,7 +108,7 @@ class MemoryStore(StoreWrites):
         attempt_id: str,
         options: Options,
     ) -> "MemoryStore":
-        """A task attempt's private store at a commit pointer; None: empty.
+        """Open a task attempt's private store at a commit pointer; None: empty.
 
         Cost: nothing if this process committed and closed that state, else reading all of it.
         """
@@ -125,7 +126,7 @@ class MemoryStore(StoreWrites):
     def open(
         cls, directory: str, streams: Sequence[StreamSchema], *, options: Options
     ) -> "MemoryStore":
-        """The store that this process alone owns, with what was last committed."""
+        """Open the store that this process alone owns, at its last commit."""
         os.makedirs(directory, exist_ok=True)
         lock = DirectoryLock(directory)
         try:
@@ -164,14 +165,15 @@ class MemoryStore(StoreWrites):
         return self._make([self._change(mutation) for mutation in mutations])
 
     def admitting(self, parts: Iterable[Sequence[Mutation]]) -> AbstractContextManager[None]:
-        """See store_base.writes.Backend."""
+        """Return a context that raises what one of the writes would raise, before the first is
+        made."""
         self._guard.check_writable()
         changes = (self._change(mutation) for mutations in parts for mutation in mutations)
         self._reserve(_cost(changes))
         return nullcontext()
 
     def _change(self, mutation: Mutation) -> Change:
-        """What a mutation does, its rows grouped by key."""
+        """Convert a mutation to a change; its rows are grouped by key."""
         kind, stream, keys, rows = mutation
         schema = self._streams[stream]
         if isinstance(keys, KeyBounds):
@@ -183,13 +185,13 @@ class MemoryStore(StoreWrites):
             counts = np.zeros(len(distinct), dtype=np.int64)
             return Change(kind, stream, distinct.to_pylist(), counts, None)
         rows = self._tables[stream].plain(rows)
-        # A copy: the caller's batch may be a slice that pins far more memory.
+        # A copy: the caller's batch may be a slice of far more memory.
         grouped = rows.take(pa.array(encoded.order))
         return Change(kind, stream, distinct.to_pylist(), np.diff(starts), grouped)
 
     def _make(self, changes: Sequence[Change]) -> int:
-        """Write and apply changes; the number of rows stored. A crash takes all of them along:
-        the file becomes the store's at its commit."""
+        """Write and apply changes; return the number of rows stored. A crash loses all of them: the
+        file becomes part of the state with its commit."""
         changes = [change for change in changes if change.keys]
         self._reserve(_cost(changes))
         with self._guard.whole_or_nothing():
@@ -206,7 +208,7 @@ class MemoryStore(StoreWrites):
         self._make([self._change(Mutation("delete", stream, keys))])
 
     def snapshot(self) -> Snapshot:
-        """See store.MultimapStore.snapshot. Cost: the index is copied, the rows are shared."""
+        """Return a snapshot. Cost: the index is copied, the rows are shared."""
         self._guard.check_readable()
         self._reserve(sum(table.index_bytes for table in self._tables.values()))
         tables = {name: table.copy() for name, table in self._tables.items()}
@@ -222,7 +224,7 @@ class MemoryStore(StoreWrites):
         return self._snapshots.add(Snapshot(where, self.streams, reader, reader.stats, release))
 
     def advance(self, stream: str, watermark: datetime | date | int | pa.Scalar) -> None:
-        """See store.MultimapStore.advance: streams with expiry are ExpiringStore's."""
+        """Refuse: ExpiringStore handles streams with an expiry."""
         refuse_advance(self._streams, stream, watermark)
 
     def commit(self) -> str:
@@ -245,8 +247,8 @@ class MemoryStore(StoreWrites):
         return self._pointer
 
     def _sealed(self, log: LogWriter) -> str:
-        """The pointer of a commit whose file takes in small ones before it. Where these are all
-        there are, the tables are written instead: what was deleted is not written again."""
+        """Return the pointer of a commit whose file absorbs small ones before it. If these are all
+        files, the tables are written instead, without deleted rows."""
         new_bytes = log.data_bytes
         chain = list(self._chain)
         while chain and chain[-1].data_bytes <= log.data_bytes:
@@ -280,7 +282,7 @@ class MemoryStore(StoreWrites):
                 retained = self._options.retained_batches
                 collect_now_and_then(files, set(), parent, self._batch_id, retained)
         except (OSError, CorruptionError, FormatVersionError) as error:
-            # The commit is made; what stays costs space only, and the next time comes.
+            # The commit is done. Remaining files only cost space until the next time.
             _log.warning("old files of %s were not deleted: %s", self._directory, error)
 
     def stats(self) -> StoreStats:
@@ -314,7 +316,7 @@ class MemoryStore(StoreWrites):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of memory this store holds."""
+        """Bytes of memory that this store holds."""
         return _bytes_of(self._tables) + self._copied_bytes
 
     @property
@@ -327,7 +329,7 @@ class MemoryStore(StoreWrites):
         )
 
     def _loaded(self) -> "MemoryStore":
-        """Bring the state of the pointer in, before the store is handed out."""
+        """Load the state of the pointer, before the store is returned."""
         self._tables = {name: MemoryTable(s.rows) for name, s in self._streams.items()}
         if self._pointer is None:
             return self
@@ -341,7 +343,7 @@ class MemoryStore(StoreWrites):
         for file in chain:
             for change in file.changes():
                 if change.rows is not None:
-                    # Older releases kept dictionaries.
+                    # Older releases stored dictionaries.
                     rows = _cast(change.rows, self._tables[change.stream].schema)
                     change = change._replace(rows=rows)
                     self._reserve(MemoryTable.cost(_present(change.keys), rows))
@@ -371,7 +373,7 @@ class MemoryStore(StoreWrites):
             self._tables[change.stream] = table.rebuilt()
 
     def _reserve(self, more: int) -> None:
-        """MemoryLimitError if ``more`` bytes do not fit under the cap beside all that is held."""
+        """Raise MemoryLimitError if ``more`` bytes do not fit under the memory cap."""
         held = sum(store.held_bytes for store in _open_stores)
         kept = sum(map(_bytes_of, _kept.values()))
         cap = self._options.memory_bytes
@@ -396,7 +398,7 @@ def _cast(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _present(keys: Iterable[bytes | None]) -> list[bytes]:
-    """Keys of which none is null, or a bound that is open."""
+    """Return keys of which none is null, or a bound that is open."""
     return [key for key in keys if key is not None]
 
 

@@ -1,4 +1,4 @@
-"""The rows of one stream in memory: a hash table from key to row numbers over Arrow batches."""
+"""Rows of one stream in memory: a hash table from key to row numbers over Arrow batches."""
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,28 +12,29 @@ from lsmstate.schema.arrow_sizes import Sizes, pieces_of, row_sizes
 from lsmstate.store import Positions
 from lsmstate.store_base.key_range import KeyRange
 
-#: The keys and the rows of a piece of a scan.
+#: Keys and rows of a piece of a scan.
 Piece = tuple[list[bytes], pa.RecordBatch]
 
-#: What a key costs beside its bytes: the objects of key and ranges, and its place in the table.
+#: Bytes of a key beside its own: the objects of key and ranges, and its place in the table.
 KEY_BYTES = 240
 RANGE_BYTES = 16
 
-#: What a row costs beside its data: its size, in an array that doubles.
+#: Bytes of a row beside its data: its size, in an array that doubles.
 _SIZE_BYTES = 16
 
-#: Arrow batches below this are joined, this many at a time, so that a gather touches few.
+#: Smaller Arrow batches are joined, this many at a time, so that a gather touches few.
 _SMALL_BATCH_BYTES = 1 << 20
 _SMALL_BATCHES = 64
 
 
 class MemoryTable:
-    """A multimap: key -> ranges of row numbers. Row numbers ascend in arrival order per key."""
+    """A multimap from key to ranges of row numbers. The row numbers of a key ascend in arrival
+    order."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._codec = RowCodec(schema)
-        #: Of the rows that it takes and gives: plain types. Batches of one dictionary type may
-        #: together have more values than its indices count.
+        #: Schema of its rows, with plain types. Batches of a dictionary type may together have more
+        #: values than its indices can count.
         self.schema: pa.Schema = self._codec.schema
         self._index: dict[bytes, array[int]] = {}
         self._batches: list[pa.RecordBatch] = []
@@ -41,21 +42,21 @@ class MemoryTable:
         self._starts: list[int] = []
         self._end = 0
         self._dead = 0
-        #: Retractions that found no row yet: key -> encoded rows.
+        #: Pending retractions: key -> encoded rows.
         self._pending: dict[bytes, list[bytes]] = {}
         self.row_bytes = 0
         self.index_bytes = 0
 
     def plain(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows as the table takes them. InvalidArgumentError as for our own store."""
+        """Return the rows in the given order. Cost: one gather per batch they lie in."""
         rows = self._codec.plain(rows)
-        if not rows.num_columns:  # made of its columns it would have no rows
+        if not rows.num_columns:  # a batch made from no columns would have no rows
             return rows
         return pa.RecordBatch.from_arrays(rows.columns, schema=self.schema)
 
     @staticmethod
     def cost(keys: Sequence[bytes], rows: pa.RecordBatch) -> int:
-        """Upper bound of the bytes that ``append`` of these will add."""
+        """Return an upper bound of the bytes that ``append`` of these will add."""
         buffers: int = rows.get_total_buffer_size() + _SIZE_BYTES * rows.num_rows
         return buffers + sum(map(len, keys)) + (KEY_BYTES + RANGE_BYTES) * len(keys)
 
@@ -78,8 +79,8 @@ class MemoryTable:
                 self._take(key, self._pop_pending(key))
 
     def retract(self, keys: Sequence[bytes], counts: Positions, rows: pa.RecordBatch) -> None:
-        """Take back the oldest row that equals each of these, which are grouped by key, or wait
-        for one. Cost: that of the keys' rows."""
+        """Take back the oldest row that equals each of these, which are grouped by key; keep the
+        others pending. Cost: that of the keys' rows."""
         encoded = self._codec.encode(rows).to_pylist()
         first = 0
         for key, count in zip(keys, counts.tolist(), strict=True):
@@ -87,7 +88,7 @@ class MemoryTable:
             first += count
 
     def _take(self, key: bytes, wanted: list[bytes]) -> None:
-        """Take rows of a key; those that are not there stay pending."""
+        """Take rows of a key; absent ones stay pending."""
         numbers = _expanded(_pairs(self._index.get(key, array("q")))).tolist()
         encoded = self._codec.encode(self.rows(np.array(numbers, dtype=np.int64))).to_pylist()
         missing = []
@@ -115,7 +116,7 @@ class MemoryTable:
         return pending
 
     def delete(self, keys: Sequence[bytes]) -> None:
-        """Forget the keys. Their rows keep their space until the table is ``rebuilt``."""
+        """Remove the keys. Their rows keep their space until the table is ``rebuilt``."""
         for key in keys:
             self._pop_pending(key)
             ranges = self._index.pop(key, None)
@@ -124,17 +125,17 @@ class MemoryTable:
                 self.index_bytes -= KEY_BYTES + len(key) + RANGE_BYTES * (len(ranges) // 2)
 
     def delete_range(self, low: bytes | None, high: bytes | None) -> None:
-        """Forget the keys from ``low`` on and below ``high``. Cost: a look at every key."""
+        """Remove the keys from ``low`` on and below ``high``. Cost: every key is visited."""
         first = low or b""
         known = self._index.keys() | self._pending.keys()
         self.delete([key for key in known if first <= key and (high is None or key < high)])
 
     def copy(self) -> "MemoryTable":
-        """The same rows, shared, under an index of its own."""
+        """Return a table that shares the rows and has its own index."""
         table = MemoryTable(self.schema)
         table._index = {key: ranges[:] for key, ranges in self._index.items()}
         table._batches, table._starts = self._batches[:], self._starts[:]
-        table._sizes = self._sizes  # written to behind the copy's end only
+        table._sizes = self._sizes  # only written beyond the copy's end
         table._end, table._dead = self._end, self._dead
         table.row_bytes, table.index_bytes = self.row_bytes, self.index_bytes
         return table
@@ -148,11 +149,11 @@ class MemoryTable:
 
     @property
     def is_mostly_dead(self) -> bool:
-        """Deleted rows outnumber the live ones: time to rebuild."""
+        """Whether deleted rows outnumber the live ones, so that it should be rebuilt."""
         return self._dead > self._end - self._dead
 
     def rebuilt(self) -> "MemoryTable":
-        """The live rows alone, in a new table."""
+        """Return a new table of the live rows only."""
         keys = sorted(self._index)
         numbers = [_expanded(_pairs(self._index[key])) for key in keys]
         table = MemoryTable(self.schema)
@@ -164,8 +165,8 @@ class MemoryTable:
         return table
 
     def find(self, keys: Iterable[bytes | None]) -> tuple[Positions, Positions]:
-        """Counts of live rows per key, and the numbers of all these rows in the order of the keys,
-        in arrival order per key. Cost: a look-up per key, then vector operations."""
+        """Return the number of live rows per key, and the numbers of all these rows in the order of
+        the keys, in arrival order per key. Cost: one lookup per key, then vector operations."""
         index = self._index
         found = [index.get(key) if key is not None else None for key in keys]
         lengths = np.array([len(ranges) // 2 if ranges else 0 for ranges in found], dtype=np.int64)
@@ -176,7 +177,7 @@ class MemoryTable:
         return before[ends] - before[ends - lengths], _expanded(pairs)
 
     def sizes(self, numbers: Positions) -> Sizes:
-        """Bytes of each of the rows."""
+        """Return the bytes of each of the rows."""
         return self._sizes[numbers]
 
     def rows(self, numbers: Positions) -> pa.RecordBatch:
@@ -197,8 +198,8 @@ class MemoryTable:
         return pa.concat_batches(parts).take(pa.array(inverse))
 
     def scan(self, wanted: KeyRange, max_bytes: int, *, reverse: bool = False) -> Iterator[Piece]:
-        """The live rows of a range and the key of each, in key order or reverse key order, in
-        pieces of about ``max_bytes``. Cost: all keys are looked at, those wanted are sorted."""
+        """Yield the live rows of a range with their keys, in key order or reverse key order, in
+        pieces of about ``max_bytes``. Cost: all keys are visited, those of the range are sorted."""
         low, high = wanted
         found = [key for key in self._index if key >= low and (high is None or key < high)]
         keys: list[bytes] = []
@@ -219,13 +220,14 @@ class MemoryTable:
             yield keys, self.rows(np.concatenate(waiting))
 
     def groups(self, max_bytes: int) -> Iterator[tuple[list[bytes], Positions, pa.RecordBatch]]:
-        """All live rows, as ``append`` takes them, in pieces of about ``max_bytes``."""
+        """Yield all live rows, in the form that ``append`` takes, in pieces of
+        about ``max_bytes``."""
         for keys, rows in self.scan(KeyRange(), max_bytes):
             found = [(key, len(list(same))) for key, same in groupby(keys)]
             yield [key for key, _ in found], np.array([count for _, count in found]), rows
 
     def pending(self) -> Iterator[tuple[bytes, pa.RecordBatch]]:
-        """The retractions of each key that wait for a row."""
+        """Yield the pending retractions of each key."""
         for key, encoded in self._pending.items():
             yield key, self._codec.decode(encoded)
 
@@ -254,12 +256,13 @@ class MemoryTable:
 
 
 def _pairs(ranges: "array[int]") -> Positions:
-    """A key's ranges as (first, count) pairs; a view that must not outlive the next append."""
+    """Return a key's ranges as (first, count) pairs; a view that must not outlive
+    the next append."""
     return np.frombuffer(ranges, dtype=np.int64).reshape(-1, 2)
 
 
 def _expanded(ranges: Positions) -> Positions:
-    """(first, count) pairs -> the numbers they stand for."""
+    """Convert (first, count) pairs to the numbers they stand for."""
     firsts, counts = ranges[:, 0], ranges[:, 1]
     before = np.cumsum(counts) - counts
     return np.repeat(firsts - before, counts) + np.arange(int(counts.sum()), dtype=np.int64)

@@ -1,1 +1,1 @@
-"""State on S3, GCS, ABFS and HDFS: the durable directory and its local copies."""
+"""State on S3, GCS, ABFS and HDFS: the remote directory and its local copies."""

@@ -1,16 +1,15 @@
-"""One bucket's files at a durable place that is not a local directory, worked on through copies.
+"""One bucket's files on a remote file system, used through local copies.
 
-A store reads and writes files in a directory of the local cache. What is missing there is fetched
-whole when it is first opened; what an attempt wrote is sent when it commits, before its pointer is
-known to anybody: the runs first, the commit's own file last. Each file is looked at once more at
-the durable place (its length), so a pointer never names one that was cut short in silence.
-
-A restore trusts nothing: length and footer are compared with what the pointer and the manifest
-say, every block has a checksum that is verified when it is read. A copy that fails is fetched once
-more; if that fails too, the durable file is damaged, and the error names it.
-
-Requests, where the copies are there: a commit makes two for each file it sends (one file, unless
-it flushed or merged), opening none; see ``obsolete_files`` for what collecting costs.
+- A store reads and writes files in a directory of the local cache. A missing file is fetched
+  completely when it is first opened.
+- At its commit an attempt sends what it wrote, before anybody knows its pointer: the runs first,
+  the commit's own file last. The length of each sent file is checked, so a pointer never names a
+  truncated one.
+- Nothing fetched is trusted. Length and footer are compared with the pointer and the manifest, and
+  every block has a checksum that is checked when it is read. A damaged copy is fetched again. If
+  that one is damaged too, the error names the remote file.
+- Requests if the copies are present: a commit makes two per file it sends (one file, unless it
+  flushed or merged), opening makes none. See ``obsolete_files`` for deletion.
 """
 
 import errno
@@ -37,44 +36,44 @@ from lsmstate.remote.file_cache import FileCache
 from lsmstate.remote.retries import os_error, retried
 
 FOOTER_BYTES = 80
-#: The sections of nearly all commits fit; of others the rest is read too.
+#: The sections of nearly all commits fit; for others the rest is read too.
 _END_BYTES = 64 << 10
 
 _MISSING = "a manifest or pointer names this file, but it is missing; restore it from a copy"
 
 
 class DurableBucket:
-    """Copies, and what they are copies of. See ``table_cache.Origin`` and
-    ``ownership.RemoteBucket``, both of which it is."""
+    """A bucket's local copies and their remote originals; a ``table_cache.Origin`` and an
+    ``ownership.RemoteBucket``."""
 
     def __init__(self, place: DurableDir, cache: FileCache, state: str, bucket: str) -> None:
         self._place = place
         self._cache = cache
-        #: Where the copies lie.
+        #: Directory of the copies.
         self.directory = cache.bucket_directory(state, bucket)
         self._used: set[str] = set()
-        #: As of the last listing.
+        #: Sizes at the last listing.
         self._sizes: dict[str, int] = {}
-        #: What commits name never changes; of those that were read and are still there.
+        #: What commits name, which never changes, for those that were read and still exist.
         self._named: dict[str, Named] = {}
         cache.sweep(self.directory)
 
     @property
     def where(self) -> str:
-        """The durable place, for messages."""
+        """The remote place, for messages."""
         return self._place.where
 
     @property
     def worker(self) -> str:
-        """To be part of the names of files that are written into the directory."""
+        """Part of the names of files that are written into the directory."""
         return self._cache.worker
 
     def attempt_owner(self, batch_id: int, attempt_id: str) -> AttemptOwner:
-        """See ownership.RemoteBucket."""
+        """Return the owner for a task attempt."""
         return DurableOwner(self, batch_id, attempt_id)
 
     def commit_reader(self, pointer: str) -> CommitReader:
-        """See ownership.RemoteBucket."""
+        """Return the owner for reading one commit."""
         return DurableCommitReader(self, pointer)
 
     def _path(self, name: str) -> str:
@@ -86,7 +85,8 @@ class DurableBucket:
     # Copies -------------------------------------------------------------------------------
 
     def bring(self, name: str, size: int) -> None:
-        """See table_cache.Origin. Cost: one request, or the look whether the copy is there."""
+        """Make a copy of a file, if it is absent. Cost: one request, or a check whether the copy
+        exists."""
         if not os.path.exists(self._path(name)):
             part = self._cache.begin(self._path(name), size)
             try:
@@ -99,17 +99,17 @@ class DurableBucket:
                 self._cache.discard(part)
 
     def bring_again(self, name: str, size: int) -> str:
-        """See table_cache.Origin."""
+        """Replace a damaged copy; return its source, for messages."""
         self._cache.drop(self._path(name))
         self.bring(name, size)
         return self._durable(name)
 
     def note_use(self, name: str) -> None:
-        """See table_cache.Origin."""
+        """Note the use of a copy."""
         self._used.add(name)
 
     def flush_uses(self) -> None:
-        """Let the cache know which copies were asked for since the last time."""
+        """Tell the cache which copies were used since the last call."""
         used, self._used = self._used, set()
         self._cache.touch(map(self._path, used))
 
@@ -135,8 +135,8 @@ class DurableBucket:
     # Attempts -----------------------------------------------------------------------------
 
     def publish(self, name: str) -> None:
-        """Send a sealed file of ours; it is a copy from then on. OSError if it does not arrive
-        whole after several tries."""
+        """Send a sealed file, which is then a copy. OSError if it does not arrive completely after
+        several tries."""
         with piece_memory():
             retried(partial(self._send, name), f"writing {self._durable(name)}")
         self._cache.adopt(self._path(name))
@@ -151,23 +151,24 @@ class DurableBucket:
     # Collecting ---------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """See obsolete_files.AttemptFiles."""
+        """Return the names of all files, whoever wrote them."""
         self._sizes = retried(self._place.sizes, f"listing {self.where}")
         self._named = {name: found for name, found in self._named.items() if name in self._sizes}
         return list(self._sizes)
 
     def parse(self, name: str) -> AttemptFile | None:
-        """See obsolete_files.AttemptFiles."""
+        """Parse a name; None if attempts do not give such names."""
         return parse_attempt_file(name)
 
     def named_by(self, commit: str) -> Named:
-        """See obsolete_files.AttemptFiles. Cost: one request, the first time and without a copy."""
+        """Return what a commit needs, and its parent. Cost: one request, the first time and without
+        a copy."""
         if commit not in self._named:
             self._named[commit] = named_by(self._end_of, commit)
         return self._named[commit]
 
     def _end_of(self, name: str) -> Sst:
-        """A file of which only the sections at the end can be read."""
+        """Open a file of which only the sections at the end can be read."""
         cache = process_memory().cache
         try:
             copy = Sst(self._path(name), cache)
@@ -176,7 +177,8 @@ class DurableBucket:
         except FileNotFoundError:
             pass
         except CorruptionError:
-            # It says nothing of the durable file, and would be taken for one never sealed.
+            # The error says nothing about the remote file, which would be taken for one never
+            # sealed.
             self._cache.drop(self._path(name))
         size = self._sizes.get(name)
         if size is None:
@@ -190,7 +192,7 @@ class DurableBucket:
             remove(part)
 
     def _read_end(self, name: str, part: str, size: int) -> None:
-        """The sections lie at the end, from the top index on, whose place the footer says."""
+        """Read the sections at the end, from the top index on, whose offset is in the footer."""
         start = max(0, size - _END_BYTES)
         end = self._place.read(name, start, size - start)
         top = int.from_bytes(end[-FOOTER_BYTES:][:8], "little")
@@ -203,14 +205,14 @@ class DurableBucket:
                 file.write(self._place.read(name, offset, min(PIECE_BYTES, start - offset)))
 
     def remove(self, name: str) -> None:
-        """See obsolete_files.AttemptFiles."""
-        remove_if_there(self._place, name)  # another attempt collects too
+        """Delete a file that nobody can need."""
+        remove_if_there(self._place, name)  # another attempt may delete files too
         table_cache(process_memory()).forget(self.directory, name)
         self._cache.drop(self._path(name))
 
 
 class DurableOwner(AttemptOwner):
-    """A task attempt whose commit sends its files before it says its pointer."""
+    """A task attempt whose commit sends its files before it returns its pointer."""
 
     def __init__(self, bucket: DurableBucket, batch_id: int, attempt_id: str) -> None:
         super().__init__(bucket, batch_id, f"{attempt_id}-{bucket.worker}")
@@ -224,7 +226,8 @@ class DurableOwner(AttemptOwner):
         return name
 
     def committed(self, pointer: str, live: set[str], replay_from: int) -> None:
-        """The commit's own file is last: whatever is listed there and sealed can be opened."""
+        """Send the files, the commit's own file last: whatever is listed there and sealed can be
+        opened."""
         last = parse_pointer(pointer).name
         runs = [name for name in self._written if name in live and name != last]
         try:
@@ -243,7 +246,7 @@ class DurableOwner(AttemptOwner):
 
 
 class DurableCommitReader(CommitReader):
-    """The same of a bucket that lies elsewhere: its files are copied here as they are read."""
+    """Reads one commit of a remote bucket; its files are copied when they are read."""
 
     def __init__(self, bucket: DurableBucket, pointer: str) -> None:
         table_cache(process_memory()).bring_from(bucket)

@@ -1,8 +1,7 @@
-"""A directory that outlives this machine's stores: a local one, or one of a ``pyarrow.fs``.
+"""A durable directory, local or on a ``pyarrow.fs`` file system.
 
-Files in it are written once, from front to back, and read in pieces; a name may be that of a file
-in a directory below. What both kinds share is the protocol; only the local one can hard link, and
-is forced to the disk.
+Files are written once, from front to back, and read in pieces. A name may be that of a file in a
+subdirectory. Both kinds share a protocol. Only the local one has hard links and fsync.
 """
 
 import errno
@@ -30,51 +29,53 @@ from lsmstate.remote.filesystems import is_url, resolve
 from lsmstate.remote.retries import retried
 
 if TYPE_CHECKING:
-    from pyarrow.fs import FileInfo, FileSystem  # 8 MiB of every process that imports it
+    from pyarrow.fs import FileInfo, FileSystem  # takes 8 MiB in every process that imports it
 
-#: Files are read, sent and checked in pieces of so many bytes; the last one is shorter.
+#: Files are read, sent and checked in pieces of this size; the last one is shorter.
 PIECE_BYTES = 1 << 20
 
-#: Errors that say: this file system, or this pair of them, has no hard links.
+#: Errors of a file system, or a pair of them, without hard links.
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.EACCES)
 
 _log = logging.getLogger(__name__)
 
 
 class DurableDir(Protocol):
-    """Errors of the file system pass through as OSError."""
+    """A durable directory. Errors of the file system pass through as OSError."""
 
     @property
     def where(self) -> str:
-        """For messages; holds no credentials."""
+        """The directory for messages, without credentials."""
         ...
 
     def sizes(self) -> dict[str, int]:
-        """Files directly in the directory, with their sizes in bytes; none if it is not there."""
+        """Return the files directly in the directory, with their sizes in bytes; none if it is
+        absent."""
         ...
 
     def size(self, name: str) -> int | None:
-        """The size of one file in bytes, None if it is not there."""
+        """Return the size of one file in bytes; None if it is absent."""
         ...
 
     def read(self, name: str, offset: int, size: int) -> bytes:
-        """Up to ``size`` bytes at an offset."""
+        """Read up to ``size`` bytes at an offset."""
         ...
 
     def pieces(self, name: str) -> Iterator[bytes]:
-        """The whole file in pieces of PIECE_BYTES."""
+        """Yield the whole file in pieces of PIECE_BYTES."""
         ...
 
     def write(self, name: str, pieces: Iterable[bytes]) -> None:
-        """A new file. What an error leaves of it is removed, where that is possible."""
+        """Write a new file. After an error, the incomplete file is removed if possible."""
         ...
 
     def link_from(self, path: str, name: str) -> bool:
-        """Make a local sealed file stand here too, without copying; False where that cannot be."""
+        """Hard-link a local sealed file into this directory; return False if that is impossible."""
         ...
 
     def link_to(self, name: str, path: str) -> bool:
-        """The reverse."""
+        """Hard-link a file of this directory to a local path; return False if that
+        is impossible."""
         ...
 
     def remove(self, name: str) -> None:
@@ -82,16 +83,16 @@ class DurableDir(Protocol):
         ...
 
     def directories(self) -> list[str]:
-        """Names of the directories directly in the directory; none if it is not there."""
+        """Return the names of the subdirectories; none if the directory is absent."""
         ...
 
     def below(self, name: str) -> "DurableDir":
-        """One of them, whether it is there or not."""
+        """Return a subdirectory, whether it exists or not."""
         ...
 
     def remove_tree(self) -> None:
-        """Delete the directory and all that is in it; an absent one is no error. What an error
-        leaves of it goes by the next call."""
+        """Delete the directory and everything in it; an absent one is no error. After an error, the
+        next call deletes the rest."""
         ...
 
     def force(self) -> None:
@@ -100,8 +101,16 @@ class DurableDir(Protocol):
 
 
 def durable_dir(place: str | os.PathLike[str], filesystem: "FileSystem | None") -> DurableDir:
-    """``place`` is a path in the file system if one is given, else a URI (``s3://bucket/path``) or
-    a local path. InvalidArgumentError if there is no such file system here."""
+    """Return the directory of a place.
+
+    Args:
+        place: A path in ``filesystem`` if it is given; else a URI (``s3://bucket/path``) or a local
+            path.
+        filesystem: A file system of ``pyarrow.fs``.
+
+    Raises:
+        InvalidArgumentError: There is no such file system here.
+    """
     path = os.fspath(place)
     if filesystem is None and is_url(path):
         filesystem, path = resolve(path)
@@ -111,19 +120,20 @@ def durable_dir(place: str | os.PathLike[str], filesystem: "FileSystem | None") 
 
 
 def remove_if_there(place: DurableDir, name: str) -> None:
-    """Delete a file; an absent one is no error: a try may have deleted it, and only its answer been
-    lost. OSError after several tries."""
+    """Delete a file; an absent one is no error, since a try may have deleted it and only its answer
+    was lost. OSError after several tries."""
     with suppress(FileNotFoundError):
         retried(partial(place.remove, name), f"deleting {place.where}/{name}")
 
 
 def piece_memory() -> Holding:
-    """Around work with pieces: the two that are held at a time count in the process's budget."""
+    """Return a context for work with pieces: the process's budget counts the two that are held at a
+    time."""
     return Holding(process_memory().budget, "frames", 2 * PIECE_BYTES)
 
 
 class LocalDir:
-    """A directory of this machine."""
+    """A directory on the local file system."""
 
     def __init__(self, path: str) -> None:
         self.where = os.path.abspath(path)
@@ -185,7 +195,7 @@ class LocalDir:
 
 
 class RemoteDir:
-    """A directory of any file system that pyarrow knows or is taught (PyFileSystem)."""
+    """A directory on any file system that pyarrow supports, natively or by PyFileSystem."""
 
     def __init__(self, filesystem: "FileSystem", path: str) -> None:
         self._filesystem = filesystem
@@ -224,12 +234,12 @@ class RemoteDir:
                 for piece in pieces:
                     file.write(piece)
         except BaseException:
-            # Closing may have made a whole object of the half that was sent.
+            # Closing may have made an object of the incomplete data that was sent.
             self._remove_torn(name)
             raise
 
     def _opened(self, name: str) -> NativeFile:
-        """A new file. Object stores need no directory, so it is made only where one is missing."""
+        """Open a new file. Object stores need no directory, so it is made only if it is missing."""
         try:
             return self._filesystem.open_output_stream(self._path(name))
         except FileNotFoundError:
@@ -243,7 +253,7 @@ class RemoteDir:
         except FileNotFoundError:
             return
         except OSError as error:
-            # No catalog names it: the next export of this file replaces it.
+            # No catalog names the file: the next export replaces it.
             _log.warning("half of a file stays as %s/%s: %s", self.where, name, error)
 
     def link_from(self, path: str, name: str) -> bool:
@@ -266,17 +276,17 @@ class RemoteDir:
     def remove_tree(self) -> None:
         from pyarrow.fs import FileType
 
-        # Of an absent one file systems say different things.
+        # File systems raise different errors for an absent directory.
         if self._filesystem.get_file_info(self._directory).type != FileType.NotFound:
             with suppress(FileNotFoundError):
                 self._filesystem.delete_dir(self._directory)
 
     def force(self) -> None:
-        """Nothing: a stream that was closed without an error is there."""
+        """Do nothing: a stream that was closed without an error is durable."""
 
 
 def file_pieces(path: str) -> Iterator[bytes]:
-    """A local file in pieces."""
+    """Yield a local file in pieces."""
     file = ReadFile(path)
     try:
         for offset in range(0, file.size, PIECE_BYTES):
@@ -286,7 +296,7 @@ def file_pieces(path: str) -> Iterator[bytes]:
 
 
 def write_file(path: str, pieces: Iterable[bytes]) -> None:
-    """A new local file, forced to the disk; an error removes it."""
+    """Write a new local file and force it to disk; an error removes it."""
     file = AppendFile(path)
     try:
         for piece in pieces:
@@ -299,7 +309,7 @@ def write_file(path: str, pieces: Iterable[bytes]) -> None:
 
 
 def _read_whole(file: NativeFile, size: int) -> bytes:
-    """So many bytes, fewer only at the end: a file system may answer with less than asked for."""
+    """Read this many bytes, fewer only at the end: a file system may return less than requested."""
     parts = []
     while size > 0 and (part := file.read(size)):
         parts.append(part)

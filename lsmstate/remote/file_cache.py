@@ -1,17 +1,18 @@
-"""Copies of durable files on this machine's disk: bounded in bytes, shared by all its processes.
+"""Cache of remote files on the local disk: bounded in bytes, shared by all processes of the
+machine.
 
-    LOCK              held while the books change; holds the bytes of all copies
+    LOCK              held while the accounts change; holds the bytes of all copies
     workers/<id>      locked by a process as long as it lives
     <state>/<bucket>/ the copies of one bucket's files, and files that are being written
 
-A copy is read-only, and what is read-only may be evicted, least recently used (by its time) first:
-there is another one. A file that is not yet anywhere else is writable; it says in its name which
-worker writes it, and goes when that one is dead. Evicting takes the name away: whoever has the
-file open goes on reading it.
-
-Invariant: the books never count too little, since bytes are added before a copy is begun. They
-count too much after a crash, until a scan finds what is really there: one is made whenever the
-limit is reached. The limit may be passed by what is being written, and by a single larger file.
+- A copy is read-only, and a read-only file may be evicted, least recently used (by its time) first.
+- A file that exists nowhere else is writable. Its name has the worker that writes it, and it is
+  deleted when that worker is dead.
+- Eviction removes the name: a process that has the file open continues to read it.
+- Invariant: the accounts never count too little, since bytes are added before a copy is begun.
+  After a crash they count too much, until a scan finds the true sum. A scan is made whenever the
+  limit is reached.
+- Unfinished files, and a single larger file, may exceed the limit.
 """
 
 import errno
@@ -27,17 +28,17 @@ from lsmstate.cython_ext.base.file import Descriptor
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.lsm.file_names import parse_attempt_file
 
-#: Below this a few files of a bucket that is read would drive each other out.
+#: Under a smaller limit, a few files of a bucket that is read would evict each other.
 LEAST_BYTES = 1 << 20
-#: An eviction makes so much room at once that the next one is not due soon.
+#: An eviction makes this much room at once, so that the next one is not due soon.
 _KEPT_AFTER_EVICTION = 0.9
 
 _PART = ".part"
 
-#: POSIX locks are the process's: closing any descriptor of a file drops them. So within a process
-#: a lock file is open once at a time.
+#: POSIX locks belong to the process: closing any descriptor of a file drops them. Within a process,
+#: a lock file is therefore open once at a time.
 _process_lock = threading.RLock()
-#: (process, directory) -> this process's id in it, and the locked file.
+#: (process, directory) -> this process's id there, and the locked file.
 _workers: dict[tuple[int, str], tuple[str, int]] = {}
 
 
@@ -52,14 +53,14 @@ class _Found:
 
 
 class FileCache:
-    """One directory, which may be on any local file system with POSIX locks."""
+    """One cache directory, which may be on any local file system with POSIX locks."""
 
     def __init__(self, directory: str, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         try:
             os.makedirs(os.path.join(directory, "workers"), mode=0o700, exist_ok=True)
             self.directory = os.path.realpath(directory)
-            #: The id of this process, to be part of the names of files it writes.
+            #: Id of this process, a part of the names of files it writes.
             self.worker = self._registered()
         except OSError as error:
             raise InvalidArgumentError(
@@ -68,7 +69,7 @@ class FileCache:
             ) from error
 
     def bucket_directory(self, state: str, bucket: str) -> str:
-        """Where the files of a bucket lie; made if it is not there."""
+        """Return the directory of a bucket's files; create it if necessary."""
         path = os.path.join(self.directory, state, bucket)
         os.makedirs(path, exist_ok=True)
         return path
@@ -76,21 +77,21 @@ class FileCache:
     # Copies -------------------------------------------------------------------------------
 
     def begin(self, path: str, size: int) -> str:
-        """Make room for a copy of so many bytes; where it is to be written first."""
+        """Make room for a copy of this size; return the path where it is written first."""
         part = self.part_of(path)
         with _process_lock, self._open_books() as lock:
             books = self._books(lock)
             books.add(size)
             with open(part, "xb") as file:
-                file.truncate(size)  # a scan counts it in full from now on
+                file.truncate(size)  # a scan counts its full size from now on
         return part
 
     def part_of(self, path: str) -> str:
-        """A name for a file that is not complete; it goes when this worker is dead."""
+        """Return a name for an incomplete file, which is deleted when this worker is dead."""
         return f"{path}.{self.worker}-{os.urandom(4).hex()}{_PART}"
 
     def finish(self, part: str, path: str) -> None:
-        """A copy is complete: give it its name, unless another worker was first."""
+        """Give a complete copy its name, unless another worker was first."""
         size = os.stat(part).st_size
         os.chmod(part, 0o444)
         try:
@@ -101,14 +102,14 @@ class FileCache:
             os.unlink(part)
 
     def discard(self, part: str) -> None:
-        """A copy that came to nothing."""
+        """Delete an incomplete copy."""
         with suppress(FileNotFoundError):
             size = os.stat(part).st_size
             os.unlink(part)
             self._count_out(size)
 
     def adopt(self, path: str) -> None:
-        """A file that was written here is durable elsewhere by now: it is a copy."""
+        """Turn a file that was written here, and is now durable elsewhere, into a copy."""
         with _process_lock, self._open_books() as lock:
             books = self._books(lock)
             books.add(os.stat(path).st_size)
@@ -125,13 +126,14 @@ class FileCache:
             self._count_out(found.st_size)
 
     def touch(self, paths: Iterable[str]) -> None:
-        """These copies were used now."""
+        """Note that these copies were used now."""
         for path in paths:
             with suppress(FileNotFoundError):
                 os.utime(path)
 
     def used_bytes(self) -> int:
-        """What the books say; counted anew if there are none. For tests and metrics."""
+        """Return the accounted bytes, counted again if there are no accounts. For tests and
+        metrics."""
         with _process_lock, self._open_books() as lock:
             books = self._books(lock)
             return books.bytes
@@ -144,18 +146,18 @@ class FileCache:
     # Books --------------------------------------------------------------------------------
 
     def _open_books(self) -> Descriptor:
-        """The file that is locked while somebody has the books."""
+        """Open the file that is locked while the accounts are in use."""
         return Descriptor(os.path.join(self.directory, "LOCK"), os.O_RDWR | os.O_CREAT, 0o600)
 
     def _books(self, lock: Descriptor) -> "_Books":
-        """Held, until the file is closed, by one process of the machine at a time; by one thread of
-        it with the lock of the process."""
+        """Lock the accounts until the file is closed: one process of the machine at a time, and one
+        of its threads, by the process's lock."""
         fcntl.lockf(lock, fcntl.LOCK_EX)
         return _Books(lock.fileno(), self)
 
     def _make_room(self, size: int) -> int:
-        """Delete what dead workers left, and copies until ``size`` bytes more are within the
-        limit; the bytes that are left."""
+        """Delete what dead workers left, and copies, until ``size`` more bytes fit the limit;
+        return the remaining bytes."""
         buckets = self._buckets()
         for bucket in buckets:
             self._sweep(bucket)
@@ -202,7 +204,8 @@ class FileCache:
                     os.unlink(each.path)
 
     def _is_alive(self, worker: str) -> bool:
-        """With the books held: nobody registers meanwhile. The lock file of a dead one goes."""
+        """Test whether a worker lives, and delete the lock file of a dead one. The accounts are
+        locked, so nobody registers meanwhile."""
         path = os.path.join(self.directory, "workers", worker)
         try:
             file = os.open(path, os.O_RDWR)
@@ -220,7 +223,8 @@ class FileCache:
         return False
 
     def _registered(self) -> str:
-        """This process's id, which it gets once for each directory; a forked child its own."""
+        """Return this process's id, which is made once per directory; a forked
+        child makes its own."""
         key = (os.getpid(), self.directory)
         with _process_lock:
             if key not in _workers:
@@ -228,7 +232,7 @@ class FileCache:
                 with self._open_books() as lock:
                     self._books(lock)
                     for other in os.listdir(os.path.join(self.directory, "workers")):
-                        self._is_alive(other)  # the lock files of dead ones go
+                        self._is_alive(other)  # deletes the lock files of dead ones
                     path = os.path.join(self.directory, "workers", worker)
                     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
                     fcntl.lockf(file, fcntl.LOCK_EX)
@@ -237,7 +241,7 @@ class FileCache:
 
 
 class _Books:
-    """The bytes of all copies, while the lock is held."""
+    """The accounts: the bytes of all copies, while the lock is held."""
 
     def __init__(self, file: int, cache: FileCache) -> None:
         self._file = file
@@ -249,7 +253,7 @@ class _Books:
         return int(text) if text.isdigit() else self._noted(self._cache._make_room(0))
 
     def add(self, size: int) -> None:
-        """Count a copy in that is about to come, evicting others if need be."""
+        """Add a copy that is about to be made; evict others if necessary."""
         used = self.bytes
         if used + size > self._cache.limit_bytes:
             used = self._cache._make_room(size)
@@ -276,7 +280,8 @@ def _files(directory: str) -> Iterator[_Found]:
 
 
 def _writer(name: str) -> str | None:
-    """The worker that writes, or wrote, a file that is not a copy; None: not one of ours."""
+    """Return the worker that writes, or wrote, a file that is not a copy; None if it is not one of
+    ours."""
     if name.endswith(_PART):
         return name.removesuffix(_PART).rpartition(".")[2].partition("-")[0]
     file = parse_attempt_file(name)
@@ -286,7 +291,7 @@ def _writer(name: str) -> str | None:
 
 def _forget_the_parents_lock() -> None:
     global _process_lock
-    _process_lock = threading.RLock()  # another thread of the parent may have it
+    _process_lock = threading.RLock()  # another thread of the parent may hold it
 
 
 os.register_at_fork(after_in_child=_forget_the_parents_lock)

@@ -1,14 +1,14 @@
-"""From a URL to the file system it names: pyarrow's own, or any that fsspec has.
+"""File systems by URL: those of pyarrow, or any that fsspec has.
 
     file://                      LocalFileSystem
     s3:// s3a:// s3n://          S3FileSystem      options: its arguments, such as region
     gs:// gcs://                 GcsFileSystem
-    abfs:// abfss://             AzureFileSystem   abfs://container@account.dfs.core.windows.net/path
+    abfs:// abfss://             AzureFileSystem   abfs://container@account.dfs.core.windows.net/p
     hdfs:// viewfs://            HadoopFileSystem  (libhdfs and a JVM)
     anything else                fsspec, if it is installed; options: that file system's
 
-The query of a URL counts as options, a user and password in one of S3 as the keys. Options may
-hold secrets: no message shows their values.
+- The query of a URL counts as options. User and password of an S3 URL are the keys.
+- Options may hold secrets: no message shows their values.
 """
 
 import importlib
@@ -21,7 +21,7 @@ from lsmstate.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-#: Names that other tools have for a scheme.
+#: Other tools' names of a scheme.
 _SAME_AS = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "viewfs": "hdfs"}
 _CLASSES = {
     "s3": "S3FileSystem",
@@ -30,21 +30,26 @@ _CLASSES = {
     "hdfs": "HadoopFileSystem",
 }
 _LINE_END = "\n"
-#: Shorter texts are no secrets, and parts of words.
+#: Shorter texts are not secrets, but parts of words.
 _LEAST_SECRET = 4
 _BOOLEANS = {"true": True, "false": False}
-#: A file is one request where it is small, and parts are not collected in memory where it is not.
+#: A small file is one request, and parts of a large one are not collected in memory.
 _S3_DEFAULTS = {"background_writes": False, "allow_delayed_open": True}
 
 
 def is_url(place: str) -> bool:
-    """Whether it names a file system, as ``s3://bucket/path`` does and ``/a/path`` does not."""
+    """Test whether a place names a file system: ``s3://bucket/path`` does, ``/a/path`` does not."""
     return "://" in place
 
 
 def resolve(url: str, options: Mapping[str, Any] | None = None) -> "tuple[FileSystem, str]":
-    """The file system and the path in it. InvalidArgumentError if there is no such file system
-    here, or it does not take these options. Cost: no request is made (HDFS connects)."""
+    """Return the file system of a URL, and the path in it. No request is made, except that HDFS
+    connects.
+
+    Raises:
+        InvalidArgumentError: There is no such file system here, or it does not accept these
+            options.
+    """
     parts = urlsplit(url)
     scheme = _SAME_AS.get(parts.scheme, parts.scheme)
     if scheme == "file":
@@ -70,7 +75,8 @@ def resolve(url: str, options: Mapping[str, Any] | None = None) -> "tuple[FileSy
 
 
 def _not_text(error: Exception, options: Mapping[str, Any]) -> str:
-    """Which options may be meant as text, where the file system wants another type of one."""
+    """Return the end of a message about options that may be meant as text, if the file system
+    expects another type."""
     names = [name for name, value in sorted(options.items()) if isinstance(value, int)]
     if not names or not isinstance(error, TypeError):
         return ""
@@ -82,9 +88,10 @@ def _not_text(error: Exception, options: Mapping[str, Any]) -> str:
 
 
 def _without_values(message: str, options: Mapping[str, Any]) -> str:
-    """Some file systems repeat what they were given, as it is or as Python writes it."""
+    """Remove option values from a message: some file systems repeat them, literally or as Python
+    writes them."""
     texts = {text for value in _values(options) for text in (str(value), repr(value).strip("'\""))}
-    # A value may hold a shorter one, of which the rest would then stay.
+    # A value may contain a shorter one, whose rest would then remain.
     for text in sorted(texts, key=len, reverse=True):
         if len(text) >= _LEAST_SECRET:
             message = message.replace(text, "***")
@@ -92,7 +99,7 @@ def _without_values(message: str, options: Mapping[str, Any]) -> str:
 
 
 def _values(options: Any) -> Iterator[Any]:
-    """What stands in them at any depth, but the two words that are no secret."""
+    """Yield the values at any depth, except the two words that are not secret."""
     if isinstance(options, Mapping):
         options = options.values()
     elif not isinstance(options, list | tuple):

@@ -1,4 +1,4 @@
-"""Doing a request again that failed for a reason that may pass."""
+"""Retries of requests that failed for a temporary reason."""
 
 import logging
 import time
@@ -7,18 +7,18 @@ from typing import TypeVar
 
 _log = logging.getLogger(__name__)
 
-#: Seconds between one try and the next; there is one try more than there are pauses.
+#: Seconds between tries; there is one try more than there are pauses.
 PAUSES = (0.1, 0.4, 1.6, 6.4)
 
-#: Answers that another try would only get again.
+#: Errors that another try would only get again.
 _LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 
 _Result = TypeVar("_Result")
 
 
 def retried(action: Callable[[], _Result], what: str) -> _Result:
-    """What ``action`` returns, after as many tries as it takes. OSError, which says ``what``
-    failed and why, if all of them do; lasting errors pass through at once."""
+    """Return the result of ``action``, which is tried several times. The OSError after the last try
+    says ``what`` failed and why; lasting errors pass through at once."""
     for pause in (*PAUSES, None):
         try:
             return action()
@@ -34,5 +34,5 @@ def retried(action: Callable[[], _Result], what: str) -> _Result:
 
 
 def os_error(cause: OSError, message: str) -> OSError:
-    """An error of the same kind; object stores know no numbers."""
+    """Return an error of the same kind; object stores have no error numbers."""
     return OSError(message) if cause.errno is None else OSError(cause.errno, message)

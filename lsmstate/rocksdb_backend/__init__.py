@@ -1,1 +1,1 @@
-"""The contract on RocksDB; the only place that imports rocksdict."""
+"""The store contract on RocksDB; only this folder imports rocksdict."""

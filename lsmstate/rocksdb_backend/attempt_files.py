@@ -1,8 +1,10 @@
-"""What attempts of the RocksDB backend leave in a bucket's directory, and which of it may go.
+"""Directories that attempts of the RocksDB backend leave in a bucket, and which of them may be
+deleted.
 
-``rocks-<batch>-<attempt>-<random>/`` is a commit: a database of its own that shares its tables with
-others by hard links; beside them ``PARENT``, the pointer its attempt was opened at, written last.
-``work-...`` is where an attempt works; only one that was killed leaves it behind.
+- ``rocks-<batch>-<attempt>-<random>/`` is a commit: a database of its own that shares its tables
+  with others by hard links. ``PARENT``, which is written last, holds the pointer at which its
+  attempt was opened.
+- ``work-...`` is where an attempt works. Only a killed attempt leaves it behind.
 """
 
 import os
@@ -21,20 +23,21 @@ _PARENT: Final = "PARENT"
 
 
 class RocksAttempts:
-    """The attempts' directories of one bucket; a ``obsolete_files.AttemptFiles``."""
+    """The attempts' directories of one bucket; an ``obsolete_files.AttemptFiles``."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
 
     def new_names(self, batch_id: int, attempt_id: str) -> tuple[str, str]:
-        """Where an attempt works, and where its commit will be: paths that were never given."""
+        """Return new unique paths: where an attempt works, and where its commit will be."""
         safe = "".join(c if c.isalnum() or c in "_-" else "_" for c in attempt_id)
         name = f"{batch_id:012d}-{safe}-{uuid.uuid4().hex}"
         work, commit = (f"{kind}-{name}" for kind in ("work", "rocks"))
         return os.path.join(self._directory, work), os.path.join(self._directory, commit)
 
     def check(self, pointer: str) -> str:
-        """Where the commit of a pointer is. InvalidArgumentError if no commit returns such."""
+        """Return the path of a pointer's commit; raise InvalidArgumentError if no commit returns
+        such pointers."""
         found = self.parse(pointer)
         if found is None or found.kind != "commit":
             raise InvalidArgumentError(
@@ -43,7 +46,7 @@ class RocksAttempts:
         return os.path.join(self._directory, pointer)
 
     def seal(self, commit: str, parent: str | None) -> None:
-        """Write down what a commit went on from: from now on it may be named."""
+        """Record the commit's parent; the commit may be named from now on."""
         with open(os.path.join(commit, _PARENT), "x") as file:
             file.write(parent or "")
 
@@ -68,12 +71,12 @@ class RocksAttempts:
             return Named(frozenset({commit}), None)  # of an earlier release, or never sealed
 
     def remove(self, name: str) -> None:
-        with suppress(FileNotFoundError):  # another attempt collects too
+        with suppress(FileNotFoundError):  # another attempt may delete files too
             shutil.rmtree(os.path.join(self._directory, name))
 
 
 def link_files(source: str, target: str) -> None:
-    """A private copy of a commit: tables are immutable and hard-linked, the rest is copied."""
+    """Make a private copy of a commit: tables are immutable and hard-linked, the rest is copied."""
     names = sorted(os.listdir(source))
     os.makedirs(target)
     for name in names:
@@ -86,5 +89,5 @@ def link_files(source: str, target: str) -> None:
         try:
             os.link(old, new)
         except OSError:
-            # A file system without hard links.
+            # The file system has no hard links.
             shutil.copyfile(old, new)

@@ -1,4 +1,4 @@
-"""How the RocksDB backend sets a database up, and what its errors become."""
+"""Setup of a RocksDB database, and conversion of its errors."""
 
 import contextlib
 import re
@@ -16,17 +16,17 @@ _TICKER: Final = re.compile(r"rocksdb\.(\S+) COUNT : (\d+)")
 
 
 class PendingWrite:
-    """Writes to be made as one, and what they have changed so far."""
+    """Writes that are to be made atomically, and what they have changed so far."""
 
     def __init__(self) -> None:
         self.writes = rocksdict.WriteBatch(raw_mode=True)
-        #: Entries by key, chunks by name.
+        #: Changed entries by key, and chunks by name.
         self.changed: dict[bytes, bytes | None] = {}
         self.chunks: dict[bytes, list[bytes]] = {}
         self._deleted: list[tuple[bytes, bytes]] = []
 
     def entries(self, names: Sequence[bytes], stored: Sequence[bytes | None]) -> list[bytes | None]:
-        """The keys' entries, as stored or as changed since."""
+        """Return the keys' entries, as stored or as changed since."""
         return [
             self.changed[name] if name in self.changed else self._left(name, entry)
             for name, entry in zip(names, stored, strict=True)
@@ -36,11 +36,11 @@ class PendingWrite:
         return None if any(low <= name < high for low, high in self._deleted) else entry
 
     def delete_range(self, low: bytes, high: bytes, families: Iterable[Any]) -> None:
-        """Delete the keys from ``low`` on and below ``high``, which ``families`` tell apart."""
+        """Delete the keys from ``low`` on and below ``high`` in ``families``."""
         if low >= high:
             return
         for family in families:
-            # A chunk's name begins with its key, and a bound is no longer than a key.
+            # The name of a chunk begins with its key, and a bound is no longer than a key.
             self.writes.delete_range(low, high, family)
         self._deleted.append((low, high))
         for name in self.changed:
@@ -55,7 +55,8 @@ def database_options(
     *,
     with_filter: bool,
 ) -> rocksdict.Options:
-    """Everything RocksDB holds is charged to one cache: blocks, indexes, filters, write buffers."""
+    """Return options that charge everything RocksDB holds to one cache: blocks, indexes, filters
+    and write buffers."""
     table = rocksdict.BlockBasedOptions()
     table.set_block_cache(cache)
     table.set_block_size(options.block_limit_bytes)
@@ -73,7 +74,7 @@ def database_options(
     found.set_write_buffer_size(max(64 << 10, options.memtable_limit_bytes // 2))
     found.set_arena_block_size(64 << 10)
     found.set_max_write_buffer_number(2)
-    # Counts and rows reach the disk together: attempts have no log to mend the difference.
+    # Counts and rows are flushed together: attempts have no log that could repair a difference.
     found.set_atomic_flush(True)
     found.set_compression_type(_compression(options.compression))
     found.set_bottommost_compression_type(_compression(options.bottom_compression))
@@ -95,15 +96,15 @@ def _compression(name: str) -> rocksdict.DBCompressionType:
 
 
 def counted(options: rocksdict.Options) -> Counter[str]:
-    """What a database has counted since it was opened, by RocksDB's names without ``rocksdb.``;
-    nothing if its options do not ask for it."""
+    """Return what a database has counted since it was opened, by RocksDB's names without
+    ``rocksdb.``; nothing if its options do not ask for it."""
     lines = (options.get_statistics() or "").splitlines()
     found = (_TICKER.fullmatch(line) for line in lines)
     return Counter({match[1]: int(match[2]) for match in found if match is not None})
 
 
 def filter_stats(seen: Mapping[str, int]) -> FilterStats:
-    """What the filters said, of the numbers that ``counted`` gives."""
+    """Return the counters of the filters from what ``counted`` returns."""
     negatives, positives = seen["bloom.filter.useful"], seen["bloom.filter.full.positive"]
     misled = positives - seen["bloom.filter.full.true.positive"]
     return FilterStats(negatives + positives, negatives, misled)
@@ -111,7 +112,7 @@ def filter_stats(seen: Mapping[str, int]) -> FilterStats:
 
 @contextlib.contextmanager
 def rocks_errors(path: str) -> Iterator[None]:
-    """rocksdict raises bare Exceptions that carry RocksDB's words; give them our classes."""
+    """Convert rocksdict's bare Exceptions, which carry RocksDB's text, to lsmstate's errors."""
     try:
         yield
     except Exception as error:

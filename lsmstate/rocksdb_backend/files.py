@@ -1,4 +1,4 @@
-"""A closed RocksDB database of somebody else's, read whole."""
+"""Reads of a whole closed RocksDB database that lsmstate did not make."""
 
 import rocksdict
 
@@ -7,10 +7,10 @@ from lsmstate.rocksdb_backend.database import rocks_errors
 
 
 def read_entries(directory: str, max_bytes: int) -> dict[bytes, bytes]:
-    """All keys of the default column family with their values; the database is not changed.
+    """Return all keys of the default column family with their values; the database is not changed.
 
-    CorruptionError if a file is damaged or if they come to more than ``max_bytes``, OSError if
-    one is missing.
+    CorruptionError: a file is damaged, or the entries have more than ``max_bytes``. OSError: a file
+    is missing.
     """
     found: dict[bytes, bytes] = {}
     total = 0
@@ -29,7 +29,7 @@ def read_entries(directory: str, max_bytes: int) -> dict[bytes, bytes]:
                     raise CorruptionError(f"holds more than {max_bytes} bytes", directory, 0)
                 found[key] = value
                 entries.next()
-            # An iterator ends at a damaged block as it ends at the last key.
+            # An iterator ends at a damaged block in the same way as at the last key.
             entries.status()
         finally:
             database.close()

@@ -1,9 +1,9 @@
-"""RocksDB over a fork: its threads stay behind, and whatever waits for them waits for ever.
+"""RocksDB and forks: its threads do not survive a fork, and whatever waits for them waits forever.
 
-Seen with rocksdict: a forked child hangs as it closes or garbage-collects a database, one it
-inherited or one of its own. So a child keeps what it inherited for good, and opens none. It should
-leave by ``os._exit`` or ``exec``, as those of multiprocessing and Spark do: at the end of a whole
-interpreter RocksDB's own destructors, in a child, end with a segmentation fault.
+A forked child hangs when it closes or garbage-collects a database, an inherited one or its own
+(seen with rocksdict). A child therefore keeps inherited databases forever, and opens none. It
+should leave by ``os._exit`` or ``exec``, as children of multiprocessing and Spark do. At the end of
+a whole interpreter, RocksDB's destructors in a child end with a segmentation fault.
 """
 
 import ctypes
@@ -15,21 +15,21 @@ from lsmstate.errors import InvalidArgumentError
 
 
 class HoldsDatabase(Protocol):
-    """A store with a database open."""
+    """A store with an open database."""
 
     def database_parts(self) -> list[object]:
-        """The objects whose end would close the database."""
+        """Return the objects whose end would close the database."""
         ...
 
 
 _stores: "weakref.WeakSet[HoldsDatabase]" = weakref.WeakSet()
-#: The process that opened a database first.
+#: Id of the first process that opened a database.
 _owner: int | None = None
 
 
 def check_fork() -> None:
-    """Call before a database is opened. InvalidArgumentError in a process forked from one that had
-    opened any."""
+    """Raise InvalidArgumentError in a process forked from one that had opened a database; call it
+    before a database is opened."""
     global _owner
     if _owner is None:
         _owner = os.getpid()
@@ -43,7 +43,7 @@ def check_fork() -> None:
 
 
 def watch(store: HoldsDatabase) -> None:
-    """Call once a store's database is open."""
+    """Keep the database of a store alive in forked children; call it once the database is open."""
     _stores.add(store)
 
 

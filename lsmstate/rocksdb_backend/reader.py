@@ -1,4 +1,4 @@
-"""Reading the column families of one open RocksDB database; store.py describes them."""
+"""Reads of the column families of one open RocksDB database; ``store.py`` describes them."""
 
 import struct
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from lsmstate.store_base.checks import checked_positions, encoded_keys
 from lsmstate.store_base.guard import Access, read_stepwise
 from lsmstate.store_base.key_range import KeyRange
 
-#: Chunks read by one multi-get, at most; fewer if they are large on average.
+#: Most chunks read by one multi-get; fewer if they are large on average.
 _CHUNKS_PER_GET = 64
 _STREAM = struct.Struct(">H")
 
@@ -38,20 +38,20 @@ class RocksReader:
         self.counters = {"appended_rows": 0, "probed_keys": 0, "fetched_rows": 0}
 
     def encoded(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> KeyBatch:
-        """Keys of a stream. InvalidArgumentError on other key types."""
+        """Encode keys of a stream. InvalidArgumentError for other key types."""
         return encoded_keys(self._streams[stream], self._key_codecs[stream], keys)
 
     def row_bytes(self, stream: str, rows: pa.RecordBatch) -> list[bytes]:
-        """The encoded rows of a batch."""
+        """Return the encoded rows of a batch."""
         return self._row_codecs[stream].encode(rows).to_pylist()
 
     def names(self, stream: str, keys: KeyBatch) -> list[bytes]:
-        """The keys as they stand in ``counts``; a key with a null gets a name nobody uses."""
+        """Return the keys as stored in ``counts``; a key with a null gets an unused name."""
         prefix = _STREAM.pack(self._numbers[stream])
         return [prefix + (key or b"") for key in keys.to_pylist()]
 
     def entries(self, names: list[bytes]) -> list[bytes | None]:
-        """What ``counts`` says of some keys."""
+        """Return the entries of keys in ``counts``."""
         with rocks_errors(self._path):
             return list(self.counts.get(names))
 
@@ -62,7 +62,7 @@ class RocksReader:
         keys: pa.RecordBatch | KeyBatch,
         positions: Positions | None,
     ) -> "RocksProbe":
-        """See store_base.reads.Reader."""
+        """Look up keys without reading a row."""
         encoded = self.encoded(stream, keys)
         asked = checked_positions(encoded, positions)
         asked = asked[encoded.valid[asked]]
@@ -72,7 +72,7 @@ class RocksReader:
         return RocksProbe(self, access, stream, len(encoded), asked, names, found)
 
     def scan(self, access: Access, stream: str, max_bytes: int) -> Iterator[pa.RecordBatch]:
-        """See store_base.reads.Reader."""
+        """Read all live rows of a stream."""
         found = self._between(stream, KeyRange(), reverse=False)
         chunks = (chunk for name, entry in found for chunk in chunks_of(0, name, entry))
         return (piece.rows for piece in self.rows_of(access, stream, chunks, max_bytes))
@@ -80,10 +80,10 @@ class RocksReader:
     def iterate(
         self, access: Access, stream: str, wanted: KeyRange, max_bytes: int, *, reverse: bool
     ) -> Iterator[Entries]:
-        """See store_base.reads.Reader."""
+        """Read the rows of a key range."""
         found = self._between(stream, wanted, reverse=reverse)
         decoder = KeyDecoder(self._streams[stream].key)
-        # Keys of the chunks under way, by the position that is given to each.
+        # Keys of the current chunks, by the position that each gets.
         keys: dict[int, bytes] = {}
 
         def chunks() -> Iterator[Chunk]:
@@ -101,7 +101,8 @@ class RocksReader:
         return entries()
 
     def stats(self) -> StoreStats:
-        """Counters of what is read here; memory is counted by the store whose cache it shares."""
+        """Return the counters of what is read here; the store whose cache it shares counts the
+        memory."""
         with rocks_errors(self._path):
             families = (self.counts, self.rows)
             disk = sum(f.property_int_value("rocksdb.total-sst-files-size") or 0 for f in families)
@@ -140,7 +141,7 @@ class RocksReader:
         return Matches(np.array(owners, dtype=np.int64), self._row_codecs[stream].decode(rows))
 
     def chunk(self, name: bytes) -> list[bytes]:
-        """The encoded rows of one chunk."""
+        """Return the encoded rows of one chunk."""
         ((_, chunk),) = self._get_chunks([(0, name)])
         return unpack_chunk(chunk, self._path)
 
@@ -170,7 +171,7 @@ class RocksReader:
     def _between(
         self, stream: str, wanted: KeyRange, *, reverse: bool
     ) -> Iterator[tuple[bytes, bytes]]:
-        """(name, entry) of the keys of a range, in key order or reverse key order."""
+        """Yield (name, entry) of the keys of a range, in key order or reverse key order."""
         low, high = wanted.in_stream(self._numbers[stream])
         with rocks_errors(self._path):
             at = self.counts.iter()
@@ -193,12 +194,12 @@ class RocksReader:
                 else:
                     at.next()
         with rocks_errors(self._path):
-            # An iterator that met an error looks as if it had come to the end.
+            # An iterator that met an error looks as if it had reached the end.
             at.status()
 
 
 class RocksProbe:
-    """A Probe: the keys' entries, no rows. ``found`` are the entries of the keys at ``asked``."""
+    """The entries of the keys at ``asked``, without rows; a ``store.Probe``."""
 
     def __init__(
         self,
@@ -225,7 +226,7 @@ class RocksProbe:
 
     def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
         with self._access():
-            pass  # an old probe is refused at once
+            pass  # an outdated probe is refused at once
         wanted = checked_positions(self.counts, positions).tolist()
         chunks = (
             chunk

@@ -1,6 +1,6 @@
-"""Records of the RocksDB backend: a key's count entry, and chunks of its rows.
+"""Records of the RocksDB backend: an entry per key, and chunks of its rows.
 
-entry := live rows(u64) bytes(u64) next chunk(u32) [pending retractions(u32), if there are any]
+entry := live rows(u64) bytes(u64) next chunk(u32) [pending retractions(u32), if any]
 chunk := n(u32) n lengths(u32) n encoded rows
 """
 
@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from lsmstate.errors import CorruptionError
 
-#: A chunk holds at most this many bytes of rows, or one row.
+#: Most bytes of rows in a chunk, unless it holds one row.
 CHUNK_BYTES = 32 << 10
 
-#: The chunk that holds a key's retractions for which there was no row yet.
+#: Number of the chunk that holds a key's pending retractions.
 PENDING_CHUNK = 0xFFFFFFFF
 
 _ENTRY = struct.Struct("<QQI")
@@ -34,7 +34,7 @@ class Entry(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Where some rows of a key lie: the caller's position, the exact name, the expected bytes."""
+    """Location of some rows of a key: the caller's position, the exact name, the expected bytes."""
 
     position: int
     name: bytes
@@ -42,26 +42,26 @@ class Chunk(NamedTuple):
 
 
 def unpack_entry(entry: bytes | None) -> Entry:
-    """An absent key has an entry of zeros."""
+    """Unpack an entry; an absent key has an entry of zeros."""
     if entry is None:
         return Entry()
     return Entry(*(_ENTRY if len(entry) == _ENTRY.size else _ENTRY_PENDING).unpack(entry))
 
 
 def chunk_name(key: bytes, number: int) -> bytes:
-    """Names of one key's chunks ascend with their numbers."""
+    """Return the name of a chunk. The names of one key's chunks ascend with their numbers."""
     return key + _CHUNK.pack(number)
 
 
 def chunks_of(position: int, key: bytes, entry: bytes) -> Iterator[Chunk]:
-    """The chunks of a key, in arrival order."""
+    """Yield the chunks of a key, in arrival order."""
     _, size, chunks, _ = unpack_entry(entry)
     for number in range(chunks):
         yield Chunk(position, chunk_name(key, number), size // chunks)
 
 
 def cut(rows: list[bytes]) -> Iterator[list[bytes]]:
-    """The rows in chunks, in order."""
+    """Split rows into chunks, in order."""
     first = 0
     held = 0
     for k, row in enumerate(rows):
@@ -77,7 +77,7 @@ def pack_chunk(rows: list[bytes]) -> bytes:
 
 
 def unpack_chunk(chunk: bytes, path: str) -> list[bytes]:
-    """The rows of a chunk. CorruptionError if its lengths do not fit together."""
+    """Return the rows of a chunk. CorruptionError if its lengths do not fit together."""
     (count,) = struct.unpack_from("<I", chunk)
     if 4 * (count + 1) > len(chunk):
         raise CorruptionError(f"a chunk of {len(chunk)} bytes cannot hold {count} rows", path, 0)

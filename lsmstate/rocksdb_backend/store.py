@@ -1,16 +1,16 @@
-"""RocksStore: the contract on RocksDB, through rocksdict. The reference our own store is held to.
+"""RocksStore: the store contract on RocksDB, through rocksdict. It is the reference for our own
+store.
 
-One database per store, with three column families:
+One database per store has three column families:
 
     default   "streams" -> the streams' schemas
     counts    stream(u16) key -> entry: rows, bytes, chunks
     rows      stream(u16) key chunk(u32) -> chunk: encoded rows
 
-Whether a key exists is one point read in ``counts``, whose filters and entries are small; rows lie
-in chunks of one append, at most 32 KiB or one row, each found by its exact key.
-
-An attempt works in a private directory into which the tables of its pointer are hard-linked; its
-commit is a RocksDB checkpoint (hard links again) in a new directory that the pointer names.
+- Looking up a key is one point read in ``counts``, whose filters and entries are small. Rows lie in
+  chunks of one append, at most 32 KiB or one row, which are read by their exact names.
+- An attempt works in a private directory, into which the tables of its pointer are hard-linked. Its
+  commit is a RocksDB checkpoint (hard links again) in a new directory that the pointer names.
 """
 
 import logging
@@ -70,7 +70,7 @@ _SNAPSHOT = "snapshot-"
 
 
 class RocksStore(StoreWrites):
-    """A StateStore; see ``open_attempt`` and ``open`` for the two ways to own one."""
+    """A store on RocksDB; ``open_attempt`` and ``open`` are the two ways to own one."""
 
     _reader: RocksReader
 
@@ -84,14 +84,15 @@ class RocksStore(StoreWrites):
         checkpoint: str | None,
         lock: DirectoryLock | None,
     ) -> None:
-        """``checkpoint`` is the path the commit will make; None if one process owns the store."""
+        """Make a store. ``checkpoint`` is the path of the future commit; None if one process owns
+        the store."""
         self._directory = directory
         self._streams = streams_by_name(streams)
         self._reader = RocksReader(path, self._streams)
         self._options = options
         self._path = path
         self._checkpoint = checkpoint
-        #: What an attempt was opened at.
+        #: The pointer at which an attempt was opened.
         self._parent: str | None = None
         self._batch_id = 0
         self._lock = lock
@@ -118,7 +119,7 @@ class RocksStore(StoreWrites):
         attempt_id: str,
         options: Options,
     ) -> "RocksStore":
-        """A task attempt's private store at a commit pointer; None: empty.
+        """Open a task attempt's private store at a commit pointer; None: empty.
 
         Cost: a hard link per table, a copy of the manifest, the opening of a database.
         """
@@ -141,13 +142,13 @@ class RocksStore(StoreWrites):
     def open(
         cls, directory: str, streams: Sequence[StreamSchema], *, options: Options
     ) -> "RocksStore":
-        """The store that this process alone owns; RocksDB's own log keeps every write."""
+        """Open the store that this process alone owns; RocksDB's own log keeps every write."""
         os.makedirs(directory, exist_ok=True)
         lock = DirectoryLock(directory)
         try:
             path = os.path.join(directory, "db")
             for name in os.listdir(directory):
-                if name.startswith(_SNAPSHOT):  # its process was killed
+                if name.startswith(_SNAPSHOT):  # left by a killed process
                     shutil.rmtree(os.path.join(directory, name))
             options = options.of_one_process()
             return cls(directory, streams, options, path=path, checkpoint=None, lock=lock)
@@ -175,7 +176,8 @@ class RocksStore(StoreWrites):
         return self._make(mutations)
 
     def admitting(self, parts: Iterable[Sequence[Mutation]]) -> AbstractContextManager[None]:
-        """See store_base.writes.Backend."""
+        """Return a context that raises what one of the writes would raise, before the first is
+        made."""
         self._guard.check_writable()
         for mutations in parts:
             for _, stream, keys, rows in mutations:
@@ -194,7 +196,7 @@ class RocksStore(StoreWrites):
         return appended
 
     def _stage(self, batch: PendingWrite, mutation: Mutation) -> int:
-        """Put one mutation into a write that others may be in already; the rows it stores."""
+        """Add one mutation to a write that may hold others; return the number of rows it stores."""
         kind, stream, keys, rows = mutation
         if isinstance(keys, KeyBounds):
             number = list(self._streams).index(stream)
@@ -226,14 +228,16 @@ class RocksStore(StoreWrites):
         self._make([Mutation("delete", stream, keys)])
 
     def snapshot(self) -> Snapshot:
-        """See store.MultimapStore.snapshot. A RocksDB checkpoint that is read in place (rocksdict's
-        own snapshots forget themselves when iterated over). Cost: a flush, a hard link per table,
-        the opening of a database."""
+        """Return a snapshot: a RocksDB checkpoint that is read in place.
+
+        rocksdict's own snapshots do not survive being iterated over. Cost: a flush, a hard link per
+        table, the opening of a database.
+        """
         self._guard.check_readable()
         name = f"{_SNAPSHOT}{uuid.uuid4().hex}"
         if self._checkpoint is None:
             path = os.path.join(self._directory, name)
-        else:  # under the attempt's name, by which it is collected should this process be killed
+        else:  # has the attempt's name, so it is deleted if this process is killed
             path = f"{self._path}-{name}"
         with rocks_errors(self._path):
             rocksdict.Checkpoint(self._database).create_checkpoint(path)
@@ -263,7 +267,7 @@ class RocksStore(StoreWrites):
         return self._snapshots.add(Snapshot(where, self.streams, reader, reader.stats, release))
 
     def advance(self, stream: str, watermark: datetime | date | int | pa.Scalar) -> None:
-        """See store.MultimapStore.advance: streams with expiry are ExpiringStore's."""
+        """Refuse: ExpiringStore handles streams with an expiry."""
         refuse_advance(self._streams, stream, watermark)
 
     def commit(self) -> str:
@@ -273,7 +277,7 @@ class RocksStore(StoreWrites):
                 self._database.flush_wal(self._options.syncs_commits)
                 return f"db@{self._database.latest_sequence_number()}"
             if not self._guard.is_sealed:
-                # Flushes the memtables first: attempts write no log.
+                # It flushes the memtables first: attempts write no log.
                 rocksdict.Checkpoint(self._database).create_checkpoint(self._checkpoint)
                 RocksAttempts(self._directory).seal(self._checkpoint, self._parent)
                 self._guard.seal()
@@ -285,7 +289,7 @@ class RocksStore(StoreWrites):
         try:
             collect_now_and_then(files, set(), self._parent, self._batch_id, retained)
         except OSError as error:
-            # The commit is made; what stays costs space only, and the next time comes.
+            # The commit is done. Remaining files only cost space until the next time.
             _log.warning("old files of %s were not deleted: %s", self._directory, error)
 
     def stats(self) -> StoreStats:
@@ -333,7 +337,7 @@ class RocksStore(StoreWrites):
     def _take(
         self, batch: PendingWrite, name: bytes, old: bytes | None, wanted: list[bytes]
     ) -> None:
-        """Take rows of one key out of its chunks, the oldest first; what is missing waits."""
+        """Take rows of one key from its chunks, oldest first; absent ones stay pending."""
         entry = unpack_entry(old)
         missing = list(wanted)
         rows, size = entry.rows, entry.row_bytes
@@ -349,11 +353,11 @@ class RocksStore(StoreWrites):
         self._put_entry(batch, name, Entry(rows, size, entry.chunks, len(pending)))
 
     def _pending(self, batch: PendingWrite, name: bytes, entry: Entry) -> list[bytes]:
-        """A key's retractions that wait for a row."""
+        """Return a key's pending retractions."""
         return self._chunk(batch, chunk_name(name, PENDING_CHUNK)) if entry.pending else []
 
     def _chunk(self, batch: PendingWrite, name: bytes) -> list[bytes]:
-        """The rows of a chunk, as stored or as changed since."""
+        """Return the rows of a chunk, as stored or as changed since."""
         found = batch.chunks.get(name)
         return self._reader.chunk(name) if found is None else found
 
@@ -397,7 +401,7 @@ class RocksStore(StoreWrites):
         self._note_memory()
 
     def _check_streams(self) -> None:
-        """Write the schemas into a new database, compare them in an old one."""
+        """Write the schemas into a new database, or compare them with those of an old one."""
         with rocks_errors(self._path):
             kept = self._database.get(STREAMS_KEY)
         if kept is None:
@@ -430,7 +434,7 @@ class RocksStore(StoreWrites):
         watch(self)
 
     def database_parts(self) -> list[object]:
-        """See fork.HoldsDatabase; none once it is closed."""
+        """Return the objects whose end would close the database; none once it is closed."""
         names = ("_database", "_counts_family", "_rows_family", "_snapshots", "_reader")
         return [vars(self)[name] for name in names if name in vars(self)]
 
@@ -442,7 +446,7 @@ class RocksStore(StoreWrites):
             self._database.close()
 
     def _memory(self) -> dict[str, int]:
-        # Write buffers are charged to the cache; they are told apart for the reader's sake.
+        # Write buffers are charged to the cache; they are listed separately for readers.
         memtables = self._property("rocksdb.cur-size-all-mem-tables")
         return {
             "memtables": memtables,
@@ -461,7 +465,7 @@ class RocksStore(StoreWrites):
 
 
 def _remove(rows: list[bytes], row: bytes) -> bool:
-    """Remove a row that is there; whether it was."""
+    """Remove one equal row; return whether there was one."""
     if row in rows:
         rows.remove(row)
         return True

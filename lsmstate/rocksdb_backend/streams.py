@@ -1,4 +1,4 @@
-"""The entry of a RocksDB database that says which streams it holds."""
+"""The entry of a RocksDB database that holds its streams."""
 
 import json
 import os
@@ -13,17 +13,17 @@ from lsmstate.store_base.checks import pack_schemas, unpack_schemas
 
 FORMAT_VERSION: Final = 1
 STREAMS_KEY: Final = b"streams"
-#: More than the schemas of any streams take; the default column family holds nothing else.
+#: Upper bound of the schemas' bytes; the default column family holds nothing else.
 _MOST_BYTES: Final = 64 << 20
 
 
 def pack_streams(streams: Mapping[str, StreamSchema]) -> bytes:
-    """The entry's value."""
+    """Return the value of the entry."""
     return json.dumps({"format": FORMAT_VERSION, "streams": pack_schemas(streams)}).encode()
 
 
 def unpack_streams(entry: bytes, path: str) -> dict[str, StreamSchema]:
-    """Inverse of ``pack_streams``. FormatVersionError for an entry of another release."""
+    """Invert ``pack_streams``. FormatVersionError for an entry of another release."""
     found = json.loads(entry)
     if found["format"] != FORMAT_VERSION:
         raise FormatVersionError(
@@ -33,7 +33,7 @@ def unpack_streams(entry: bytes, path: str) -> dict[str, StreamSchema]:
 
 
 def kept_streams(path: str) -> dict[str, StreamSchema] | None:
-    """The streams of a database that nobody has open; None if there is none."""
+    """Return the streams of a database that nobody has open; None if there is none."""
     if not os.path.isdir(path):
         return None
     check_fork()
