@@ -16,7 +16,7 @@ from pyarrow.fs import FileSystem
 
 from lsmstate.cython_ext.base.compression import checksum
 from lsmstate.cython_ext.sstable.sst_check import verify
-from lsmstate.errors import FormatVersionError, InvalidArgumentError, StoreLockedError
+from lsmstate.errors import InvalidArgumentError, StoreLockedError
 from lsmstate.local_directory import check_is_there, directory_path
 from lsmstate.lsm.checkpoints import CheckpointPin, list_checkpoints
 from lsmstate.lsm.file_names import holds_standalone_store, parse_attempt_file
@@ -124,24 +124,21 @@ def list_each_export(
 
 
 def delete_export(destination: Place, name: str, *, filesystem: FileSystem | None = None) -> int:
-    """Delete an export, be its catalog damaged, and all files that no other one needs; how many.
-    Its catalog goes first. CorruptionError, FormatVersionError: what another one needs cannot be
-    read; delete that first, of which only the catalog goes as long as there are more of them. Not
-    to be called while somebody exports to the same place."""
+    """Delete an export, also one whose catalog is damaged, and all files that no other one needs;
+    how many. While the catalog of another one cannot be read, nobody knows what that needs: all
+    files stay then, until a later call. Not to be called while somebody exports to the same place.
+    """
     place = durable_dir(destination, filesystem)
     sizes = place.sizes()
     read = read_each_catalog(place, sizes)
     gone = chosen(read, name, place.where, sizes)
-    if isinstance(gone.said, FormatVersionError):
-        raise gone.said
     others = [each for each in read if each is not gone]
-    if isinstance(gone.said, Catalog):
-        all_whole(others)
+    known = whole(others)
     place.remove(gone.file_name)
     place.force()
-    if len(whole(others)) < len(others):
-        return 0  # which files are needed, nobody knows yet
-    needed = {each.stored for catalog in whole(others) for each in catalog.files}
+    if len(known) < len(others):
+        return 0
+    needed = {each.stored for catalog in known for each in catalog.files}
     unneeded = [stored for stored in sizes if _is_stored(stored) and stored not in needed]
     for stored in unneeded:
         place.remove(stored)

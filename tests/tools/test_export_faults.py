@@ -87,11 +87,9 @@ def test_a_damaged_catalog_costs_that_export_only(tmp_path):
     assert shown.exit_code == 1
     assert [each["name"] for each in json.loads(shown.stdout)] == ["good"]
     assert f"DAMAGED {path.name}" in shown.stderr
-    # It keeps no other export from being made, and can be deleted itself, which comes first.
+    # It keeps no other export from being made, and can be deleted itself.
     filled(tmp_path / "store", BATCHES[2:3])
     lsmstate.export(str(tmp_path / "store"), tmp_path / "backup", name="newest")
-    with pytest.raises(CorruptionError, match=path.name):
-        lsmstate.delete_export(tmp_path / "backup", "newest")
     shutil.copytree(tmp_path / "backup", tmp_path / "other")
     assert run("exports", tmp_path / "other", "--delete", "bad").exit_code == 0
     lsmstate.restore(tmp_path / "other", str(tmp_path / "three"))
@@ -99,9 +97,6 @@ def test_a_damaged_catalog_costs_that_export_only(tmp_path):
     assert lsmstate.delete_export(tmp_path / "other", "newest") > 0
     lsmstate.restore(tmp_path / "other", str(tmp_path / "one"))
     assert rows_of(tmp_path / "one") == list(range(120))
-    path.write_bytes(seal_text(json.dumps({**entry, "format": 2}).encode()))
-    with pytest.raises(FormatVersionError, match=path.name):  # another release can read it
-        lsmstate.delete_export(tmp_path / "backup", "bad")
     path.write_bytes(data)
     lsmstate.delete_export(tmp_path / "backup", "newest")
     path.write_bytes(data[:-5])  # its export never ended
@@ -113,7 +108,7 @@ def test_a_damaged_catalog_costs_that_export_only(tmp_path):
     assert rows_of(tmp_path / "new") == list(range(120))
 
 
-def test_damaged_catalogs_are_deleted_one_after_the_other(tmp_path):
+def test_no_file_goes_while_a_catalog_cannot_be_read(tmp_path):
     backup = tmp_path / "backup"
     for number, name in enumerate(("one", "two", "three")):
         filled(tmp_path / "store", BATCHES[number : number + 1])
@@ -124,9 +119,6 @@ def test_damaged_catalogs_are_deleted_one_after_the_other(tmp_path):
     for path in catalogs(backup)[:2]:
         path.write_bytes(b"x" + path.read_bytes()[1:])
     files = sorted(path.name for path in backup.glob("*.sst.*"))
-    with pytest.raises(CorruptionError, match="delete this one"):
-        lsmstate.delete_export(backup, "three")
-    assert len(catalogs(backup)) == 3
     assert lsmstate.delete_export(backup, "one") == 0  # what "two" needs is not known
     assert sorted(path.name for path in backup.glob("*.sst.*")) == files
     freed = lsmstate.delete_export(backup, "two")
