@@ -4,7 +4,6 @@ The state of a stream is kept under its position, its columns and its keys. Colu
 name, without the numbers a session gives them; which of two equal names is meant, their place says.
 """
 
-from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.plan.conditions import Column, Expression, substitute
 from lsmstate.joins.plan.join_tree import (
     Alias,
@@ -31,17 +30,6 @@ def signature(multi_join: MultiJoin) -> str:
         ]
         lines.append(f"key: {' = '.join(members)}")
     return "\n".join(lines)
-
-
-def check_signature(stored: str, multi_join: MultiJoin) -> None:
-    """InvalidArgumentError that shows both if the checkpoint's signature is another."""
-    now = signature(multi_join)
-    if now != stored:
-        raise InvalidArgumentError(
-            f"the checkpoint is of another multi-way join:\n{_indented(stored)}\n"
-            f"this query's is\n{_indented(now)}\n"
-            "write the joins as they were, or start with a new checkpoint location"
-        )
 
 
 def leaf_name(node: Node) -> str:
@@ -76,7 +64,3 @@ def _numbered(expression: Expression, leaf: Node) -> Expression:
     return substitute(
         expression, {column: Column(f"{column.name}@{place}") for column, place in places.items()}
     )
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.splitlines())

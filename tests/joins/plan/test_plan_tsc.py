@@ -5,7 +5,7 @@ import pytest
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.plan.conditions import Column, Comparison, Literal, Opaque, equal
 from lsmstate.joins.plan.join_tree import Alias, Filter, Join, MultiJoin, Node, Other, Project
-from lsmstate.joins.plan.signature import check_signature, leaf_name, signature
+from lsmstate.joins.plan.signature import leaf_name, signature
 from lsmstate.joins.plan.tsc import (
     MAX_DEPTH,
     Conversion,
@@ -357,14 +357,10 @@ def with_numbers(node: Node, first: int) -> Project:
 def test_signature_does_not_depend_on_the_sessions_numbers():
     assert signature(numbered(5)) == signature(numbered(500))
     assert signature(numbered(5)) == ("input 0: a(x, y)\ninput 1: b(x, y)\nkey: 0:x@0 = 1:x@0")
-    check_signature(signature(numbered(5)), numbered(77))
 
 
-def test_signature_of_another_join_is_refused_with_both_shown():
-    with pytest.raises(InvalidArgumentError) as refusal:
-        check_signature(signature(numbered(5)), numbered(5, right_key="y"))
-    assert "key: 0:x@0 = 1:x@0" in str(refusal.value)
-    assert "key: 0:x@0 = 1:y@1" in str(refusal.value)
+def test_the_signature_of_another_join_is_another():
+    assert signature(numbered(5)) != signature(numbered(5, right_key="y"))
 
 
 def test_signature_ignores_filters():
