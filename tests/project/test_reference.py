@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,7 @@ def test_what_the_first_start_fixes(
 
 
 @pytest.mark.spark
+@pytest.mark.stress
 def test_what_the_first_start_of_a_query_fixes(spark: Any, tmp_path: Path) -> None:
     """By the settings that its checkpoint compares; options that are free are changed at once."""
     from lsmstate.spark import multiway_join, stateful_batches
@@ -270,11 +272,15 @@ def sources(*places: Path) -> Iterator[Path]:
         yield from [place] if place.is_file() else sorted(place.rglob("*.py"))
 
 
+@cache
+def nodes(path: Path) -> Sequence[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def constants(path: Path) -> Iterator[str]:
     """All text in a file but its docstrings; of formatted text, the parts between."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    documents = {id(node.value) for node in nodes(path) if isinstance(node, ast.Expr)}
+    for node in nodes(path):
         if (
             isinstance(node, ast.Constant)
             and isinstance(node.value, str)
@@ -297,8 +303,7 @@ def test_settings_of_spark() -> None:
 
 def variables(path: Path) -> Iterator[str]:
     """Environment variables that a file reads or sets by name."""
-    text = path.read_text(encoding="utf-8")
-    for node in ast.walk(ast.parse(text)) if "environ" in text else ():
+    for node in nodes(path) if "environ" in path.read_text(encoding="utf-8") else ():
         match node:
             case ast.Subscript(
                 value=ast.Attribute(attr="environ"), slice=ast.Constant(value=str(n))
@@ -391,10 +396,10 @@ def test_errors() -> None:
 
 def messages(path: Path) -> Iterator[str]:
     """All text in a file, formatted text with ``…`` where a value stands."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.JoinedStr):
             yield "".join(
-                part.value if isinstance(part, ast.Constant) else "…" for part in node.values
+                str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values
             )
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
