@@ -6,6 +6,7 @@ A new or renamed option, or another default, fails here until its page has it.
 import ast
 import importlib
 import inspect
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -17,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import typer
+from typer.testing import CliRunner
 
 import lsmstate
 from lsmstate import Expiry, InvalidArgumentError, Options, StreamSchema, open_store
@@ -27,6 +29,7 @@ from lsmstate.stats import CacheStats, FilterStats, PauseStats, ProbeStats, Stor
 from support.paths import ROOT, SUPPORT, TESTS
 
 PAGES = ROOT / "docs" / "reference"
+RE_SECTION = re.MULTILINE | re.DOTALL
 LAYERS = [ROOT / layer for layer in ("lsmstate", "joins", "spark_integration")]
 #: Settings of the session that the demo makes for itself.
 NOT_OF_QUERIES = ROOT / "spark_integration" / "catalyst" / "local_session.py"
@@ -350,6 +353,37 @@ def test_commands() -> None:
         rows = pages[f"lsmstate {name}"]
         found = {code(row["argument or option"]): default(row["default"]) for row in rows}
         assert found == wanted, name
+
+
+def test_json_of_commands(tmp_path: Path) -> None:
+    """Each object that a command prints has the fields that the page lists, those of fields in
+    brackets, and no others."""
+    stream = StreamSchema("s", pa.schema([("k", pa.int64())]), pa.schema([("x", pa.int64())]))
+    store = str(tmp_path / "store")
+    with open_store(store, [stream]) as opened:
+        rows = pa.RecordBatch.from_pydict({"x": [1, 2]})
+        opened.append("s", rows, rows.rename_columns(["k"]))
+        opened.commit()
+    place, text = str(tmp_path / "place"), (PAGES / "cli.md").read_text(encoding="utf-8")
+    for command in (
+        ["inspect", store],
+        ["verify", store],
+        ["stats", store],
+        ["compact", store],
+        ["checkpoints", store, "--create", "monday"],
+        ["export", store, place],
+        ["exports", place],
+        ["restore", place, str(tmp_path / "restored")],
+        ["repair", store, str(tmp_path / "repaired")],
+    ):
+        done = CliRunner().invoke(app, [*command, "--json"])
+        assert done.exit_code == 0, done.output
+        found = json.loads(done.stdout.splitlines()[0])
+        (section,) = re.findall(rf"^## `lsmstate {command[0]}`\n(.*?)(?:^## |\Z)", text, RE_SECTION)
+        (line,) = re.findall(r"^- JSON: (.*)$", section, re.MULTILINE)
+        listed = set(re.findall(r"`(\w+)`", re.sub(r"\(.*?\)", "", line)))
+        top = set(found[0] if isinstance(found, list) else found)
+        assert top == listed, command[0]
 
 
 def code_of_link(cell: str) -> str:
