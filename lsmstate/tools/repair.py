@@ -33,8 +33,8 @@ from lsmstate.tools.salvage_table import KeyRange, SalvagedTable
 from lsmstate.tools.salvage_wal import Record, Replay, plan_replay, salvage_changelog
 
 _LOST_COMMIT = (
-    "its manifest cannot be read, so an older commit is taken: later writes are lost where no "
-    "changelog holds them; a checkpoint or an export may hold more"
+    "its manifest cannot be read, so an older commit is taken; later writes are lost unless a "
+    "write-ahead log holds them; restore a checkpoint or an export if one is newer"
 )
 
 

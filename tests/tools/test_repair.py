@@ -295,8 +295,8 @@ def test_a_commit_that_cannot_be_read(damaged, tmp_path, how):
     assert any(path.name in problem for problem in report.problems)
     manifest, changelog = report.losses
     assert manifest.file == path.name
-    assert "a checkpoint or an export may hold more" in manifest.what
-    assert "in no changelog" in changelog.what
+    assert "restore a checkpoint or an export" in manifest.what
+    assert "in no write-ahead log" in changelog.what
     missing = expected(work).keys() - found.keys()
     assert 1000 < len(missing) <= 1500
     assert missing <= set(range(16_700, 18_200))
