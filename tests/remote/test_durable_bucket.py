@@ -126,7 +126,9 @@ def test_a_commit_that_fails_at_any_request_leaves_the_previous_one(tmp_path, mo
     for place in range(len(handler.calls)):
         handler.calls.clear()
         handler.fail_at = place
-        with pytest.raises(OSError, match=r"the previous commit counts: .* flaky:q/bucket-000000/"):
+        with pytest.raises(
+            OSError, match=r"the previous commit is still valid: .* flaky:q/bucket-000000/"
+        ):
             run_batch(bucket, 1, before, count=10_000)
         handler.fail_at = -1
         assert held(bucket, before) == expected([0])

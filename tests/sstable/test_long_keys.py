@@ -251,8 +251,8 @@ def test_a_key_larger_than_its_share_is_refused_and_nothing_changes(tmp_path, ki
         with pytest.raises(MemoryLimitError) as caught:
             write_largest(store, kind, b"k" * (largest_fitting(cap) + 1))
         size = largest_key_bytes(cap) + 1
-        assert f"a key of {size} bytes" in str(caught.value)
-        assert f"under this memory cap ({size - 1} bytes)" in str(caught.value)
+        assert f"a key of {size} encoded bytes" in str(caught.value)
+        assert f"larger than this memory cap allows ({size - 1} bytes)" in str(caught.value)
         (needed,) = re.findall(r"raise memory_bytes to (\d+) or more", str(caught.value))
         assert largest_key_bytes(int(needed)) >= size
         assert [path.stat().st_size for path in logged] == sizes

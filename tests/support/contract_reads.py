@@ -366,7 +366,7 @@ class ReadTests(BackendTests):
             ({"low": (pa.scalar("a"),)}, "k0"),
             ({"low": (pa.scalar(1.5),)}, "would become 1 in column 'k0'"),
             ({"low": "ab"}, "tuple"),
-            ({"prefix": (1,), "high": (2,)}, "both bounds"),
+            ({"prefix": (1,), "high": (2,)}, "cannot be combined with low or high"),
         ],
     )
     def test_bounds_that_are_none_are_refused(self, store, wanted, message):

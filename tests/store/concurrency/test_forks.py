@@ -72,7 +72,7 @@ def test_a_child_is_refused_a_store_that_another_thread_was_using(tmp_path, call
         try:
             CALLS[call](store)
         except StoreClosedError as error:
-            return 7 if "over a fork" in str(error) else 8
+            return 7 if "by a fork" in str(error) else 8
         return 9
 
     options = Options(memory_bytes=8 * MIB, sync="never", background=False)

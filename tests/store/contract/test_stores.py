@@ -201,7 +201,7 @@ def test_several_writes_of_the_memory_backend_are_not_halved_by_a_full_disk(tmp_
     monkeypatch.setattr(memory_store.LogWriter, "write", fails)
     with pytest.raises(OSError, match="No space left"):
         store.write([Mutation("append", name, row, row) for name in ("a", "b")])
-    with pytest.raises(StoreClosedError, match="in the middle of a change"):
+    with pytest.raises(StoreClosedError, match="failed half-way"):
         store.commit()
     store.close()
     with open_store(str(tmp_path), streams, backend="memory", options=Options()) as store:

@@ -189,7 +189,7 @@ def test_a_store_that_failed_is_flushed_by_nobody(tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             append(store, 2, 1)
     assert not store.try_flush(), "as if another store needed its memory"
-    with pytest.raises(StoreClosedError, match="failed in the middle"):
+    with pytest.raises(StoreClosedError, match="failed half-way"):
         store.flush()
     store.close()
     assert not store.try_flush()
