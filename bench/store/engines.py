@@ -23,7 +23,7 @@ _PATIENCE_SECONDS = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class RocksSetup:
-    """What the sweep varies; the defaults are the best it found (README.md)."""
+    """What the sweep varies; the defaults are the best it found (docs/benchmarks/store.md)."""
 
     layout: str = "rows"
     compaction: str = "level"

@@ -1,7 +1,6 @@
 """Joins of any type and of changelogs on Spark: what stands in the end is the batch join."""
 
 import random
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from pyspark.sql import functions as F
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import explain_join, multiway_join, rescale
-from support.paths import ROOT
 from support.spark_streams import BACKEND, FileStream, collected, metric, pieces, run_to_end
 
 pytestmark = pytest.mark.spark
@@ -316,22 +314,6 @@ def test_the_types_are_pinned_and_explained(
     plain = multiway_join(two, "o.id = s.ref", backend=BACKEND, buckets=2)
     with pytest.raises(Exception, match=r"LEFT JOIN s .* joins other than inner = nothing"):
         collected(plain, tmp_path)
-
-
-def test_the_readme_example(spark: Any, tmp_path: Path) -> None:
-    readme = (ROOT / "README.md").read_text()
-    code, _ = re.findall(r"```py\n(.*?)```", readme, re.DOTALL)  # the other: test_spark_final.py
-    orders = FileStream(tmp_path / "orders", "").add(pa.table({"id": [1, 2], "what": ["a", "b"]}))
-    payments = FileStream(tmp_path / "payments", "")
-    payments.add(pa.table({"op": ["+I", "+I"], "order_id": [1, 2], "euros": [5, 6]}))
-    payments.add(pa.table({"op": ["-D"], "order_id": [2], "euros": [6]}))
-    assert (orders.files, payments.files) == (1, 2)
-    code = re.sub(r'parquet\("(\w+)"\)', rf'parquet("{tmp_path}/\1")', code)
-    names: dict[str, Any] = {"spark": spark, "multiway_join": multiway_join}
-    exec(code, names)
-    assert net(collected(names["paid"], tmp_path), Counter()) == Counter(
-        [(1, "a", 1, 5), (2, "b", None, None)]
-    )
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,7 @@
 """Outer, semi and anti joins in time on Spark: that wait for the watermark, and that do not."""
 
 import random
-import re
 from collections import Counter
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +14,8 @@ from pyspark.sql import functions as F
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark import QueryState, explain_join, multiway_join
-from support.paths import ROOT
 from support.spark_streams import BACKEND, FileStream, collected, metric
-from support.spark_timed_streams import START, by_duckdb, hourly, read, run_query, stream, table
+from support.spark_timed_streams import by_duckdb, hourly, read, run_query, stream, table
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("few_partitions")]
 
@@ -185,18 +182,3 @@ def test_what_does_not_fit_is_refused(spark: Any, tmp_path: Path) -> None:
     ):
         with pytest.raises(InvalidArgumentError, match=words):
             multiway_join(**{"streams": frames, "on": on, **OPTIONS, **options})
-
-
-def test_the_readme_example(spark: Any, tmp_path: Path) -> None:
-    readme = (ROOT / "README.md").read_text()
-    _, code = re.findall(r"```py\n(.*?)```", readme, re.DOTALL)
-    hours = [START + timedelta(hours=hour) for hour in (0, 1, 9)]
-    FileStream(tmp_path / "ads", "").add(pa.table({"id": [1, 2, 3], "seen": hours}))
-    FileStream(tmp_path / "sales", "").add(
-        pa.table({"ad": [1, 2, 9], "at": [hours[1], hours[0], hours[2]], "euros": [5, 6, 7]})
-    )
-    code = re.sub(r'parquet\("(\w+)"\)', rf'parquet("{tmp_path}/\1")', code)
-    names: dict[str, Any] = {"spark": spark, "multiway_join": multiway_join}
-    exec(code, names)
-    found = collected(names["shown"].select("id", "euros"), tmp_path)
-    assert sorted(map(tuple, found)) == [(1, 5), (2, None)]

@@ -53,7 +53,7 @@ class Query:
         return query
 
     def set_back_to(self, number: int) -> None:
-        """As README.md says: what Spark keeps of later micro-batches is deleted."""
+        """As docs/guide/operations.md says: what Spark keeps of later micro-batches is deleted."""
         checkpoint = self.home / "checkpoint"
         newest = {"offsets": number, "commits": number, "state": number + 1}
         later = [

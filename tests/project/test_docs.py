@@ -1,0 +1,193 @@
+"""The documents hold: their examples run and print what they say, their links lead somewhere.
+
+- The Python blocks of a page run one after the other, in one namespace and one empty directory.
+- A comment behind or directly beneath a ``print(...)`` is what the call prints.
+- Lines of shell blocks that begin with ``lsmstate`` run, in the directory ``home`` of the page's
+  examples or in its own. A target of ``make`` exists.
+- A block that does not run has a line before it: ``<!-- excerpt: the reason -->``.
+"""
+
+import ast
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from typer.testing import CliRunner
+
+from lsmstate.cli.main import app
+from support.paths import ROOT
+
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+#: Languages of blocks that hold no code to run.
+DATA = {"text", "json", "sql", "toml", "ini", "properties", "diff", "c"}
+
+FENCE = re.compile(
+    r"(?:^ *<!-- excerpt: (?P<reason>.*?)-->\n\n?)?"
+    r"^(?P<indent> *)```(?P<language>\S*)[^\n]*\n(?P<code>.*?)^(?P=indent)```$",
+    re.MULTILINE | re.DOTALL,
+)
+LINK = re.compile(r"\]\((?!https?://|mailto:)([^)\s#]*)(#[^)\s]*)?\)")
+
+
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    language: str
+    code: str
+    line: int
+    reason: str
+    """Why it is not run; empty if it is."""
+
+
+def blocks_of(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    found = []
+    for match in FENCE.finditer(text):
+        indent = match["indent"]
+        code = re.sub(rf"^{indent}", "", match["code"], flags=re.MULTILINE)
+        line = text.count("\n", 0, match.start("code")) + 1
+        found.append(Block(match["language"], code, line, (match["reason"] or "").strip()))
+    return found
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def runs(page: Path) -> list[Block]:
+    """The blocks of a page that are run."""
+    return [
+        block
+        for block in blocks_of(page)
+        if not block.reason
+        and (block.language == "python" or (block.language == "sh" and "lsmstate " in block.code))
+    ]
+
+
+def pages_that_run() -> Iterator[Any]:
+    """Those with examples, marked where they need Spark."""
+    for page in PAGES:
+        blocks = runs(page)
+        marks = [pytest.mark.spark] if any("pyspark" in block.code for block in blocks) else []
+        if blocks:
+            yield pytest.param(page, marks=marks, id=named(page))
+
+
+@pytest.mark.parametrize("page", list(pages_that_run()))
+def test_examples(page: Path, request: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    if request.node.get_closest_marker("spark"):
+        spark = request.getfixturevalue("spark")
+        request.getfixturevalue("few_partitions")
+        request.addfinalizer(lambda: [query.stop() for query in spark.streams.active])
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for block in runs(page):
+        if block.language == "python":
+            check_python(block, page, names)
+        else:
+            monkeypatch.chdir(names.get("home", tmp_path))
+            check_shell(block, page)
+            monkeypatch.chdir(tmp_path)
+
+
+def check_python(block: Block, page: Path, names: dict[str, Any]) -> None:
+    # As many lines before it as stand in the page: a traceback then names the page's line.
+    code = compile("\n" * (block.line - 1) + block.code, str(page), "exec")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(code, names)
+    assert printed.getvalue().splitlines() == said(block.code), f"{named(page)}:{block.line}"
+
+
+def check_shell(block: Block, page: Path) -> None:
+    for command in block.code.replace("\\\n", " ").splitlines():
+        if command.startswith("lsmstate "):
+            done = CliRunner().invoke(app, shlex.split(command, comments=True)[1:])
+            assert done.exit_code == 0, f"{named(page)}: {command}\n{done.output}{done.exception}"
+
+
+def said(code: str) -> list[str]:
+    """What the comments behind and beneath the calls of ``print`` say that they print."""
+    behind, alone = {}, {}
+    for token in tokenize.generate_tokens(io.StringIO(code).readline):
+        if token.type == tokenize.COMMENT:
+            column = token.start[1]
+            comments = behind if token.line[:column].strip() else alone
+            comments[token.start[0]] = token.string.removeprefix("# ")
+    found = []
+    for line in sorted(print_ends(code)):
+        if line in behind:
+            found.append(behind[line])
+        while (line := line + 1) in alone:
+            found.append(alone[line])
+    return found
+
+
+def print_ends(code: str) -> set[int]:
+    """The last line of each call of ``print``."""
+    return {
+        node.end_lineno or 0
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "print"
+    }
+
+
+@pytest.mark.stress
+def test_readme_runs_as_it_stands(tmp_path: Path) -> None:
+    """In a process of its own, with a session such as its reader has."""
+    code = "\n".join(block.code for block in runs(README) if block.language == "python")
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == said(code)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_blocks_are_run_or_say_why_not(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for block in blocks_of(page):
+        where = f"{named(page)}:{block.line}"
+        assert block.language in {"python", "sh", *DATA}, f"{where}: name the block's language"
+        if block.language == "python" and not block.reason:
+            assert "print(" not in block.code or said(block.code), f"{where}: what is printed?"
+        for target in re.findall(r"^make ([a-z-]+)", block.code, re.MULTILINE):
+            assert target in targets, f"{where}: make {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Those in the text of a page; ``make docs`` checks those of the docstrings too."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for path, anchor in LINK.findall(text):
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{named(page)}: {path}"
+        if anchor and target.suffix == ".md":
+            assert anchor[1:] in anchors(target), f"{named(page)}: {path}{anchor}"
+        if page.is_relative_to(ROOT / "docs"):
+            assert target.is_relative_to(ROOT / "docs"), f"{named(page)}: {path} is on no web page"
+
+
+def anchors(page: Path) -> set[str]:
+    """Of a page's headings, as GitHub and MkDocs make them."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    plain = (re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings)
+    return {re.sub(r"\s", "-", heading) for heading in plain}
