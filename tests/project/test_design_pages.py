@@ -8,7 +8,7 @@ import pytest
 from support.paths import ROOT
 
 DESIGN = ROOT / "docs" / "design"
-PAGES = [*sorted(DESIGN.rglob("*.md")), ROOT / "docs" / "glossary.md"]
+PAGES = [*sorted(DESIGN.rglob("*.md")), ROOT / "docs" / "glossary.md", ROOT / "CONTRIBUTING.md"]
 MOST_LINES = 200
 LAYERS = ("cython_ext", "lsmstate", "joins", "spark_integration")
 #: Names of sources and of folders of a layer, in backquotes.
