@@ -527,8 +527,8 @@ class MultimapStore(StateStore, StoreReader, Protocol):
                 expiry.
 
         Cost:
-            One range deletion for each time bucket that has expired as a whole; a ``keep`` rule
-            reads the rows. Rows that arrived far out of order are moved to their bucket.
+            One range deletion for each time bucket that has expired as a whole. Rows that arrived
+            far out of order are moved to their bucket.
         """
         ...
 

@@ -185,6 +185,11 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert target.is_relative_to(ROOT / "docs"), f"{named(page)}: {path} is on no web page"
 
 
+def test_every_page_is_in_the_navigation() -> None:
+    listed = re.findall(r": ([a-z/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(str(p.relative_to(ROOT / "docs")) for p in PAGES[2:])
+
+
 def anchors(page: Path) -> set[str]:
     """Of a page's headings, as GitHub and MkDocs make them."""
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
