@@ -32,9 +32,10 @@ from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
 from lsmstate.joins.specs.typed_condition import How, in_text, typed_condition
 from lsmstate.opening import open_store
 from lsmstate.options import Options, parse_bytes
+from lsmstate.schema.columns import by_name
 from lsmstate.stats import StoreStats
 from lsmstate.store import MultimapStore, StreamSchema
-from lsmstate.store_base.checks import nearest
+from lsmstate.store_base.checks import check_is_batch, nearest
 
 #: How several streams are joined; see MultiwayJoin.
 ALGORITHMS = ("umjoin", "tree")
@@ -123,6 +124,7 @@ class MultiwayJoin:
         check_streams(streams)
         told = TimeOptions(event_time or {}, retention or {}, late)
         self.spec, timing = _spec_of(streams, on, how, emit, changes, told)
+        self._declared = dict(streams)
         self._views = Views(streams)
         inside = self.spec
         if self._views.any:
@@ -163,6 +165,9 @@ class MultiwayJoin:
 
         Consume or close the results before the next call.
         """
+        if stream in self.spec.streams:
+            check_is_batch(f"process({stream!r})", batch)
+            batch = by_name(batch, self._declared[stream], f"process({stream!r})")
         self._came_in = batch.schema
         batch = self._views.plain(stream, batch)
         self._unfinished = self._shown(self._join.process(stream, batch))
@@ -229,11 +234,9 @@ class MultiwayJoin:
 
     def commit(self) -> None:
         """Make everything fed so far durable: opening ``path`` again finds it. InvalidArgumentError
-        if a tree, or a join with ``emit="final"``, has results that were neither consumed nor
-        closed: its state follows from them."""
-        if isinstance(self._join, TreeJoin):
-            check_finished("commit()", self._unfinished)
-        elif isinstance(self._join, FinalJoin):
+        if a join with ``emit="final"`` has results that were neither consumed nor closed: its state
+        follows from them."""
+        if isinstance(self._join, FinalJoin):
             self._join.finish()
         self._store.commit()
 

@@ -7,7 +7,7 @@
 - Three backends keep the contract: ``lsm`` (our own), ``rocksdb`` (rocksdict) and ``memory``
   (hash tables)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any, Literal, NamedTuple, Protocol, Self
@@ -481,6 +481,29 @@ class MultimapStore(StateStore, StoreReader, Protocol):
             MemoryLimitError: The writes take more than an eighth of the memory cap, or their keys
                 more than half of it. A key counts with about 100 bytes beside its own while it is
                 encoded.
+        """
+        ...
+
+    def write_all(self, parts: Iterable[Sequence[Mutation]]) -> int:
+        """Make several writes one after another, or none of them if one is refused.
+
+        For what is too large for one ``write``. After a crash, the first of them may be there.
+
+        Args:
+            parts: The writes, each as ``write`` takes it. They are gone through twice, so a list
+                serves and a generator does not.
+
+        Returns:
+            The number of rows stored and retracted.
+
+        Raises:
+            InvalidArgumentError: A write does not fit its stream. Nothing was stored.
+            MemoryLimitError: A row or a write is too large, or there is no memory for it. Nothing
+                was stored.
+
+        Cost:
+            If they do not fit a sixteenth of the memory cap together, keys and rows are encoded
+            twice.
         """
         ...
 

@@ -7,7 +7,8 @@ unread. What is due in a bucket that is not wholly so is filtered when it is rea
 is kept in the store as well, in one write with the rows it speaks of.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import date, datetime
 from typing import Literal
@@ -39,7 +40,7 @@ from lsmstate.store import (
 from lsmstate.store_base.batch_limits import check_row_sizes, key_parts_of, part_bytes, parts_of
 from lsmstate.store_base.checks import (
     check_is_keys,
-    check_rows,
+    checked_rows,
     encoded_keys,
     refuse_advance,
     stream_of,
@@ -47,7 +48,7 @@ from lsmstate.store_base.checks import (
 from lsmstate.store_base.key_range import key_range
 from lsmstate.store_base.reads import StoreReads
 from lsmstate.store_base.slots import LANES, OUT_SLOTS, SLOTS, with_slots
-from lsmstate.store_base.writes import Backend, StoreWrites
+from lsmstate.store_base.writes import AdmittedWrites, Backend
 
 _MOVED_BYTES = 256 << 10
 
@@ -162,7 +163,7 @@ def _visible_entries(entries: Iterator[Entries], lane: Lane) -> Iterator[Entries
             yield Entries(keys.filter(visible), left)
 
 
-class ExpiringStore(LaneReads, StoreWrites):
+class ExpiringStore(LaneReads, AdmittedWrites):
     """A store some of whose streams have an expiry, over one that knows nothing of it. A row
     that is due when it arrives is not stored."""
 
@@ -238,32 +239,44 @@ class ExpiringStore(LaneReads, StoreWrites):
         rows: pa.RecordBatch,
         keys: pa.RecordBatch | KeyBatch,
     ) -> int:
-        check_rows(lane.schema, rows, keys)
+        rows = checked_rows(lane.schema, rows, keys)
         check_row_sizes(rows, self._options)
         if lane.sizes.total(rows, keys) <= part_bytes(self._options):
             return self.write([Mutation(kind, lane.schema.name, keys, rows)])
 
-        def parts() -> Iterator[Mutation]:
+        def parts() -> Iterator[list[Mutation]]:
             for part, part_keys in parts_of(rows, keys, self._options, lane.sizes):
-                yield Mutation(kind, lane.schema.name, part_keys, part)
+                yield [Mutation(kind, lane.schema.name, part_keys, part)]
 
-        with self._inner.admitting(self._tried(lane, parts())):
-            return sum(self.write([part]) for part in parts())
+        with self.admitting(parts()):
+            return sum(map(self.write, parts()))
 
-    def _tried(self, lane: Lane, parts: Iterator[Mutation]) -> Iterator[Sequence[Mutation]]:
+    def admitting(self, parts: Iterable[Sequence[Mutation]]) -> AbstractContextManager[None]:
+        """See Backend."""
+        self._make_sure()
+        return self._inner.admitting(self._tried(parts))
+
+    def _tried(self, parts: Iterable[Sequence[Mutation]]) -> Iterator[Sequence[Mutation]]:
         """What each of the parts, one after the other, comes to in the slots; none is made."""
-        begun = reached = lane.state
+        begun = {name: lane.state for name, lane in self._lanes.items()}
+        reached = begun
         before: list[Mutation] = []
         for part in parts:
-            lane.state = reached
+            planned: list[Mutation] = []
             try:
-                planned = self._planned(part, before)
-                reached = lane.state
+                self._set_states(reached)
+                for mutation in part:
+                    planned += self._planned(mutation, [*before, *planned])
+                reached = {name: lane.state for name, lane in self._lanes.items()}
             finally:
-                lane.state = begun
+                self._set_states(begun)
             yield planned
-            if part.kind == "retract":  # what one has taken the next will not find
-                before += planned
+            if any(mutation.kind == "retract" for mutation in part):
+                before += planned  # what one has taken the next will not find
+
+    def _set_states(self, states: Mapping[str, LaneState]) -> None:
+        for name, lane in self._lanes.items():
+            lane.state = states[name]
 
     def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
         """See store.StateStore.delete. With expiry: each key's rows in all slots at once."""
@@ -277,13 +290,13 @@ class ExpiringStore(LaneReads, StoreWrites):
             self.write([Mutation("delete", stream, keys)])
             return
 
-        def parts() -> Iterator[Mutation]:
+        def parts() -> Iterator[list[Mutation]]:
             for part in key_parts_of(keys, most, lane.sizes):
-                yield Mutation("delete", stream, part)
+                yield [Mutation("delete", stream, part)]
 
-        with self._inner.admitting(self._tried(lane, parts())):
+        with self.admitting(parts()):
             for part in parts():
-                self.write([part])
+                self.write(part)
 
     def write(self, mutations: Sequence[Mutation]) -> int:
         """See store.MultimapStore.write."""
@@ -316,7 +329,7 @@ class ExpiringStore(LaneReads, StoreWrites):
             key_range(lane.schema, *keys)  # refused under the stream's own name
             return [mutation._replace(stream=name) for name, _ in lane.readable()]
         if rows is not None:
-            check_rows(lane.schema, rows, keys)
+            rows = checked_rows(lane.schema, rows, keys)
             rows = lane.row_codec.plain(rows)  # no views, from which Arrow takes no rows
         encoded = encoded_keys(lane.schema, lane.codec, keys)
         planned: list[Mutation] = []

@@ -43,10 +43,10 @@ from lsmstate.options import Options
 from lsmstate.process.memory_budget import process_memory
 from lsmstate.stats import CacheStats, PauseRecorder, StoreStats, WriteStats
 from lsmstate.store import Mutation, StreamSchema
-from lsmstate.store_base.batch_limits import check_mutations, check_row_sizes, part_bytes
+from lsmstate.store_base.batch_limits import check_row_sizes, checked_mutations, part_bytes
 from lsmstate.store_base.checks import (
-    check_rows,
     check_same_streams,
+    checked_rows,
     refuse_advance,
     stream_of,
     streams_by_name,
@@ -54,12 +54,12 @@ from lsmstate.store_base.checks import (
 from lsmstate.store_base.guard import StoreGuard
 from lsmstate.store_base.key_parts import check_keys, is_cut, key_parts
 from lsmstate.store_base.snapshot import Snapshot, Snapshots
-from lsmstate.store_base.writes import StoreWrites
+from lsmstate.store_base.writes import AdmittedWrites
 
 _log = logging.getLogger(__name__)
 
 
-class LsmStore(StoreWrites):
+class LsmStore(AdmittedWrites):
     """A store in one directory. One thread at a time may use it; other threads may use other
     stores."""
 
@@ -242,7 +242,7 @@ class LsmStore(StoreWrites):
     ) -> int:
         schema = stream_of(self._streams, stream)
         self._guard.check_writable()
-        check_rows(schema, rows, keys)
+        rows = checked_rows(schema, rows, keys)
 
         def made(part: tuple[KeyBatch, RowBatch]) -> int:
             return self._make([self._planner.stored(kind, stream, self._sequence + 1, *part)])
@@ -274,7 +274,7 @@ class LsmStore(StoreWrites):
     def write(self, mutations: Sequence[Mutation]) -> int:
         """Make several writes atomically."""
         self._guard.check_writable()
-        check_mutations(self._streams, mutations, self._options)
+        mutations = checked_mutations(self._streams, mutations, self._options)
         check_keys(mutations)
         with self._writes.settling():
             return self._make(self._plan(mutations))

@@ -36,9 +36,9 @@ from lsmstate.memory_backend.table import MemoryTable
 from lsmstate.options import Options
 from lsmstate.stats import StoreStats, WriteStats
 from lsmstate.store import KeyBounds, Mutation, StreamSchema
-from lsmstate.store_base.batch_limits import check_mutations
+from lsmstate.store_base.batch_limits import checked_mutations
 from lsmstate.store_base.checks import (
-    check_rows,
+    checked_rows,
     encoded_keys,
     refuse_advance,
     stream_of,
@@ -47,7 +47,7 @@ from lsmstate.store_base.checks import (
 from lsmstate.store_base.guard import StoreGuard
 from lsmstate.store_base.key_range import key_range
 from lsmstate.store_base.snapshot import Snapshot, Snapshots
-from lsmstate.store_base.writes import StoreWrites
+from lsmstate.store_base.writes import AdmittedWrites
 
 _log = logging.getLogger("lsmstate")
 
@@ -60,7 +60,7 @@ _kept: OrderedDict[tuple[str, str], Tables] = OrderedDict()
 _open_stores: "weakref.WeakSet[MemoryStore]" = weakref.WeakSet()
 
 
-class MemoryStore(StoreWrites):
+class MemoryStore(AdmittedWrites):
     """A store in memory; ``open_attempt`` and ``open`` are the two ways to own one."""
 
     _reader: MemoryReader
@@ -151,17 +151,17 @@ class MemoryStore(StoreWrites):
 
     def append(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
         self._guard.check_writable()
-        check_rows(stream_of(self._streams, stream), rows, keys)
+        rows = checked_rows(stream_of(self._streams, stream), rows, keys)
         return self._make([self._change(Mutation("append", stream, keys, rows))])
 
     def retract(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
         self._guard.check_writable()
-        check_rows(stream_of(self._streams, stream), rows, keys)
+        rows = checked_rows(stream_of(self._streams, stream), rows, keys)
         return self._make([self._change(Mutation("retract", stream, keys, rows))])
 
     def write(self, mutations: Sequence[Mutation]) -> int:
         self._guard.check_writable()
-        check_mutations(self._streams, mutations, self._options)
+        mutations = checked_mutations(self._streams, mutations, self._options)
         return self._make([self._change(mutation) for mutation in mutations])
 
     def admitting(self, parts: Iterable[Sequence[Mutation]]) -> AbstractContextManager[None]:

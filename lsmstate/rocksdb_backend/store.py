@@ -51,10 +51,10 @@ from lsmstate.rocksdb_backend.records import (
 from lsmstate.rocksdb_backend.streams import STREAMS_KEY, pack_streams, unpack_streams
 from lsmstate.stats import CacheStats, ProbeStats, StoreStats, WriteStats
 from lsmstate.store import KeyBounds, Mutation, StreamSchema
-from lsmstate.store_base.batch_limits import check_mutations
+from lsmstate.store_base.batch_limits import checked_mutations
 from lsmstate.store_base.checks import (
-    check_rows,
     check_same_streams,
+    checked_rows,
     refuse_advance,
     stream_of,
     streams_by_name,
@@ -62,14 +62,14 @@ from lsmstate.store_base.checks import (
 from lsmstate.store_base.guard import StoreGuard
 from lsmstate.store_base.key_range import key_range
 from lsmstate.store_base.snapshot import Snapshot, Snapshots
-from lsmstate.store_base.writes import StoreWrites
+from lsmstate.store_base.writes import AdmittedWrites
 
 _log = logging.getLogger("lsmstate")
 
 _SNAPSHOT = "snapshot-"
 
 
-class RocksStore(StoreWrites):
+class RocksStore(AdmittedWrites):
     """A store on RocksDB; ``open_attempt`` and ``open`` are the two ways to own one."""
 
     _reader: RocksReader
@@ -162,17 +162,17 @@ class RocksStore(StoreWrites):
 
     def append(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
         self._guard.check_writable()
-        check_rows(stream_of(self._streams, stream), rows, keys)
+        rows = checked_rows(stream_of(self._streams, stream), rows, keys)
         return self._make([Mutation("append", stream, keys, rows)])
 
     def retract(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
         self._guard.check_writable()
-        check_rows(stream_of(self._streams, stream), rows, keys)
+        rows = checked_rows(stream_of(self._streams, stream), rows, keys)
         return self._make([Mutation("retract", stream, keys, rows)])
 
     def write(self, mutations: Sequence[Mutation]) -> int:
         self._guard.check_writable()
-        check_mutations(self._streams, mutations, self._options)
+        mutations = checked_mutations(self._streams, mutations, self._options)
         return self._make(mutations)
 
     def admitting(self, parts: Iterable[Sequence[Mutation]]) -> AbstractContextManager[None]:

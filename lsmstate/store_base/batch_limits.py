@@ -12,7 +12,7 @@ from lsmstate.options import KIB, Options
 from lsmstate.schema.arrow_sizes import pieces_of, row_sizes, sizes_of
 from lsmstate.schema.entry_sizes import EntrySizes
 from lsmstate.store import KeyBounds, Mutation, StreamSchema
-from lsmstate.store_base.checks import check_rows, stream_of
+from lsmstate.store_base.checks import checked_rows, stream_of
 from lsmstate.store_base.key_range import key_range
 
 _KINDS = ("append", "put", "delete", "retract", "delete_range")
@@ -93,11 +93,16 @@ def _keys_at(keys: pa.RecordBatch | KeyBatch, piece: slice) -> pa.RecordBatch | 
     return keys.slice(piece.start, piece.stop - piece.start)
 
 
-def check_mutations(
+def checked_mutations(
     streams: Mapping[str, StreamSchema], mutations: Sequence[Mutation], options: Options
-) -> None:
-    """Refuse several atomic writes before any is made; see ``MultimapStore.write``."""
-    for kind, name, keys, rows in mutations:
+) -> list[Mutation]:
+    """Return several atomic writes with the rows' columns in the order of their streams.
+
+    What ``MultimapStore.write`` refuses is refused here, before anything is written.
+    """
+    checked: list[Mutation] = []
+    for mutation in mutations:
+        kind, name, keys, rows = mutation
         stream = stream_of(streams, name)
         if kind not in _KINDS:
             raise InvalidArgumentError(
@@ -115,9 +120,10 @@ def check_mutations(
         if isinstance(keys, KeyBounds):
             key_range(stream, *keys)
         elif rows is not None:
-            check_rows(stream, rows, keys)
+            rows = checked_rows(stream, rows, keys)
             check_row_sizes(rows, options)
-    batches = [mutation.rows for mutation in mutations if mutation.rows is not None]
+        checked.append(mutation._replace(rows=rows))
+    batches = [mutation.rows for mutation in checked if mutation.rows is not None]
     sizes = [sizes_of(rows.schema).total(rows) for rows in batches]
     size = sum(sizes)
     # One row cannot be split; its size has been checked before.
@@ -130,3 +136,4 @@ def check_mutations(
             f"eighth of the memory cap ({options.memory_bytes // 8} bytes): split it, or raise "
             "memory_bytes"
         )
+    return checked

@@ -9,6 +9,7 @@ import pyarrow as pa
 from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.schema.codecs import codecs_of
+from lsmstate.schema.columns import by_name, keys_by_name
 from lsmstate.schema.documents import check_document_rows, is_schema_free
 from lsmstate.store import Positions, StreamSchema
 from lsmstate.store_base.slots import without_slots
@@ -105,28 +106,32 @@ def check_is_keys(what: str, given: object) -> None:
         check_is_batch(what, given)
 
 
-def check_rows(stream: StreamSchema, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> None:
-    """Raise InvalidArgumentError unless the rows have the stream's columns and one key each.
+def checked_rows(
+    stream: StreamSchema, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch
+) -> pa.RecordBatch:
+    """Return the rows with their columns in the stream's order.
 
-    Plain types may replace dictionaries and views, as in rows that a store returns.
+    InvalidArgumentError unless they have the stream's columns, by name, and one key each. Plain
+    types may replace dictionaries and views, as in rows that a store returns.
     """
-    check_is_batch(f"rows of stream {stream.name!r}", rows)
+    what = f"rows of stream {stream.name!r}"
+    check_is_batch(what, rows)
     check_is_keys(f"keys of stream {stream.name!r}", keys)
+    rows = by_name(rows, stream.rows, what)
     if not same_columns(rows.schema, stream.rows) and not same_columns(
         rows.schema, codecs_of(stream).rows.schema
     ):
-        raise InvalidArgumentError(
-            f"rows of stream {stream.name!r}: {_difference(stream.rows, rows.schema)}; cast them"
-        )
+        raise InvalidArgumentError(f"{what}: {_difference(stream.rows, rows.schema)}; cast them")
     count = len(keys) if isinstance(keys, KeyBatch) else keys.num_rows
     if count != rows.num_rows:
         raise InvalidArgumentError(
             f"stream {stream.name!r}: {rows.num_rows} rows but {count} keys; give one key per row"
         )
     if isinstance(keys, pa.RecordBatch) and keys.num_columns != len(stream.key):
-        check_key_types(stream, keys)  # encoding checks everything else
+        checked_keys(stream, keys)  # encoding checks everything else
     if is_schema_free(stream.rows):
         check_document_rows(rows)
+    return rows
 
 
 def encoded_keys(
@@ -140,21 +145,23 @@ def encoded_keys(
                 f"{_listed(codec.types)}; encode them with KeyCodec(streams[{stream.name!r}].key)"
             )
         return keys
-    check_key_types(stream, keys)
-    return codec.encode(keys)
+    return codec.encode(checked_keys(stream, keys))
 
 
-def check_key_types(stream: StreamSchema, keys: pa.RecordBatch) -> None:
-    """Raise InvalidArgumentError unless the keys have the types of the stream's key columns.
+def checked_keys(stream: StreamSchema, keys: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the keys with their columns in the stream's order, if they have the stream's names.
 
-    Plain types may replace dictionaries and views, as in keys that a store returns.
+    InvalidArgumentError unless they have the types of the stream's key columns. Plain types may
+    replace dictionaries and views, as in keys that a store returns.
     """
     check_is_batch(f"keys of stream {stream.name!r}", keys)
+    keys = keys_by_name(keys, stream.key)
     given = keys.schema.types
     if given != stream.key.types and tuple(given) != codecs_of(stream).key.types:
         raise InvalidArgumentError(
             f"keys of stream {stream.name!r}: {_difference(stream.key, keys.schema)}; cast them"
         )
+    return keys
 
 
 def _listed(types: Iterable[pa.DataType]) -> str:

@@ -6,7 +6,7 @@
   never null. Inside it a null equals a null and comes first in key order.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime
 
@@ -26,7 +26,7 @@ from lsmstate.store import (
     StoreReader,
     StreamSchema,
 )
-from lsmstate.store_base.checks import check_key_types, stream_of
+from lsmstate.store_base.checks import checked_keys, stream_of
 from lsmstate.store_base.key_values import key_batch, key_values
 from lsmstate.store_base.reads import StoreReads
 from lsmstate.store_base.writes import StoreWrites
@@ -119,8 +119,7 @@ class NullSafeReads(StoreReads):
             raise InvalidArgumentError(
                 f"keys of stream {stream!r} are encoded; this store takes them as a record batch"
             )
-        check_key_types(schema, keys)
-        return null_safe_keys(keys)
+        return null_safe_keys(checked_keys(schema, keys))
 
     def _bound(self, stream: str, values: KeyValues | None) -> KeyValues | None:
         schema = stream_of(self._streams, stream)
@@ -151,14 +150,21 @@ class NullSafeStore(NullSafeReads, StoreWrites):
 
     def write(self, mutations: Sequence[Mutation]) -> int:
         """Make several writes atomically. No row is left out, and bounds may hold nulls."""
-        below = []
+        return self._store.write(self._mutations_below(mutations))
+
+    def write_all(self, parts: Iterable[Sequence[Mutation]]) -> int:
+        """Make several writes, or none. No row is left out, and bounds may hold nulls."""
+        return self._store.write_all([self._mutations_below(part) for part in parts])
+
+    def _mutations_below(self, mutations: Sequence[Mutation]) -> list[Mutation]:
+        below: list[Mutation] = []
         for change in mutations:
             if isinstance(change.keys, KeyBounds):
                 bounds = (self._bound(change.stream, values) for values in change.keys)
                 below.append(change._replace(keys=KeyBounds(*bounds)))
             else:
                 below.append(change._replace(keys=self._below(change.stream, change.keys)))
-        return self._store.write(below)
+        return below
 
     def advance(self, stream: str, watermark: datetime | date | int | pa.Scalar) -> None:
         """Advance the watermark of a stream with an expiry."""

@@ -1,14 +1,17 @@
 """Writes that all backends share."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
+from lsmstate.options import Options
+from lsmstate.schema.arrow_sizes import sizes_of
 from lsmstate.store import KeyBounds, KeyValues, MultimapStore, Mutation
+from lsmstate.store_base.batch_limits import checked_mutations, part_bytes
 from lsmstate.store_base.reads import StoreReads
 
 
@@ -45,3 +48,43 @@ class StoreWrites(StoreReads):
     ) -> None:
         """Remove all rows under the keys of a range."""
         self.write([Mutation("delete_range", stream, KeyBounds(low, high, prefix))])
+
+
+class AdmittedWrites(StoreWrites):
+    """Several writes of which all or none are made, by a store that can try them first."""
+
+    #: How the store was opened.
+    _options: Options
+
+    @abstractmethod
+    def admitting(self, parts: Iterable[Sequence[Mutation]]) -> AbstractContextManager[None]:
+        """See Backend."""
+
+    def write_all(self, parts: Iterable[Sequence[Mutation]]) -> int:
+        """Make several writes, or none; small ones are put together."""
+        begun = self._merged(parts)
+        first, second = next(begun, None), next(begun, None)
+        if first is None or second is None:
+            return self.write(first or [])  # by itself all or nothing
+        with self.admitting(self._checked(parts)):
+            return sum(map(self.write, self._merged(parts)))
+
+    def _checked(self, parts: Iterable[Sequence[Mutation]]) -> Iterator[list[Mutation]]:
+        for part in self._merged(parts):
+            yield checked_mutations(self.streams, part, self._options)
+
+    def _merged(self, parts: Iterable[Sequence[Mutation]]) -> Iterator[list[Mutation]]:
+        """The same writes, put together as long as their rows take no more than is encoded at a
+        time."""
+        most = part_bytes(self._options)
+        merged: list[Mutation] = []
+        total = 0
+        for part in parts:
+            size = sum(sizes_of(m.rows.schema).total(m.rows) for m in part if m.rows is not None)
+            if merged and total + size > most:
+                yield merged
+                merged, total = [], 0
+            merged += part
+            total += size
+        if merged:
+            yield merged

@@ -1,6 +1,7 @@
 """Changes as they arrive: netted, and without retractions of rows that are not there."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from lsmstate.joins.local.parts.changelog import Changes, Mask, without_operatio
 from lsmstate.joins.local.parts.row_equality import RowEquality
 from lsmstate.joins.local.parts.row_text import shown_row
 from lsmstate.schema.arrow_sizes import row_sizes
+from lsmstate.schema.columns import by_name
 from lsmstate.store import StateStore
 
 UNMATCHED = ("count", "error")
@@ -37,12 +39,24 @@ class ChangeInput:
         #: Retractions that were left out.
         self.unmatched_retractions = 0
         self._store = store
+        self._streams = streams
         self._operations = operations
         self._key_batch = key_batch
         self._piece_bytes = piece_bytes
         self._unmatched = unmatched
         self._equality = {name: RowEquality(streams[name]) for name in operations}
         self._waiting: dict[str, Changes] = {}
+
+    @contextmanager
+    def undone_if_refused(self) -> Iterator[None]:
+        """Around the handling of a batch: one that is refused leaves neither counts nor retractions
+        that wait otherwise than they were."""
+        waiting, unmatched = dict(self._waiting), self.unmatched_retractions
+        try:
+            yield
+        except BaseException:
+            self._waiting, self.unmatched_retractions = waiting, unmatched
+            raise
 
     def arrived(
         self, stream: str, batch: pa.RecordBatch, keys: pa.RecordBatch | None = None
@@ -53,6 +67,7 @@ class ChangeInput:
         is_added: Mask = np.ones(batch.num_rows, dtype=np.bool_)
         if operation is not None:
             batch, is_added = without_operation(batch, operation)
+        batch = by_name(batch, self._streams[stream], f"process({stream!r})")
         if keys is None:
             keys = self._key_batch(stream, batch)
         if len(keys) != batch.num_rows:

@@ -10,8 +10,9 @@ from lsmstate.joins.local.changes.input import ChangeInput
 from lsmstate.joins.local.inner.multi_key_join import GraphJoin
 from lsmstate.joins.local.parts.changelog import ADDED, REMOVED
 from lsmstate.joins.local.parts.results import Results, check_finished
+from lsmstate.joins.local.parts.write_parts import WriteParts
 from lsmstate.joins.specs.changes import GraphChangeSpec
-from lsmstate.store import MultimapStore
+from lsmstate.store import MultimapStore, Mutation
 
 
 class GraphChangeJoin:
@@ -26,6 +27,7 @@ class GraphChangeJoin:
         unmatched: str = "count",
     ) -> None:
         self._spec = spec
+        self._store = store
         self._join = GraphJoin(spec.graph, store, piece_bytes)
         self._input = ChangeInput(
             store, spec.streams, spec.operations, self._keys, piece_bytes, unmatched
@@ -44,6 +46,15 @@ class GraphChangeJoin:
         as in ChangeJoin.process and GraphJoin.process."""
         self._spec.check_stream(stream)
         check_finished(f"process({stream!r})", self._unfinished)
+        with self._input.undone_if_refused():
+            gone, come = self._arrived(stream, batch, more)
+        self._unfinished = Results(self._results(stream, gone, come))
+        return self._unfinished
+
+    def _arrived(
+        self, stream: str, batch: pa.RecordBatch, more: bool
+    ) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch]]:
+        """Store the changes that can be made; the rows that go, and those that come, in parts."""
         changes = self._input.arrived(stream, batch)
         if changes.keys.num_columns and not changes.is_added.all():
             # Rows with a null in a key are in no result and are not stored.
@@ -56,10 +67,18 @@ class GraphChangeJoin:
             self._input.settle(stream, lost, more=more)
         removed = changes.rows.filter(pa.array(~changes.is_added))
         added = changes.rows.filter(pa.array(changes.is_added))
-        gone = self._join.store(stream, removed, "retract") if len(removed) else []
-        come = self._join.store(stream, added, "append") if len(added) else []
-        self._unfinished = Results(self._results(stream, gone, come))
-        return self._unfinished
+        gone = self._join.parts(stream, self._join.joinable(stream, removed))
+        come = self._join.parts(stream, self._join.joinable(stream, added))
+        self._store.write_all(WriteParts(lambda: self._writes(stream, gone, come)))
+        return gone, come
+
+    def _writes(
+        self, stream: str, gone: list[pa.RecordBatch], come: list[pa.RecordBatch]
+    ) -> Iterator[list[Mutation]]:
+        for part in gone:
+            yield self._join.writes(stream, part, "retract")
+        for part in come:
+            yield self._join.writes(stream, part, "append")
 
     def _keys(self, stream: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         return self._spec.graph.key_batch(stream, batch, self._spec.graph.held_by(stream))

@@ -7,22 +7,24 @@ those that are no longer part of the result are taken back, before those that no
 """
 
 from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.cython_ext.keys.key_codec import KeyCodec
+from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.join_tree import required_streams
 from lsmstate.joins.local.changes.input import ChangeInput
 from lsmstate.joins.local.changes.results import Changed, Emitter
-from lsmstate.joins.local.parts.changelog import Changes
+from lsmstate.joins.local.parts.changelog import WRITES, Changes
 from lsmstate.joins.local.parts.combiner import GroupedRows, starts_of
 from lsmstate.joins.local.parts.probe_order import ProbeOrder
 from lsmstate.joins.local.parts.results import Results, check_finished
+from lsmstate.joins.local.parts.write_parts import WriteParts
 from lsmstate.joins.specs.changes import ChangeSpec, null_stream
-from lsmstate.schema.arrow_sizes import row_sizes
-from lsmstate.store import MultimapStore, Probe
+from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
+from lsmstate.store import MultimapStore, Mutation, Probe
 from lsmstate.store_base.null_safe import null_safe_keys, null_safe_schema
 
 
@@ -51,6 +53,7 @@ class ChangeJoin:
             )
         self._spec = spec
         self._store = store
+        self._piece_bytes = piece_bytes
         self._input = ChangeInput(
             store, spec.streams, spec.operations, spec.keys.key_batch, piece_bytes, unmatched
         )
@@ -81,12 +84,18 @@ class ChangeJoin:
         the next call of the stream, which belongs to this one (at most 4 MiB, MemoryLimitError).
         ``keys`` are the batch's keys if the caller has them. Results come in pieces of at most
         ``piece_bytes`` of Arrow data or one row, with the columns of ``spec.output_schema``;
-        consume or close them before the next call. If storing fails midway, give the store up.
+        consume or close them before the next call. A batch that is refused changes nothing.
         Cost: that of an inner join's probes; a retraction reads its stream's rows of the key.
         """
         self._spec.check_stream(stream)
         check_finished(f"process({stream!r})", self._unfinished)
-        changes = self._input.arrived(stream, batch, keys)
+        with self._input.undone_if_refused():
+            changed, alone = self._arrived(stream, self._input.arrived(stream, batch, keys), more)
+        self._unfinished = Results(self._results(stream, changed, alone))
+        return self._unfinished
+
+    def _arrived(self, stream: str, changes: Changes, more: bool) -> tuple[Changed, Changes]:
+        """Store the changes that can be made; these, and those of rows that match nothing."""
         encoded = self._codec.encode(changes.keys)
         alone = changes.take(np.flatnonzero(~encoded.valid))
         if len(alone):
@@ -99,13 +108,11 @@ class ChangeJoin:
             null_keys = self._null_codec.encode(null_safe_keys(alone.keys))
             alone, also_lost = present(stream, alone, null_stream(stream), null_keys)
             self._input.settle(stream, lost.then(also_lost), more=more)
-        changed = self._stored(stream, changes)
-        self._store_alone(stream, alone)
-        self._unfinished = Results(self._results(stream, changed, alone))
-        return self._unfinished
+        return self._stored(stream, changes, alone), alone
 
-    def _stored(self, stream: str, changes: Changes) -> Changed:
-        """Make the changes; what they were, by key, and where there were rows before and after."""
+    def _stored(self, stream: str, changes: Changes, alone: Changes) -> Changed:
+        """Make the changes and those of rows ``alone``; what the former were, by key, and where
+        there were rows before and after."""
         keys = self._codec.encode(changes.keys)
         distinct, starts = keys.distinct()
         groups = np.repeat(np.arange(len(distinct)), np.diff(starts))
@@ -122,22 +129,34 @@ class ChangeJoin:
         if counts[False].any() or self._emitter.depends_on(stream):
             before = self._store.probe(stream, distinct).counts
             had, has = before > 0, before + counts[True] - counts[False] > 0
-        for sign, write in ((False, self._store.retract), (True, self._store.append)):
-            places = np.flatnonzero(changes.is_added == sign)
-            if len(places) == len(changes) > 0:
-                write(stream, changes.rows, keys)
-            elif len(places):
-                write(stream, changes.rows.take(pa.array(places)), keys.take(places))
+        self._store.write_all(
+            WriteParts(
+                lambda: chain(
+                    self._writes(stream, changes, keys), self._writes_alone(stream, alone)
+                )
+            )
+        )
         return Changed(distinct, grouped[True], grouped[False], had, has)
 
-    def _store_alone(self, stream: str, alone: Changes) -> None:
+    def _writes(self, stream: str, changes: Changes, keys: KeyBatch) -> Iterator[list[Mutation]]:
+        """What makes the changes, first what goes, in parts of at most a piece."""
+        for kind, sign in WRITES:
+            places = np.flatnonzero(changes.is_added == sign)
+            rows, own = changes.rows, keys
+            if len(places) < len(changes):
+                rows, own = rows.take(pa.array(places)), keys.take(places)
+            for part in pieces_of(row_sizes(rows), self._piece_bytes):
+                length = part.stop - part.start
+                some = own
+                if length < len(own):
+                    some = own.take(np.arange(part.start, part.stop))
+                yield [Mutation(kind, stream, some, rows.slice(part.start, length))]
+
+    def _writes_alone(self, stream: str, alone: Changes) -> Iterator[list[Mutation]]:
         name = null_stream(stream)
-        if name not in self._store.streams:
-            return  # no changelog: nothing takes these rows back
-        for sign, write in ((False, self._store.retract), (True, self._store.append)):
-            some = alone.take(np.flatnonzero(alone.is_added == sign))
-            if len(some):
-                write(name, some.rows, null_safe_keys(some.keys))
+        if name in self._store.streams:  # else no changelog: nothing takes these rows back
+            keys = self._null_codec.encode(null_safe_keys(alone.keys))
+            yield from self._writes(name, alone, keys)
 
     def _results(self, stream: str, changed: Changed, alone: Changes) -> Iterator[pa.RecordBatch]:
         yield from self._emitter.alone(stream, alone)

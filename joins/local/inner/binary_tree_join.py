@@ -5,14 +5,14 @@ the one store of the tree: store, keys, probing and products are the same code o
 comparison. (Streaming SQL engines join several streams this way; section 4.2 of the UMJoin paper
 calls it a BJT.)
 
-While the rows of one stream climb to the root, what is written lies on their path and what is read
-lies beside it. Intermediate results are therefore kept back and stored when a slice has reached the
-root: no write comes between a probe and its rows.
+While the rows of one stream climb towards the root, what is to be written lies on their path and
+what is read lies beside it. So everything is kept back until they have reached the root's input,
+and is stored at once: a batch that is refused is not stored in part.
 """
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing
+from itertools import chain
 from typing import IO
 
 import pyarrow as pa
@@ -21,9 +21,11 @@ from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.inner.umjoin import UMJoin
 from lsmstate.joins.local.parts.results import Results, check_finished
+from lsmstate.joins.local.parts.write_parts import WriteParts
 from lsmstate.joins.specs.binary_tree import SIDES, BinaryTree, Leaf, Node, NodeSpec
 from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
-from lsmstate.store import Positions, Probe, StateStore, StreamSchema
+from lsmstate.schema.columns import by_name
+from lsmstate.store import MultimapStore, Mutation, Positions, Probe, StateStore, StreamSchema
 
 #: Intermediate results kept back in memory at each node; more lie in a temporary file.
 KEPT_BYTES = 4 << 20
@@ -32,11 +34,10 @@ KEPT_BYTES = 4 << 20
 class TreeJoin:
     """The operator over one store, whose streams are ``tree.stream_schemas``.
 
-    Not thread-safe. The store belongs to the caller, who commits it (with no results unread: what
-    is not worked out yet is not stored either) and closes it.
+    Not thread-safe. The store belongs to the caller, who commits and closes it.
     """
 
-    def __init__(self, tree: BinaryTree, store: StateStore, piece_bytes: int = 1 << 20) -> None:
+    def __init__(self, tree: BinaryTree, store: MultimapStore, piece_bytes: int = 1 << 20) -> None:
         wanted = [schema.name for schema in tree.stream_schemas]
         if list(store.streams) != wanted:
             raise InvalidArgumentError(
@@ -44,6 +45,7 @@ class TreeJoin:
                 f"{', '.join(wanted)}; open the store with tree.stream_schemas"
             )
         self._tree = tree
+        self._store = store
         self._piece_bytes = piece_bytes
         self._paths = {name: tree.path_of(name) for name in tree.join.streams}
         nodes = {node.name: node for path in self._paths.values() for node, _ in path}
@@ -55,130 +57,152 @@ class TreeJoin:
         self._unfinished: Results | None = None
 
     def process(self, stream: str, batch: pa.RecordBatch) -> Results:
-        """Store the batch and its intermediate results as the results are asked for.
+        """Store the batch and its intermediate results now; return the new results, worked out as
+        they are asked for.
 
         Results come in pieces of at most ``piece_bytes`` of Arrow data or one row, with the columns
         of the join's ``output_schema``; consume or close them before the next call
-        (InvalidArgumentError): closing works out the rest without handing it out. If storing fails
-        midway, give the store up uncommitted. Memory: per node a piece, what UMJoin takes, and
-        KEPT_BYTES; more intermediate results lie in temporary files.
+        (InvalidArgumentError): closing gives up the rest of them. A batch that the store refuses is
+        not stored at all, nor are its intermediate results. Memory: per node a piece, what UMJoin
+        takes, and KEPT_BYTES; more intermediate results lie in temporary files.
         """
         self._tree.join.check_stream(stream)
         check_finished(f"process({stream!r})", self._unfinished)
-        self._unfinished = _StoredResults(self._results(stream, batch))
+        batch = _checked(stream, batch, self._tree.join.streams[stream])
+        path = self._paths[stream]
+        for inputs in self._inputs.values():
+            inputs.let_go()
+        node, side = path[0]
+        renamed = pa.RecordBatch.from_arrays(batch.columns, schema=node.spec.streams[side])
+        for part in pieces_of(row_sizes(renamed), self._piece_bytes):
+            self._climb(path, renamed.slice(part.start, part.stop - part.start))
+        self._store.write_all(
+            WriteParts(lambda: chain.from_iterable(self._inputs[n.name].writes() for n, _ in path))
+        )
+        self._unfinished = Results(self._results(*path[-1]))
         return self._unfinished
 
-    def _results(self, stream: str, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        path = self._paths[stream]
-        node, side = path[0]
-        named = pa.RecordBatch.from_arrays(batch.columns, schema=node.spec.streams[side])
-        for part in pieces_of(row_sizes(named), self._piece_bytes):
-            rows = named.slice(part.start, part.stop - part.start)
-            for found in self._climb(path, rows):
-                columns = [found.column(place) for place in self._columns]
-                schema = self._tree.join.output_schema
-                yield pa.RecordBatch.from_arrays(columns, schema=schema)
-            for above, _ in path[1:]:
-                self._inputs[above.name].store_kept()
-
-    def _climb(
-        self, path: list[tuple[Node, str]], rows: pa.RecordBatch
-    ) -> Iterator[pa.RecordBatch]:
-        """What rows become at the root."""
+    def _climb(self, path: list[tuple[Node, str]], rows: pa.RecordBatch) -> None:
+        """Keep back what rows become on their way: the inputs of all nodes up to the root."""
         levels: list[Iterator[pa.RecordBatch]] = [iter([rows])]
         while levels:
             piece = next(levels[-1], None)
             if piece is None:
                 levels.pop()
-            elif len(levels) > len(path):
-                yield piece
-            else:
-                node, side = path[len(levels) - 1]
+                continue
+            node, side = path[len(levels) - 1]
+            if len(levels) < len(path):
                 levels.append(self._joins[node.name].process(side, piece))
+            else:
+                self._inputs[node.name].append(side, piece, node.spec.key_batch(side, piece))
+
+    def _results(self, root: Node, side: str) -> Iterator[pa.RecordBatch]:
+        """What the root's new input, which has been stored, becomes there."""
+        schema = self._tree.join.output_schema
+        for rows, keys in self._inputs[root.name].kept(side):
+            for found in self._joins[root.name].process(side, rows, keys, is_stored=False):
+                columns = [found.column(place) for place in self._columns]
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 class NodeInputs:
-    """The two inputs of a node as a store for its join; see store.StateStore.
-
-    Rows of streams are stored at once, intermediate results are kept back.
-    """
+    """The two inputs of a node as a store for its join, which keeps back what is appended; see
+    store.StateStore."""
 
     def __init__(self, node: Node, store: StateStore) -> None:
+        self._node = node
         self._store = store
         self._names = {side: node.input_of(side).name for side in SIDES}
         self.streams = {
             side: StreamSchema(side, node.spec.key_schema, node.spec.streams[side])
             for side in SIDES
         }
-        self._kept = {
-            side: KeptBack(node.spec, side)
-            for side in SIDES
-            if not isinstance(node.input_of(side), Leaf)
-        }
+        self._kept: dict[str, KeptBack] = {}
+        self.let_go()
 
     def append(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
-        """Store rows, or keep them back; see store.StateStore.append. Returns how many it was
-        given: rows that are kept back are counted when they are stored."""
-        if stream in self._kept:
-            self._kept[stream].add(rows, keys)
-        else:
-            self._store.append(self._names[stream], rows, keys)
+        """Keep rows back for ``writes``. Returns how many they are."""
+        self._kept[stream].add(rows, keys)
         return int(rows.num_rows)
 
     def probe(
         self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
     ) -> Probe:
-        """See store.StateStore.probe."""
+        """Look up keys among the rows of one side that are stored."""
         return self._store.probe(self._names[stream], keys, positions)
 
-    def store_kept(self) -> None:
-        """Store what was kept back."""
+    def kept(self, side: str) -> "KeptBack":
+        """What was appended to a side."""
+        return self._kept[side]
+
+    def writes(self) -> Iterator[list[Mutation]]:
+        """What stores it, made anew at each call."""
         for side, kept in self._kept.items():
-            for rows, keys in kept.taken():
-                self._store.append(self._names[side], rows, keys)
+            for rows, keys in kept:
+                yield [Mutation("append", self._names[side], keys, rows)]
+
+    def let_go(self) -> None:
+        """Forget it."""
+        self._kept = {
+            # A stream's own rows are slices of the batch, which is in memory as long as they are.
+            side: KeptBack(
+                self._node.spec,
+                side,
+                None if isinstance(self._node.input_of(side), Leaf) else KEPT_BYTES,
+            )
+            for side in SIDES
+        }
 
 
 class KeptBack:
-    """Rows in arrival order with their keys: some in memory, those after them in a file."""
+    """Rows in arrival order with their keys: some in memory, those after them in a temporary file,
+    which goes with the object."""
 
-    def __init__(self, spec: NodeSpec, side: str) -> None:
+    def __init__(self, spec: NodeSpec, side: str, most_bytes: int | None) -> None:
+        """``most_bytes`` are kept in memory; None: all."""
         self._spec = spec
         self._side = side
+        self._most_bytes = most_bytes
         self._rows: list[tuple[pa.RecordBatch, pa.RecordBatch | KeyBatch]] = []
         self._bytes = 0
         self._file: IO[bytes] | None = None
         self._writer: pa.RecordBatchStreamWriter | None = None
 
     def add(self, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> None:
-        """Keep one batch more."""
+        """Keep one batch more; none once they were gone through."""
         self._bytes += rows.nbytes
-        if self._bytes <= KEPT_BYTES:
+        if self._most_bytes is None or self._bytes <= self._most_bytes:
             self._rows.append((rows, keys))
             return
-        if self._writer is None:
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - open until taken()
+        if self._file is None:
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the object is
             self._writer = pa.ipc.new_stream(self._file, rows.schema)
+        assert self._writer is not None, "no row is added once they were gone through"
         self._writer.write_batch(rows)
 
-    def taken(self) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | KeyBatch]]:
-        """Everything that was added, which is gone from here then."""
+    def __iter__(self) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | KeyBatch]]:
         yield from self._rows
-        if self._writer is not None and self._file is not None:
+        if self._file is None:
+            return
+        if self._writer is not None:
             self._writer.close()
-            self._file.seek(0)
-            with closing(self._file), pa.ipc.open_stream(self._file) as reader:
-                for rows in reader:
-                    yield rows, self._spec.key_batch(self._side, rows)
-        self._rows, self._bytes, self._file, self._writer = [], 0, None, None
+            self._writer = None
+        self._file.seek(0)
+        with pa.ipc.open_stream(self._file) as reader:
+            for rows in reader:
+                yield rows, self._spec.key_batch(self._side, rows)
 
 
-class _StoredResults(Results):
-    """Results on whose being worked out the state depends."""
-
-    def close(self) -> None:
-        """Work out the rest, which nobody reads."""
-        while not self.is_finished and next(self, None) is not None:
-            pass
+def _checked(stream: str, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch with its columns in the stream's order: a node knows them by their places."""
+    batch = by_name(batch, schema, f"process({stream!r})")
+    for given, wanted in zip(batch.schema, schema, strict=True):
+        if given.type != wanted.type:
+            raise InvalidArgumentError(
+                f"process({stream!r}): column {given.name!r} is {given.type}, the stream's is "
+                f"{wanted.type}; cast it"
+            )
+    return batch
 
 
 def _output_columns(tree: BinaryTree) -> list[int]:

@@ -8,7 +8,7 @@ and not rows, as intermediate rows are of any width: those of the paper's query 
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,7 +23,8 @@ from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.opening import open_attempt
 from lsmstate.options import Options
-from lsmstate.store import Matches, Positions, Probe, StateStore
+from lsmstate.schema.columns import by_name
+from lsmstate.store import Matches, MultimapStore, Mutation, Positions, Probe
 from lsmstate.store_base.checks import same_columns
 from lsmstate.tools.recorded_streams import kept_streams
 
@@ -95,7 +96,7 @@ def try_orders(
     stream or has other columns.
     """
     orders = _orders(spec)
-    _check_sample(spec, sample)
+    sample = _checked_sample(spec, sample)
     arrivals = list(_arrivals(sample))
     costs = [_cost(spec, order, arrivals, options or Options()) for order in orders]
     return TriedOrders(tuple(sorted(costs, key=lambda cost: cost.cost_bytes)))
@@ -143,12 +144,17 @@ def _too_many(count: str, streams: int) -> InvalidArgumentError:
     )
 
 
-def _check_sample(spec: JoinSpec | GraphSpec, sample: Sample) -> None:
+def _checked_sample(spec: JoinSpec | GraphSpec, sample: Sample) -> Sample:
+    """The sample with its columns in the streams' order."""
     if sorted(sample) != sorted(spec.streams):
         raise InvalidArgumentError(
             f"sample holds rows of {', '.join(sample) or 'no stream'}; give some of each stream: "
             f"{', '.join(spec.streams)}"
         )
+    sample = {
+        name: by_name(sample[name], schema, f"sample[{name!r}]")
+        for name, schema in spec.streams.items()
+    }
     for name, schema in spec.streams.items():
         if not same_columns(schema, sample[name].schema):
             raise InvalidArgumentError(
@@ -159,6 +165,7 @@ def _check_sample(spec: JoinSpec | GraphSpec, sample: Sample) -> None:
         raise InvalidArgumentError(
             "sample has no rows, by which all orders cost the same; give some that match"
         )
+    return sample
 
 
 def _columns(schema: pa.Schema) -> str:
@@ -191,14 +198,15 @@ def _cost(
     ):
         join = TreeJoin(tree, _Counting(store, spec.streams, cost))
         for stream, rows in arrivals:
-            join.process(stream, rows).close()
+            for _ in join.process(stream, rows):
+                pass  # what its results cost is counted as they are made
     return cost
 
 
 class _Counting:
     """A store that counts into ``cost`` what is stored beside the streams and what is fetched."""
 
-    def __init__(self, store: StateStore, inputs: Mapping[str, Any], cost: OrderCost) -> None:
+    def __init__(self, store: MultimapStore, inputs: Mapping[str, Any], cost: OrderCost) -> None:
         self._store = store
         self._inputs = inputs
         self._cost = cost
@@ -206,11 +214,13 @@ class _Counting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    def append(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
-        if stream not in self._inputs:
-            self._cost.stored_rows += rows.num_rows
-            self._cost.stored_bytes += rows.nbytes
-        return self._store.append(stream, rows, keys)
+    def write_all(self, parts: Iterable[Sequence[Mutation]]) -> int:
+        for part in parts:
+            for mutation in part:
+                if mutation.stream not in self._inputs and mutation.rows is not None:
+                    self._cost.stored_rows += mutation.rows.num_rows
+                    self._cost.stored_bytes += mutation.rows.nbytes
+        return self._store.write_all(parts)
 
     def probe(
         self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None

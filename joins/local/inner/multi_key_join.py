@@ -29,8 +29,10 @@ from lsmstate.joins.local.parts.bound_rows import (
 from lsmstate.joins.local.parts.probe_order import ProbeOrder
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.row_picks import Numbers, Picked
+from lsmstate.joins.local.parts.write_parts import WriteParts
 from lsmstate.joins.specs.multi_key import GraphSpec, Index
 from lsmstate.schema.arrow_sizes import least_row_bytes, row_sizes
+from lsmstate.schema.columns import by_name
 from lsmstate.store import MultimapStore, Mutation, Probe
 
 
@@ -71,12 +73,13 @@ class GraphJoin:
         Rows with a null in a key are in no result and are not stored. Results come in pieces of
         at most ``piece_bytes`` of Arrow data or one row, with the columns of
         ``spec.output_schema``; consume or close them before the next call (InvalidArgumentError).
-        If storing fails midway, give the store up uncommitted. Memory: per stream a piece of
+        A batch that the store refuses is not stored at all. Memory: per stream a piece of
         fetched rows and 16,384 combinations, whatever the data.
         """
         self._spec.check_stream(stream)
         check_finished(f"process({stream!r})", self._unfinished)
-        self._unfinished = Results(self.results(stream, self.store(stream, batch, "append")))
+        batch = by_name(batch, self._spec.streams[stream], f"process({stream!r})")
+        self._unfinished = Results(self.results(stream, self._stored(stream, batch)))
         return self._unfinished
 
     def picked(self, stream: str, batch: pa.RecordBatch) -> Iterator[Picked]:
@@ -84,17 +87,17 @@ class GraphJoin:
         it; to be consumed before the next call. A piece has at most 16,384 results."""
         self._spec.check_stream(stream)
         check_finished(f"picked({stream!r})", self._unfinished)
-        parts = self.store(stream, batch, "append")
+        batch = by_name(batch, self._spec.streams[stream], f"picked({stream!r})")
+        parts = self._stored(stream, batch)
         return (self._picked(c) for part in parts for c in self._combinations(stream, part))
 
-    def store(
-        self, stream: str, batch: pa.RecordBatch, kind: Literal["append", "retract"]
-    ) -> list[pa.RecordBatch]:
-        """Append or retract the rows in all indexes of the stream; those that can be joined, in
-        parts for ``results``."""
+    def _stored(self, stream: str, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """Append the rows in all indexes of the stream; those that can be joined, in parts for
+        ``results``."""
         parts = self.parts(stream, self.joinable(stream, batch))
-        for part in parts:
-            self._store.write(self.writes(stream, part, kind))
+        self._store.write_all(
+            WriteParts(lambda: (self.writes(stream, part, "append") for part in parts))
+        )
         return parts
 
     def results(self, stream: str, parts: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -20,6 +20,7 @@ from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.row_picks import Numbers, Picked
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
+from lsmstate.schema.columns import by_name
 from lsmstate.store import Probe
 
 #: A batch is probed in slices of at most this many rows.
@@ -73,7 +74,7 @@ class UMJoin:
         what matches them and are not stored: another store has them. Results come in pieces of at
         most ``piece_bytes`` of Arrow data or one row, with the columns of ``spec.output_schema``.
         They must be consumed or closed before the next call (InvalidArgumentError): closing
-        gives up the rest of them. If storing fails midway, give the store up uncommitted.
+        gives up the rest of them. A batch that the store refuses is not stored at all.
         Memory: a piece and, per stream, about ``piece_bytes`` of fetched rows, whatever the data.
         """
         arrived = self._arrive(f"process({stream!r})", stream, batch, keys, is_stored)
@@ -106,34 +107,34 @@ class UMJoin:
         """The batch in slices, which have been stored if they are to be."""
         self._spec.check_stream(stream)
         check_finished(call, self._unfinished)
-        arrived = self._cut(call, stream, batch, keys)
-        if is_stored:
-            for part in arrived:
-                self._store.append(stream, part.rows, part.keys)
-        return arrived
-
-    def _cut(
-        self, call: str, stream: str, batch: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch | None
-    ) -> "list[Arrived]":
-        """The batch in slices of at most SLICE_ROWS rows and piece_bytes bytes, keys encoded."""
+        batch = by_name(batch, self._spec.streams[stream], call)
         if keys is None:
             keys = self._spec.key_batch(stream, batch)
         if len(keys) != batch.num_rows:
             raise InvalidArgumentError(
                 f"{call}: {batch.num_rows} rows but {len(keys)} keys; give one key per row"
             )
+        if isinstance(keys, pa.RecordBatch):
+            keys = self._codec.encode(keys)
+        if is_stored:
+            # In one call: a batch that is refused is not stored in part.
+            self._store.append(stream, batch, keys)
+        return self._cut(batch, keys)
+
+    def _cut(self, batch: pa.RecordBatch, keys: KeyBatch) -> "list[Arrived]":
+        """The batch in slices of at most SLICE_ROWS rows and piece_bytes bytes."""
         sizes = row_sizes(batch)
         least = -(-self._piece_bytes // SLICE_ROWS)
         slices = list(pieces_of(np.maximum(sizes, least), self._piece_bytes))
-        if isinstance(keys, pa.RecordBatch):
-            encoded = [self._codec.encode(keys.slice(s.start, s.stop - s.start)) for s in slices]
-        elif len(slices) == 1:
-            encoded = [keys]
-        else:
-            encoded = [keys.take(np.arange(s.start, s.stop)) for s in slices]
+        if len(slices) == 1:
+            return [Arrived(batch, keys, sizes)]
         return [
-            Arrived(batch.slice(s.start, s.stop - s.start), part, sizes[s])
-            for s, part in zip(slices, encoded, strict=True)
+            Arrived(
+                batch.slice(s.start, s.stop - s.start),
+                keys.take(np.arange(s.start, s.stop)),
+                sizes[s],
+            )
+            for s in slices
         ]
 
     def _matches(self, stream: str, arrived: "list[Arrived]") -> Iterator[Matches]:

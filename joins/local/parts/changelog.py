@@ -6,7 +6,7 @@ remain; ``row_equality.py`` says which rows are equal.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,12 @@ from lsmstate.joins.specs.changes import OPERATIONS
 #: What a join calls its results that come, and those that are taken back.
 ADDED: Final = "+I"
 REMOVED: Final = "-D"
+
+#: Kinds of writes, by whether their rows come: what goes is written first.
+WRITES: Final[tuple[tuple[Literal["retract", "append"], bool], ...]] = (
+    ("retract", False),
+    ("append", True),
+)
 
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]

@@ -11,7 +11,6 @@ themselves come and go where they are to be in no combination of others (``root_
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +19,9 @@ from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
 from lsmstate.joins.local.changes.input import ChangeInput
 from lsmstate.joins.local.inner.multi_key_join import GraphJoin
 from lsmstate.joins.local.parts.bound_rows import parts_of
-from lsmstate.joins.local.parts.changelog import ADDED, REMOVED, Changes
+from lsmstate.joins.local.parts.changelog import ADDED, REMOVED, WRITES, Changes
 from lsmstate.joins.local.parts.results import Results, check_finished
+from lsmstate.joins.local.parts.write_parts import WriteParts
 from lsmstate.joins.local.rooted.combinations import Found
 from lsmstate.joins.local.rooted.partner_changes import Turned
 from lsmstate.joins.local.rooted.root_changes import TurnedRoots
@@ -66,6 +66,16 @@ class RootedChangeJoin:
         as in ChangeJoin.process."""
         self._spec.check_stream(stream)
         check_finished(f"process({stream!r})", self._unfinished)
+        with self._input.undone_if_refused():
+            rows, examples = self._arrived(stream, batch, more)
+        self._unfinished = Results(self._results(stream, rows, examples))
+        return self._unfinished
+
+    def _arrived(
+        self, stream: str, batch: pa.RecordBatch, more: bool
+    ) -> tuple[Signed, list[Signed]]:
+        """Store the changes that can be made; the rows by whether they come, and by part of the
+        join an example of each key that changes sides."""
         changes = self._input.arrived(stream, batch)
         needed = self._spec.keys_of(stream)
         if needed:
@@ -81,11 +91,11 @@ class RootedChangeJoin:
             changes, lost = self._input.present(stream, changes, name, keys)
             self._input.settle(stream, lost, more=more)
         examples = [part.examples(stream, changes) for part in self._parts]
-        rows = {sign: changes.rows.filter(pa.array(changes.is_added == sign)) for sign in (0, 1)}
-        self._write(stream, rows[0], "retract")
-        self._write(stream, rows[1], "append")
-        self._unfinished = Results(self._results(stream, {False: rows[0], True: rows[1]}, examples))
-        return self._unfinished
+        rows = {
+            sign: changes.rows.filter(pa.array(changes.is_added == sign)) for sign in (False, True)
+        }
+        self._store.write_all(WriteParts(lambda: self._writes(stream, rows)))
+        return rows, examples
 
     def _keys(self, stream: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Those without which a row is in no result; of a root all keys."""
@@ -96,13 +106,15 @@ class RootedChangeJoin:
         schema = self._spec.graph.key_schema(classes)
         return KeyCodec(schema).encode(keys.select(schema.names))
 
-    def _write(self, stream: str, rows: pa.RecordBatch, kind: Literal["append", "retract"]) -> None:
-        for part in self._indexes.parts(stream, rows, 1):
-            writes = self._indexes.writes(stream, part, kind)
-            if all_rows(stream) in self._store.streams:
-                keys = null_safe_keys(self._keys(stream, part))
-                writes.append(Mutation(kind, all_rows(stream), keys, part))
-            self._store.write(writes)
+    def _writes(self, stream: str, rows: Signed) -> Iterator[list[Mutation]]:
+        """What makes the changes, first what goes, in parts of at most a piece."""
+        for kind, sign in WRITES:
+            for part in self._indexes.parts(stream, rows[sign], 1):
+                writes = self._indexes.writes(stream, part, kind)
+                if all_rows(stream) in self._store.streams:
+                    keys = null_safe_keys(self._keys(stream, part))
+                    writes.append(Mutation(kind, all_rows(stream), keys, part))
+                yield writes
 
     def _results(
         self, stream: str, rows: Signed, examples: list[Signed]

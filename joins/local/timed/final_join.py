@@ -18,10 +18,12 @@ from lsmstate.joins.local.inner.multi_key_join import GraphJoin
 from lsmstate.joins.local.parts.probe_order import ProbeOrder
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.time_checks import BoundCheck, LateRows
+from lsmstate.joins.local.parts.write_parts import WriteParts
 from lsmstate.joins.local.rooted.condition_check import ConditionCheck
 from lsmstate.joins.local.rooted.search import RootedSearch
 from lsmstate.joins.local.timed.event_time_join import kept_watermark, watermark_write
 from lsmstate.joins.specs.final import TICKS, FinalSpec, waiting_stream
+from lsmstate.schema.columns import by_name
 from lsmstate.store import KeyBounds, MultimapStore, Mutation
 
 
@@ -67,16 +69,14 @@ class FinalJoin:
         does. Late rows are left out. A row without an event time matches nothing."""
         self._spec.check_stream(stream)
         self._settle(f"process({stream!r})")
+        batch = by_name(batch, self._spec.streams[stream], f"process({stream!r})")
         is_late = self._late(stream, batch)
         column = self.event_time.columns.get(stream)
         is_timed = np.ones(batch.num_rows, dtype=np.bool_)
         if column is not None:
             is_timed = batch.column(column).is_valid().to_numpy(zero_copy_only=False)
         parts = self._matches.parts(stream, batch.filter(pa.array(is_timed & ~is_late)), 1)
-        for part in parts:
-            self._store.write(
-                [*self._matches.writes(stream, part, "append"), *self._waits(stream, part)]
-            )
+        self._store.write_all(WriteParts(lambda: self._writes(stream, parts)))
         self.late_count += int(is_late.sum())
         if self.event_time.late == "side":
             self.late_rows = batch.filter(pa.array(is_late))
@@ -156,6 +156,10 @@ class FinalJoin:
         """Results of rows that nothing can match, since they have no event time."""
         if stream in self._searches and rows.num_rows:
             yield from self._searches[stream].results(self._store, rows)
+
+    def _writes(self, stream: str, parts: list[pa.RecordBatch]) -> Iterator[list[Mutation]]:
+        for part in parts:
+            yield [*self._matches.writes(stream, part, "append"), *self._waits(stream, part)]
 
     def _waits(self, stream: str, rows: pa.RecordBatch) -> list[Mutation]:
         if stream not in self._searches:

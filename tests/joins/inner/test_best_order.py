@@ -149,7 +149,7 @@ SAMPLE = ints(a=[1], b=[1], c=[1])
         ({"order": "best", "sample": ints(a=[], b=[], c=[])}, "has no rows"),
         (
             {"order": "best", "sample": {**SAMPLE, "b": SAMPLE["b"].select(["id"])}},
-            r"sample\['b'\] has the columns id int64; the stream has id int64, v string",
+            r"sample\['b'\]: columns missing 'v'",
         ),
         ({"order": ["a", "b", "c"], "sample": SAMPLE}, "only order='best' looks at one"),
         ({"sample": SAMPLE}, "not order=None"),

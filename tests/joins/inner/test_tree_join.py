@@ -106,8 +106,7 @@ def test_results_that_nobody_reads_still_become_state():
     ) as join:
         list(join.process("a", batch_of([1, 1])))
         results = join.process("b", batch_of([1, 1]))
-        with pytest.raises(InvalidArgumentError, match=r"commit\(\): the results"):
-            join.commit()
+        join.commit()
         with pytest.raises(InvalidArgumentError, match="not consumed"):
             join.process("c", batch_of([1]))
         results.close()
