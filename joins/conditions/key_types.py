@@ -171,10 +171,29 @@ def _to_decimal(column: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _to_timestamp(column: pa.Array, target: pa.DataType) -> pa.Array:
-    """A date is the midnight that begins it, a time without zone a local time, in the zone of the
-    target; a local time that occurs twice is the earlier one, as in Java."""
+    """Cast dates and time stamps: a date is the midnight that begins it, a time without a zone is
+    a local time in the target's zone, as in Java and Spark.
+
+    - A local time that occurs twice is the earlier one.
+    - A local time that a zone leaves out is later by as much as the zone leaves out.
+    """
     zoned = pa.types.is_timestamp(column.type) and column.type.tz is not None
     if zoned or target.tz is None:
         return pc.cast(column, target)
     local = pc.cast(column, pa.timestamp(target.unit))
-    return pc.assume_timezone(local, target.tz, ambiguous="earliest", nonexistent="latest")
+    after, before = (
+        pc.assume_timezone(local, target.tz, ambiguous="earliest", nonexistent=side)
+        for side in ("latest", "earliest")
+    )
+    # Of a time that is left out, the instants at both ends of what is left out.
+    is_left_out = pc.fill_null(pc.not_equal(after, before), False)
+    if not pc.any(is_left_out).as_py():
+        return after
+    last = before.filter(is_left_out)
+    offset = pc.subtract(_ticks(pc.local_timestamp(last)), _ticks(last))
+    instants = pc.subtract(_ticks(local.filter(is_left_out)), offset)
+    return pc.replace_with_mask(after, is_left_out, instants.cast(target))
+
+
+def _ticks(times: pa.Array) -> pa.Array:
+    return times.view(pa.int64())
