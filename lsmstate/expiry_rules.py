@@ -1,9 +1,11 @@
-"""Expiry by event time: when a row is due, and which time bucket it lies in.
+"""Expiry by event time: when a row expires, and which time bucket it lies in.
 
-Pure functions of what the caller hands in; there is no clock. A stream with expiry is kept as
-several streams of the store below it, its *slots*: a ring of time buckets, so that most rows that
-are due lie in a slot of which nothing else is left, one slot for rows out of the ring, and one for
-rows without an event time, which stay for good.
+Pure functions of their arguments; there is no clock. The store below keeps a stream with an expiry
+as several streams, its *slots*:
+
+- a ring of time buckets, so that most expired rows lie in slots that have expired as a whole,
+- one slot for rows outside the ring,
+- one slot for rows without an event time, which never expire.
 """
 
 from dataclasses import dataclass, replace
@@ -19,8 +21,8 @@ from lsmstate.errors import InvalidArgumentError
 Ticks = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-#: Time buckets that have a slot each. Four are as long as a row lives, so a probe visits about
-#: six; the others are for rows whose time is ahead of the watermark.
+#: Number of time buckets with a slot each. A row's life spans four, so a probe visits about six.
+#: The others are for rows whose time is ahead of the watermark.
 RING_SLOTS = 8
 _BUCKETS_PER_LIFE = 4
 
@@ -30,12 +32,20 @@ _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """Rows of a stream are due ``after`` past the event time in ``column``.
+    """Rule by which the rows of a stream expire: ``after`` past the event time in ``column``.
 
-    A row is due as soon as ``time + after <= watermark``, which is when Spark's own joins forget
-    it. A row without an event time never is: to keep a row for good, leave its event time null.
-    ``after`` is a timedelta for dates and timestamps, a number in the column's own unit for
-    integers.
+    A row expires as soon as ``time + after <= watermark``, at the same moment as in Spark's own
+    joins. A row without an event time never expires: to keep a row forever, leave its event time
+    null.
+
+    Attributes:
+        column: Name of the event-time column, of timestamps, dates or integers.
+        after: A timedelta for timestamps and dates; for integers a number in the column's unit.
+
+    Example:
+        ```python
+        StreamSchema("clicks", key, rows, expiry=Expiry("time", timedelta(hours=1)))
+        ```
     """
 
     column: str
@@ -43,7 +53,7 @@ class Expiry:
 
     @classmethod
     def of_life(cls, column: str, life: int, kind: pa.DataType) -> "Expiry":
-        """The one whose rows live ``life`` of what a column of type ``kind`` counts in."""
+        """Return the expiry whose rows live ``life`` units of a column of type ``kind``."""
         if pa.types.is_integer(kind):
             return cls(column, life)
         per_tick, ticks_per = _unit_of(kind)
@@ -51,7 +61,7 @@ class Expiry:
 
 
 class EventTimes:
-    """Event times of a stream's rows as *ticks*: whole numbers in the column's own unit."""
+    """Event times of a stream's rows as *ticks*: whole numbers in the column's unit."""
 
     def __init__(self, stream: str, expiry: Expiry, rows: pa.Schema) -> None:
         where = f"stream {stream!r}, expiry"
@@ -62,11 +72,11 @@ class EventTimes:
         self._where = where
         self._column = rows.names.index(expiry.column)
         self._type = rows.field(self._column).type
-        #: How long a row lives, in ticks.
+        #: Life of a row, in ticks.
         self.life = self._life(expiry.after)
 
     def of(self, rows: pa.RecordBatch) -> tuple[Ticks, Mask]:
-        """Ticks and whether they are known, per row; unknown ones are 0."""
+        """Return ticks and whether they are known, per row; unknown ones are 0."""
         column = rows.column(self._column)
         known = column.is_valid().to_numpy(zero_copy_only=False)
         stored = pa.int32() if self._type == pa.date32() else pa.int64()
@@ -75,8 +85,8 @@ class EventTimes:
         return ticks, known
 
     def watermark(self, value: datetime | date | int | pa.Scalar) -> int:
-        """A watermark in ticks, rounded down: no row is due too early. A whole number is in ticks
-        already."""
+        """Convert a watermark to ticks, rounded down so that no row expires too early. A whole
+        number is already in ticks."""
         if isinstance(value, pa.Scalar):
             value = value.as_py()
         if isinstance(value, bool) or value is None:
@@ -106,8 +116,8 @@ class EventTimes:
         kind = self._type
         if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_integer(kind)):
             raise InvalidArgumentError(
-                f"{self._where}: {kind} is no event time; name a column of timestamps, dates or "
-                "integers"
+                f"{self._where}: {kind} is not an event time; name a column of timestamps, dates "
+                "or integers"
             )
         if kind == pa.uint64():
             raise InvalidArgumentError(f"{self._where}: cast the event time from uint64 to int64")
@@ -121,12 +131,13 @@ class EventTimes:
             life, rest = divmod(after // timedelta(microseconds=1) * ticks_per, per_tick)
             if rest:
                 raise InvalidArgumentError(
-                    f"{self._where}: after={after!r} is no whole number of what {kind} counts in"
+                    f"{self._where}: after={after!r} is not a whole number in the unit "
+                    f"of {kind}; round it"
                 )
         else:
             life = after
         if not 0 <= life <= _MOST:
-            what = "must not be negative" if life < 0 else f"is more than {kind} counts to"
+            what = "must not be negative" if life < 0 else f"is more than {kind} can count"
             raise InvalidArgumentError(f"{self._where}: after={after!r} {what}")
         return life
 
@@ -145,12 +156,13 @@ class EventTimes:
 
 @dataclass(frozen=True, slots=True)
 class TimeRing:
-    """Where rows lie and which are due: a value; ``advanced`` makes the next one.
+    """Where rows lie and which have expired. A ring is a value; ``advanced`` makes the next one.
 
-    Times up to ``horizon`` are due (None: no watermark yet). The ring holds the buckets from
-    ``first`` to ``first + RING_SLOTS - 1``, bucket b in slot b modulo RING_SLOTS (None: no row
-    yet). ``out_least`` is the least time out of the ring, or less. Invariant: no bucket of the
-    ring is wholly due.
+    - Times up to ``horizon`` have expired (None: no watermark yet).
+    - The ring holds the buckets from ``first`` (None: no row yet) to ``first + RING_SLOTS - 1``;
+      bucket b lies in slot b modulo RING_SLOTS.
+    - ``out_least`` is the least time outside the ring, or less.
+    - Invariant: no bucket of the ring has expired as a whole.
     """
 
     life: int
@@ -164,24 +176,25 @@ class TimeRing:
         return max(1, -(-self.life // _BUCKETS_PER_LIFE))
 
     def due(self, ticks: Ticks, known: Mask) -> Mask:
-        """Which rows are due."""
+        """Return which rows have expired."""
         if self.horizon is None:
             return np.zeros(len(ticks), dtype=np.bool_)
         return known & (ticks <= self.horizon)
 
     def in_ring(self, ticks: Ticks) -> Mask:
-        """Which times have a slot in the ring."""
+        """Return which times have a slot in the ring."""
         if self.first is None:
             return np.zeros(len(ticks), dtype=np.bool_)
         buckets = np.floor_divide(ticks, self.width)
         return np.asarray((buckets >= self.first) & (buckets < self.first + RING_SLOTS))
 
     def slots(self, ticks: Ticks) -> npt.NDArray[np.int64]:
-        """The slot of each time that is in the ring."""
+        """Return the slot of each time that is in the ring."""
         return np.asarray(np.floor_divide(ticks, self.width) % RING_SLOTS)
 
     def bucket_slots(self) -> list[tuple[int, bool]]:
-        """The ring's slots, oldest bucket first, and whether some of its times are due."""
+        """Return the ring's slots, oldest bucket first, and whether some of its
+        times have expired."""
         if self.first is None:
             return []
         return [
@@ -191,7 +204,7 @@ class TimeRing:
 
     @property
     def out_is_due(self) -> bool:
-        """Whether rows out of the ring may be due."""
+        """Whether rows outside the ring may have expired."""
         return (
             self.out_least is not None
             and self.horizon is not None
@@ -199,15 +212,15 @@ class TimeRing:
         )
 
     def begun(self, ticks: Ticks) -> "TimeRing":
-        """With a ring around the first times that arrive: their median lies as far from its
-        start as a row lives, because the watermark will follow that much behind."""
+        """Return a ring around the first times that arrive. Their median lies one life after its
+        start, because the watermark will follow at that distance."""
         if self.first is not None or len(ticks) == 0:
             return self
         middle = int(np.partition(ticks, len(ticks) // 2)[len(ticks) // 2])
         return self._at(middle // self.width - _BUCKETS_PER_LIFE - 1).advanced()
 
     def with_out(self, ticks: Ticks) -> "TimeRing":
-        """After rows of these times went to the slot out of the ring."""
+        """Return the ring after rows of these times went to the slot outside it."""
         if len(ticks) == 0:
             return self
         least = int(ticks.min())
@@ -215,24 +228,26 @@ class TimeRing:
         return replace(self, out_least=least)
 
     def without_out(self) -> "TimeRing":
-        """After the slot out of the ring was emptied."""
+        """Return the ring after the slot outside it was emptied."""
         return replace(self, out_least=None)
 
     def with_watermark(self, watermark: int) -> "TimeRing":
-        """The same buckets under a new watermark; a lower one than before changes nothing."""
+        """Return the same buckets under a new watermark; a lower one than before
+        changes nothing."""
         horizon = watermark - self.life
         if horizon < _LEAST or (self.horizon is not None and horizon <= self.horizon):
             return self
         return replace(self, horizon=min(horizon, _MOST))
 
     def advanced(self) -> "TimeRing":
-        """With the ring moved to where nothing in it is wholly due."""
+        """Return the ring moved past the buckets that have expired as a whole."""
         if self.first is None or self.horizon is None:
             return self
         return self._at(max(self.first, (self.horizon + 1) // self.width))
 
     def passed(self) -> list[int]:
-        """The slots of the buckets that are wholly due: ``advanced`` leaves them behind."""
+        """Return the slots of the buckets that have expired as a whole, which ``advanced`` leaves
+        behind."""
         if self.first is None:
             return []
         moved = self.advanced().first
@@ -240,11 +255,11 @@ class TimeRing:
         return [b % RING_SLOTS for b in range(self.first, min(moved, self.first + RING_SLOTS))]
 
     def _at(self, first: int) -> "TimeRing":
-        return replace(self, first=min(max(first, _LEAST), _MOST))  # as it is kept: in 64 bits
+        return replace(self, first=min(max(first, _LEAST), _MOST))  # it is stored in 64 bits
 
 
 def _unit_of(kind: pa.DataType) -> tuple[int, int]:
-    """(microseconds in a tick, ticks in a microsecond): one of them is 1."""
+    """Return (microseconds per tick, ticks per microsecond); one of them is 1."""
     if kind == pa.date32():
         return 86_400_000_000, 1
     if kind == pa.date64():

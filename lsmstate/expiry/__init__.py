@@ -1,1 +1,1 @@
-"""Streams that forget by event time, over any backend."""
+"""Streams that expire by event time, over any backend."""

@@ -1,4 +1,5 @@
-"""Probes made of probes: of several streams as one, and of rows that are filtered when read."""
+"""Probes made of other probes: of several streams as one, and of rows that are
+filtered when read."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -10,14 +11,14 @@ from lsmstate.schema.arrow_sizes import pieces_of
 from lsmstate.store import Matches, Positions, Probe
 from lsmstate.store_base.checks import checked_positions
 
-#: Rows read at a time while those that are not hidden are counted.
+#: Bytes of rows read at a time while visible rows are counted.
 _COUNTING_BYTES = 1 << 20
 
 
 class FilteredProbe:
-    """A probe without the rows that ``visible`` says no to; see store.Probe.
+    """A probe without the rows for which ``visible`` is False; a ``store.Probe``.
 
-    Counting reads the rows; ``row_bytes`` are those of all rows, visible or not, where any is.
+    Counting reads the rows. ``row_bytes`` are those of all rows of a key, if any is visible.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class FilteredProbe:
         self.row_bytes = np.where(self.counts > 0, probe.row_bytes, 0)
 
     def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
-        """See store.Probe.fetch. Cost: as if no row were hidden."""
+        """Read the visible rows of some of the keys, in pieces. Cost: as if no row were hidden."""
         asked = checked_positions(self.counts, positions)
         return self._pieces(asked[self.counts[asked] > 0], max_bytes)
 
@@ -56,7 +57,7 @@ class CombinedProbe:
             self.row_bytes += part.row_bytes
 
     def fetch(self, positions: Positions, max_bytes: int) -> Iterator[Matches]:
-        """See store.Probe.fetch."""
+        """Read the rows of some of the keys, in pieces."""
         asked = checked_positions(self.counts, positions)
         return self._pieces(asked, max_bytes)
 
@@ -69,7 +70,7 @@ class CombinedProbe:
             positions = asked[place]
             found = self._found(positions, max_bytes)
             if len(positions) == 1:
-                yield from found  # perhaps more than one piece, and in order as it is
+                yield from found  # may be several pieces, already in order
             elif pieces := list(found):
                 yield _in_order(pieces)
 
@@ -79,7 +80,7 @@ class CombinedProbe:
 
 
 def _in_order(found: Sequence[Matches]) -> Matches:
-    """Pieces as one, by position; rows of one position stay in the order of the pieces."""
+    """Join pieces by position; rows of one position keep the order of the pieces."""
     if len(found) == 1:
         return found[0]
     positions = np.concatenate([piece.positions for piece in found])

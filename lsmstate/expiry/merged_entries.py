@@ -1,4 +1,4 @@
-"""Several iterations in key order as one."""
+"""Merge of several iterations in key order."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,9 +13,9 @@ from lsmstate.store import Entries
 def merged_entries(
     codec: KeyCodec, sources: Sequence[Iterator[Entries]], reverse: bool
 ) -> Iterator[Entries]:
-    """All entries in key order (or in reverse), those of one key source after source; where a
-    key fills pieces of a source, the others' entries of it come between two of them.
+    """Yield all entries in key order (or reverse), those of one key source after source.
 
+    If a key fills several pieces of a source, the other sources' entries of it come between them.
     Memory: a piece of each source. Cost: each key is encoded and sorted twice.
     """
     waiting = list(sources)
@@ -37,7 +37,7 @@ def merged_entries(
 
 
 def _next_piece(codec: KeyCodec, pieces: list[Entries | None], reverse: bool) -> Entries:
-    """What can be given before any source goes on; it is taken out of the pieces."""
+    """Return, and remove from the pieces, what can be given before any source advances."""
     stand = [piece for piece in pieces if piece is not None]
     ends = pa.concat_batches([piece.keys.slice(piece.keys.num_rows - 1) for piece in stand])
     order = codec.encode(ends).order
@@ -55,16 +55,16 @@ def _next_piece(codec: KeyCodec, pieces: list[Entries | None], reverse: bool) ->
 
 
 def _reached(codec: KeyCodec, keys: pa.RecordBatch, bound: pa.RecordBatch, reverse: bool) -> int:
-    """How many of the keys, which are in order, do not come after the bound."""
+    """Return how many of the ordered keys do not come after the bound."""
     batch = pa.concat_batches([bound, keys] if reverse else [keys, bound])
     order = codec.encode(batch).order
-    # Ties are in the order of positions: the bound stands before its equals, or behind them.
+    # Ties are in the order of positions: the bound stands before or after its equals.
     place = int(np.flatnonzero(order == (0 if reverse else keys.num_rows))[0])
     return keys.num_rows - place if reverse else place
 
 
 def _order(codec: KeyCodec, keys: pa.RecordBatch, reverse: bool) -> npt.NDArray[np.int64]:
-    """The positions in key order; those of one key ascend either way."""
+    """Return the positions in key order; those of one key ascend in both directions."""
     encoded = codec.encode(keys)
     order = encoded.order.astype(np.int64)
     if not reverse:

@@ -1,4 +1,4 @@
-"""Reads of a state whose streams have an expiry, for those who only have the state."""
+"""Reads of a state whose streams have an expiry, if only the state is known."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -16,8 +16,8 @@ _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 
 def expiring_reads(below: StoreReader) -> StoreReader:
-    """The streams in ``below`` as they were asked for, without the rows that are due. The reader
-    belongs to ``below``, and is not to be written to."""
+    """Return a reader of the streams in ``below`` by their users' names, without expired rows. It
+    belongs to ``below``, which must not be written to."""
     if LANES.name not in below.streams:
         return below
     streams: dict[str, StreamSchema] = {}
@@ -38,10 +38,10 @@ def expiring_reads(below: StoreReader) -> StoreReader:
 
 
 def _expiry(rows: pa.Schema, kept: pa.RecordBatch) -> Expiry:
-    """What the stream was opened with."""
+    """Return the expiry that the stream was opened with."""
     for row in kept.to_pylist():
         return Expiry(row["column"], _after(rows.field(row["column"]).type, row["life"]))
-    # Nothing was written to it yet, so any will do.
+    # Nothing was written to the stream, so any expiry serves.
     for field in rows:
         expiry = Expiry(field.name, 0 if pa.types.is_integer(field.type) else timedelta(0))
         try:
@@ -53,7 +53,7 @@ def _expiry(rows: pa.Schema, kept: pa.RecordBatch) -> Expiry:
 
 
 def _after(kind: pa.DataType, life: int) -> timedelta | int:
-    """Ticks of an event time as ``Expiry.after`` has them."""
+    """Convert ticks of an event time to ``Expiry.after``."""
     if pa.types.is_integer(kind):
         return life
     if kind == pa.date32():

@@ -1,4 +1,4 @@
-"""Which of some rows a slot of a stream with expiry holds: what a retraction must know first."""
+"""Which rows a slot of a stream with an expiry holds, which a retraction must know first."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from lsmstate.store_base.key_range import key_range
 
 _PIECE_BYTES = 256 << 10
 
-#: A key, null or encoded, and an encoded row.
+#: A key (null or encoded) and an encoded row.
 _Row = tuple[bytes | None, bytes]
 
 
@@ -27,9 +27,9 @@ def held_rows(
     rows: pa.RecordBatch,
     earlier: Sequence[Mutation],
 ) -> npt.NDArray[np.bool_]:
-    """Which of the rows a slot holds after ``earlier`` changes, of equal ones as many as it does;
-    no matter with null keys, which are never stored. Cost: what it holds of the keys is read, a
-    piece at a time."""
+    """Return which of the rows a slot holds after ``earlier`` changes; of equal rows as many as it
+    holds. Rows with null keys, which are never stored, do not matter. Cost: the rows of the keys
+    are read, one piece at a time."""
     asked = list(zip(keys.to_pylist(), lane.row_codec.encode(rows).to_pylist(), strict=True))
     distinct, _ = keys.distinct()
     names = distinct.to_pylist()
@@ -50,7 +50,7 @@ def held_rows(
 
 
 def _replay(mutation: Mutation, lane: Lane, stored: Counter[_Row]) -> None:
-    """What a change of a slot makes of the numbers of some rows in it."""
+    """Apply a change of a slot to the counts of some rows in it."""
     kind, _, keys, rows = mutation
     if isinstance(keys, KeyBounds):
         low, high = key_range(lane.schema, *keys)

@@ -1,10 +1,11 @@
 """ExpiringStore: expiry by event time, over any backend.
 
-A stream with an ``Expiry`` is a lane of slots (time_buckets.py), which are streams of the store
-below. So the rows of one time bucket lie together in key order, in files of their own where they
-are many, and a bucket that is wholly due goes by one range deletion that drops those files
-unread. What is due in a bucket that is not wholly so is filtered when it is read. A lane's state
-is kept in the store as well, in one write with the rows it speaks of.
+- A stream with an ``Expiry`` is a lane of slots (``time_buckets.py``), which are streams of the
+  store below. The rows of one time bucket thus lie together in key order, in files of their own if
+  there are many.
+- A bucket that has expired as a whole is removed by one range deletion, which drops these files
+  unread. Expired rows of other buckets are filtered when they are read.
+- The state of a lane is kept in the store, in one write with the rows that it describes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -54,7 +55,7 @@ _MOVED_BYTES = 256 << 10
 
 
 class LaneReads(StoreReads):
-    """Reads of streams, with expiry and without, out of a store or a snapshot of one."""
+    """Reads of streams, with and without an expiry, from a store or a snapshot."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class LaneReads(StoreReads):
         self._streams = streams
         self._lanes = lanes
         self._reads = inner
-        #: What the store below counts and nobody asked for: keys in further slots, rows moved.
+        #: Counters of the store below to subtract: keys in further slots, moved rows.
         self._extra_keys = 0
         self._extra_rows = 0
 
@@ -79,9 +80,11 @@ class LaneReads(StoreReads):
     def probe(
         self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
     ) -> Probe:
-        """See store.StateStore.probe. With expiry: a probe of each slot. Where rows of a slot
-        may be due, those found in it are read to be counted, and ``row_bytes`` is an upper bound;
-        rows of a key come by time bucket, and in arrival order within one."""
+        """Look up keys without reading a row.
+
+        With an expiry, each slot is probed. If rows of a slot may have expired, the rows found are
+        read to be counted, and ``row_bytes`` is an upper bound.
+        """
         lane = self._lane(stream)
         if lane is None:
             return self._reads.probe(stream, keys, positions)
@@ -95,7 +98,8 @@ class LaneReads(StoreReads):
         return CombinedProbe(len(encoded), parts)
 
     def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
-        """See store.StateStore.scan. With expiry: one time bucket after another, by key in it."""
+        """Read all live rows of a stream; with an expiry one time bucket after another, by key in
+        it."""
         lane = self._lane(stream)
         if lane is None:
             return self._reads.scan(stream, max_bytes)
@@ -123,7 +127,7 @@ class LaneReads(StoreReads):
         reverse: bool = False,
         max_bytes: int = 1 << 20,
     ) -> Iterator[Entries]:
-        """See store.MultimapStore.iterate. With expiry: the slots merged by key."""
+        """Read the rows of a key range; with an expiry the slots are merged by key."""
 
         def of(name: str) -> Iterator[Entries]:
             return self._reads.iterate(
@@ -140,7 +144,7 @@ class LaneReads(StoreReads):
         return merged_entries(lane.codec, sources, reverse)
 
     def stats(self) -> StoreStats:
-        """See store.StateStore.stats."""
+        """Return the counters of the store below, corrected for the slots."""
         found = self._reads.stats()
         return replace(
             found,
@@ -151,7 +155,7 @@ class LaneReads(StoreReads):
         )
 
     def close(self) -> None:
-        """See store.StateStore.close."""
+        """Close the store below."""
         self._reads.close()
 
 
@@ -164,8 +168,8 @@ def _visible_entries(entries: Iterator[Entries], lane: Lane) -> Iterator[Entries
 
 
 class ExpiringStore(LaneReads, AdmittedWrites):
-    """A store some of whose streams have an expiry, over one that knows nothing of it. A row
-    that is due when it arrives is not stored."""
+    """A store with expiring streams, over a store that knows no expiry. A row that has expired when
+    it arrives is not stored."""
 
     def __init__(
         self,
@@ -175,13 +179,14 @@ class ExpiringStore(LaneReads, AdmittedWrites):
         *,
         is_reader: bool = False,
     ) -> None:
-        """``is_reader``: the store below takes no writes, so nothing is reclaimed."""
+        """Open the store. ``is_reader``: the store below takes no writes, so
+        nothing is reclaimed."""
         lanes = {s.name: Lane(s, s.expiry) for s in streams if s.expiry is not None}
         inner = open_inner(with_slots(streams))
         super().__init__({stream.name: stream for stream in streams}, lanes, inner)
         self._inner = inner
         self._options = options
-        #: Whether a write that changes lanes' states was not seen to its end.
+        #: Whether the outcome of a write that changes lanes' states is unknown.
         self._is_unsure = False
         try:
             for lane in lanes.values():
@@ -191,15 +196,15 @@ class ExpiringStore(LaneReads, AdmittedWrites):
             raise
 
     def _adopt(self, lane: Lane, *, is_reader: bool) -> None:
-        """Go on where the store was left, also in the middle of moving rows."""
+        """Continue where the store was left, also in the middle of a move of rows."""
         lane.adopt(self._inner.get(LANES.name, (lane.schema.name,)))
         self._extra_keys += 1
         if not is_reader and (lane.state.moving is not None or lane.state.ring.passed()):
             self._reclaim(lane)
 
     def _lane(self, stream: str) -> Lane | None:
-        """Also ends a move that an error left half done: rows would be found in both places, or in
-        neither."""
+        """Return the lane of a stream, and complete a move that an error interrupted: rows would be
+        found in both places, or in neither."""
         self._make_sure()
         lane = super()._lane(stream)
         if lane is not None and lane.state.moving is not None:
@@ -207,7 +212,7 @@ class ExpiringStore(LaneReads, AdmittedWrites):
         return lane
 
     def _make_sure(self) -> None:
-        """After a write that was not seen to its end: the store below says what it did."""
+        """After a write with an unknown outcome: ask the store below what was written."""
         if self._is_unsure:
             for lane in self._lanes.values():
                 lane.adopt(self._inner.get(LANES.name, (lane.schema.name,)))
@@ -217,16 +222,19 @@ class ExpiringStore(LaneReads, AdmittedWrites):
     # Writing ------------------------------------------------------------------------------
 
     def append(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
-        """See store.StateStore.append. With expiry: rows that are due already are not stored."""
+        """Store rows under their keys; rows that have expired are not stored."""
         lane = self._lane(stream)
         if lane is None:
             return self._inner.append(stream, rows, keys)
         return self._store("append", lane, rows, keys)
 
     def retract(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
-        """See store.MultimapStore.retract. With expiry: one of a row that is due does nothing, one
-        that waits for its row waits until the row would be due. One of a row out of the time
-        ring, more than its life ahead of the watermark, cannot wait: InvalidArgumentError."""
+        """Take back rows under their keys.
+
+        The retraction of an expired row does nothing. A pending retraction expires when its row
+        would. InvalidArgumentError: a retraction cannot stay pending because the time of its row
+        lies outside the time ring, more than its life ahead of the watermark.
+        """
         lane = self._lane(stream)
         if lane is None:
             return self._inner.retract(stream, rows, keys)
@@ -257,7 +265,7 @@ class ExpiringStore(LaneReads, AdmittedWrites):
         return self._inner.admitting(self._tried(parts))
 
     def _tried(self, parts: Iterable[Sequence[Mutation]]) -> Iterator[Sequence[Mutation]]:
-        """What each of the parts, one after the other, comes to in the slots; none is made."""
+        """Yield what each part becomes in the slots, one after another; none is written."""
         begun = {name: lane.state for name, lane in self._lanes.items()}
         reached = begun
         before: list[Mutation] = []
@@ -272,14 +280,14 @@ class ExpiringStore(LaneReads, AdmittedWrites):
                 self._set_states(begun)
             yield planned
             if any(mutation.kind == "retract" for mutation in part):
-                before += planned  # what one has taken the next will not find
+                before += planned  # the next one does not find what this one has taken
 
     def _set_states(self, states: Mapping[str, LaneState]) -> None:
         for name, lane in self._lanes.items():
             lane.state = states[name]
 
     def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
-        """See store.StateStore.delete. With expiry: each key's rows in all slots at once."""
+        """Remove all rows of the keys; with an expiry from all slots at once."""
         lane = self._lane(stream)
         if lane is None:
             self._inner.delete(stream, keys)
@@ -299,12 +307,12 @@ class ExpiringStore(LaneReads, AdmittedWrites):
                 self.write(part)
 
     def write(self, mutations: Sequence[Mutation]) -> int:
-        """See store.MultimapStore.write."""
+        """Make several writes atomically."""
         self._make_sure()
-        for mutation in mutations:  # a move that is gone on with saves how far it is by itself
+        for mutation in mutations:  # a continued move saves its own progress
             self._lane(mutation.stream)
         states = {name: lane.state for name, lane in self._lanes.items()}
-        self._is_unsure = True  # until the states that the plan makes are those below, too
+        self._is_unsure = True  # until the planned states are stored below
         planned: list[Mutation] = []
         for mutation in mutations:
             planned += self._planned(mutation, planned)
@@ -319,18 +327,18 @@ class ExpiringStore(LaneReads, AdmittedWrites):
         return stored - len(changed)
 
     def _planned(self, mutation: Mutation, before: Sequence[Mutation]) -> list[Mutation]:
-        """The same in the slots, after what the write does ``before``. The lane's state is that
-        with the rows in it."""
+        """Plan a mutation in the slots, after what the write does ``before``. The lane's state
+        includes its rows."""
         lane = super()._lane(mutation.stream)
         if lane is None:
             return [mutation]
         kind, _, keys, rows = mutation
         if isinstance(keys, KeyBounds):
-            key_range(lane.schema, *keys)  # refused under the stream's own name
+            key_range(lane.schema, *keys)  # errors name the user's stream
             return [mutation._replace(stream=name) for name, _ in lane.readable()]
         if rows is not None:
             rows = checked_rows(lane.schema, rows, keys)
-            rows = lane.row_codec.plain(rows)  # no views, from which Arrow takes no rows
+            rows = lane.row_codec.plain(rows)  # no views: Arrow cannot take rows from them
         encoded = encoded_keys(lane.schema, lane.codec, keys)
         planned: list[Mutation] = []
         if kind in ("put", "delete"):
@@ -342,15 +350,15 @@ class ExpiringStore(LaneReads, AdmittedWrites):
             places, lane.state = self._retracted(lane, encoded, rows, before)
             planned += _in_slots("retract", lane, places, encoded, rows)
         elif kind != "delete" or rows is not None:
-            planned.append(mutation._replace(stream=lane.names[0]))  # to be refused
+            planned.append(mutation._replace(stream=lane.names[0]))  # the store below refuses it
         return planned
 
     def _retracted(
         self, lane: Lane, keys: KeyBatch, rows: pa.RecordBatch, earlier: Sequence[Mutation]
     ) -> tuple[npt.NDArray[np.int64], LaneState]:
-        """The slot of each retraction, where its row is or will be put, and the state with them in
-        it."""
-        self._inner.write([])  # a store that takes no writes at all says so first
+        """Return the slot of each retraction, where its row is or will be, and the state that
+        includes them."""
+        self._inner.write([])  # a store that takes no writes raises this first
         places, state = lane.placed(rows)
         asked = np.flatnonzero(places == state.out_slot)
         if len(asked):
@@ -369,7 +377,7 @@ class ExpiringStore(LaneReads, AdmittedWrites):
     # Expiring -----------------------------------------------------------------------------
 
     def advance(self, stream: str, watermark: datetime | date | int | pa.Scalar) -> None:
-        """See store.MultimapStore.advance."""
+        """Advance the watermark of a stream with an expiry, and forget the rows that it expires."""
         lane = self._lane(stream)
         if lane is None:
             refuse_advance(self._streams, stream, watermark)
@@ -380,7 +388,7 @@ class ExpiringStore(LaneReads, AdmittedWrites):
             self._reclaim(lane)
 
     def _write_with(self, lane: Lane, state: LaneState, mutations: Sequence[Mutation]) -> None:
-        """Write, and with it the state that the lane has then."""
+        """Write, together with the new state of the lane."""
         self._is_unsure = True
         self._extra_rows += self._inner.write([*mutations, lane.saved(state)])
         lane.state = state
@@ -390,8 +398,8 @@ class ExpiringStore(LaneReads, AdmittedWrites):
         self._write_with(lane, state, [])
 
     def _reclaim(self, lane: Lane) -> None:
-        """Empty the slots of buckets that are wholly due and move the ring past them. Stopped
-        anywhere, it goes on when it is called again."""
+        """Empty the slots of buckets that have expired as a whole, and move the ring past them. If
+        interrupted, the next call continues."""
         self._finish_move(lane)
         first = lane.state.ring.first
         for slot in lane.state.ring.passed():
@@ -401,7 +409,7 @@ class ExpiringStore(LaneReads, AdmittedWrites):
             self._empty_out(lane)
 
     def _empty_out(self, lane: Lane) -> None:
-        """Send the rows out of the ring to where they belong by now."""
+        """Move the rows outside the ring to their present slots."""
         state = lane.state
         other = OUT_SLOTS[1] if state.out_slot == OUT_SLOTS[0] else OUT_SLOTS[0]
         moved = replace(state, moving=state.out_slot, moved_rows=0, out_slot=other)
@@ -409,7 +417,7 @@ class ExpiringStore(LaneReads, AdmittedWrites):
         self._finish_move(lane)
 
     def _finish_move(self, lane: Lane) -> None:
-        """Go on moving rows from where it was left: each piece is one write with its count."""
+        """Continue a move of rows: each piece is one write with its progress."""
         if lane.state.moving is None:
             return
         source = lane.names[lane.state.moving]
@@ -418,7 +426,7 @@ class ExpiringStore(LaneReads, AdmittedWrites):
             for keys, rows in found.iterate(source, max_bytes=_MOVED_BYTES):
                 skipped = min(to_skip, rows.num_rows)
                 to_skip -= skipped
-                # A piece may end with a huge row, which is a write of its own.
+                # A piece may end with a huge row, which gets a write of its own.
                 left = rows.slice(skipped), keys.slice(skipped)
                 for part, part_keys in parts_of(*left, self._options, lane.sizes):
                     self._move(lane, part_keys, part)
@@ -435,26 +443,26 @@ class ExpiringStore(LaneReads, AdmittedWrites):
     # Committing ---------------------------------------------------------------------------
 
     def commit(self) -> str:
-        """See store.StateStore.commit."""
+        """Make all writes durable and return the commit pointer."""
         return self._inner.commit()
 
     def checkpoint(self, name: str) -> Checkpoint:
-        """See LsmStore.checkpoint."""
+        """Make a named checkpoint; only with the backend ``lsm``."""
         for stream in self._lanes:
-            self._lane(stream)  # its readers could not end a move
+            self._lane(stream)  # readers of the checkpoint could not complete a move
         return self._standalone.checkpoint(name)
 
     @property
     def checkpoints(self) -> Checkpoints:
-        """See LsmStore.checkpoints."""
+        """The named checkpoints; only with the backend ``lsm``."""
         return self._standalone.checkpoints
 
     def flush(self) -> None:
-        """See LsmStore.flush."""
+        """Flush the memtables into one run; only with the backend ``lsm``."""
         self._standalone.flush()
 
     def compact(self) -> None:
-        """See LsmStore.compact."""
+        """Merge the runs, and free the space of deleted rows; only with the backend ``lsm``."""
         self._standalone.compact()
 
     @property
@@ -467,7 +475,7 @@ class ExpiringStore(LaneReads, AdmittedWrites):
         return self._inner
 
     def snapshot(self) -> LaneReads:
-        """See store.MultimapStore.snapshot. Also what is due stays as it is."""
+        """Return a snapshot; which rows have expired does not change in it either."""
         for name in self._lanes:
             self._lane(name)
         lanes = {name: lane.copy() for name, lane in self._lanes.items()}
@@ -481,7 +489,7 @@ def _in_slots(
     keys: KeyBatch,
     rows: pa.RecordBatch,
 ) -> list[Mutation]:
-    """A write for each slot that rows go to."""
+    """Yield one write for each slot that rows go to."""
     planned: list[Mutation] = []
     for slot in np.flatnonzero(np.bincount(places + 1, minlength=SLOTS + 1)) - 1:
         if slot == NOWHERE:

@@ -1,8 +1,11 @@
-"""One stream with expiry: in which slot its rows lie, which of them are due, what is kept of it.
+"""One stream with an expiry: the slots of its rows, which rows have expired, and its stored state.
 
-The *slots* of a stream are streams of the store below, named ``name@0`` and so on: one for each
-time bucket of the ring, two for rows out of the ring (one is in use; the other takes what stays
-when the first is emptied), and one for rows without an event time, which stay for good.
+The *slots* of a stream are streams of the store below, named ``name@0`` and so on:
+
+- one for each time bucket of the ring,
+- two for rows outside the ring: one is in use, and the other takes the rest when the first is
+  emptied,
+- one for rows without an event time, which never expire.
 """
 
 from dataclasses import dataclass, replace
@@ -19,16 +22,16 @@ from lsmstate.schema.entry_sizes import EntrySizes
 from lsmstate.store import Mutation, StreamSchema
 from lsmstate.store_base.slots import KEPT_SLOT, LANES, OUT_SLOTS, slot_names
 
-#: The place of a row that is not stored.
+#: Slot of a row that is not stored.
 NOWHERE = -1
 
 
 @dataclass(frozen=True, slots=True)
 class LaneState:
-    """What of a lane is kept with the state: a value.
+    """The stored state of a lane; a value.
 
-    ``moving`` is the slot that is being emptied row by row, ``moved_rows`` how many of its rows,
-    in the order of iteration, are where they belong already.
+    ``moving`` is the slot that is being emptied row by row. ``moved_rows`` is how many of its rows,
+    in the order of iteration, have been moved.
     """
 
     ring: TimeRing
@@ -38,7 +41,7 @@ class LaneState:
 
     @property
     def out_is_behind(self) -> bool:
-        """Whether rows out of the ring may be due, or have a slot in it by now."""
+        """Whether rows outside the ring may have expired, or have a slot in the ring by now."""
         ring = self.ring
         if ring.out_least is None or ring.first is None:
             return False
@@ -46,7 +49,7 @@ class LaneState:
 
 
 class Lane:
-    """The stream's schema and names, and its state at present."""
+    """Schema, slot names and current state of one stream."""
 
     def __init__(self, stream: StreamSchema, expiry: Expiry) -> None:
         self.schema = stream
@@ -59,14 +62,14 @@ class Lane:
         self._column = expiry.column
 
     def copy(self) -> "Lane":
-        """A lane that stays as this one is now."""
+        """Return a lane that keeps the present state."""
         other = Lane.__new__(Lane)
         other.__dict__.update(self.__dict__)
         return other
 
     def readable(self) -> list[tuple[str, bool]]:
-        """The slots to read, and whether some of their rows may be due: first those that stay
-        for good, then those out of the ring, then the ring from its oldest bucket on."""
+        """Return the slots to read, and whether some of their rows may have expired: first the rows
+        that never expire, then those outside the ring, then the ring from its oldest bucket on."""
         ring = self.state.ring
         return [
             (self.names[KEPT_SLOT], False),
@@ -75,11 +78,12 @@ class Lane:
         ]
 
     def visible(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """Which rows are not due."""
+        """Return which rows have not expired."""
         return ~self.state.ring.due(*self.times.of(rows))
 
     def placed(self, rows: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], LaneState]:
-        """The slot of each row (NOWHERE: it is due), and the state once they are there."""
+        """Return the slot of each row (NOWHERE: it has expired), and the state that
+        includes them."""
         ticks, known = self.times.of(rows)
         ring = self.state.ring.begun(ticks[known])
         places = np.where(ring.in_ring(ticks), ring.slots(ticks), self.state.out_slot)
@@ -89,7 +93,7 @@ class Lane:
         return places, replace(self.state, ring=ring)
 
     def saved(self, state: LaneState) -> Mutation:
-        """The write that keeps a state."""
+        """Return the write that stores a state."""
         ring = state.ring
         row = {
             "column": self._column,
@@ -109,8 +113,8 @@ class Lane:
         )
 
     def adopt(self, kept: pa.RecordBatch) -> None:
-        """Go on from the kept state (no row: a new stream). InvalidArgumentError if it was made
-        with another expiry."""
+        """Continue from the stored state (no row: a new stream). InvalidArgumentError if it was
+        made with another expiry."""
         self.state = LaneState(TimeRing(self.times.life))
         for row in kept.to_pylist():
             if (row["column"], row["life"]) != (self._column, self.times.life):

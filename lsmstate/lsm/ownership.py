@@ -270,7 +270,7 @@ class ProcessOwner:
             # The newest MANIFEST, which is torn, or else the newest file.
             path = torn[0] if torn else os.path.join(self._directory, newest)
             size = os.path.getsize(path) if torn else 0
-            raise CorruptionError(f"no whole MANIFEST is left; {_REMEDY}", path, size)
+            raise CorruptionError(f"no complete MANIFEST is left; {_REMEDY}", path, size)
         self._collect(set())
         self._removal.finish()  # their numbers are used again
 

@@ -1,1 +1,1 @@
-"""Inspect, verify, export, restore, repair: works on a state on disk."""
+"""Tools for a state on disk: inspect, verify, export, restore, repair."""

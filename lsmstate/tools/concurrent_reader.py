@@ -1,8 +1,8 @@
-"""Looking at a state that another process may replace meanwhile.
+"""Reads of a state that another process may replace meanwhile.
 
-A commit deletes what it made needless, so a file that is missing may have been replaced since the
-state was found. Then it is found anew. What the newest state names still, and what is missing all
-the same, is lost.
+A commit deletes obsolete files, so a missing file may have been replaced since the state was found.
+The state is then found again. A file that the newest state still names, and that is missing again,
+is lost.
 """
 
 from collections.abc import Callable
@@ -13,12 +13,12 @@ from lsmstate.tools.inspection import READ_ERRORS, State, find_state
 
 Seen = TypeVar("Seen")
 
-#: Each time all of it was replaced while it was looked at.
+#: Most retries after the state was replaced during a read.
 _MOST_STATES = 20
 
 
 class GoneError(Exception):
-    """A file of a state was missing for the first time. Never leaves this package's looks."""
+    """A file of a state was missing for the first time. Never leaves this package."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -34,13 +34,13 @@ class StateWatch:
         self._states = 1
 
     def miss(self, name: str) -> None:
-        """Something is missing: GoneError, unless it is known to be lost. A name that is missing
-        in two states, the second found later, is lost: no commit names a deleted file again."""
+        """Note a missing file: raise GoneError, unless it is lost. A file that is missing in two
+        states, the second found later, is lost: no commit names a deleted file again."""
         if name not in self._lost:
             raise GoneError(name)
 
     def look_again(self, gone: GoneError) -> None:
-        """Take up the state that counts by now. LsmStateError if it was replaced too often."""
+        """Find the state again. LsmStateError if it was replaced too often."""
         self._lost.add(gone.name)
         newest = self._newest()
         if newest is None or newest.pointer == self.state.pointer:
@@ -57,11 +57,11 @@ class StateWatch:
         try:
             return find_state(self.state.directory) if self.state.is_newest else None
         except READ_ERRORS:
-            return None  # what cannot be read took nothing's place
+            return None  # an unreadable state replaces nothing
 
 
 def settled(state: State, look: Callable[[StateWatch], Seen]) -> Seen:
-    """``look`` at the state, again from the start with the one that took its place."""
+    """Call ``look`` with the state, and again with its successor if it is replaced meanwhile."""
     watch = StateWatch(state)
     while True:
         try:

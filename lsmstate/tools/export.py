@@ -1,9 +1,10 @@
-"""Exports: a copy of one committed state at another place, local or on any ``pyarrow.fs``.
+"""Exports: copies of one committed state at another place, local or on any ``pyarrow.fs``.
 
-Incremental: a file that an earlier export brought there, and that still has the right length and
-footer, is not sent again. Where the destination is local and on the same device, files are hard
-linked. Order of steps: the files, a look at all their sizes, the catalog last; whatever is
-interrupted leaves files that the next export uses or replaces, and all earlier exports whole.
+- An export is incremental: a file that an earlier export sent, and that still has the right length
+  and footer, is not sent again. Files are hard-linked if the destination is local and on the same
+  device.
+- Order of steps: the files, a check of all their sizes, the catalog last. An interrupted export
+  leaves files that the next export uses or replaces, and all earlier exports complete.
 """
 
 import errno
@@ -49,7 +50,13 @@ Place = str | os.PathLike[str]
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What an export did: its catalog, and the files and bytes that were not there before."""
+    """Result of an export.
+
+    Attributes:
+        catalog: Description of the export.
+        sent_files: Number of files that were not at the destination before.
+        sent_bytes: Their bytes.
+    """
 
     catalog: Catalog
     sent_files: int
@@ -65,18 +72,34 @@ def export(
     checkpoint: str | None = None,
     pointer: str | None = None,
 ) -> Exported:
-    """Copy one committed state to ``destination``, under a name, beside earlier exports.
+    """Copy one committed state to a destination that may hold earlier exports.
 
-    ``directory`` is a standalone store's, of which ``checkpoint`` is exported (also while it is
-    open elsewhere), or the newest state (it is opened and committed for that); or an attempts'
-    directory (a bucket's), of which the commit that ``pointer`` names is. ``destination`` is a
-    local path, a URI, or a path in ``filesystem``. ``name`` defaults to the checkpoint's, else to
-    the commit's file.
+    Args:
+        directory: A standalone store's directory, or a bucket's with ``pointer``.
+        destination: A local path, a URI, or a path in ``filesystem``.
+        filesystem: A file system of ``pyarrow.fs``.
+        name: Name of the export; default: that of the checkpoint, else of the commit's file.
+        checkpoint: Export this checkpoint, also while the store is open elsewhere; default: the
+            newest state, for which the store is opened and committed.
+        pointer: Export this commit of a bucket, given by its pointer.
 
-    Cost: new files are read twice (each block is verified) and sent once; one request for each
-    other file. Memory: two pieces of PIECE_BYTES, and what pyarrow buffers. Errors:
-    InvalidArgumentError (nothing was changed), StoreLockedError, CorruptionError (of the source),
-    OSError (export again: what was sent is not sent again).
+    Returns:
+        What was exported and sent.
+
+    Raises:
+        InvalidArgumentError: An argument is invalid; nothing was changed.
+        StoreLockedError: The store is open in another process.
+        CorruptionError: The source is damaged.
+        OSError: Sending failed. Export again: files that were sent are not sent again.
+
+    Cost:
+        New files are read twice (each block is verified) and sent once; one request for each other
+        file. Memory: two pieces of PIECE_BYTES, and what pyarrow buffers.
+
+    Example:
+        ```python
+        export("orders-state", "s3://backups/orders", name="monday")
+        ```
     """
     directory = directory_path(directory)
     check_is_there(directory)
@@ -110,23 +133,49 @@ def export(
 
 
 def list_exports(destination: Place, *, filesystem: FileSystem | None = None) -> list[Catalog]:
-    """The complete exports at a place, oldest first. CorruptionError, FormatVersionError: one
-    cannot be read; ``list_each_export`` lists the others. Cost: one listing, one read each."""
+    """List the complete exports at a place, oldest first.
+
+    Args:
+        destination: A local path, a URI, or a path in ``filesystem``.
+        filesystem: A file system of ``pyarrow.fs``.
+
+    Returns:
+        The catalog of each export.
+
+    Raises:
+        CorruptionError: A catalog is damaged; ``list_each_export`` lists the others.
+        FormatVersionError: A catalog has a format that this release cannot read.
+
+    Cost:
+        One listing, and one read per export.
+    """
     return all_whole(list_each_export(destination, filesystem=filesystem))
 
 
 def list_each_export(
     destination: Place, *, filesystem: FileSystem | None = None
 ) -> list[ReadCatalog]:
-    """The same, and of those that cannot be read the error."""
+    """List the exports at a place, oldest first; for an unreadable one its error."""
     place = durable_dir(destination, filesystem)
     return read_each_catalog(place, place.sizes())
 
 
 def delete_export(destination: Place, name: str, *, filesystem: FileSystem | None = None) -> int:
-    """Delete an export, also one whose catalog is damaged, and all files that no other one needs;
-    how many. While the catalog of another one cannot be read, nobody knows what that needs: all
-    files stay then, until a later call. Not to be called while somebody exports to the same place.
+    """Delete an export and the files that only it needs. Its own catalog may be damaged.
+
+    If another catalog cannot be read, its files are unknown: all files stay until a later call. Do
+    not call it while somebody exports to the same place.
+
+    Args:
+        destination: A local path, a URI, or a path in ``filesystem``.
+        name: Name of the export.
+        filesystem: A file system of ``pyarrow.fs``.
+
+    Returns:
+        The number of files deleted.
+
+    Raises:
+        InvalidArgumentError: There is no export of that name.
     """
     place = durable_dir(destination, filesystem)
     sizes = place.sizes()
@@ -146,8 +195,8 @@ def delete_export(destination: Place, name: str, *, filesystem: FileSystem | Non
 
 
 def checkpoint_catalog(directory: str, name: str | None) -> tuple[Catalog, CheckpointPin]:
-    """A checkpoint (None: the newest) as if it were an export of its store's own directory. Every
-    block is verified. It is held until the pin is released."""
+    """Describe a checkpoint (None: the newest) as if it were an export of its store's own
+    directory. Every block is verified. The pin holds the checkpoint until it is released."""
     if name is None:
         known = list_checkpoints(directory)
         if not known:
@@ -172,19 +221,19 @@ def checkpoint_catalog(directory: str, name: str | None) -> tuple[Catalog, Check
 
 
 def piece_sums(path: str) -> tuple[int, ...]:
-    """The XXH3 of each piece of a local file."""
+    """Return the XXH3 of each piece of a local file."""
     return tuple(checksum(piece) for piece in file_pieces(path))
 
 
 @contextmanager
 def _state(directory: str, checkpoint: str | None, pointer: str | None) -> Iterator[str]:
-    """The pointer to export, with its files held."""
+    """Yield the pointer to export, with its files held."""
     is_store = holds_standalone_store(directory)
     if pointer is not None:
         if checkpoint is not None or is_store:
             raise InvalidArgumentError(
-                "a pointer names a commit of attempts; of a standalone store a checkpoint or the "
-                "newest state is exported"
+                "pointer= exports a commit of a bucket; give a checkpoint of a standalone store, "
+                "or nothing for its newest state"
             )
         yield str(asked_pointer(pointer))
     elif checkpoint is not None:
@@ -199,10 +248,8 @@ def _state(directory: str, checkpoint: str | None, pointer: str | None) -> Itera
 
 
 def _opened(directory: str) -> LsmStore:
-    """The store itself, with the streams it has."""
-    state = find_standalone(
-        directory, "of a bucket's directory give the pointer of the commit to export"
-    )
+    """Open the store itself, with its own streams."""
+    state = find_standalone(directory, "to export a bucket, give the pointer of a commit")
     try:
         return LsmStore.open(directory, list(state.found.streams.values()), options=Options())
     except StoreLockedError as error:
@@ -210,7 +257,7 @@ def _opened(directory: str) -> LsmStore:
 
 
 class _Sender:
-    """Brings files to a place, unless they are there."""
+    """Sends files to a place, unless they are there."""
 
     def __init__(
         self, directory: str, place: DurableDir, sizes: dict[str, int], catalogs: list[Catalog]
@@ -223,7 +270,7 @@ class _Sender:
         self._tables = TableCache(process_memory())
 
     def send(self, file: Pointer) -> ExportedFile:
-        """The file's description for the catalog; afterwards it is there."""
+        """Send the file if necessary; return its description for the catalog."""
         stored = stored_name(file)
         known = self._known.get(stored)
         if known is not None and self._looks_right(known):
@@ -232,7 +279,7 @@ class _Sender:
         path = os.path.join(self._directory, file.name)
         described = ExportedFile(file, stored, piece_sums(path))
         if self._sizes.get(stored) == file.size and self._has_same_bytes(described):
-            return described  # an export that never ended brought it here
+            return described  # an unfinished export sent it
         if stored in self._sizes:
             self._place.remove(stored)
         if not self._place.link_from(path, stored):
@@ -242,7 +289,7 @@ class _Sender:
         return described
 
     def _looks_right(self, known: ExportedFile) -> bool:
-        """Length and footer of a file that a complete export brought."""
+        """Check length and footer of a file that a complete export sent."""
         size = known.file.size
         if self._sizes.get(known.stored) != size:
             return False
@@ -255,12 +302,12 @@ class _Sender:
 
 
 def _verify(tables: TableCache, directory: str, file: Pointer) -> None:
-    """CorruptionError unless every block of a file is as it was written."""
+    """Raise CorruptionError unless every block of a file is as it was written."""
     verify(tables.open_commit(directory, file.name, file.size, file.checksum))
 
 
 def _check_sizes(place: DurableDir, files: tuple[ExportedFile, ...]) -> None:
-    """OSError unless the place says that all files are there, whole."""
+    """Raise OSError unless the place reports all files with their full sizes."""
     sizes = place.sizes()
     for each in files:
         if sizes.get(each.stored) != each.file.size:
@@ -273,6 +320,6 @@ def _check_sizes(place: DurableDir, files: tuple[ExportedFile, ...]) -> None:
 
 
 def _is_stored(name: str) -> bool:
-    """Whether a name is one that stored_name gives."""
+    """Test whether ``stored_name`` gives such names."""
     stem, _, end = name.rpartition(".")
     return len(end) == 16 and (stem.startswith("run-") or parse_attempt_file(stem) is not None)

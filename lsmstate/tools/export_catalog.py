@@ -1,9 +1,8 @@
-"""What an exported state consists of: one small file that is written last and read first.
+"""Export catalog: the description of an exported state, one small file that is written last.
 
-An export directory holds the files of any number of exports, each under its name with the
-checksum of its footer appended, so that equal names are equal files and exports share them; and
-for each export a catalog, ``EXPORT-<number>-<name>``. An export without a whole catalog does not
-exist.
+An export directory holds the files of any number of exports. A file's name ends with the checksum
+of its footer: equal names are equal files, which exports share. Each export has a catalog,
+``EXPORT-<number>-<name>``. An export without a complete catalog does not exist.
 """
 
 import json
@@ -25,14 +24,14 @@ CATALOG_VERSION = 1
 _CATALOG = re.compile(r"EXPORT-(\d{10})-([A-Za-z0-9_.-]{1,128})")
 _INCOMPLETE = "it was interrupted, or its catalog was cut short or zeroed"
 _REMEDY = "restore another export by its name; delete this one and export the state again"
-#: Longer catalogs are not read: 20 bytes a MiB of state make this some terabytes.
+#: Longer catalogs are not read: at 20 bytes per MiB of state this is several terabytes.
 _MOST_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedFile:
     """One SSTable of an export: ``stored`` is its name there, ``pieces`` the XXH3 of each
-    PIECE_BYTES of it."""
+    PIECE_BYTES."""
 
     file: Pointer
     stored: str
@@ -41,8 +40,15 @@ class ExportedFile:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """One exported state. ``pointer`` names its commit; ``is_standalone`` says whether the state
-    is a standalone store's, or an attempt's."""
+    """Description of one exported state.
+
+    Attributes:
+        name: Name of the export.
+        number: Exports at a place are numbered in order.
+        pointer: The pointer of its commit.
+        files: Its files.
+        is_standalone: Whether the state is a standalone store's or an attempt's.
+    """
 
     name: str
     number: int
@@ -64,12 +70,12 @@ class Catalog:
 
 
 def stored_name(file: Pointer) -> str:
-    """The name of a file in an export directory, the same for equal files only."""
+    """Return the name of a file in an export directory, which only equal files share."""
     return f"{file.name}.{file.checksum:016x}"
 
 
 def check_export_name(name: str) -> None:
-    """InvalidArgumentError unless the name can be part of a file's."""
+    """Raise InvalidArgumentError unless the name can be part of a file name."""
     if _CATALOG.fullmatch(f"EXPORT-{0:010d}-{name}") is None:
         raise InvalidArgumentError(
             f"export name {name!r}: use 1 to 128 letters, digits and the characters _ . -"
@@ -77,7 +83,7 @@ def check_export_name(name: str) -> None:
 
 
 class ReadCatalog(NamedTuple):
-    """What the catalog of one export says, or why it cannot be read."""
+    """The content of one export's catalog, or why it cannot be read."""
 
     number: int
     name: str
@@ -85,7 +91,7 @@ class ReadCatalog(NamedTuple):
     said: Catalog | CorruptionError | FormatVersionError
 
     def catalog(self) -> Catalog:
-        """CorruptionError, FormatVersionError."""
+        """Return the catalog. CorruptionError, FormatVersionError."""
         if isinstance(self.said, Catalog):
             return self.said
         raise self.said
@@ -94,14 +100,18 @@ class ReadCatalog(NamedTuple):
 def chosen(
     read: list[ReadCatalog], name: str | None, where: str, sizes: dict[str, int]
 ) -> ReadCatalog:
-    """The export of that name, or the newest. InvalidArgumentError, with the nearest name, if
-    there is none. CorruptionError if none is named and one that is not complete is newer: an older
-    state must not be taken for it."""
+    """Return the export of that name, or the newest.
+
+    Raises:
+        InvalidArgumentError: There is none; the message suggests the nearest name.
+        CorruptionError: No name was given and a newer export is incomplete, so that the older state
+            must not be taken for the newest.
+    """
     begun = _begun(sizes)
     if not begun:
         raise InvalidArgumentError(
-            f"{where} holds no export and no checkpoint; name the directory that an export was "
-            "written to, or that of a store with checkpoints"
+            f"{where} holds no export and no checkpoint; give the place that exports were written "
+            "to, or the directory of a store with checkpoints"
         )
     found = [each for each in read if name in (None, each.name)]
     complete = {each.file_name for each in found}
@@ -110,7 +120,7 @@ def chosen(
     if name is None and newer:
         known = ", ".join(catalog.name for catalog in whole(found)) or "none"
         raise CorruptionError(
-            f"the newest export is not complete ({_INCOMPLETE}); restore another by its name "
+            f"the newest export is incomplete ({_INCOMPLETE}); restore another by its name "
             f"(complete: {known}), or export the state again",
             os.path.join(where, newer[-1].file_name),
             sizes[newer[-1].file_name],
@@ -120,7 +130,7 @@ def chosen(
     for each in begun:
         if each.name == name:
             raise InvalidArgumentError(
-                f"{where} holds no complete export {name!r}: {each.file_name} is not whole "
+                f"{where} holds no complete export {name!r}: {each.file_name} is incomplete "
                 f"({_INCOMPLETE}); delete it, and restore another or export the state again"
             )
     others = sorted(each.name for each in begun)
@@ -130,7 +140,7 @@ def chosen(
 
 
 class _Begun(NamedTuple):
-    """An export by the name of its catalog, whatever is in that."""
+    """An export by the name of its catalog, whatever its content is."""
 
     number: int
     name: str
@@ -138,18 +148,18 @@ class _Begun(NamedTuple):
 
 
 def _begun(sizes: dict[str, int]) -> list[_Begun]:
-    """All exports that were begun in a directory with these files, oldest first."""
+    """Return all exports that were begun in a directory with these files, oldest first."""
     found = filter(None, map(_CATALOG.fullmatch, sizes))
     return sorted(_Begun(int(each[1]), each[2], each[0]) for each in found)
 
 
 def next_number(sizes: dict[str, int]) -> int:
-    """Of the next export there: the highest is the newest, whether or not it came to its end."""
+    """Return the number of the next export: the highest is the newest, complete or not."""
     return 1 + max((each.number for each in _begun(sizes)), default=0)
 
 
 def write_catalog(place: DurableDir, catalog: Catalog) -> None:
-    """The last step of an export."""
+    """Write the catalog, the last step of an export."""
     place.write(catalog.file_name, [seal_text(_packed(catalog))])
     place.force()
 
@@ -157,8 +167,8 @@ def write_catalog(place: DurableDir, catalog: Catalog) -> None:
 def read_each_catalog(
     place: DurableDir, sizes: dict[str, int], name: str | None = None
 ) -> list[ReadCatalog]:
-    """The complete exports (of that name) in a directory with these files, oldest first: each one's
-    catalog, or why it cannot be read. Torn catalogs are of exports that never ended."""
+    """Return for each complete export (of that name) in a directory with these files, oldest first,
+    its catalog or its error. Torn catalogs belong to unfinished exports."""
     read: list[ReadCatalog] = []
     for each in _begun(sizes):
         if name not in (None, each.name):
@@ -175,12 +185,12 @@ def read_each_catalog(
 
 
 def whole(read: Iterable[ReadCatalog]) -> list[Catalog]:
-    """Those that could be read, be the others what they may."""
+    """Return the readable catalogs."""
     return [each.said for each in read if isinstance(each.said, Catalog)]
 
 
 def all_whole(read: Iterable[ReadCatalog]) -> list[Catalog]:
-    """CorruptionError, FormatVersionError: one could not be read."""
+    """Return all catalogs. CorruptionError, FormatVersionError: one cannot be read."""
     return [each.catalog() for each in read]
 
 
@@ -218,7 +228,7 @@ def _read(place: DurableDir, file_name: str, name: str, number: int, size: int) 
         files = tuple(_unpacked(entry) for entry in found["files"])
         return Catalog(name, number, str(parse_pointer(found["pointer"])), files)
     except (CorruptionError, KeyError, TypeError, ValueError) as error:
-        raise CorruptionError(f"it does not make sense ({error!r}); {_REMEDY}", path, 0) from error
+        raise CorruptionError(f"the content is invalid ({error!r}); {_REMEDY}", path, 0) from error
 
 
 def _unpacked(entry: dict[str, object]) -> ExportedFile:

@@ -1,7 +1,7 @@
-"""Looking inside states on disk without opening them for writing: what the command line shows.
+"""Inspection of states on disk without opening them for writing.
 
-A directory is a standalone store's, or an attempts' directory (a bucket's), or one that holds
-such directories (a Spark query's state). Nothing is locked, changed or deleted.
+A directory is a standalone store's, a bucket's (of attempts), or one that holds such directories (a
+Spark query's state). Nothing is locked, changed or deleted.
 """
 
 import os
@@ -18,31 +18,31 @@ from lsmstate.lsm.recovery import Recovered, read_commit
 from lsmstate.lsm.table_cache import table_cache
 from lsmstate.process.memory_budget import process_memory
 
-#: What to do about a standalone store that says no more which commit counts.
+#: Remedy for a standalone store whose newest commit is unknown.
 _SAVE = (
-    "save what can be read of the store by `lsmstate repair {directory} NEW-DIRECTORY`, or restore "
+    "save its readable part with `lsmstate repair {directory} NEW-DIRECTORY`, or restore "
     "a checkpoint or a copy of it"
 )
 
 
-#: What is wrong with files. That memory is short, for one, says nothing of them.
+#: Errors that concern files. A lack of memory, for example, does not.
 READ_ERRORS = (CorruptionError, FormatVersionError, OSError)
 ReadError = CorruptionError | FormatVersionError | OSError
 
-#: For errors that name none.
-REMEDY = "restore it from a copy, or save what can be read by `lsmstate repair`"
+#: Remedy for errors that name none.
+REMEDY = "restore it from a copy, or save the readable part with `lsmstate repair`"
 
-#: How often files may be replaced while the commit that counts is read.
+#: Most retries after files were replaced while the newest commit was read.
 _MOST_LOOKS = 20
 
-#: How a file ends once it is sealed, and the bytes of header and footer: it has more.
+#: End of a sealed file, and the least bytes of one: header and footer.
 _FOOTER_END = b"LSMSTATE"
 _LEAST_BYTES = 16 + 80
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A file, by its name ("": nobody knows which), and what is wrong with it."""
+    """A file, by name ("" if it is unknown), and what is wrong with it."""
 
     file: str
     what: str
@@ -50,22 +50,22 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One committed state: where it is, which commit, what the commit says."""
+    """One committed state: its directory, its commit, and the content of the commit."""
 
     directory: str
     pointer: str
     found: Recovered
     unsealed: tuple[str, ...] = ()
-    """Newer files that were never finished, by name: a writer died, or is at it."""
+    """Names of newer unfinished files: their writer died, or is still writing."""
     damaged: tuple[Damage, ...] = ()
-    """Newer commits that cannot be read, so that this one was taken."""
+    """Newer commits that cannot be read, so that this older one was chosen."""
     is_newest: bool = True
-    """Whether it was looked for, and not named by a pointer."""
+    """Whether it was found as the newest, not given by a pointer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A directory that holds a state which cannot be read."""
+    """A directory whose state cannot be read."""
 
     directory: str
     error: ReadError
@@ -76,13 +76,14 @@ class Unreadable:
 
 
 def missing_path(error: ReadError) -> str | None:
-    """The file that an error says is not there; None if it says something else."""
+    """Return the path of a missing file that an error reports; None for other errors."""
     missing = error if isinstance(error, FileNotFoundError) else error.__cause__
     return str(missing.filename) if isinstance(missing, FileNotFoundError) else None
 
 
 def damage_of(error: ReadError, name: str = "") -> Damage:
-    """What an error says of a file (``name``, or the one the error names), and what can be done."""
+    """Convert an error about a file (``name``, or the one the error names) to damage with its
+    remedy."""
     path = str(getattr(error, "path", "") or getattr(error, "filename", "") or "")
     what = str(error)
     if not isinstance(error, FormatVersionError) and "restore" not in what.replace(path, ""):
@@ -91,10 +92,15 @@ def damage_of(error: ReadError, name: str = "") -> Damage:
 
 
 def find_states(directory: str, pointer: str | None = None) -> list[State]:
-    """The newest committed state in a directory, or in each of its subdirectories if there are no
-    files of a state in it; or the one that ``pointer`` names. InvalidArgumentError if there is
-    none, or no such directory; CorruptionError, FormatVersionError, OSError if one cannot be
-    read."""
+    """Find the newest committed state in a directory, or in each of its subdirectories if it holds
+    no state itself; or the state of ``pointer``.
+
+    Raises:
+        InvalidArgumentError: There is no state, or no such directory.
+        CorruptionError: A state is damaged.
+        FormatVersionError: A state has a format that this release cannot read.
+        OSError: The file system failed.
+    """
     states: list[State] = []
     for found in each_state(directory, pointer):
         if isinstance(found, Unreadable):
@@ -104,7 +110,7 @@ def find_states(directory: str, pointer: str | None = None) -> list[State]:
 
 
 def each_state(directory: str, pointer: str | None = None) -> Iterator[State | Unreadable]:
-    """The same one by one; of several, one that cannot be read does not hide the others."""
+    """Yield the states one by one; an unreadable one does not hide the others."""
     if pointer is not None:
         asked_pointer(pointer)
     check_is_there(directory)
@@ -131,8 +137,8 @@ def each_state(directory: str, pointer: str | None = None) -> Iterator[State | U
 
 
 def find_standalone(directory: str, why: str) -> State:
-    """The state of a standalone store. CorruptionError; InvalidArgumentError, which says ``why``
-    it has to be one, if the directory has none."""
+    """Return the state of a standalone store. CorruptionError; InvalidArgumentError, which says
+    ``why`` the store must be standalone, if it is not."""
     check_is_there(directory)
     state = find_state(directory)
     if state is None or parse_numbered(parse_pointer(state.pointer).name) is None:
@@ -141,7 +147,7 @@ def find_standalone(directory: str, why: str) -> State:
 
 
 def find_state(directory: str, pointer: str | None = None) -> State | None:
-    """The newest committed state in a directory itself, or the one ``pointer`` names; None if
+    """Return the newest committed state in a directory itself, or the state of ``pointer``; None if
     nothing was ever committed. CorruptionError, FormatVersionError."""
     tables = table_cache(process_memory())
     if pointer is not None:
@@ -156,7 +162,7 @@ def find_state(directory: str, pointer: str | None = None) -> State | None:
             found = read_commit(tables, directory, newest.pointer)
             return State(directory, newest.pointer, found, newest.unsealed, newest.damaged)
         except READ_ERRORS as error:
-            # A commit may have replaced it meanwhile; what is missing again was not replaced.
+            # A commit may have replaced it meanwhile. What is missing again was not replaced.
             path = missing_path(error)
             if path is None or path in missing or len(missing) == _MOST_LOOKS:
                 raise
@@ -164,7 +170,7 @@ def find_state(directory: str, pointer: str | None = None) -> State | None:
 
 
 def _holds_files(directory: str) -> bool:
-    """Whether a directory is a store's or a bucket's: by names, whatever is in the files."""
+    """Test by file names whether a directory is a store's or a bucket's."""
     return any(
         parse_numbered(name) is not None or parse_attempt_file(name) is not None
         for name in os.listdir(directory)
@@ -173,7 +179,7 @@ def _holds_files(directory: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Newest:
-    """The commit that counts, and what was passed over: see State."""
+    """The newest commit, and what was skipped; see State."""
 
     pointer: str
     unsealed: tuple[str, ...]
@@ -181,11 +187,12 @@ class _Newest:
 
 
 def _newest(directory: str) -> _Newest | None:
-    """None if nothing was committed yet. CorruptionError, FormatVersionError."""
+    """Return the newest commit; None if nothing was committed yet. CorruptionError,
+    FormatVersionError."""
     try:
         found, torn = newest_pointer(directory)
         if found is None:
-            # While the directory was listed one may have come, and the one before it gone.
+            # While the directory was listed, a new one may have appeared and the previous one gone.
             found, torn = newest_pointer(directory)
     except CorruptionError as error:
         save = _SAVE.format(directory=directory)
@@ -194,9 +201,9 @@ def _newest(directory: str) -> _Newest | None:
         return _Newest(found, tuple(map(os.path.basename, torn)), ())
     numbers = [each[1] for each in map(parse_numbered, os.listdir(directory)) if each is not None]
     last_number = max(numbers, default=0)
-    if last_number > FIRST_MANIFEST:  # below, the first commit never came about
+    if last_number > FIRST_MANIFEST:  # otherwise the first commit was never completed
         raise CorruptionError(
-            f"no whole MANIFEST is left; {_SAVE.format(directory=directory)}",
+            f"no complete MANIFEST is left; {_SAVE.format(directory=directory)}",
             os.path.join(directory, numbered("MANIFEST", last_number)),
             0,
         )
@@ -204,8 +211,8 @@ def _newest(directory: str) -> _Newest | None:
 
 
 def _newest_of_attempts(directory: str) -> _Newest | None:
-    """The newest sealed commit; of several attempts of a batch, the last one written. Which of
-    them a query accepted only the query's checkpoint knows."""
+    """Return the newest sealed commit; of several attempts of a batch, the one written last. Only
+    the query's checkpoint knows which attempt the query accepted."""
     commits = [
         (file.batch_id, os.stat(os.path.join(directory, file.name)).st_mtime_ns, file.name)
         for file in map(parse_attempt_file, os.listdir(directory))
@@ -234,8 +241,8 @@ def _newest_of_attempts(directory: str) -> _Newest | None:
 
 
 def _was_sealed(path: str) -> bool:
-    """Whether a file that cannot be read has its end, so that it is damaged. One that lacks it was
-    never finished; what a pointer names is not looked for here."""
+    """Test whether an unreadable file has its end, and is therefore damaged. One without its end
+    was never finished. Files that a pointer names are not checked here."""
     file = ReadFile(path)
     try:
         ends = max(0, file.size - len(_FOOTER_END))

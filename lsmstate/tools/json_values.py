@@ -1,12 +1,12 @@
-"""Python values as those that JSON has: what it lacks is written as text."""
+"""Python values as JSON values; a value without a JSON type is written as text."""
 
 import math
 from typing import Any
 
 
 def in_json(value: Any) -> Any:
-    """NaN and the infinities are text too: Python would write them as they are, which is no
-    JSON."""
+    """Convert a value. NaN and the infinities become text too, since JSON has no
+    numbers for them."""
     if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, float):

@@ -1,4 +1,5 @@
-"""Which streams the state in a directory has, for whoever derives them from a choice made once."""
+"""The streams that the state in a directory has, for callers that derive them from an earlier
+choice."""
 
 import os
 from collections.abc import Mapping
@@ -11,11 +12,17 @@ from lsmstate.store import StreamSchema
 
 
 def kept_streams(directory: str, *, backend: str = "lsm") -> Mapping[str, StreamSchema] | None:
-    """The streams that ``open_store`` was given for the state it finds in a directory, in their
-    order; None if it would find none. Changes nothing; call it while nobody has the store open.
-    Cost: some small reads. InvalidArgumentError if the state is of another backend, CorruptionError
-    if its streams cannot be read."""
-    store_class(backend)  # whose package may be missing
+    """Return the streams of the state that ``open_store`` would find in a directory, in their
+    order; None if there is no state. Nothing is changed; no process may have the store open.
+
+    Raises:
+        InvalidArgumentError: The state belongs to another backend.
+        CorruptionError: The streams cannot be read.
+
+    Cost:
+        A few small reads.
+    """
+    store_class(backend)  # raises if its package is missing
     check_kept_backend(directory, backend)
     if not os.path.isdir(directory):
         return None

@@ -1,7 +1,8 @@
-"""Repair: everything that can still be read of a damaged state, in a new directory.
+"""Repair: copies everything that can still be read of a damaged state into a new directory.
 
-The damaged directory is only read. Files that are whole are copied, of damaged ones the readable
-rows are written anew, and of a changelog the whole records. The report says what was lost.
+The damaged directory is only read. Complete files are copied. The readable rows of damaged files
+are written into new ones. The complete records of a write-ahead log are kept. The report says what
+is lost.
 """
 
 import json
@@ -40,9 +41,15 @@ _LOST_COMMIT = (
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What could not be read of one file. ``rows`` None: nobody knows how many. Where
-    ``deletions`` (or retractions) may be lost too, rows that were deleted may be back. Key ranges
-    are as stored, with the stream's number in front."""
+    """What could not be read of one file.
+
+    Attributes:
+        file: Name of the file.
+        what: What is wrong.
+        rows: Number of lost rows; None if it is unknown.
+        ranges: Key ranges, as stored, with the stream's number in front.
+        deletions: Whether deletions or retractions may be lost, so that deleted rows may be back.
+    """
 
     file: str
     what: str
@@ -53,7 +60,8 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """``pointer`` opens the repaired state; ``problems`` are not losses by themselves."""
+    """Result of a repair: ``pointer`` opens the repaired state; ``problems`` are not losses by
+    themselves."""
 
     source: str
     target: str
@@ -68,12 +76,12 @@ class RepairReport:
 
     @property
     def lost_rows(self) -> int | None:
-        """Rows lost from tables and logs together; None if that is not known."""
+        """Rows lost from tables and logs together; None if the number is unknown."""
         known = [loss.rows for loss in self.losses if loss.rows is not None]
         return sum(known) if len(known) == len(self.losses) else None
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON values; keys in hexadecimal."""
+        """Return JSON values; keys are in hexadecimal."""
         found = asdict(self)
         for loss in found["losses"]:
             loss["ranges"] = [
@@ -84,18 +92,30 @@ class RepairReport:
 
 
 def repair(source: str, target: str, pointer: str | None = None) -> RepairReport:
-    """Salvage the state in ``source`` (a standalone store's or a bucket's directory; of a bucket
-    the commit ``pointer`` names, or the newest) into ``target``, which must not exist or be empty.
+    """Copy the readable part of a damaged state into a new directory.
 
-    StoreLockedError if a process has the store open; CorruptionError if no commit can be read.
-    Cost: all of it is read and written. Memory: the largest damaged file.
+    Args:
+        source: A standalone store's or a bucket's directory.
+        target: A new or empty directory.
+        pointer: A commit pointer of a bucket; default: the newest commit.
+
+    Returns:
+        What was saved, and what is lost.
+
+    Raises:
+        StoreLockedError: A process has the store open.
+        CorruptionError: No commit can be read.
+
+    Cost:
+        Everything is read and written. Memory: the largest damaged file.
     """
     if os.path.isdir(target) and os.listdir(target):
         raise InvalidArgumentError(f"{target} is not empty; name a new directory to repair into")
     inside = os.path.realpath(source)
     if os.path.commonpath([inside, os.path.realpath(target)]) == inside:
         raise InvalidArgumentError(
-            f"{target} lies inside {source}, which repair leaves alone; name a directory elsewhere"
+            f"{target} lies inside {source}, which repair does not change; name a directory "
+            "elsewhere"
         )
     check_is_there(source)
     check_unowned(source)
@@ -115,7 +135,7 @@ def repair(source: str, target: str, pointer: str | None = None) -> RepairReport
 
 
 class _Repair:
-    """One repair under way."""
+    """One repair in progress."""
 
     def __init__(self, state: DamagedState, target: str, options: Options, owner: Owner) -> None:
         self._state = state
@@ -156,7 +176,7 @@ class _Repair:
     # Tables -------------------------------------------------------------------------------
 
     def _take(self, file: FileMeta) -> Sequence[FileMeta]:
-        """The file's rows in the new directory, as far as they can be read."""
+        """Copy the file's readable rows into the new directory."""
         path = os.path.join(self._state.directory, file.name)
         table = None
         try:
@@ -210,11 +230,9 @@ class _Repair:
         return made
 
     def _hold_retractions(self, ranges: Sequence[KeyRange]) -> bool:
-        """Whether keys reach into the hidden streams behind the named ones."""
+        """Test whether keys reach into the hidden streams, which follow the named ones."""
         named = len(json.loads(self._state.edit.schemas)).to_bytes(2, "big")
         return any(part.high is None or part.high >= named for part in ranges)
-
-    # Commit and changelog -----------------------------------------------------------------
 
     def _commit(self, version: Version, replay_from: tuple[int, int]) -> str:
         edit = replace(
@@ -228,7 +246,7 @@ class _Repair:
         return pointer
 
     def _salvage_logs(self) -> Replay:
-        """The logged writes that are not in the runs."""
+        """Return the logged writes that are not in the runs."""
         found: list[Record] = []
         for name in changelog_files(self._state.directory):
             log = salvage_changelog(os.path.join(self._state.directory, name))
@@ -261,16 +279,16 @@ class _Repair:
 
 
 def _checkpoints_left(directory: str) -> Iterator[str]:
-    """What becomes of the checkpoints: the repaired store has none."""
+    """Yield a problem for each checkpoint: the repaired store has none."""
     for path in checkpoint_paths(directory):
         try:
             name = read_checkpoint(path).name
             yield (
-                f"checkpoint {name!r} is not taken over: lsmstate restore makes a directory of it, "
-                "as far as its own files are whole"
+                f"checkpoint {name!r} is not copied; lsmstate restore can restore it if its own "
+                "files are complete"
             )
         except (CorruptionError, FormatVersionError) as error:
-            yield f"a checkpoint is not taken over, of which nobody can say the name: {error}"
+            yield f"a checkpoint is not copied, and its name cannot be read: {error}"
 
 
 def _batch_of(commit: str) -> int:

@@ -1,8 +1,8 @@
-"""Restoring: from an export, or from a checkpoint in a store's own directory, to a new directory.
+"""Restore of an export, or of a checkpoint in a store's own directory, to a new directory.
 
-Nothing that is there is written over: the directory is built under another name beside it, every
-piece is checked on the way, the pointer is followed to the last file, and only then the directory
-gets its name, by one rename. An interrupted restore leaves ``<directory>.restoring-<random>``.
+Nothing is overwritten. The directory is built under another name beside it. Every piece is checked,
+and the pointer is followed to the last file. One rename then gives the directory its name. An
+interrupted restore leaves ``<directory>.restoring-<random>``.
 """
 
 import os
@@ -36,7 +36,15 @@ _REMEDY = "restore another export, or export the state again"
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """``pointer`` opens it, where it is an attempt's state; ``linked_files`` were not copied."""
+    """Result of a restore.
+
+    Attributes:
+        name: Name of the export or checkpoint.
+        pointer: Opens the state, if it is an attempt's.
+        files: Number of files.
+        size: Their bytes.
+        linked_files: Number of files that are hard links, not copies.
+    """
 
     name: str
     pointer: str
@@ -52,23 +60,36 @@ def restore(
     filesystem: FileSystem | None = None,
     name: str | None = None,
 ) -> Restored:
-    """Make a new directory that holds an exported state, or a checkpoint.
+    """Restore an export or a checkpoint into a new directory.
 
-    ``source`` is where exports were written (a local path, a URI, or a path in ``filesystem``), or
-    a standalone store's directory; ``name`` is the export's or checkpoint's, by default the newest.
     A standalone store is then opened with ``open_store``, an attempt's state with its pointer.
-    Hard links are made where source and target are local and on one device.
+    Files are hard-linked if source and target are local and on one device.
 
-    InvalidArgumentError if ``directory`` exists and is not empty; CorruptionError, with file and
-    offset, where length, checksum or format are not what the catalog says, or a file is missing, or
-    the newest export, where none is named, is not complete;
-    FormatVersionError; OSError. After an error nothing is there, or all of it, if it was the last
-    step that failed: making the new name durable. Cost: everything is read once.
+    Args:
+        source: The place of exports (a local path, a URI, or a path in ``filesystem``), or a
+            standalone store's directory with checkpoints.
+        directory: A new or empty directory.
+        filesystem: A file system of ``pyarrow.fs``.
+        name: Name of the export or checkpoint; default: the newest.
+
+    Returns:
+        What was restored.
+
+    Raises:
+        InvalidArgumentError: The directory is not empty, or there is no such export.
+        CorruptionError: A file is missing or differs from the catalog, or no name was given and the
+            newest export is incomplete. File and offset are named.
+        FormatVersionError: The export has a format that this release cannot read.
+        OSError: The file system failed. After any error there is no directory, unless only the last
+            step failed, which makes the new name durable.
+
+    Cost:
+        Everything is read once.
     """
     directory = os.path.abspath(directory)
     if os.path.exists(directory) and (not os.path.isdir(directory) or os.listdir(directory)):
         raise InvalidArgumentError(
-            f"{directory} exists and is not empty; restore writes over nothing, choose another"
+            f"{directory} exists and is not empty; restore overwrites nothing, so choose another"
         )
     place = durable_dir(source, filesystem)
     if isinstance(place, LocalDir) and holds_standalone_store(place.where):
@@ -87,7 +108,7 @@ def restore(
         os.rename(building, directory)
         sync_directory(os.path.dirname(directory))
     except BaseException:
-        shutil.rmtree(building, ignore_errors=True)  # what stays is under a name of its own
+        shutil.rmtree(building, ignore_errors=True)  # the rest has a name of its own
         raise
     finally:
         release()
@@ -95,7 +116,7 @@ def restore(
 
 
 def _build(place: DurableDir, catalog: Catalog, building: str) -> int:
-    """Fill an empty directory; how many files are hard links."""
+    """Fill an empty directory; return how many files are hard links."""
     sizes = place.sizes()
     linked = 0
     for each in catalog.files:
@@ -126,7 +147,7 @@ def _build(place: DurableDir, catalog: Catalog, building: str) -> int:
 
 
 def _checked(place: DurableDir, each: ExportedFile, path: str) -> Iterator[bytes]:
-    """The pieces of a file, each compared with its checksum."""
+    """Yield the pieces of a file, each compared with its checksum."""
     done = 0
     for number, piece in enumerate(place.pieces(each.stored)):
         expected = each.pieces[number] if number < len(each.pieces) else None
@@ -143,7 +164,8 @@ def _checked(place: DurableDir, each: ExportedFile, path: str) -> Iterator[bytes
 
 
 def _check_whole(catalog: Catalog, building: str, path: str) -> None:
-    """CorruptionError, FormatVersionError unless the pointer leads to these very files."""
+    """Raise CorruptionError or FormatVersionError unless the pointer leads to
+    exactly these files."""
     tables = TableCache(process_memory())
     needed = set(needed_files(tables, building, catalog.pointer))
     brought = {each.file for each in catalog.files}
@@ -157,4 +179,4 @@ def _check_whole(catalog: Catalog, building: str, path: str) -> None:
 
 
 def _nothing() -> None:
-    """An export need not be held."""
+    """Do nothing: an export need not be held."""

@@ -1,4 +1,4 @@
-"""Rows of a committed state, and how many writes are not in it yet."""
+"""Rows of a committed state, and the number of writes that it does not hold yet."""
 
 import os
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ from lsmstate.tools.inspection import READ_ERRORS, Damage, State, damage_of, mis
 
 
 def entries_of(state: State, stream: str, limit: int) -> Iterator[Entries]:
-    """The first ``limit`` rows of a stream with their keys, in key order; of one with an expiry
-    those that are not due as of the commit."""
+    """Yield the first ``limit`` rows of a stream with their keys, in key order; with an expiry
+    those that had not expired at the commit."""
     with open_state(state) as store:
         for keys, rows in expiring_reads(store).iterate(stream):
             if limit <= 0:
@@ -26,8 +26,8 @@ def entries_of(state: State, stream: str, limit: int) -> Iterator[Entries]:
 
 
 def with_open_files(state: State) -> State:
-    """This state, or the one that took its place, with its files open: rows can be read although
-    another process deletes them meanwhile (if there are not more than are kept open)."""
+    """Return this state, or its successor, with open files: rows can be read even if another
+    process deletes the files (unless there are more than stay open)."""
     return settled(state, _open_files)
 
 
@@ -39,13 +39,13 @@ def _open_files(watch: StateWatch) -> State:
         except READ_ERRORS as error:
             if missing_path(error) is not None:
                 watch.miss(file.name)
-            # Whether it matters the read will tell.
+            # The read will show whether it matters.
     return watch.state
 
 
 def logged_writes(watch: StateWatch) -> tuple[int, list[Damage]]:
-    """How many acknowledged writes are in changelogs and not, or not wholly, in a standalone
-    store's commit; and which changelogs are damaged. Cost: they are read."""
+    """Count the acknowledged writes that are in write-ahead logs and not, or not completely, in a
+    standalone store's commit; return also which logs are damaged. Cost: the logs are read."""
     directory = watch.state.directory
     first, _ = watch.state.found.edit.replay_from
     count, damaged = 0, list[Damage]()
@@ -61,7 +61,7 @@ def logged_writes(watch: StateWatch) -> tuple[int, list[Damage]]:
 
 
 def open_state(state: State) -> LsmStore:
-    """A store to be read; nothing in the directory changes."""
+    """Open a store for reading; nothing in the directory changes."""
     return LsmStore.open_attempt(
         state.directory,
         list(state.found.streams.values()),

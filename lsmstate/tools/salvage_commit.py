@@ -1,7 +1,7 @@
 """Which state a damaged directory holds: the newest commit whose manifest can be read.
 
-An attempts' directory keeps older commits whole. A standalone store keeps one, and of older ones
-what was not merged since: where its manifest is damaged, what newer commits wrote is lost.
+A bucket's directory keeps older commits. A standalone store keeps one commit, and of older ones the
+files that were not merged since. If its manifest is damaged, the writes of newer commits are lost.
 """
 
 import os
@@ -27,7 +27,7 @@ from lsmstate.tools.salvage_table import SalvagedTable
 
 @dataclass(frozen=True, slots=True)
 class DamagedState:
-    """What a directory holds. ``problems`` says what was passed over, and why."""
+    """The state of a damaged directory. ``problems`` says what was skipped, and why."""
 
     directory: str
     commit: str
@@ -39,8 +39,8 @@ class DamagedState:
 
 
 def find_damaged_state(directory: str, pointer: str | None = None) -> DamagedState:
-    """The commit that counts, or the newest that can be read. CorruptionError if none can: then
-    nobody knows the streams, and rows mean nothing."""
+    """Return the newest commit, or the newest that can be read. CorruptionError if none can: the
+    streams are then unknown, and rows mean nothing."""
     names = os.listdir(directory)
     problems: list[str] = []
     commits = _commits_of_attempts(directory, names)
@@ -64,19 +64,20 @@ def find_damaged_state(directory: str, pointer: str | None = None) -> DamagedSta
             if is_standalone and named in (None, name):
                 lost.append(name)
             continue
-        if edit is None:  # a flush's or a merge's file
+        if edit is None:  # a file of a flush or a merge
             continue
         if is_standalone and named is None:
             problems.append(
-                f"no MANIFEST says which commit counts, {name} is the newest that can be read; if "
-                "there was a newer one whose file is gone, nobody can say what it held"
+                f"no MANIFEST names the newest commit, and {name} is the newest that can be read; "
+                "if the file of a newer one is gone, its writes are lost"
             )
         return DamagedState(directory, name, edit, is_standalone, tuple(problems), tuple(lost))
     raise CorruptionError("no commit can be read; restore a checkpoint or an export", directory, 0)
 
 
 def _commits_of_attempts(directory: str, names: Sequence[str]) -> list[str]:
-    """Newest first; of several attempts of a batch, the last one written."""
+    """Return commits newest first; of several attempts of a batch, the one written last comes
+    first."""
     found = [
         (file.batch_id, os.stat(os.path.join(directory, file.name)).st_mtime_ns, file.name)
         for file in map(parse_attempt_file, names)
@@ -86,7 +87,7 @@ def _commits_of_attempts(directory: str, names: Sequence[str]) -> list[str]:
 
 
 def _numbered_runs(names: Sequence[str]) -> list[str]:
-    """A standalone store's files, newest first: any of them may be a commit's."""
+    """Return a standalone store's files, newest first: any of them may be a commit's."""
     found = [(parsed[1], name) for name in names if (parsed := parse_numbered(name)) is not None]
     return [name for _, name in sorted(found, reverse=True) if name.startswith("run-")]
 
@@ -102,8 +103,8 @@ def _named_by_manifest(directory: str, problems: list[str]) -> str | None:
 
 
 def read_edit(directory: str, name: str) -> Edit | None:
-    """A commit's edit, complete, even from a file whose other parts are damaged; None if a whole
-    file is no commit's."""
+    """Return a commit's complete edit, even from a file whose other parts are damaged; None if an
+    undamaged file is not a commit's."""
     path = os.path.join(directory, name)
     found = _edit_section(directory, name)
     if found is None:
@@ -122,7 +123,9 @@ def read_edit(directory: str, name: str) -> Edit | None:
         if base.schema_digest != edit.schema_digest:
             raise CorruptionError("the commit and its base have other streams", path, 0)
     if schema_digest(edit.schemas) != edit.schema_digest:
-        raise CorruptionError("the schemas do not have the digest the manifest names", path, 0)
+        raise CorruptionError(
+            "the digest of the schemas differs from the one in the manifest", path, 0
+        )
     return edit
 
 

@@ -1,7 +1,7 @@
-"""What can still be read of one damaged SSTable, entry by entry, and what cannot.
+"""The readable part of one damaged SSTable, entry by entry.
 
-A row is saved if its own block and the key block that speaks of it are whole. The manifest says how
-many there were.
+A row can be saved if its own block and the key block that refers to it are undamaged. The manifest
+says how many rows there were.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from lsmstate.cython_ext.base.file import ReadFile
 from lsmstate.cython_ext.sstable.salvage import block_bytes, block_rows, find_blocks, key_entries
 
-#: Kinds of blocks and flags of entries, as docs/design/disk-format.md numbers them.
+#: Kinds of blocks and flags of entries (docs/design/disk-format.md).
 _ROWS, _KEYS, _TOP, _EDIT = 1, 2, 5, 7
 _RESET, _CONTINUES = 1, 2
 _HEADER_BYTES = 16
@@ -20,15 +20,15 @@ Entry = tuple[bytes, int, list[tuple[int, int, bytes]]]
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """Keys from ``low`` to ``high``, as stored; None: from the start, to the end. The ends are in
-    the range only if they are equal."""
+    """Keys from ``low`` to ``high``, as stored; None: from the start, or to the end. The ends
+    belong to the range only if they are equal."""
 
     low: bytes | None
     high: bytes | None
 
 
 class SalvagedTable:
-    """The whole blocks of one file. Memory: the file's size, and one key block's rows."""
+    """The undamaged blocks of one file. Memory: the file's size, and one key block's rows."""
 
     def __init__(self, path: str) -> None:
         file = ReadFile(path)
@@ -42,21 +42,21 @@ class SalvagedTable:
         tops = [offset for offset, _, kind in self._blocks if kind == _TOP]
         self._end = tops[-1] if tops else len(self._data)
         self._gaps = self._find_gaps()
-        #: What ``entries`` has found so far when it went through the file last.
+        #: Findings of the last pass of ``entries`` through the file.
         self.saved_rows = 0
         self.lost_ranges: list[KeyRange] = []
         self.has_lost_keys = False
 
     def edit(self) -> bytes | None:
-        """The edit section; None if its block is damaged."""
+        """Return the edit section; None if its block is damaged."""
         for offset, size, kind in reversed(self._blocks):
             if kind == _EDIT:
                 return block_bytes(self._data, offset, size)
         return None
 
     def base_sequence(self, min_sequence: int) -> int:
-        """What the rows' sequence numbers count from, when the footer that says so is gone: it
-        follows from the least number that the file is known to have had."""
+        """Return the base of the rows' sequence numbers if the footer with it is lost: it follows
+        from the least sequence number that the file is known to have had."""
         counted = (
             sequence
             for offset, size in self._row_blocks.items()
@@ -65,7 +65,7 @@ class SalvagedTable:
         return max(0, min_sequence - min(counted, default=0))
 
     def entries(self, base_sequence: int) -> Iterator[Entry]:
-        """Every entry that is left, with the rows that are, in key order."""
+        """Yield every remaining entry with its remaining rows, in key order."""
         self.saved_rows, self.lost_ranges, self.has_lost_keys = 0, [], False
         pending: Entry | None = None
         for key, flags, rows in self._segments(base_sequence):
@@ -79,14 +79,15 @@ class SalvagedTable:
             yield pending
 
     def _segments(self, base_sequence: int) -> Iterator[Entry]:
-        """Entries of one key block after another; huge keys come in several."""
+        """Yield the entries of one key block after another; huge keys come in several."""
         last: bytes | None = None
         reached = _HEADER_BYTES
         for offset, size, kind in self._blocks:
             if kind != _KEYS:
                 continue
             entries, places = key_entries(block_bytes(self._data, offset, size))
-            # Bytes that are in no whole block, nor among the rows of one, may have been keys.
+            # Bytes in no undamaged block, nor between the rows of one key block, may have been
+            # keys.
             if self._has_gap(reached, places[0] if places else offset):
                 self._note_gap(KeyRange(last, entries[0][0]))
             yield from self._entries_of(entries, places, base_sequence)
@@ -138,7 +139,7 @@ class SalvagedTable:
         ]
 
     def _find_gaps(self) -> list[tuple[int, int]]:
-        """From where to where bytes before the top index are in no whole block."""
+        """Return the ranges before the top index that are in no undamaged block."""
         gaps, reached = [], _HEADER_BYTES
         for offset, size, _ in self._blocks:
             if offset != reached:

@@ -1,8 +1,8 @@
-"""The whole records of a changelog that may be damaged.
+"""The complete records of a write-ahead log that may be damaged.
 
-A record's length has a check of its own, so that behind a damaged payload the next record is found
-at once; behind a damaged length it is looked for byte by byte. Which ends are torn and which are
-damaged is judged as on replay.
+A record's length has its own checksum. After a damaged payload, the next record is therefore found
+at once. After a damaged length it is searched byte by byte. Torn ends and damage are distinguished
+as in a replay.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from lsmstate.lsm.wal_records import FRAME, HEAD, MAGIC, Records, framed
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One write of a whole record: the head of its payload, and what follows."""
+    """One write of a complete record: the head of its payload, and the rest."""
 
     kind: int
     stream: int
@@ -23,14 +23,14 @@ class Record:
     write: bytes
 
     def framed_as(self, sequence: int) -> bytes:
-        """A record of this write alone, under another sequence number."""
+        """Return a record of this write alone, with another sequence number."""
         return b"".join(framed([HEAD.pack(self.kind, self.stream, sequence), self.write]))
 
 
 @dataclass(frozen=True, slots=True)
 class SalvagedChangelog:
-    """``gaps`` are (offset, bytes) of what is damaged; ``torn_bytes`` the write at the very end
-    that a crash interrupted, which nobody was told of."""
+    """The readable part of a log. ``gaps`` are (offset, bytes) of damage. ``torn_bytes`` is the
+    size of the last write, which a crash interrupted before it was acknowledged."""
 
     records: tuple[Record, ...]
     gaps: tuple[tuple[int, int], ...]
@@ -39,8 +39,8 @@ class SalvagedChangelog:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Records under sequence numbers without gaps, and where a replay begins. ``missing`` are the
-    first and the last of numbers that no record has."""
+    """Records with sequence numbers without gaps, and where a replay begins. ``missing`` are the
+    first and the last of sequence numbers that no record has."""
 
     records: tuple[tuple[int, Record], ...]
     replay_from: tuple[int, int]
@@ -48,8 +48,10 @@ class Replay:
 
 
 def plan_replay(records: Iterable[Record], replay_from: tuple[int, int]) -> Replay:
-    """Close the gaps between records, oldest first. ``replay_from``: the first write that is not
-    wholly in the runs, and how many of its keys are: if that write is lost, the next begins anew.
+    """Close the gaps between records, oldest first.
+
+    ``replay_from`` is the first write that is not completely in the runs, and how many of its keys
+    are. If that write is lost, the next one begins at its own start.
     """
     first, place = replay_from
     expected = number = first
@@ -71,7 +73,7 @@ def plan_replay(records: Iterable[Record], replay_from: tuple[int, int]) -> Repl
 
 
 def salvage_changelog(path: str) -> SalvagedChangelog:
-    """Memory: the file's size."""
+    """Read the complete records of a log. Memory: the file's size."""
     file = ReadFile(path)
     try:
         data = file.read(0, file.size)
@@ -105,7 +107,7 @@ def _record(payload: bytes) -> Record:
 
 
 def _next_record(log: Records, offset: int) -> int:
-    """Where the next whole record begins; the end of the data if there is none."""
+    """Return the offset of the next complete record; the end of the data if there is none."""
     end = log.end(offset)
     if end is not None and (end >= log.size or log.whole(end) is not None):
         return min(end, log.size)

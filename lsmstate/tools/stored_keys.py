@@ -1,4 +1,4 @@
-"""What the bytes of a stored key say: of which stream it is, and its values."""
+"""Decoding of stored keys: their stream and values."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,18 +10,20 @@ from lsmstate.errors import CorruptionError
 from lsmstate.store import StreamSchema
 from lsmstate.tools.json_values import in_json
 
-#: Of the stream's number, in front.
+#: Bytes of the stream's number, in front.
 _NUMBER_BYTES = 2
 
 
 def decoded_key(streams: Sequence[StreamSchema], stored: bytes) -> dict[str, Any] | None:
-    """A stored key as JSON values; ``retracted`` says that it is one of the rows that were taken
-    back from the stream. None if it is no whole key of one of the streams, which are in the order
-    of their numbers, or Python has no such values."""
+    """Return a stored key as JSON values.
+
+    ``streams`` are in the order of their numbers. ``retracted`` says that the key is one of a
+    retraction. None: it is not a valid key of one of the streams, or Python has no such values.
+    """
     number = int.from_bytes(stored[:_NUMBER_BYTES], "big")
     if len(stored) < _NUMBER_BYTES or number >= 2 * len(streams):
         return None
-    # Behind the streams come the hidden ones of what was retracted from each, in the same order.
+    # The hidden streams, which hold the retractions of each stream, follow in the same order.
     stream = streams[number % len(streams)]
     try:
         key = KeyDecoder(stream.key).decode([stored[_NUMBER_BYTES:]])

@@ -1,4 +1,4 @@
-"""What a committed state consists of, as JSON values: file by file, or by level."""
+"""Contents of a committed state as JSON values: file by file, or by level."""
 
 import os
 from collections.abc import Iterable
@@ -26,12 +26,16 @@ _LEVEL_FIELDS = ("runs", "files", "bytes", "keys", "rows", "deletions", "raw_byt
 
 
 def describe(state: State) -> dict[str, Any]:
-    """Runs, files, sizes, key ranges, filters and streams of a state, or of the one that took its
-    place meanwhile, as JSON values. Sizes in bytes; ``logged_writes`` are those of a standalone
-    store that are in none of these figures, since only its changelogs have them; ``damaged`` are
-    files, checkpoints and changelogs that cannot be read, and newer commits that were passed over;
-    ``memory`` is what the files cost while they are open: the top indexes stay, index and filter
-    partitions come and go through the block cache, so that theirs is the most."""
+    """Return runs, files, sizes, key ranges, filters and streams of a state as JSON values.
+
+    If the state was replaced meanwhile, its successor is described. Sizes are in bytes.
+
+    - ``logged_writes``: writes of a standalone store that only its write-ahead logs hold; no other
+      figure counts them.
+    - ``damaged``: unreadable files, checkpoints and logs, and newer commits that were skipped.
+    - ``memory``: bytes of the files while they are open. Top indexes stay in memory. Index and
+      filter partitions go through the block cache, so theirs are upper bounds.
+    """
     return settled(state, _describe)
 
 
@@ -77,9 +81,12 @@ def _describe(watch: StateWatch) -> dict[str, Any]:
 
 
 def _describe_file(watch: StateWatch, file: FileMeta) -> dict[str, Any]:
-    """``damage`` says why a file cannot be opened; then its index and filters are not known.
-    ``min_key`` and ``max_key`` are stored bytes in hex, ``first_key`` and ``last_key`` what they
-    say, by the names under which a stream with an expiry is stored; None: they do not decode."""
+    """Describe a file. ``damage`` says why it cannot be opened; its index and filters are then
+    unknown.
+
+    ``min_key`` and ``max_key`` are stored bytes in hex. ``first_key`` and ``last_key`` are their
+    values, with the names under which a stream with an expiry is stored; None: they do not decode.
+    """
     described = file._asdict()
     try:
         table = table_cache(process_memory()).open(watch.state.directory, file)
@@ -121,9 +128,12 @@ def _checkpoints(state: State) -> list[CheckpointSaid]:
 
 
 def summarize(state: State) -> dict[str, Any]:
-    """What a state, or the one that took its place meanwhile, amounts to, as JSON values: by level,
-    and what else its directory holds. Bytes; ``raw_bytes`` are rows before compression. Cost: no
-    file is read but the commit's, checkpoints and changelogs."""
+    """Return sizes by level, and of the other files in the directory, as JSON values.
+
+    If the state was replaced meanwhile, its successor is summarized. Sizes are in bytes;
+    ``raw_bytes`` are rows before compression. Cost: only the commit's file, checkpoints and
+    write-ahead logs are read.
+    """
     return settled(state, _summarize)
 
 
@@ -162,9 +172,8 @@ def _levels(version: Version) -> list[dict[str, Any]]:
 
 
 def _sizes(state: State, kept: set[str]) -> dict[str, int]:
-    """Bytes of what lies beside the runs: files that the commit needs all the same (its own, the
-    one it builds upon, those of a merge under way), that only checkpoints keep, and that neither
-    needs."""
+    """Return the bytes of files beside the runs: those that the commit needs (its own, its base,
+    those of an interrupted merge), those that only checkpoints keep, and unneeded ones."""
     in_runs = {file.name for file in state.found.edit.version.files}
     needed = {file.name for file in state.found.edit.files}
     needed |= {parse_pointer(state.pointer).name, state.found.base.name}
@@ -178,6 +187,6 @@ def _sizes(state: State, kept: set[str]) -> dict[str, int]:
             what = "commit_bytes"
         else:
             what = "checkpoint_bytes" if entry.name in kept else "other_bytes"
-        with suppress(FileNotFoundError):  # deleted since it was listed
+        with suppress(FileNotFoundError):  # deleted after it was listed
             sizes[what] += entry.stat().st_size
     return sizes

@@ -1,5 +1,6 @@
-"""Whether a state on disk is whole: every block, row and logged write of it is read, and of a
-standalone store also what its checkpoints keep.
+"""Verification of a state on disk: reads every block, row and logged write.
+
+For a standalone store, the files that its checkpoints keep are included.
 """
 
 import os
@@ -21,8 +22,8 @@ from lsmstate.tools.inspection import READ_ERRORS, REMEDY, State, damage_of, mis
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found out about a file: it has counts if it is whole, else ``damage``; of one that
-    was never finished, and so does not count, neither."""
+    """The result for one file: counts if it is undamaged, else ``damage``; neither for an
+    unfinished file, which is ignored."""
 
     file: str
     counts: Mapping[str, int] | None = None
@@ -30,9 +31,12 @@ class Finding:
 
 
 def verify(state: State) -> Iterator[Finding]:
-    """One finding for each file of a state and for newer commits; of a standalone store's newest
-    state also for checkpoints, the files only they need, and changelogs. Another process may
-    commit meanwhile: then the newest state is gone on with. Cost: all of it is read."""
+    """Yield one finding for each file of a state, and for newer commits.
+
+    For a standalone store's newest state, checkpoints, the files that only they need, and
+    write-ahead logs are included. Another process may commit meanwhile; the newest state is then
+    verified. Cost: everything is read.
+    """
     looked = _Verification(StateWatch(state))
     while True:
         try:
@@ -43,7 +47,7 @@ def verify(state: State) -> Iterator[Finding]:
 
 
 class _Verification:
-    """What was told already is not told again when a newer state is looked at."""
+    """A verification in progress; nothing is reported twice when a newer state is verified."""
 
     def __init__(self, watch: StateWatch) -> None:
         self.watch = watch
@@ -51,7 +55,7 @@ class _Verification:
         self._told: set[Pointer | str] = set()
 
     def findings(self) -> Iterator[Finding]:
-        """GoneError: a file is missing that may have been replaced."""
+        """Yield the findings. GoneError: a file is missing that may have been replaced."""
         state = self.watch.state
         for damage in state.damaged:
             yield from self._tell(damage.file, Finding(damage.file, damage=damage.what))
@@ -72,7 +76,7 @@ class _Verification:
     def _commit(
         self, pointer: str, found: Recovered, checkpoint: Checkpoint | None = None
     ) -> Iterator[Finding]:
-        """All files that a commit needs, that of a checkpoint only as long as it is there."""
+        """Verify all files that a commit needs; those of a checkpoint only as long as it exists."""
         streams = list(found.streams.values())
         counts = {
             Pointer(file.name, file.size, file.checksum): {"keys": file.keys, "rows": file.rows}
@@ -86,7 +90,7 @@ class _Verification:
             except READ_ERRORS as error:
                 if missing_path(error) is not None:
                     if checkpoint is not None and not os.path.exists(checkpoint.path):
-                        return  # it was deleted, and then its files
+                        return  # the checkpoint was deleted, and then its files
                     self.watch.miss(file.name)
                 finding = Finding(file.name, damage=damage_of(error).what)
             yield from self._tell(file, finding)
@@ -94,7 +98,8 @@ class _Verification:
     def _table(
         self, file: Pointer, streams: Sequence[StreamSchema], counts: Mapping[str, int] | None
     ) -> Finding:
-        """``counts``: what the manifest says. CorruptionError, FormatVersionError, OSError."""
+        """Verify a table; ``counts`` are those of the manifest. CorruptionError,
+        FormatVersionError, OSError."""
         directory = self.watch.state.directory
         table = self._tables.open_commit(directory, file.name, file.size, file.checksum)
         found = sst_check.verify(table)
@@ -127,7 +132,8 @@ class _Verification:
         yield from self._commit(checkpoint.pointer, found, checkpoint)
 
     def _logs(self) -> Iterator[Finding]:
-        """The changelogs, and whether each write that is not in the runs is in one of them."""
+        """Verify the write-ahead logs, and whether each write that is not in the runs is in one of
+        them."""
         directory = self.watch.state.directory
         expected: int | None
         expected, place = self.watch.state.found.edit.replay_from
@@ -144,7 +150,7 @@ class _Verification:
                 if missing_path(error) is not None:
                     self.watch.miss(name)
                 finding = Finding(name, damage=damage_of(error).what)
-                expected = None  # what else it held nobody knows
+                expected = None  # the rest of its content is unknown
             else:
                 finding = Finding(name, counts)
             if missing and finding.damage is None:
@@ -159,7 +165,7 @@ class _Verification:
 
 
 def _torn_into(counts: dict[str, int]) -> Callable[[str, int], None]:
-    """For ``replay``, which says how many bytes at a log's end a crash has torn."""
+    """Return a callback for ``replay``, which gets the number of torn bytes at a log's end."""
 
     def note(_: str, size: int) -> None:
         counts["torn_bytes"] = size

@@ -116,7 +116,9 @@ def test_errors_name_the_object_and_show_no_secret(tmp_path, server, monkeypatch
         },
         cache_dir=str(tmp_path / "cache"),
     )
-    with pytest.raises(OSError, match=r"the previous commit counts: writing s3:state/x") as two:
+    with pytest.raises(
+        OSError, match=r"the previous commit is still valid: writing s3:state/x"
+    ) as two:
         run_batch(nowhere.bucket(0), 0, None)
     assert SECRET not in str(one.value) + str(two.value)
 

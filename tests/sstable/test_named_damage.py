@@ -144,10 +144,12 @@ def test_without_a_manifest_a_file_that_is_there_is_named(tmp_path):
     made(tmp_path, 1, 2)
     (manifest,) = manifests(tmp_path)
     manifest.write_bytes(manifest.read_bytes()[:9])
-    with pytest.raises(CorruptionError, match=f"{manifest.name} at offset 9: no whole MANIFEST"):
+    with pytest.raises(CorruptionError, match=f"{manifest.name} at offset 9: no complete MANIFEST"):
         opened(tmp_path)
     manifest.unlink()
-    with pytest.raises(CorruptionError, match=f"{logs(tmp_path)[-1].name} at offset 0: no whole"):
+    with pytest.raises(
+        CorruptionError, match=f"{logs(tmp_path)[-1].name} at offset 0: no complete"
+    ):
         opened(tmp_path)
 
 

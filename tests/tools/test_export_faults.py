@@ -144,7 +144,7 @@ def test_an_older_export_is_not_taken_for_the_newest_in_silence(tmp_path):
         ):
             lsmstate.restore(backup, str(tmp_path / "new"))
         with pytest.raises(
-            InvalidArgumentError, match=f"'two': {path.name} is not whole"
+            InvalidArgumentError, match=f"'two': {path.name} is incomplete"
         ) as caught:
             lsmstate.restore(backup, str(tmp_path / "new"), name="two")
         assert "did you mean" not in str(caught.value)

@@ -275,7 +275,7 @@ def test_a_damaged_manifest(damaged, tmp_path, how):
     assert found == expected(work)
     assert report.losses == ()
     assert len(report.problems) == 1 + (how != "gone")
-    assert f"no MANIFEST says which commit counts, {name} is" in report.problems[-1]
+    assert f"no MANIFEST names the newest commit, and {name} is" in report.problems[-1]
 
 
 @pytest.mark.parametrize("how", ["edit", "end", "gone"])

@@ -234,7 +234,7 @@ def test_that_memory_is_short_is_no_damage(kept, monkeypatch):
 
 def test_every_message_says_what_to_do():
     short = CorruptionError("9 bytes were expected here, the file has 3", "/restored/run-1.sst", 0)
-    assert damage_of(short).what.endswith("save what can be read by `lsmstate repair`")
+    assert damage_of(short).what.endswith("save the readable part with `lsmstate repair`")
     assert damage_of(short).file == "run-1.sst"
     told = CorruptionError("the row block is damaged; restore the file from a copy", "/x/a", 0)
     assert damage_of(told).what == str(told)

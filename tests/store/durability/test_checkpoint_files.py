@@ -105,10 +105,10 @@ def test_repair_names_those_it_does_not_take_over(tmp_path):
         store.append("customers", customers(1), keys_of(1))
         path = Path(store.checkpoint("monday").path)
     report = repair(str(tmp_path / "store"), str(tmp_path / "whole"))
-    assert "checkpoint 'monday' is not taken over: lsmstate restore" in report.problems[0]
+    assert "checkpoint 'monday' is not copied; lsmstate restore" in report.problems[0]
     path.write_bytes(bytes(100))
     report = repair(str(tmp_path / "store"), str(tmp_path / "new"))
-    assert "nobody can say the name" in report.problems[0]
+    assert "its name cannot be read" in report.problems[0]
     assert path.name in report.problems[0]
     assert (report.losses, report.rows) == ((), 1)
     with opened(tmp_path / "new") as store:

@@ -158,11 +158,11 @@ def test_a_reader_writes_nothing_and_cannot_be_robbed(tmp_path):
         store.checkpoint("a")
         reader = open_checkpoint(str(tmp_path), "a", options=OPTIONS)
         before = sorted(os.listdir(tmp_path))
-        with pytest.raises(StoreClosedError, match="open for reading, at checkpoint 'a'"):
+        with pytest.raises(StoreClosedError, match="read-only, at checkpoint 'a'"):
             reader.append("customers", customers(1), keys_of(1))
-        with pytest.raises(StoreClosedError, match="open for reading"):
+        with pytest.raises(StoreClosedError, match="read-only"):
             reader.commit()
-        with pytest.raises(StoreClosedError, match="open for reading"):
+        with pytest.raises(StoreClosedError, match="read-only"):
             reader.checkpoint("b")
         with pytest.raises(InvalidArgumentError, match="open for reading; close its readers"):
             store.checkpoints.delete("a")

@@ -68,15 +68,15 @@ def test_a_watermark_is_rounded_down() -> None:
 @pytest.mark.parametrize(
     ("kind", "after", "said"),
     [
-        (pa.string(), HOUR, "string is no event time"),
-        (pa.float64(), 1, "double is no event time"),
+        (pa.string(), HOUR, "string is not an event time"),
+        (pa.float64(), 1, "double is not an event time"),
         (pa.uint64(), 1, "cast the event time from uint64"),
         (pa.int64(), HOUR, "give a number in the column's unit"),
         (pa.int64(), True, "give a number in the column's unit"),
         (pa.timestamp("us"), 3600, "give a timedelta"),
         (pa.timestamp("us"), -HOUR, "must not be negative"),
-        (pa.date32(), HOUR, "no whole number"),
-        (pa.timestamp("s"), timedelta(milliseconds=1), "no whole number"),
+        (pa.date32(), HOUR, "not a whole number"),
+        (pa.timestamp("s"), timedelta(milliseconds=1), "not a whole number"),
     ],
 )
 def test_an_expiry_that_cannot_work_is_refused(kind: pa.DataType, after: Any, said: str) -> None:
