@@ -260,7 +260,7 @@ class ExpiringStore(LaneReads, AdmittedWrites):
             return sum(map(self.write, parts()))
 
     def admitting(self, parts: Iterable[Sequence[Mutation]]) -> AbstractContextManager[None]:
-        """See Backend."""
+        """Return a context that raises what one of the writes would raise, before the first."""
         self._make_sure()
         return self._inner.admitting(self._tried(parts))
 

@@ -48,7 +48,7 @@ class MemoryTable:
         self.index_bytes = 0
 
     def plain(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows in the given order. Cost: one gather per batch they lie in."""
+        """Convert rows to the table's types. InvalidArgumentError as in the backend ``lsm``."""
         rows = self._codec.plain(rows)
         if not rows.num_columns:  # a batch made from no columns would have no rows
             return rows
@@ -181,7 +181,7 @@ class MemoryTable:
         return self._sizes[numbers]
 
     def rows(self, numbers: Positions) -> pa.RecordBatch:
-        """The rows, in the order asked for. Cost: one gather per batch they lie in."""
+        """Return the rows in the given order. Cost: one gather per batch they lie in."""
         if len(numbers) == 0:
             return pa.RecordBatch.from_pylist([], schema=self.schema)
         batch_of = np.searchsorted(self._starts, numbers, side="right") - 1

@@ -64,13 +64,12 @@ class NullSafeReads(StoreReads):
     """Reads of the store below, or of a snapshot of it."""
 
     def __init__(self, streams: Mapping[str, StreamSchema], below: StoreReader) -> None:
-        """Return the streams by name, with their plain keys."""
         self._streams = streams
         self._reads = below
 
     @property
     def streams(self) -> Mapping[str, StreamSchema]:
-        """See store.StateStore.streams."""
+        """Return the streams by name, with their plain keys."""
         return self._streams
 
     def probe(

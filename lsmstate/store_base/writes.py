@@ -51,21 +51,21 @@ class StoreWrites(StoreReads):
 
 
 class AdmittedWrites(StoreWrites):
-    """Several writes of which all or none are made, by a store that can try them first."""
+    """Several atomic writes, of a store that can check them first."""
 
     #: How the store was opened.
     _options: Options
 
     @abstractmethod
     def admitting(self, parts: Iterable[Sequence[Mutation]]) -> AbstractContextManager[None]:
-        """See Backend."""
+        """Return a context that raises what one of the writes would raise, before the first."""
 
     def write_all(self, parts: Iterable[Sequence[Mutation]]) -> int:
-        """Make several writes, or none; small ones are put together."""
+        """Make several writes, or none; small ones are combined."""
         begun = self._merged(parts)
         first, second = next(begun, None), next(begun, None)
         if first is None or second is None:
-            return self.write(first or [])  # by itself all or nothing
+            return self.write(first or [])  # atomic by itself
         with self.admitting(self._checked(parts)):
             return sum(map(self.write, self._merged(parts)))
 

@@ -210,7 +210,7 @@ def test_what_is_asked_for_is_checked_first(tmp_path):
         ("1 to 128", lambda: lsmstate.export(str(tmp_path / "store"), tmp_path / "b", name="a/b")),
         ("give the pointer", lambda: lsmstate.export(str(tmp_path / "bucket"), tmp_path / "b")),
         (
-            "of attempts",
+            "a commit of a bucket",
             lambda: lsmstate.export(str(tmp_path / "store"), tmp_path / "b", pointer=pointer),
         ),
         (
