@@ -283,8 +283,8 @@ def _check_keeps_all(told: TimeOptions) -> None:
     for name, value in given.items():
         if value and value != "drop":
             raise InvalidArgumentError(
-                f"{name}={value!r} goes with inner joins of rows that stay; leave it out, or how, "
-                "emit and changes; or write time intervals into the condition"
+                f"{name}={value!r} applies to append-only inner joins; leave it out, leave out "
+                "how, emit and changes, or write time intervals into the condition"
             )
 
 
@@ -336,20 +336,18 @@ def _check_algorithm(
             f"algorithm={algorithm!r} is unknown{nearest(algorithm, ALGORITHMS)}"
         )
     if algorithm != "tree" and order is not None:
-        raise InvalidArgumentError(
-            f"order={order!r}: only algorithm='tree' joins in an order; leave order out"
-        )
+        raise InvalidArgumentError(f"order={order!r} applies to algorithm='tree'; leave order out")
     if sample is not None and order != BEST:
         raise InvalidArgumentError(
-            f"sample: only order='best' looks at one, not order={order!r}; leave sample out"
+            f"sample applies to order='best', and this is order={order!r}; leave sample out"
         )
     if algorithm == "tree" and isinstance(spec, ChangingSpec | FinalSpec):
         raise InvalidArgumentError(
-            "algorithm='tree' makes inner joins of rows that stay; leave algorithm out for "
-            "other join types and changelogs"
+            "algorithm='tree' applies to append-only inner joins; leave algorithm out for other "
+            "join types and changelogs"
         )
     if algorithm == "tree" and timing is not None:
         raise InvalidArgumentError(
-            "algorithm='tree' joins over the full history; leave event_time, retention and "
-            "time intervals out, or the algorithm"
+            "algorithm='tree' joins over the full history; leave out algorithm, or event_time, "
+            "retention and time intervals"
         )

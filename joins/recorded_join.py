@@ -59,8 +59,8 @@ class KeptJoin:
                 for told in (kept, self._asked)
             )
             raise InvalidArgumentError(
-                f"{self._path}: the state is of a join with {had}; asked for {asked}; open it with "
-                "the join it was made with, or give another directory"
+                f"{self._path}: the state belongs to a join with {had}, and this join has {asked}; "
+                "open the state with the join it was made with, or give another directory"
             )
 
     def keep(self) -> None:

@@ -1,4 +1,4 @@
-"""stateful_batches: any function over the batches of a bucket and a store, as a DataFrame."""
+"""stateful_batches: a function over the batches and the store of a bucket becomes a DataFrame."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,51 +49,77 @@ def stateful_batches(
 ) -> DataFrame:
     """Run a function of your own over streaming DataFrames, with a state that spills to disk.
 
-        def first_of_each(bucket, batches, store):
+    The function is called as ``function(bucket, batches, store)``, once per micro-batch for each
+    *bucket* that has rows in it. There are no timers.
+
+    - All rows of a key, of every input, are always in the same bucket.
+    - ``batches`` are ``InputBatch`` values: input by input, and within an input in the order of its
+      partitions and rows. That order is the same when Spark repeats a micro-batch. The function
+      must read them to the end.
+    - ``store`` is a ``MultimapStore`` with the streams of ``state``, as the previous micro-batch
+      left it. Its changes are committed with the micro-batch. If the function raises, or a worker
+      is killed, nothing of them remains and the micro-batch is repeated.
+    - The function returns or yields record batches or tables with the columns ``bucket.schema``.
+      They leave in pieces of 1 MiB, so a generator needs memory for one of its batches only.
+    - The function must give the same rows for the same input and state: no clock, no unseeded
+      random numbers, nothing kept in variables between calls. It runs in Spark's workers.
+
+    The result may appear once in a query, as in ``multiway_join``.
+
+    Args:
+        df: One streaming DataFrame (``batch.input`` is "input"), or several by name. Fixed by the
+            first start.
+        key: Key columns that all inputs have ("id", ["user", "day"]), or those of each input ({"a":
+            "id", "b": "a_id"}). They compare as Spark's ``=`` does. Fixed by the first start.
+        function: The function. It may change with every start.
+        state: Streams of the store: columns by name ({"seen": "at TIMESTAMP"}), kept under the key;
+            or StreamSchemas, for a key of its own or an expiry. Fixed by the first start.
+        schema: Columns of the result, as DDL, a StructType or a pyarrow.Schema. It may change with
+            every start.
+        null_keys: "keep": a null is a key value like any other, as in GROUP BY. "drop": rows with a
+            null in their key are left out. Fixed by the first start.
+        output_mode: Output mode of the query: "append" or "update".
+        memory: Cap of what the state of one running task holds in memory ("64m", or bytes).
+        backend: "lsm", "rocksdb" or "memory". Fixed by the first start.
+        buckets: Number of buckets of the state. Default: two per core. Fixed by the first start.
+        state_dir: Directory of the state of this query alone. Default: ``lsmstate`` in the
+            checkpoint location.
+        options: Settings of the store by their names in ``lsmstate.Options``.
+        storage_options: Options of the file system of ``state_dir``.
+        cache_dir: Local directory for copies of remote files in use.
+        cache: Most bytes of these copies.
+
+    Returns:
+        The streaming DataFrame of what the function gives.
+
+    Raises:
+        InvalidArgumentError: A value does not fit; the message names it, the cause and the remedy.
+
+    Example:
+        ```python
+        def first_rows(bucket, batches, store):
             for batch in batches:
-                ...  # batch.rows, batch.keys: pyarrow.RecordBatch
-                store.append("seen", rows, keys)
-                yield new_rows
+                first = batch.groups().first
+                keys = batch.keys.take(pa.array(first))
+                new = pa.array(first[~store.exists("seen", keys)])
+                when = pa.array([bucket.batch_id] * len(new))
+                store.append("seen", pa.record_batch({"batch": when}), batch.keys.take(new))
+                yield batch.rows.take(new)
 
-        stateful_batches(
-            events, key="id", function=first_of_each, state={"seen": "at TIMESTAMP"},
+        first = stateful_batches(
+            events,
+            key="id",
+            function=first_rows,
+            state={"seen": "batch BIGINT"},
             schema=events.schema,
-        ).writeStream...
-
-    ``function(bucket, batches, store)`` is called once per micro-batch for every *bucket* that has
-    rows in it, and gives batches of the result (RecordBatch or Table) in any number; they travel
-    on in pieces of 1 MiB, so a generator needs no more memory than one of its batches. All rows of
-    a key, of whichever input, are in the same bucket, always. ``batches`` are InputBatch(input,
-    rows, keys), input after input, within an input in the order of its partitions and rows:
-    an order that does not change when Spark repeats a micro-batch. They must be read to the end.
-
-    ``store`` is a MultimapStore with the streams of ``state``, as the last micro-batch left it.
-    What the function writes is committed with the micro-batch: if the function raises, or a worker
-    is killed, nothing of it remains and the micro-batch is repeated. So the function must give the
-    same rows for the same input and state: no clock, no unseeded random, nothing kept in variables
-    from call to call. It runs in Spark's workers; the store ends with the call.
-
-    ``df`` is one streaming DataFrame (``batch.input`` is "input") or several by name. ``key``
-    names columns that all inputs have ("id", ["user", "day"]) or each input's own
-    ({"a": "id", "b": "a_id"}); they are compared as Spark's ``=`` does. ``null_keys="keep"``: a
-    null is a value of a key like any other, when routed and in the store, as in GROUP BY;
-    "drop" leaves rows out whose key holds one.
-
-    ``state`` names the streams of the store: {"seen": columns}, kept under the key; or
-    StreamSchemas, where one needs a key of its own (say, the key and a time, to be read in order)
-    or an expiry. ``schema`` is that of the result. Columns are DDL, a StructType or a pa.Schema.
-    ``output_mode`` is the query's: "append" or "update". A bucket without rows is not called;
-    there are no timers.
-
-    ``memory``, ``backend``, ``buckets``, ``state_dir`` and how it is reached, ``options``, the
-    metrics, and where the result may stand: as in ``multiway_join``. Inputs, key, state, backend
-    and buckets are fixed by the first start of a query, function and schema are not.
-
-    InvalidArgumentError: the message names the value and what to write instead.
+        )
+        ```
     """
     frames = df if isinstance(df, Mapping) else {_ONLY_INPUT: df}
     if not frames:
-        raise InvalidArgumentError("df names no input; give a streaming DataFrame, or some by name")
+        raise InvalidArgumentError(
+            "df is empty; give a streaming DataFrame, or a dictionary of them by name"
+        )
     spark = session_of(frames, "input", "give a stream (spark.readStream), or use mapInArrow")
     _check_choice("null_keys", null_keys, _NULL_KEYS)
     _check_choice("output_mode", output_mode, _OUTPUT_MODES)
@@ -133,7 +159,7 @@ def _check_choice(name: str, value: str, known: Sequence[str]) -> None:
 
 
 def _key_columns(frames: Mapping[str, DataFrame], key: KeyColumns) -> dict[str, list[str]]:
-    """The key columns of each input, as its schema spells them."""
+    """The key columns of each input, spelled as in its schema."""
     given = key if isinstance(key, Mapping) else dict.fromkeys(frames, key)
     for name in given:
         if name not in frames:
@@ -141,7 +167,9 @@ def _key_columns(frames: Mapping[str, DataFrame], key: KeyColumns) -> dict[str, 
     found: dict[str, list[str]] = {}
     for name, frame in frames.items():
         if name not in given:
-            raise InvalidArgumentError(f"key: input {name!r} has no key columns; name some for it")
+            raise InvalidArgumentError(
+                f"key: input {name!r} has no key columns; name at least one for it"
+            )
         columns = given[name]
         wanted = [columns] if isinstance(columns, str) else list(columns)
         found[name] = [_resolved(name, column, frame.schema.names) for column in wanted]
@@ -158,7 +186,7 @@ def _key_columns(frames: Mapping[str, DataFrame], key: KeyColumns) -> dict[str, 
 
 
 def _resolved(owner: str, column: str, known: Iterable[str]) -> str:
-    """The column as the schema spells it: case does not count, as in Spark."""
+    """The column as the schema spells it. Case does not count, as in Spark."""
     alike = [name for name in known if name.lower() == str(column).lower()]
     if not alike:
         raise InvalidArgumentError(
@@ -174,7 +202,7 @@ def _resolved(owner: str, column: str, known: Iterable[str]) -> str:
 def _streams(
     state: Mapping[str, Schema] | Sequence[StreamSchema], key: pa.Schema
 ) -> tuple[StreamSchema, ...]:
-    """The streams of the store. InvalidArgumentError if there are none, or two of a name."""
+    """The streams of the store. InvalidArgumentError: none, or two of one name."""
     if isinstance(state, Mapping):
         streams = [
             StreamSchema(name, key, arrow_schema(name, struct_type(columns, f"state[{name!r}]")))
@@ -197,7 +225,7 @@ def _pinned(
     options: OperatorOptions,
     null_keys: str,
 ) -> dict[str, Any]:
-    """What the checkpoint has to agree with."""
+    """What the checkpoint pins: a later start with anything else is refused."""
     return {
         "inputs": list(columns),
         "key": [f"{name}.{column}" for name, names in columns.items() for column in names],

@@ -1,7 +1,10 @@
-"""streaming_sql and to_multiway: queries as people write them, joins merged into one operator.
+"""streaming_sql and to_multiway: queries as people write them, with their joins merged.
 
-Two-Step Convert (``lsmstate.joins.plan``) over Catalyst's analyzed plan. What is not merged stays
-as Spark planned it; what cannot be converted runs as Spark would run it, and says so.
+- Two-Step Convert of the UMJoin paper, section 3.2 (``lsmstate.joins.plan``), runs over Catalyst's
+  analyzed plan. The joins of a group become one ``multiway_join``.
+- What is not merged stays as Spark planned it, and a ``note`` says why.
+- Invariant: a converted query has the columns and the rows of the original one, in every output
+  mode that the original one allows.
 """
 
 import logging
@@ -21,21 +24,36 @@ from lsmstate.spark_integration.sql.staged import StagedQuery
 
 _log = logging.getLogger("lsmstate")
 
-#: Options of multiway_join that would make another query of it.
+#: Options of multiway_join that the query itself sets.
 _SAID_BY_THE_QUERY = ("on", "streams", "how", "emit", "changes", "unmatched", "result_time", "pins")
 
 
 @dataclass(frozen=True)
 class MultiwayQuery:
-    """A query, converted or not; stands for its DataFrame wherever that has a method."""
+    """A query, converted or not. It stands for its DataFrame and has all methods of it.
+
+    Attributes:
+        converted: What became of the query.
+
+    Example:
+        ```python
+        query = streaming_sql(spark, sql)
+        print(query.note or query.explain_multiway())
+        query.writeStream.format("parquet").option("checkpointLocation", "cp").start("out")
+        ```
+    """
 
     converted: Converted
     _stage: Callable[[str], StagedQuery] = field(repr=False)
 
     @property
     def dataframe(self) -> DataFrame:
-        """The streaming DataFrame, converted as far as it can be. InvalidArgumentError if Spark
-        streams the query neither way, with its reason and what to do."""
+        """The streaming DataFrame, converted as far as possible.
+
+        Raises:
+            InvalidArgumentError: Spark streams the query neither way. The message has Spark's
+                reason and the remedy, which is staged mode.
+        """
         found = self.converted.dataframe
         if found is None:
             raise InvalidArgumentError(
@@ -56,20 +74,36 @@ class MultiwayQuery:
 
     @property
     def writeStream(self) -> DataStreamWriter:  # noqa: N802
-        """As of a DataFrame, in all its output modes."""
+        """The writer of the DataFrame. It takes all output modes of the original query."""
         if self.converted.update_as_append:
             return _AppendingWriter(self.dataframe)
         return self.dataframe.writeStream
 
     def staged(self, path: str) -> StagedQuery:
-        """The query in staged mode, for what Spark does not stream: subqueries, distinct or nested
-        aggregates, sorts without an aggregate, semi and anti joins. ``path`` is a directory of this
-        query alone, for its checkpoint, its fragments and its answers."""
+        """Prepare the query for staged mode, which answers queries that Spark does not stream.
+
+        Those are queries with subqueries, distinct or nested aggregates, sorts without an
+        aggregate, or semi and anti joins.
+
+        Args:
+            path: Directory of this query alone, for its checkpoint, its fragments and its answers.
+
+        Returns:
+            The staged query; its ``start`` runs it.
+
+        Raises:
+            InvalidArgumentError: The query reads no stream, ``path`` has another query's fragments,
+                or the session is one of Spark Connect.
+        """
         return self._stage(path)
 
     def explain_multiway(self) -> str:
-        """The plan before and after as text, why each join was or was not merged, and how the
-        operator works: keys, indexes, shares."""
+        """Describe the conversion.
+
+        Returns:
+            The plan before and after, why each join was or was not merged, and how the operator
+            works: keys, indexes, shares.
+        """
         return self.converted.explained()
 
     def __getattr__(self, name: str) -> Any:
@@ -79,8 +113,8 @@ class MultiwayQuery:
 
 
 class _AppendingWriter(DataStreamWriter):
-    """Of a query whose results are never changed: update mode writes what append mode does, which
-    is the one that the operator runs in."""
+    """The writer of a query whose results never change. Update mode then writes what append mode
+    does, and append mode is what the operator runs in."""
 
     def outputMode(self, outputMode: str) -> DataStreamWriter:  # noqa: N802, N803
         return super().outputMode("append" if outputMode.lower() == "update" else outputMode)
@@ -94,31 +128,51 @@ def streaming_sql(
     rows: Mapping[str, int] | None = None,
     **options: Any,
 ) -> MultiwayQuery:
-    """Run SQL over streaming views with its inner equi-joins merged into one operator.
+    """Run SQL over streaming views, with its inner equi-joins merged into one operator.
 
+    Joins of streams that equalities link become one ``multiway_join`` over the full history.
+    Filters, projections, aliases, views and common table expressions may stand between them. All
+    else stays as Spark planned it.
+
+    Spark allows one such operator in a query. It serves all groups of joins that a UNION ALL
+    combines, or the largest group. The branches of the UNION ALL must be joins under filters and
+    projections, without random values, subqueries, Python functions or a column that is selected
+    twice. Staged mode serves all groups.
+
+    If nothing can be merged, the query runs as Spark runs it. Its ``note`` says why and is logged
+    as a warning. Under Spark Connect, which does not expose plans, that is always so; use
+    ``multiway_join`` there.
+
+    The checkpoint keeps the merged join: its inputs in their order, their columns and keys. A start
+    with another join is refused, and the message shows both.
+
+    Args:
+        spark: The session.
+        sql: The query, over streaming views (``createOrReplaceTempView``).
+        strict: Raise an error if a join is left to Spark.
+        rows: Rows of the inputs in proportion, by alias or view, for joins by several keys. Default
+            for files: guessed from their size.
+        **options: Options of ``multiway_join`` that do not say what is joined: ``memory``,
+            ``backend``, ``buckets``, ``state_dir``, ``options``, ``shares``, ``skew``,
+            ``retention``, ``late`` and so on.
+
+    Returns:
+        The query, which stands for its DataFrame.
+
+    Raises:
+        InvalidArgumentError: An option does not fit, or ``strict`` refuses the query.
+        AnalysisException: Spark refuses the query.
+        ParseException: The text is not SQL.
+
+    Cost:
+        Beside Spark's own analysis, about 1,000 calls into the JVM and a third of a second for a
+        join of six inputs; two seconds for the first query of a session.
+
+    Example:
+        ```python
         query = streaming_sql(spark, "SELECT ... FROM c, o, l WHERE c.id = o.c_id AND ...")
         query.writeStream.outputMode("append").start()
-
-    The joins of streams that equalities link become one ``multiway_join`` over the full history,
-    through filters, projections, aliases, views and common table expressions between them;
-    everything else stays Spark's. Spark allows one such operator in a query: it serves all groups
-    of joins that a UNION ALL puts together (branches that are joins under filters and projections,
-    without random values, subqueries, functions in Python or a column that is selected twice), or
-    the largest, in staged mode all. A query of which nothing can be merged runs as Spark runs it,
-    with a ``note`` that says why (also logged as a warning); with ``strict`` it is refused.
-
-    ``rows`` says how many rows the inputs have in proportion, by alias or view, where joins are by
-    several keys; for files it is guessed from their size. ``options`` are those of
-    ``multiway_join``. The checkpoint keeps the merged join (inputs in their order, columns, keys)
-    and refuses another one, showing both.
-
-    Spark Connect shows no query plans: a query runs there as Spark runs it, with a ``note``. Name
-    the streams yourself there: ``multiway_join(...)``.
-
-    Costs some 1,000 calls into the JVM for a join of six inputs and a third of a second (the
-    first in a session: two), beside Spark's own analysis.
-    InvalidArgumentError: the message names the value and the remedy; AnalysisException and
-    ParseException are Spark's.
+        ```
     """
     if not is_classic(spark):
         _check_options(options)
@@ -141,7 +195,29 @@ def streaming_sql(
 def to_multiway(
     df: DataFrame, *, strict: bool = False, rows: Mapping[str, int] | None = None, **options: Any
 ) -> MultiwayQuery:
-    """The same for a streaming DataFrame that was built with ``join``, ``where`` and so on."""
+    """Merge the inner equi-joins of a streaming DataFrame into one operator.
+
+    It does for a DataFrame that was built with ``join``, ``where`` and so on what ``streaming_sql``
+    does for SQL.
+
+    Args:
+        df: The streaming DataFrame.
+        strict: Raise an error if a join is left to Spark.
+        rows: Rows of the inputs in proportion, by alias or source.
+        **options: Options of ``multiway_join`` that do not say what is joined.
+
+    Returns:
+        The query, which stands for its DataFrame.
+
+    Raises:
+        InvalidArgumentError: An option does not fit, or ``strict`` refuses the query.
+
+    Example:
+        ```python
+        joined = c.join(o, o.c_id == c.id).join(l, l.o_id == o.id).select("name", "price")
+        to_multiway(joined, strict=True).writeStream.outputMode("append").start()
+        ```
+    """
     if not is_classic(df.sparkSession):
         return _query_of(_unseen(df), strict, _no_stages)
     catalyst = Catalyst(df.sparkSession)
@@ -168,8 +244,9 @@ def _check_options(options: Mapping[str, Any]) -> None:
     for name in _SAID_BY_THE_QUERY:
         if name in options:
             raise InvalidArgumentError(
-                f"{name}={options[name]!r}: what is joined and what comes of it the query says; "
-                "leave it out, or name the streams yourself: multiway_join(...)"
+                f"{name}={options[name]!r} is not an option here: the query itself says what is "
+                "joined and what comes of it; leave it out, or name the streams yourself: "
+                "multiway_join(...)"
             )
 
 
@@ -179,7 +256,7 @@ def _query_of(
     if converted.note:
         if strict:
             raise InvalidArgumentError(
-                f"strict=True, and joins would be left to Spark: {converted.note}"
+                f"strict=True refuses a query that leaves joins to Spark: {converted.note}"
             )
         _log.warning("joins are left to Spark: %s", converted.note)
     return MultiwayQuery(converted, stage)
@@ -187,11 +264,14 @@ def _query_of(
 
 def _unseen(df: DataFrame) -> Converted:
     note = (
-        "Spark Connect shows no query plans, so no join of the query can be merged; "
+        "Spark Connect does not expose query plans, so no join of the query can be merged; "
         "name the streams yourself: multiway_join({...}, on=...)"
     )
     return Converted(df, False, note, "", None)
 
 
 def _no_stages(_path: str) -> StagedQuery:
-    raise InvalidArgumentError("staged mode reads plans, which Spark Connect does not show")
+    raise InvalidArgumentError(
+        "staged mode reads query plans, which Spark Connect does not expose; use a classic Spark "
+        "session"
+    )

@@ -166,7 +166,7 @@ class _Parser:
             if self._has_or():
                 raise InvalidArgumentError(
                     f"joins: {left} and {right} are joined by no equality, in {self._text!r}, as "
-                    "AND binds before OR; put what OR is between in parentheses, as in a.k = b.k "
+                    "AND binds before OR; put both sides of OR in parentheses, as in a.k = b.k "
                     "AND (a.x = 1 OR b.y = 2)"
                 )
             while not self._is_whole() and self.accept("("):
@@ -235,8 +235,8 @@ class _Parser:
         for column in found.columns:
             if not (_all_in((column,), left) or _all_in((column,), right)):
                 raise InvalidArgumentError(
-                    f"joins: {text.strip()!r} names {column.stream}.{column.name}, which is no "
-                    f"column of {left} or {right}, which it joins; name theirs"
+                    f"joins: {text.strip()!r} names {column.stream}.{column.name}, which is not a "
+                    f"column of the joined streams {left} and {right}; name one of theirs"
                 )
         self._at = stop
         return found
@@ -262,8 +262,8 @@ class _Parser:
                     break
             else:
                 raise InvalidArgumentError(
-                    f"joins: {text.strip()!r} is not between {left} and {right}, which it joins; "
-                    "set a bound with the join that names the later of its two streams"
+                    f"joins: {text.strip()!r} is not between the joined streams {left} and "
+                    f"{right}; write a time interval at the join that names its later stream"
                 )
         if found:
             self._at = stop
@@ -323,8 +323,8 @@ class _Parser:
                 return Comparison(one, other)
         written = Comparison(first, second)
         raise InvalidArgumentError(
-            f"joins: {written} does not compare {left} with {right}, which it joins; name one side "
-            "of each on either side of '=' (streams behind SEMI or ANTI JOIN have no columns)"
+            f"joins: {written} does not compare the joined streams {left} and {right}; name a "
+            "column of one on each side of '=' (streams of a SEMI or ANTI JOIN have no columns)"
         )
 
     def _name(self, what: str) -> str:

@@ -220,7 +220,7 @@ def parse_duration(value: str, what: str) -> int:
     found = _microseconds(written)
     if found is None:
         raise InvalidArgumentError(
-            f"{what}={value!r} is no length of time; write weeks, days, hours, minutes or seconds, "
+            f"{what}={value!r} is not a duration; write weeks, days, hours, minutes or seconds, "
             'such as "7 days" or "1 hour 30 minutes", or give a timedelta'
         )
     return found[0]
@@ -258,7 +258,7 @@ class Distances:
         for column in columns:
             if self._most.get((column, column), 0) < 0:
                 raise InvalidArgumentError(
-                    f"join condition: no row can match, since its time intervals would put "
+                    f"join condition: no row can match, because the time intervals put "
                     f"{column.stream}.{column.name} before itself; correct one of them"
                 )
 

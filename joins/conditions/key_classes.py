@@ -90,8 +90,8 @@ def check_differences(
         if not keeps_differences(found, common):
             raise InvalidArgumentError(
                 f"join key: {_typed(streams, [left])} and {_typed(streams, [right])} are compared "
-                f"as {found}, but the whole key {_typed(streams, members)} only as {common}, which "
-                "would call different values equal; cast the columns to one type first"
+                f"as {found}, but the whole key {_typed(streams, members)} only as {common}, in "
+                "which different values would be equal; cast the columns to one type first"
             )
 
 

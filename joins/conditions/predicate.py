@@ -147,7 +147,7 @@ class PairCondition:
             if name not in streams[stream].names:
                 raise InvalidArgumentError(
                     f"join condition {str(self)!r}: {stream}.{name} is an operation column, which "
-                    "is no part of a row; leave it out"
+                    "is not part of a row; leave it out"
                 )
         for leaf in _leaves(self.part):
             if isinstance(leaf, _Compared):
@@ -275,8 +275,8 @@ def _check_types(leaf: _Compared, streams: Mapping[str, pa.Schema]) -> None:
             for side, kind in zip((leaf.left, leaf.right), kinds, strict=True)
         )
         raise InvalidArgumentError(
-            f"join condition {_text(leaf)!r}: {shown} are not compared here for sure as Spark "
-            f"compares them; cast them to one type before the join: {_REMEDY}"
+            f"join condition {_text(leaf)!r}: {shown} may compare here in another way than in "
+            f"Spark; cast them to one type before the join: {_REMEDY}"
         )
 
 

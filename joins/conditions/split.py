@@ -70,7 +70,7 @@ def _check_closed(text: str) -> None:
             )
         if token.text == ";" or depth < 0:
             raise InvalidArgumentError(
-                f"join condition: {token.text!r} ends nothing in {text!r}; leave it out"
+                f"join condition: {token.text!r} has no beginning in {text!r}; leave it out"
             )
     if depth:
         raise InvalidArgumentError(f"join condition: a '(' is not closed in {text!r}; add ')'")

@@ -84,12 +84,14 @@ def inner_join_of_streams(join: Join) -> str | None:
     if join.kind != "inner":
         return f"a {join.kind} join; only inner joins are merged"
     if any(is_volatile(part) for part in conjuncts(join.condition)):
-        return "its condition is not deterministic"
+        return "the condition of the join is not deterministic"
     for side, node in zip(("left", "right"), join.inputs, strict=True):
         if not is_streaming(node):
-            return f"its {side} side is not a stream"
+            return f"the {side} side of the join is not a stream"
         if has_streaming_aggregate(node):
-            return f"its {side} side holds a streaming aggregate, whose results change later"
+            return (
+                f"the {side} side of the join has a streaming aggregate, whose results change later"
+            )
     return None
 
 
@@ -102,7 +104,7 @@ def one_common_key(multi_join: MultiJoin) -> str | None:
     """The group rule of an operator that hashes: some key class has a member of every input."""
     if multi_join.common_keys:
         return None
-    return f"no key is common to the {len(multi_join.inputs)} inputs it would join"
+    return f"the {len(multi_join.inputs)} inputs of the merged join share no common key"
 
 
 def two_step_convert(
@@ -116,7 +118,7 @@ def two_step_convert(
     still find their groups. Cost: nodes times (1 + joins so lost).
     """
     if depth(plan) > MAX_DEPTH:
-        verdict = Verdict(None, f"the plan is {depth(plan)} levels deep, over {MAX_DEPTH}")
+        verdict = Verdict(None, f"the plan has {depth(plan)} levels, more than {MAX_DEPTH}")
         return Conversion(plan, plan, (), dict.fromkeys(joins_of(plan), verdict))
     prepared, origins = push_filters(plan)
     refused: dict[Join, str] = {}
@@ -222,7 +224,7 @@ def _refusal(group: MultiJoinGroup, group_rule: GroupRule) -> tuple[Join, str] |
     flat = flatten(group.root, frozenset(group.members))
     unlinked = flat.unlinked_join()
     if unlinked is not None:
-        return unlinked, "no equality links its two sides"
+        return unlinked, "no equality links the two sides of the join"
     reason = group_rule(flat.multi_join(0))
     return None if reason is None else (group.root, reason)
 

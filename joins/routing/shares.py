@@ -195,8 +195,8 @@ class Shares:
             raise InvalidArgumentError(f"these are no pinned shares: {text[:80]!r}") from error
         if signature != _signature(pinned):
             raise InvalidArgumentError(
-                f"pinned shares are damaged: they say signature {signature!r}, their content has "
-                f"{_signature(pinned)!r}; restore the checkpoint"
+                f"pinned shares are damaged: their signature is {signature!r}, that of their "
+                f"content {_signature(pinned)!r}; restore the checkpoint from a copy"
             )
         if pinned["version"] != _VERSION:
             raise InvalidArgumentError(
@@ -249,15 +249,16 @@ def choose(
         for name, share in forced.items():
             if name in graph.classes and name not in splittable and share != 1:
                 raise InvalidArgumentError(
-                    f"forced shares: split by {name!r}, a row could be in a bucket without its "
-                    "partners, which outer, semi and anti joins need to see; split by "
+                    f"forced shares: outer, semi and anti joins need all partners of a row in its "
+                    f"bucket, which a split by {name!r} does not give; split by "
                     f"{', '.join(splittable)}"
                 )
         return _forced(graph, buckets, forced)
     if buckets > MAX_SEARCHED_BUCKETS or len(graph.classes) > MAX_SEARCHED_CLASSES:
         raise InvalidArgumentError(
-            f"shares for {buckets} buckets and {len(graph.classes)} key classes: the search ends "
-            f"at {MAX_SEARCHED_BUCKETS} and {MAX_SEARCHED_CLASSES}; use fewer, or force the shares"
+            f"shares for {buckets} buckets and {len(graph.classes)} key classes: at most "
+            f"{MAX_SEARCHED_BUCKETS} and {MAX_SEARCHED_CLASSES} are searched; use fewer, or give "
+            "the shares yourself"
         )
     grids = _full_grids(graph, buckets, splittable)
     load = _fullest(graph, grids)

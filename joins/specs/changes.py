@@ -50,8 +50,8 @@ class ChangeSpec:
         check_emit(tree, emit, operations)
         if len(keys.streams) > _MOST_STREAMS:
             raise InvalidArgumentError(
-                f"{len(keys.streams)} streams: at most {_MOST_STREAMS} are joined by types other "
-                "than inner or as changelogs; join some of them in a query of their own"
+                f"{len(keys.streams)} streams: at most {_MOST_STREAMS} can be joined by types "
+                "other than inner or as changelogs; join some of them in a query of their own"
             )
         spec = cls(keys, tree, emit == "changes", dict(operations))
         if spec.emits_changes:
@@ -157,7 +157,7 @@ def check_operation(output: pa.Schema) -> None:
     if any(name.lower() == OPERATION for name in output.names[1:]):
         raise InvalidArgumentError(
             f"emit='changes' adds a column {OPERATION!r}, and the inputs have one already; "
-            "rename theirs, or name it in changes= if it is their operation column"
+            "rename theirs, or name it in changes= if it is the operation column"
         )
 
 
@@ -170,8 +170,8 @@ def check_emit(tree: Tree | None, emit: str, operations: Mapping[str, str]) -> N
     """InvalidArgumentError if the results may be taken back and ``emit`` does not say how."""
     if emit == FINAL:
         raise InvalidArgumentError(
-            f"changes={dict(operations)!r} with emit='final': a result that is final cannot be "
-            "taken back; say emit='changes'"
+            f"changes={dict(operations)!r} with emit='final': a final result cannot be retracted; "
+            "use emit='changes'"
         )
     if emit not in EMITS:
         raise InvalidArgumentError(f"emit={emit!r} is unknown; known: {', '.join(EMITS)}")
@@ -179,14 +179,14 @@ def check_emit(tree: Tree | None, emit: str, operations: Mapping[str, str]) -> N
         return
     if operations:
         raise InvalidArgumentError(
-            f"changes={dict(operations)!r}: a row that is taken back takes back results; say "
-            "emit='changes', which tells so in a column 'op'"
+            f"changes={dict(operations)!r}: a retracted row retracts results; use "
+            "emit='changes', which adds a column 'op' for that"
         )
     if tree is not None and takes_back(tree):
         raise InvalidArgumentError(
-            f"{tree}: a result without a partner is taken back when one comes; say "
-            "emit='changes', which tells so in a column 'op', or emit='final', which waits for the "
-            "watermark (inner and semi joins need neither)"
+            f"{tree}: a result without a partner is retracted when a partner comes; use "
+            "emit='changes', which adds a column 'op' for that, or emit='final', which waits for "
+            "the watermark (inner and semi joins need neither)"
         )
 
 
@@ -199,7 +199,8 @@ def check_no_keys(spec: JoinSpec | GraphSpec, operations: Mapping[str, str]) -> 
             keys = [*spec.keys[stream]]
         if column in keys:
             raise InvalidArgumentError(
-                f"changes: {stream}.{column} is a part of the key, so it is no operation column"
+                f"changes: {stream}.{column} is part of the key, so it cannot be the operation "
+                "column; name another one"
             )
 
 

@@ -74,8 +74,8 @@ def changing_bounds(
     bounds, rest = time_bounds(streams, conjuncts)
     if rest:
         raise InvalidArgumentError(
-            f"join condition {rest[0]!r}: inner joins whose results are taken back have only "
-            "equalities of keys and time intervals here; filter the inputs before, or the results"
+            f"join condition {rest[0]!r}: inner joins whose results are retracted can have only "
+            "equalities of keys and time intervals here; filter the inputs, or the results"
         )
     return bounds
 

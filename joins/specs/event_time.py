@@ -100,8 +100,8 @@ class EventTime:
             watermark.tzinfo is None and any(kind.tz is not None for kind in kinds)
         ):
             raise InvalidArgumentError(
-                f"watermark {watermark!r}: give a datetime, with a time zone where an event time "
-                "has one"
+                f"watermark {watermark!r}: give a datetime, and one with a time zone if an event "
+                "time has one"
             )
         epoch = datetime(1970, 1, 1, tzinfo=UTC if watermark.tzinfo else None)
         return (watermark - epoch) // timedelta(microseconds=1)
@@ -176,21 +176,21 @@ def lasting(spec: GraphSpec, bounds: Iterable[Bound], told: TimeOptions, emit: s
     intervals may say what matches. InvalidArgumentError names what does not fit."""
     if told.retention:
         raise InvalidArgumentError(
-            f"retention={dict(told.retention)!r} with emit={emit!r}: for how long a row finds "
-            "partners is said by the join's time intervals, such as "
+            f"retention={dict(told.retention)!r} with emit={emit!r}: here the time intervals of "
+            "the condition say how long a row finds partners, as in "
             "b.at <= a.at + INTERVAL 7 DAYS; write it there"
         )
     if told.late == "join":
         raise InvalidArgumentError(
-            f"late='join' with emit={emit!r}: what a late row would match, or take back, may be "
-            "forgotten, so rows that come late cannot be joined; choose late='drop' or 'side'"
+            f"late='join' with emit={emit!r}: the rows that a late row would match or retract may "
+            "be forgotten, so rows that come late cannot be joined; choose late='drop' or 'side'"
         )
     bounds = tuple(bounds)
     for bound in bounds:
         if not is_between_times(spec.streams, bound):
             raise InvalidArgumentError(
-                f"joins: {bound_text(bound)} is no interval between two time stamps that are "
-                "both with a time zone or both without; filter the inputs or the result for it"
+                f"joins: {bound_text(bound)} is not an interval between two time stamps, both with "
+                "a time zone or both without; filter the inputs or the result for it"
             )
     return EventTime.create(spec, told.columns, bounds, {}, told.late)
 

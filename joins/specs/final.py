@@ -129,7 +129,7 @@ def _waiting(joins: RootedJoins, event_times: Mapping[str, str]) -> Waiting:
             raise InvalidArgumentError(
                 f"emit='final': rows of {joins.root!r} wait until the watermark says that no row "
                 f"of {name!r} can come for them, and {name!r} has no event time; name its column "
-                "of time stamps, or say emit='changes', which does not wait"
+                "of time stamps, or use emit='changes', which does not wait"
             )
     longest = 0
     for name, reach in found.items():
@@ -138,7 +138,7 @@ def _waiting(joins: RootedJoins, event_times: Mapping[str, str]) -> Waiting:
             raise InvalidArgumentError(
                 f"emit='final': rows of {joins.root!r} would wait for ever for {name!r}; bound its "
                 f"time from above, as in {name}.{event_times[name]} <= {root} + INTERVAL 1 HOUR, "
-                "or say emit='changes', which does not wait"
+                "or use emit='changes', which does not wait"
             )
         longest = max(longest, reach.ahead_us)
     return Waiting(joins, longest, found)

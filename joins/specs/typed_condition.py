@@ -59,7 +59,7 @@ def typed_condition(
     if isinstance(on, str) and is_from_clause(on):
         if how != "inner":
             raise InvalidArgumentError(
-                f"how={how!r}: the joins in {on!r} say their types themselves; leave how out"
+                f"how={how!r}: the joins in {on!r} have their types in the text; leave how out"
             )
         tree = parse_joins(on, streams)
     else:
@@ -106,16 +106,16 @@ def check_tree(tree: Tree, spec: JoinSpec) -> None:
     for join in joins_of(tree):
         if join.bounds:
             raise InvalidArgumentError(
-                f"joins: {join}: time intervals go with emit='changes', or with emit='final', by "
-                "which a row waits until the watermark says that no partner comes; say so"
+                f"joins: {join}: time intervals need emit='changes', or emit='final', by which a "
+                "row waits until the watermark says that no partner comes; give one of them"
             )
         compared = {places[c] for on in join.on for c in (*on.left, *on.right)}
         for place in range(len(spec.key_schema)):
             if place not in compared:
                 columns = " = ".join(f"{n}.{keys[place]}" for n, keys in spec.keys.items())
                 raise InvalidArgumentError(
-                    f"joins: {join} leaves out a part of the key, {columns}; where types other "
-                    "than inner are joined, every join compares the whole key: add the equality"
+                    f"joins: {join} leaves out a part of the key, {columns}; joins of types other "
+                    "than inner must all compare the whole key: add the equality"
                 )
 
 
@@ -133,8 +133,8 @@ def _kinds(streams: Mapping[str, Sequence[str]], how: How) -> dict[str, Kind]:
         name = resolved("stream", given, streams)
         if name not in later:
             raise InvalidArgumentError(
-                f"how[{given!r}]={kind!r}: the first stream is joined to none before it; give the "
-                f"types of {', '.join(map(repr, later))}, or name the streams in another order"
+                f"how[{given!r}]={kind!r}: the first stream has no join of its own; give the types "
+                f"of {', '.join(map(repr, later))}, or name the streams in another order"
             )
         kinds[name] = _kind(kind)
     return kinds
@@ -183,26 +183,29 @@ def _left_deep(
             comparisons = tuple(_by_position(streams, on, before, name))
         if not comparisons or any(on.left[0].stream not in before for on in comparisons):
             raise InvalidArgumentError(
-                f"how: {name!r} is joined to {', '.join(map(repr, before))} and has to be compared "
-                "with these and no other; equate a column of theirs with its own, or name the "
-                "streams in another order (streams behind semi and anti joins have no columns)"
+                f"how: {name!r} is joined to {', '.join(map(repr, before))} and must be compared "
+                "with these and no other; equate one of its columns with one of theirs, or name "
+                "the streams in another order (streams of semi and anti joins have no columns)"
             )
         own = tuple(b for b in bounds if name == max(_streams_of(b), key=order.index))
         if any(min(_streams_of(b), key=order.index) not in before for b in own):
             raise InvalidArgumentError(
-                f"how: the time intervals of {name!r} have to be to {', '.join(map(repr, before))}"
+                f"how: the time intervals of {name!r} must refer to "
+                f"{', '.join(map(repr, before))}; name the streams in another order"
             )
         conditions = tuple(c for c in others if name == max(c.streams, key=order.index))
         if any(not c.streams <= {*before, name} for c in conditions):
             raise InvalidArgumentError(
-                f"how: the conditions of {name!r} have to be on it and {', '.join(before)}"
+                f"how: the conditions of {name!r} must refer to it and {', '.join(before)}; name "
+                "the streams in another order"
             )
         tree = Join(kinds[name], tree, name, comparisons, own, conditions)
     for condition in others:
         if condition.streams <= {first}:
             raise InvalidArgumentError(
-                f"how: the condition {condition} is on {first!r} alone, and of no join; write the "
-                f"joins out, as in {first} LEFT JOIN {later[0]} ON ..., or filter {first} before"
+                f"how: the condition {condition} is on {first!r} alone and belongs to no join; "
+                f"write the joins out, as in {first} LEFT JOIN {later[0]} ON ..., or filter "
+                f"{first} before the join"
             )
     return tree
 

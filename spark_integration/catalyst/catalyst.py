@@ -206,11 +206,11 @@ class Catalyst:
     def __init__(self, spark: SparkSession) -> None:
         """InvalidArgumentError if the session cannot be read, naming its version."""
         if not is_classic(spark):
-            raise InvalidArgumentError("Spark Connect does not show its plans")
+            raise InvalidArgumentError("Spark Connect does not expose query plans")
         release = _release(spark)
         if release not in _INLINE_CTE_ARGUMENTS:
             raise InvalidArgumentError(
-                f"Spark {spark.version}: plans can be read and built in the releases "
+                f"Spark {spark.version}: query plans can be read and built in the releases "
                 f"{', '.join(_INLINE_CTE_ARGUMENTS)} only; install one of those, or name the "
                 "streams yourself: multiway_join(...)"
             )
@@ -231,7 +231,7 @@ class Catalyst:
         except (Py4JError, PySparkException, TypeError, ValueError, KeyError) as missing:
             reason = str(missing).splitlines()[0]
             raise InvalidArgumentError(
-                f"Spark {spark.version} lacks what building plans needs: {reason}; name the "
+                f"Spark {spark.version} cannot build query plans here: {reason}; name the "
                 "streams yourself: multiway_join(...)"
             ) from missing
 

@@ -52,7 +52,7 @@ class SparkCheckpoint:
         self._path = path
         if not listed(self._dir("offsets")):
             raise InvalidArgumentError(
-                f"{location} is no checkpoint location of a query: it has no offsets; name the "
+                f"{location} is not a checkpoint location of a query: it has no offsets; name the "
                 "directory that was given as checkpointLocation"
             )
 
@@ -77,13 +77,15 @@ class SparkCheckpoint:
         """The batch itself, or the newest for None. InvalidArgumentError names the range."""
         known = self.committed()
         if not known:
-            raise InvalidArgumentError(f"no batch of the query in {self.location} is committed yet")
+            raise InvalidArgumentError(
+                f"no batch of the query in {self.location} is committed yet; wait for its first one"
+            )
         if batch is None:
             return known[-1]
         if batch not in known:
             raise InvalidArgumentError(
                 f"batch {batch} is not retained: {self.location} has the batches {known[0]} to "
-                f"{known[-1]}"
+                f"{known[-1]}; name one of those"
             )
         return batch
 
@@ -119,7 +121,7 @@ class SparkCheckpoint:
             number += 1
         raise InvalidArgumentError(
             f"the query in {self.location} has no state of lsmstate: none of its {number} stateful "
-            f"operators is {_OPERATOR}"
+            f"operators is {_OPERATOR}; name the checkpoint of a query with an operator of lsmstate"
         )
 
     def _unique_ids(self, batch: int, operator: Operator) -> list[str | None]:

@@ -78,13 +78,13 @@ def with_pins(settings: Mapping[str, Any], pins: Mapping[str, str]) -> dict[str,
     for name, value in pins.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidArgumentError(
-                f"pins[{name!r}]={value!r}: names and values are text, as in "
-                '{"rates": "2026-01"}; give str(...) of it'
+                f"pins[{name!r}]={value!r}: names and values must be strings, as in "
+                '{"rates": "2026-01"}; convert them by str(...)'
             )
         if name in settings or name in _TAKEN:
             raise InvalidArgumentError(
-                f"pins[{name!r}]={value!r}: the checkpoint keeps a setting of the join by that "
-                "name; call yours otherwise"
+                f"pins[{name!r}]={value!r}: the checkpoint has a setting of the join under that "
+                "name; choose another name"
             )
     return {**settings, **pins, **({PINS: sorted(pins)} if pins else {})}
 
@@ -158,7 +158,7 @@ def _damaged(place: StatePlace, version: int) -> Exception:
     remedy = "restore the file from a copy of the checkpoint"
     if not is_there(place, file_name(version + 1)):
         remedy += (
-            ", or, if no micro-batch was begun since, take the rescale back by lsmstate rescale "
+            ", or, if no micro-batch was begun since, undo the rescale by lsmstate rescale "
             "CHECKPOINT --undo"
         )
     return CorruptionError(
@@ -169,9 +169,10 @@ def _damaged(place: StatePlace, version: int) -> Exception:
 
 def _switching(place: StatePlace) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"a rescale of {place.where} was broken off while it switched to its new buckets, or while "
-        "it was taken back, or is about to; let the same lsmstate rescale CHECKPOINT --buckets N "
-        "go on, or take it back by lsmstate rescale CHECKPOINT --undo, before the query is started"
+        f"a rescale of {place.where} is not finished: it is about to switch to its new buckets, "
+        "or was interrupted there, or while it was undone; run the same lsmstate rescale "
+        "CHECKPOINT --buckets N again, or lsmstate rescale CHECKPOINT --undo, before you start the "
+        "query"
     )
 
 
@@ -241,11 +242,11 @@ def _compare_settings(path: str, settings: dict[str, Any], wanted: Wanted) -> No
     for name, now in expected.items():
         was = settings.get(name)
         if was != now:
-            change = f", change it by lsmstate rescale --buckets {now}" if name == "buckets" else ""
+            change = f", run lsmstate rescale --buckets {now} first" if name == "buckets" else ""
             raise InvalidArgumentError(
                 f"this checkpoint was started with {name} = {_show(was)}, the query now has "
-                f"{name} = {_show(now)} ({path}); start with what it had{change}, or with a new "
-                "checkpoint location"
+                f"{name} = {_show(now)} ({path}); start the query with the former value{change}, "
+                "or use a new checkpoint location"
             )
 
 

@@ -147,7 +147,7 @@ def _unzip(data: bytes, directory: str, path: str) -> bytes:
             if sum(info.file_size for info in infos) > LARGEST_BYTES or not all(
                 map(_SAFE_NAME.fullmatch, names)
             ):
-                raise CorruptionError(f"is no snapshot of RocksDB; {REMEDY}", path, 0)
+                raise CorruptionError(f"is not a snapshot of RocksDB; {REMEDY}", path, 0)
             archive.extractall(directory)  # checks the checksum of each
             return archive.read("metadata")
     except (zipfile.BadZipFile, KeyError, ValueError, EOFError) as error:
@@ -164,7 +164,7 @@ def _tables(metadata: bytes, path: str) -> dict[str, str]:
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptionError(f"its metadata makes no sense; {REMEDY}", path, 0) from error
     if not all(map(_SAFE_NAME.fullmatch, [*found, *found.values()])):
-        raise CorruptionError(f"its tables have impossible names; {REMEDY}", path, 0)
+        raise CorruptionError(f"its tables have invalid names; {REMEDY}", path, 0)
     return found
 
 
@@ -182,7 +182,7 @@ def _bucket(key: bytes, where: str) -> int:
         raise CorruptionError(f"a key of {len(key)} bytes, {_KEY.size} are expected", where)
     nulls, bucket = _KEY.unpack(key)
     if nulls or bucket < 0:
-        raise CorruptionError(f"a key that is no bucket: {key.hex()}", where)
+        raise CorruptionError(f"a key that is not a bucket number: {key.hex()}", where)
     return int(bucket)
 
 

@@ -65,8 +65,8 @@ def current_run(plan: StatefulPlan) -> TaskRun:
     root = context.getLocalProperty(ROOT_PROPERTY) or plan.state_dir
     if root is None:
         raise InvalidArgumentError(
-            "the workers were not told where the query's checkpoint lies; name a directory for "
-            f"the state: {plan.operator}(..., state_dir=...)"
+            "the workers do not know the query's checkpoint location; name a directory for the "
+            f"state: {plan.operator}(..., state_dir=...)"
         )
     place = plan.storage.place(root)
     version = context.getLocalProperty(VERSION_PROPERTY)
@@ -102,9 +102,9 @@ def _check_version(pinned: Pinned, started_with: str | None, batch_id: int) -> N
         )
     if batch_id < pinned.first_batch:
         raise InvalidArgumentError(
-            f"micro-batch {batch_id} lies before the state was rescaled to {pinned.buckets} "
-            f"buckets, which it has from micro-batch {pinned.first_batch} on; run lsmstate rescale "
-            "CHECKPOINT --undo before you go back to it"
+            f"micro-batch {batch_id} comes before the rescale to {pinned.buckets} buckets, which "
+            f"count from micro-batch {pinned.first_batch} on; run lsmstate rescale CHECKPOINT "
+            "--undo before you go back to it"
         )
 
 

@@ -116,15 +116,15 @@ def common_type(
     if unfit is not None:
         raise InvalidArgumentError(
             f"key columns {', '.join(map(str, columns))}: {unfit.simpleString()} cannot be "
-            "(part of) a key, as Spark's = does not compare it; use a map as "
-            "array_sort(map_entries(...)), anything else as a cast to string, or parts of it"
+            "(part of) a key, because Spark's = does not compare it; convert a map by "
+            "array_sort(map_entries(...)), and anything else to a string or to its parts"
         )
     for (left, right), found in pairs.items():
         if not _keeps_differences(found, common):
             raise InvalidArgumentError(
                 f"key columns {left} and {right} are compared as {found.simpleString()}, but "
                 f"the whole key {', '.join(map(str, columns))} only as {common.simpleString()}, "
-                "which would call different values equal; cast the columns to one type first"
+                "in which different values would be equal; cast the columns to one type first"
             )
     # Inside a struct or array Spark casts to a type without nulls only what has none.
     return nullable_parts(common)
@@ -140,9 +140,9 @@ def padded_length(columns: Sequence[KeyColumn]) -> int:
         return 0
     if len(declared) < len(columns) or not all(column.is_char for column in columns):
         raise InvalidArgumentError(
-            f"key columns {', '.join(map(str, columns))}: CHAR columns of different lengths "
-            "make a key only with each other, and not as parts of a struct or array; cast all of "
-            "them to string, or rpad(..., n, ' ') the shorter ones first"
+            f"key columns {', '.join(map(str, columns))}: CHAR columns of different lengths can "
+            "be compared only with each other, and not inside a struct or array; cast all of them "
+            "to string, or pad the shorter ones first: rpad(column, n, ' ')"
         )
     return max(column.char_lengths[0] for column in declared)
 

@@ -51,7 +51,9 @@ def struct_type(schema: Schema, what: str) -> T.StructType:
         elif isinstance(schema, pa.Schema):
             found = from_arrow_schema(schema)
     except (PySparkException, pa.ArrowException) as error:
-        raise InvalidArgumentError(f"{what}={schema!r} is no list of columns: {error}") from error
+        raise InvalidArgumentError(
+            f"{what}={schema!r} is not a list of columns: {error}"
+        ) from error
     if not isinstance(found, T.StructType) or not found.names:
         raise InvalidArgumentError(
             f"{what}={schema!r}: give columns as DDL ('id BIGINT, at TIMESTAMP'), a StructType or "

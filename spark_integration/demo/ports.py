@@ -27,4 +27,7 @@ def free_ports(count: int) -> list[int]:
             if len(found) == count:
                 return found
     last = _PORTS.stop - 1
-    raise LsmStateError(f"of the ports {_PORTS.start} to {last} no {count} are free on {HOST}")
+    raise LsmStateError(
+        f"fewer than {count} of the ports {_PORTS.start} to {last} are free on {HOST}; stop a "
+        "program that uses some of them"
+    )

@@ -89,10 +89,10 @@ def check_time(
         check_keeps_all(told.retention, told.late, result_time)
     elif result_time is not None:
         raise InvalidArgumentError(
-            f"result_time={result_time!r} goes with inner joins of rows that stay: here a result "
-            "may be taken back when the watermark has passed its time, and that would be late "
-            "above; leave it out, write the result to a table, and read that for what needs its "
-            "time"
+            f"result_time={result_time!r} applies to append-only inner joins: here a result may "
+            "be retracted after the watermark has passed its time, and the retraction would be "
+            "late above the join; leave it out, write the result to a table, and compute from "
+            "that table what needs its time"
         )
     elif not isinstance(spec, ChangeSpec):
         check_hours(spec.event_time.bounds, spec.graph, spark)
@@ -146,7 +146,7 @@ def explained(spec: ChangingSpec) -> str:
         listed = ", ".join(f"{name} by {column}" for name, column in spec.operations.items())
         lines.append(f"changelogs: {listed}")
     if _emit(spec) == "changes":
-        lines.append(f"results: column {OPERATION!r} is +I where one comes, -D where one goes")
+        lines.append(f"results: column {OPERATION!r} is +I for a new one, -D for a retracted one")
     if spec.event_time is not None:
         lines.append(explained_time(spec.event_time))
     return "\n".join(lines)
@@ -219,7 +219,7 @@ def change_join_function(
         bucket.tally.unmatched_retractions = joined.unmatched_retractions
         if joined.unmatched_retractions:
             _log.warning(
-                "bucket %d, micro-batch %d: %d retractions left out, there were no such rows",
+                "bucket %d, micro-batch %d: ignored %d retractions of rows that are not stored",
                 bucket.number,
                 bucket.batch_id,
                 joined.unmatched_retractions,

@@ -29,9 +29,9 @@ def meeting(
     if not found and plan.buckets != 1:
         roots = " and ".join(repr(part.root) for part in parts)
         raise InvalidArgumentError(
-            f"there is no key by which the rows of {roots} and all their partners meet in one of "
-            "several buckets; say buckets=1, which one task at a time works on, compare every "
-            "stream by a key of those, or make the joins by another key in a query of their own"
+            f"the joins share no key by which each row of {roots} and all its partners lie in "
+            "one bucket; give buckets=1 (one task does all the work), compare every stream by a "
+            f"key of {roots}, or run the joins by other keys in a query of their own"
         )
     plan = replace(plan, matches_by_part_of_keys=True)
     return with_shares(plan, graph, rows, shares, found)

@@ -34,9 +34,9 @@ def final_spec(
     """What is joined. InvalidArgumentError names what does not fit."""
     if result_time is not None:
         raise InvalidArgumentError(
-            f"result_time={result_time!r} goes with inner joins: a result without a partner comes "
-            "when the watermark has passed it, and would be late above; write the result to a "
-            "table, and read that for what needs its time"
+            f"result_time={result_time!r} applies to inner joins: a result without a partner "
+            "comes after the watermark has passed its time, so it would be late above the join; "
+            "write the result to a table, and compute from that table what needs its time"
         )
     graph = coerced_graph(inputs)
     spec = FinalSpec.of(graph, tree, watermarked(graph.streams, streams), retention, late)
@@ -57,7 +57,7 @@ def explained_final(spec: FinalSpec) -> str:
         f"{spec.event_time.columns[name]}"
         for name, each in spec.waiting.items()
     )
-    return f"joins: {spec.tree}\nresults come once; rows without a partner wait ({waits})"
+    return f"joins: {spec.tree}\nresults are final; rows without a partner wait ({waits})"
 
 
 def final_output(spec: FinalSpec, schemas: Mapping[str, T.StructType]) -> T.StructType:

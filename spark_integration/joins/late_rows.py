@@ -57,8 +57,8 @@ class LateRows:
         for name, stream in self.streams.items():
             if stream.name in taken:
                 raise InvalidArgumentError(
-                    f"late='side': late rows of {name!r} are kept as {stream.name!r}, which is the "
-                    "name of a stream; call that otherwise"
+                    f"late='side' keeps the late rows of {name!r} in a stream {stream.name!r}, and "
+                    "an input has that name; rename that input"
                 )
         kept = ", ".join(repr(stream.name) for stream in self.streams.values())
         return replace(
@@ -124,19 +124,19 @@ def check_late(late: str, batches: int | None, backend: str) -> None:
     """InvalidArgumentError for options that do not go together."""
     if batches is not None and late != SIDE:
         raise InvalidArgumentError(
-            f"late_batches={batches!r} says how long late rows are kept, with late='side'; this is "
-            f"late={late!r}: leave it out"
+            f"late_batches={batches!r} applies to late='side', and this join has late={late!r}; "
+            "leave late_batches out"
         )
     if batches is not None and (
         isinstance(batches, bool) or not isinstance(batches, int) or batches < 1
     ):
         raise InvalidArgumentError(
-            f"late_batches={batches!r}: must be a number of micro-batches from 1, or None"
+            f"late_batches={batches!r}: must be a whole number of at least 1, or None"
         )
     if late == SIDE and backend != "lsm":
         raise InvalidArgumentError(
-            f"late='side' with backend={backend!r}: late rows are kept in the state, and only that "
-            "of 'lsm' can be read from outside; choose it, or late='drop' or 'join'"
+            f"late='side' with backend={backend!r}: late rows are kept in the state, and only the "
+            "state of backend 'lsm' can be read; choose that backend, or late='drop' or late='join'"
         )
 
 

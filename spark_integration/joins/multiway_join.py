@@ -1,4 +1,11 @@
-"""multiway_join: named streaming DataFrames and a condition -> one streaming DataFrame."""
+"""multiway_join: several streaming DataFrames and a condition become one streaming DataFrame.
+
+- A join has one form: inner over the full history, inner with event time, changes, or final. The
+  spec says which (``lsmstate.joins.specs``), and ``JoinRequest`` builds the operator.
+- Names and equalities are resolved here. The type in which a key is compared is Spark's
+  (``columns.key_types``).
+- An unknown or contradictory option raises InvalidArgumentError before anything runs.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -67,88 +74,115 @@ def multiway_join(
     cache: int | str = DEFAULT_CACHE,
     **reserved: Any,
 ) -> DataFrame:
-    """Join streaming DataFrames in one operator, over their full history or what is kept of it.
+    """Join several streaming DataFrames in one stateful operator.
 
-        joined = multiway_join({"o": orders, "p": payments}, on="o.id = p.order_id")
-        joined.select("amount", "o_day").writeStream...
+    Rows are joined over the full history, or over what event time keeps of it. The result is a
+    streaming DataFrame and may appear once in a query. To use it twice, write it in
+    ``foreachBatch`` or to a table. In ``foreachBatch`` read each batch to its end: after a ``take``
+    alone the state is incomplete and Spark fails the query. Join static DataFrames after this join.
 
-    ``on`` is SQL text of conditions joined by AND, or the key columns of each stream
-    (``{"o": ["id"], "p": ["order_id"]}``), or the columns all streams share by name (``["id"]``).
-    Equalities of two streams' columns are keys, compared as Spark's ``=`` compares them; a null
-    key matches nothing. Other conditions (``o.day < p.day``) filter what the keys match.
+    **Keys.** Equalities of columns of two streams are keys. They compare as Spark's ``=`` does, and
+    a null matches nothing. Other conditions of inner joins (``o.day < p.day``) filter what the keys
+    match. Streams need not share one key: ``c.id = o.customer AND o.id = l.order_id`` joins three
+    streams. Rows then go to the cells of a grid of buckets. A stream that lacks a key is copied
+    along the dimension of that key (hypercube shares, see ``explain_join``).
 
-    **Several keys.** Streams need not share one key: ``c.id = o.customer AND o.id = l.order_id``
-    joins all three in one operator. Rows then go to the cells of a grid of buckets and are copied
-    along the dimensions they have no key for (shares). ``rows`` says how many rows each stream has
-    in proportion, which makes the copies few; ``shares`` sets the buckets per key instead, as in
-    ``{"c.id": 2, "o.id": 4}``. The first start's choice is kept; ``explain_join`` shows it.
+    **Other join types.** ``how`` gives the type of each join, or ``on`` is a whole FROM clause.
+    With ``how`` and equalities, a stream is compared with the streams that the equalities name.
+    With lists of columns it is compared with whichever earlier stream has a row, as in SQL's USING.
+    Conditions beside the keys may compare columns and constants of one type (``AND (p.euros > o.due
+    OR p.kind = 'gift')``).
 
-    **Skew.** ``skew="observe"`` counts the keys of inner joins by one common key: the metrics show
-    the hottest ones. ``skew="spread"`` also gives a key that has too many rows for one bucket
-    several. Of two streams each of its rows is stored in one and looks for matches in all of them;
-    of more the rows of one stream, the key's largest then, lie in one bucket each and those of the
-    others in all. Fixed by the first start.
-
-    **Beyond inner**: ``how`` is the join type of the streams after
-    the first ("inner", "left", "right", "full", "semi", "anti"), or a mapping of streams to types;
-    or ``on`` says all of it: ``"o LEFT JOIN p ON o.id = p.order_id"``. With ``how`` and equalities
-    a stream is compared with those streams that they name, as in SQL; with lists of columns, with
-    whichever stream before it has a row, as in SQL's USING. Where a later row may take back a
-    result ``emit="changes"`` is needed: a column ``op`` comes first, ``+I`` for a result that
-    comes, ``-D`` for one that goes. ``changes={"p": "kind"}`` says that a stream is a changelog
-    and names its operation column (+I, -U, +U, -D), which is not part of the result. A row that
-    is taken back and is not there is left out and counted in the workers' log, as in Flink, or
-    with ``unmatched="error"`` fails the query. Conditions beside the keys of inner joins must say
-    the same of a row for ever then; those of other types compare columns and constants of one type
-    (``AND (p.euros > o.due OR p.kind = 'gift')``). Keys may be several; with time intervals rows
-    are forgotten when no change in time can touch a result they are part of, and late ones left
+    **Changelogs.** With ``emit="changes"`` a result may be retracted. The first column ``op`` is
+    ``+I`` for a new result and ``-D`` for a retracted one. Conditions beside the keys of inner
+    joins must then have the same value for ever: no clock, no random numbers. With time intervals,
+    a row is forgotten when no change in time can touch a result of it, and late changes are left
     out.
 
-    ``emit="final"`` takes nothing back: results with a row of every stream come at once, others
-    when the watermark says that no row can come any more that would change them. Every stream then
-    has a watermark and every join an interval (``a LEFT JOIN p ON a.id = p.ad AND p.at BETWEEN a.at
-    AND a.at + INTERVAL 2 HOURS``); keys may be several. Semi and anti joins give all results then.
+    **Final results.** With ``emit="final"`` no result is retracted. A result with a row of every
+    stream comes at once. Any other result comes when the watermark says that no row can change it.
+    Semi and anti joins give all results then. Every stream needs a watermark, and every join a time
+    interval: ``a LEFT JOIN p ON a.id = p.ad AND p.at BETWEEN a.at AND a.at + INTERVAL 2 HOURS``.
 
-    **Time.** A stream's event time is the column of its watermark (``withWatermark``). With
-    intervals in ``on`` between those (``p.at BETWEEN o.at AND o.at + INTERVAL 2 HOURS``), rows that
-    no later row can match are forgotten as the watermark moves, also through other streams'
-    intervals; ``retention={"o": "7 days"}`` says how long rows of a stream match at most. Where
-    any rows are forgotten, those that come after the watermark of the micro-batch before has
-    passed them are *late*: left out, as Spark does, and counted in the metrics
-    (``late="drop"``), or matched with what is still there (``late="join"``). With ``late="side"``
-    they are left out too and kept with the state, as stream ``o (late)``, which
-    ``spark.read.format("lsmstate")`` reads: each once, with its micro-batch (``_batch``) and the
-    watermark that had passed it (``_watermark``), for ``late_batches`` micro-batches or, by
-    default, for ever. Whether they are is fixed by the first start. ``result_time="at"``
-    adds a column: the latest event time of a result's rows, with a watermark of its own that is
-    true for windows, outer joins and deduplication above the join; Spark wants its setting
-    ``spark.sql.streaming.statefulOperator.checkCorrectness.enabled`` to be false for those.
+    **Event time.** The event time of a stream is the column of its watermark (``withWatermark``).
+    Time intervals in ``on`` bound how long a row can match, also through the intervals of other
+    streams. Rows that nothing can match any more are forgotten as the watermark moves. In such a
+    join, a row is *late* if the watermark of the previous micro-batch has passed its event time.
 
-    **Columns of the result.** All columns of all inputs, in the order of ``streams``. A name that
-    occurs in one input only stays; one that occurs in several becomes ``<stream>_<column>``
-    (``o_day``, ``p_day``). Name columns by these names: ``joined["o_day"]`` or ``F.col("o_day")``.
-    The inputs' own column objects (``orders["day"]``) do not resolve in the result; Spark says so
-    (CANNOT_RESOLVE_DATAFRAME_COLUMN or MISSING_ATTRIBUTES) when the query is built.
+    **Columns.** The result has all columns of all streams, in the order of ``streams``. A name that
+    occurs once stays. A name that occurs in several streams becomes ``<stream>_<column>``. Refer to
+    columns by these names: ``joined["o_day"]`` or ``F.col("o_day")``. Column objects of the inputs
+    (``orders["day"]``) do not resolve in the result; Spark reports CANNOT_RESOLVE_DATAFRAME_COLUMN
+    or MISSING_ATTRIBUTES.
 
-    Options: ``memory`` is the cap of what the state of one running task may hold ("64m", or
-    bytes; at least "5m"). ``backend`` is "lsm", "rocksdb" or "memory". ``buckets`` is fixed by
-    the first start of a query; default: two per core. ``state_dir`` is a directory of this query
-    alone, a local path or an address such as ``s3://bucket/path``; default: ``lsmstate`` in its
-    checkpoint location. Where that is not local (backend "lsm" only), ``storage_options`` go to
-    its file system, over what the session's Hadoop settings say, and workers keep copies of the
-    files in use in ``cache_dir`` (default: where Spark has its own), at most ``cache``. ``options``
-    are settings of the store by their names in ``lsmstate.Options``, such as
-    ``{"compression": "zstd"}``. ``memory`` and ``options`` may change with every start of a query.
-    ``pins`` are settings of your own, by name, that the checkpoint keeps: a later start with others
-    is refused, and both are shown; so is one without them.
-    The condition is fixed by the first start, all of it: filter above the join by what may change.
-    How long rows are kept is fixed by the first start too.
+    Args:
+        streams: Streaming DataFrames by name, at least two. Fixed by the first start.
+        on: What is joined: SQL conditions joined by AND, a FROM clause (``"o LEFT JOIN p ON o.id =
+            p.order_id"``), the key columns of each stream (``{"o": ["id"], "p": ["order_id"]}``),
+            or the key columns that all streams have (``["id"]``). All of it is fixed by the first
+            start; filter the result by what may change.
+        how: Join type of the streams after the first: "inner", "left", "right", "full", "semi" or
+            "anti"; or a mapping of streams to types.
+        emit: "append": results never change. "changes": a column ``op`` says whether a result is
+            new or retracted. "final": results come once, when they are final.
+        changes: Operation column of each stream that is a changelog, as in ``{"p": "kind"}``. It
+            holds ``+I``, ``-U``, ``+U`` or ``-D`` and is not part of the result.
+        unmatched: What becomes of a retraction of a row that is not stored: "count" ignores it,
+            counts it in the metrics and logs it, as Flink does; "error" fails the query.
+        memory: Cap of what the state of one running task holds in memory ("64m", or bytes; at least
+            "5m").
+        backend: "lsm", "rocksdb" or "memory". Fixed by the first start.
+        buckets: Number of buckets of the state, 1 to 4096. Default: two per core. Fixed by the
+            first start; ``rescale`` changes it.
+        state_dir: Directory of the state of this query alone: a local path, or an address such as
+            ``s3://bucket/path`` (backend "lsm"). Default: ``lsmstate`` in the checkpoint location.
+        options: Settings of the store by their names in ``lsmstate.Options``, such as
+            ``{"compression": "zstd"}``. ``memory`` and ``options`` may change with every start.
+        rows: Rows of each stream in proportion, for joins by several keys. With them few rows are
+            copied. The first start chooses the shares and keeps them.
+        shares: Buckets per key, for joins by several keys, as in ``{"c.id": 2, "o.id": 4}``.
+            Default: chosen by ``rows``.
+        skew: "observe" counts hot keys and shows them in the metrics. "spread" also gives a hot key
+            several buckets: of two streams, each row is stored in one of them and probes all; of
+            three or more, the rows of the largest stream of that key are spread and those of the
+            others copied. For inner joins over the full history by one common key. Fixed by the
+            first start.
+        pins: Settings of your own by name, which the checkpoint keeps. A start with other ones, or
+            without them, is refused.
+        retention: How long rows of a stream match at most, as in ``{"o": "7 days"}``. Fixed by the
+            first start.
+        late: What becomes of late rows. "drop": left out, as in Spark, and counted in the metrics.
+            "join": matched with what is still stored. "side": left out and kept in the state, in
+            the stream ``o (late)``, which ``spark.read.format("lsmstate")`` reads with the columns
+            ``_batch`` and ``_watermark``. Whether they are kept is fixed by the first start.
+        late_batches: How many micro-batches late rows are kept with ``late="side"``. Default: for
+            ever.
+        result_time: Name of a column to add: the latest event time of a result's rows, with a
+            correct watermark for windows, outer joins and deduplication above the join. Spark needs
+            ``spark.sql.streaming.statefulOperator.checkCorrectness.enabled=false`` for those.
+        storage_options: Options of the file system of ``state_dir``; they win over the Hadoop
+            settings of the session.
+        cache_dir: Local directory for copies of remote files in use. Default: Spark's local
+            directory.
+        cache: Most bytes of these copies.
+        **reserved: Refused. A misspelt option gets a suggestion.
 
-    The result may stand once in a query: to use it twice, write it once with ``foreachBatch``, or
-    to a table that other queries read. In ``foreachBatch`` read each batch to its end: ``take``
-    alone leaves no state, and Spark fails the query. Join static DataFrames afterwards.
+    Returns:
+        The streaming DataFrame of the results.
 
-    InvalidArgumentError: the message names the value and what to write instead.
+    Raises:
+        InvalidArgumentError: A value does not fit; the message names it, the cause and the remedy.
+            Some checks need the running query, which then ends with this error.
+
+    Cost:
+        Each row is stored once, in joins by several keys once per copy. It is probed in each other
+        stream until one has no match.
+
+    Example:
+        ```python
+        joined = multiway_join({"o": orders, "p": payments}, on="o.id = p.order_id")
+        query = joined.select("amount", "o_day").writeStream.format("parquet").start("out")
+        ```
     """
     _check_reserved(reserved)
     _check_streams(streams)
@@ -174,7 +208,7 @@ def multiway_join(
         late_batches=late_batches,
     )
     if is_final and typed.tree is not None:
-        check_skew(skew, list(streams), "another type")
+        check_skew(skew, list(streams), "is of another type")
         kept = retention or {}
         return request.final(final_spec(inputs, streams, typed.tree, kept, late, result_time))
     rows_of = {plan.name: plan.rows for plan in inputs.plans}
@@ -188,7 +222,7 @@ def multiway_join(
     spec = _spec(inputs)
     timing = timing_of(spec, streams, rest, retention or {}, late, result_time)
     if timing is not None:
-        check_skew(skew, list(streams), "rows that are forgotten")
+        check_skew(skew, list(streams), "forgets rows")
         return request.in_time(spec, timing, result_time)
     return request.full_history(spec)
 
@@ -200,9 +234,20 @@ def inner_join(
     rows: Mapping[str, int],
     pins: Mapping[str, str],
 ) -> InnerJoin:
-    """What ``multiway_join`` makes an operator of, for the equalities ``on`` over the full history.
+    """Build the inner join of ``streams`` over the full history, without making an operator of it.
 
-    UnfitInputError if an input cannot be stored, or Spark does not compare its keys.
+    Args:
+        streams: Streaming DataFrames by name.
+        on: Equalities joined by AND.
+        options: Checked options of the operator.
+        rows: Rows per stream, in proportion.
+        pins: Settings of the user that the checkpoint keeps.
+
+    Returns:
+        What ``stateful_operator`` needs.
+
+    Raises:
+        UnfitInputError: An input cannot be stored, or Spark does not compare its keys.
     """
     spark = next(iter(streams.values())).sparkSession
     inputs = _inputs(spark, streams, _condition(streams, on, "inner")[0].on)
@@ -236,7 +281,7 @@ def _check_names(streams: Mapping[str, DataFrame]) -> None:
 
 
 def _alike(streams: Mapping[str, DataFrame]) -> dict[str, pa.Schema]:
-    """The names of all columns, which are said to have one type."""
+    """The names of all columns, under one type for all of them: only names matter here."""
     return {
         name: pa.schema([(column, pa.int64()) for column in frame.schema.names])
         for name, frame in streams.items()
@@ -278,7 +323,8 @@ def _check_kinds(on: object, result_time: object, **mappings: object) -> None:
     for name, value in mappings.items():
         if value is not None and not isinstance(value, Mapping):
             raise InvalidArgumentError(
-                f"{name}={value!r}: give a dictionary, as the documentation of {OPERATOR} shows"
+                f"{name}={value!r} is {type(value).__name__}; give a dictionary, as the "
+                f"documentation of {OPERATOR} shows"
             )
 
 
@@ -297,7 +343,7 @@ def _condition(
 def _keys(
     streams: Mapping[str, pa.Schema], on: Condition, *, splits: bool
 ) -> dict[str, list[str | None]]:
-    """The key columns of each stream, whose n-th ones are equal in a result; None for no such."""
+    """The key columns of each stream. The n-th ones are equal in a result; None: no such column."""
     spec = create_spec(streams, on, splits=splits)
     if isinstance(spec, GraphSpec):
         return {name: [c.columns.get(name) for c in spec.classes] for name in streams}
@@ -322,9 +368,9 @@ def _check_skew(
     is_changing: bool,
     options: OperatorOptions,
 ) -> None:
-    unfit = "several keys" if is_graph else None
+    unfit = "has several keys" if is_graph else None
     if is_changing:
-        unfit = "another type, or a changelog"
+        unfit = "is of another type or reads a changelog"
     check_skew(skew, list(streams), unfit, options.backend)
     if skew == SPREAD:
         check_memory(list(streams), options.store.memory_bytes)

@@ -109,9 +109,9 @@ def check_evaluated_here(
             if is_unlike or column.char_lengths:
                 raise InvalidArgumentError(
                     f"join condition {str(condition)!r}: {stream}.{name} is "
-                    f"{column.declared or kind.simpleString()}, which only Spark compares; compute "
-                    "what is asked of it as a column before the join, such as a BOOLEAN or a plain "
-                    "STRING"
+                    f"{column.declared or kind.simpleString()}, which only Spark can compare; "
+                    "compute the comparison before the join, as a BOOLEAN column, or convert the "
+                    "column to a plain type such as STRING"
                 )
 
 
@@ -123,9 +123,9 @@ def _check_pads_nothing(condition: str, without_chars: DataFrame) -> None:
             _ = without_chars.where(F.expr(condition)).schema
     except AnalysisException:
         raise InvalidArgumentError(
-            f"join condition {condition!r} names a CHAR column, which Spark pads only where it is "
-            "a column by itself; compute what is asked of it as a column before the join, or "
-            "filter the result: join(...).where(...)"
+            f"join condition {condition!r} uses a CHAR column, which Spark does not pad inside a "
+            "join condition; compute the comparison as a column before the join, or filter the "
+            "result: join(...).where(...)"
         ) from None
 
 
@@ -134,8 +134,8 @@ def _check_lasts(condition: str, found: DataFrame) -> None:
     same value for the same row for ever."""
     if not is_classic(found.sparkSession):
         raise InvalidArgumentError(
-            f"join condition {condition!r}: whether it is always the same of a result that is "
-            "taken back stands in its plan, which Spark Connect does not show; filter the result: "
+            f"join condition {condition!r}: whether it has the same value for ever stands in the "
+            "query plan, which Spark Connect does not expose; filter the result: "
             "join(...).where(...)"
         )
     stack = [analyzed_plan(found).condition()]
@@ -145,8 +145,8 @@ def _check_lasts(condition: str, found: DataFrame) -> None:
         is_random = not expression.deterministic() and all(c.deterministic() for c in children)
         if is_random or kind_of(expression) in _CHANGING:
             raise InvalidArgumentError(
-                f"join condition {condition!r}: {expression.sql()} may be another when a result is "
-                "taken back than when it came; use columns of the streams and constants, or filter "
-                "what stands in the end"
+                f"join condition {condition!r}: {expression.sql()} may have another value when a "
+                "result is retracted than when it was emitted; use only columns of the streams and "
+                "constants, or filter the final result"
             )
         stack += children

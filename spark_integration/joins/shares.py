@@ -1,4 +1,9 @@
-"""Shares of a join by several keys: chosen when it is built, pinned by its first start."""
+"""Hypercube shares of a join by several keys: how many buckets each key is split into.
+
+The shares are chosen when the query is built. Its first start pins them, and later starts adopt the
+pinned ones (Afrati and Ullman, "Optimizing Joins in a Map-Reduce Environment", EDBT 2010;
+``lsmstate.joins.routing.shares``).
+"""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -27,11 +32,20 @@ def with_shares(
     forced: Mapping[str, int] | None,
     splittable: Collection[int] | None = None,
 ) -> StatefulPlan:
-    """The plan with its join graph, the shares for its buckets, and their explanation.
+    """Add the join graph, the shares for its buckets, and their explanation to a plan.
 
-    ``rows``: rows per stream, in proportion; streams that are not named count as the largest.
-    ``splittable``: the only classes whose values rows may be spread by, by default all.
-    InvalidArgumentError names what does not fit.
+    Args:
+        plan: The plan of the operator.
+        spec: The join.
+        rows: Rows per stream, in proportion; other streams count as the largest.
+        forced: Shares that the user gave; None: choose them.
+        splittable: The only key classes that may be split; None: all.
+
+    Returns:
+        The new plan.
+
+    Raises:
+        InvalidArgumentError: A stream, key class or share does not fit.
     """
     for name in rows:
         spec.check_stream(name)
@@ -55,24 +69,44 @@ def with_shares(
 
 
 def explain_join(joined: DataFrame, checkpoint: str | None = None) -> str:
-    """How the multiway_join in a streaming DataFrame will work: keys, indexes, shares.
+    """Describe how a multiway_join works: keys, indexes, shares, how long rows are kept.
 
-    A query whose checkpoint has other shares keeps those. With the ``checkpoint`` of a query that
-    runs or ran with ``skew="spread"``: also the keys that are spread by now, and their buckets (of
-    those it has, numbered from 0). InvalidArgumentError if the DataFrame holds no join of ours, or
-    comes from Spark Connect, where plans cannot be read.
+    Shares of a new query are shown as chosen now. A query that has started keeps its pinned shares.
+
+    Args:
+        joined: A DataFrame that contains the result of ``multiway_join``.
+        checkpoint: Checkpoint location of a query with ``skew="spread"``, which runs or ran. Then
+            the hot keys that are spread by now are listed with their buckets, numbered from 0.
+
+    Returns:
+        The description, some lines of text.
+
+    Raises:
+        InvalidArgumentError: The DataFrame contains no ``multiway_join``, or is one of Spark
+            Connect, where plans cannot be read.
+
+    Example:
+        ```python
+        print(explain_join(multiway_join({"c": c, "o": o, "l": l}, ON, rows={"l": 4, "o": 1})))
+        ```
     """
     if not is_classic(joined.sparkSession):
-        raise InvalidArgumentError("explain_join needs a plan, which Spark Connect does not show")
+        raise InvalidArgumentError(
+            "explain_join reads the query plan, which Spark Connect does not expose; call it in a "
+            "classic Spark session"
+        )
     found = operators_in(analyzed_plan(joined))
     if not found or found[0].operator != "multiway_join":
-        raise InvalidArgumentError("the DataFrame holds no multiway_join")
+        raise InvalidArgumentError(
+            "the DataFrame contains no multiway_join; give the DataFrame that multiway_join "
+            "returned, or one that was made of it"
+        )
     if checkpoint is None or found[0].settings.get(SKEW) != SPREAD:
         return found[0].explanation
     root = found[0].state_dir or below(checkpoint, STATE_NAME)
     check_local(root)
     spread = newest_table(local_path(root) or root).explain()
-    return f"{found[0].explanation}\n{spread or 'no key is spread so far'}"
+    return f"{found[0].explanation}\n{spread or 'no key is spread yet'}"
 
 
 def _explained(spec: GraphSpec, shares: Shares) -> str:

@@ -35,15 +35,15 @@ def timing_of(
     """
     if not isinstance(retention, Mapping):
         raise InvalidArgumentError(
-            f"retention={retention!r}: say it by stream, as in "
-            f"{{{next(iter(streams))!r}: {retention!r}}}"
+            f"retention={retention!r} is not a dictionary; give the retention of each stream, as "
+            f"in {{{next(iter(streams))!r}: {retention!r}}}"
         )
     columns = watermarked(spec.streams, streams)
     for name in retention:
         if name in streams and name not in columns:
             raise InvalidArgumentError(
-                f"retention[{name!r}]={retention[name]!r}: stream {name!r} has no watermark, which "
-                f'says how far its time has come; add {name}.withWatermark("column", "delay")'
+                f"retention[{name!r}]={retention[name]!r}: stream {name!r} has no watermark, so "
+                f'its rows have no event time; add {name}.withWatermark("column", "delay")'
             )
     bounds, _ = time_bounds(spec.streams, conjuncts)
     zone = next(iter(streams.values())).sparkSession
@@ -54,9 +54,9 @@ def timing_of(
     elif not timing.forgets:
         if late != "drop":
             raise InvalidArgumentError(
-                f"late={late!r}: no stream's rows are ever forgotten, so all rows match whenever "
-                "they come; leave late out, or give retention or time intervals to streams with "
-                "watermarks"
+                f"late={late!r}: this join keeps every row for ever, so no row is late; leave "
+                "late out, or bound the time of streams with watermarks by retention or by time "
+                "intervals in the condition"
             )
         return None
     return timing
@@ -67,8 +67,8 @@ def check_hours(bounds: Iterable[Bound], spec: JoinSpec | GraphSpec, spark: Spar
     for bound in bounds:
         if _with_room(bound, spec, spark) != bound:
             raise InvalidArgumentError(
-                f"{bound_text(bound)}: days of the session's time zone may have 23 or 25 hours; "
-                "where results come once or are taken back write hours, or set "
+                f"{bound_text(bound)}: a day of the session's time zone may have 23 or 25 hours; "
+                "with emit='final' or emit='changes' write hours, or set "
                 "spark.sql.session.timeZone to UTC"
             )
 
@@ -89,8 +89,8 @@ def check_keeps_all(retention: Retention | None, late: str, result_time: str | N
     for name, value in told.items():
         if value not in (None, "drop"):
             raise InvalidArgumentError(
-                f"{name}={value!r} goes with inner joins of rows that stay; leave it out, or how, "
-                "emit and changes; or write time intervals into the condition"
+                f"{name}={value!r} applies to append-only inner joins; leave it out, leave out "
+                "how, emit and changes, or write time intervals into the condition"
             )
 
 
@@ -99,7 +99,7 @@ def explained_time(timing: EventTime | None) -> str:
     if timing is None:
         return "every row is kept for ever"
     listed = [
-        f"{name}: for ever, some other stream's time is not bounded by its own"
+        f"{name}: for ever, since the time of another stream is not bounded by its own"
         if kept is None
         else f"{name}: {_kept(kept)} {timing.columns[name]}"
         for name, kept in timing.kept_us.items()

@@ -1,4 +1,4 @@
-"""What a stateful function is given: the bucket it is called for, and the bucket's batches."""
+"""The arguments of a stateful function: its bucket, and the batches of the bucket."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -13,46 +13,50 @@ from lsmstate.store_base.key_groups import KeyGroups
 
 @dataclass(slots=True)
 class Tally:
-    """What a function of ours reports for the metrics."""
+    """Counts of our own functions for the metrics."""
 
     late_rows: int = 0
     unmatched_retractions: int = 0
     ticks: int = 0
-    """Rows of the result that are dropped above."""
+    """Rows of the result that the plan drops above the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """One bucket in one micro-batch."""
+    """One bucket in one micro-batch, as a stateful function sees it."""
 
     number: int
-    """The same for a key in every micro-batch; numbers are not consecutive."""
+    """Number of the bucket; a key has the same bucket in every micro-batch. Numbers are not
+    consecutive."""
     batch_id: int
-    """The micro-batch: Spark's own number, the same when the batch is repeated."""
+    """Spark's number of the micro-batch; a repeated micro-batch has the same one."""
     schema: pa.Schema
-    """The columns every batch of results must have."""
+    """Columns that every batch of results must have."""
     watermark_us: int | None = None
-    """How far event time has come, in microseconds since 1970; None: no watermark yet, or the
-    operator does not watch it."""
+    """The watermark in microseconds since 1970. None: there is none yet, or the operator does not
+    watch it."""
     tally: Tally = field(default_factory=Tally, compare=False)
 
 
 class InputBatch(NamedTuple):
-    """Some rows of one input that belong to the bucket, with their keys; about 1 MiB, or
-    1/64 of the memory cap if that is less."""
+    """Some rows of one input that belong to the bucket: about 1 MiB, or 1/64 of the memory cap."""
 
     input: str
-    """The input's name."""
+    """Name of the input."""
     rows: pa.RecordBatch
     """All columns of the input."""
     keys: pa.RecordBatch
-    """The key of each row, in the types Spark's ``=`` compares it in: what the store takes."""
+    """The key of each row, in the types in which Spark's ``=`` compares it. The store takes it."""
     is_stored: bool = True
-    """False: rows of a hot key that are stored in another bucket, and look for matches here; or
-    copies of rows that count in another, where the plan marks them."""
+    """False: rows of a hot key that are stored in another bucket and only probe this one, or copies
+    of rows that are counted in another bucket."""
 
     def groups(self) -> KeyGroups:
-        """Which of the rows have the same key."""
+        """Group the rows by key.
+
+        Returns:
+            The distinct keys: the first row of each, and the number of the group of each row.
+        """
         return KeyGroups.of(self.keys)
 
 

@@ -107,8 +107,8 @@ def session_of(frames: Mapping[str, DataFrame], word: str, remedy: str) -> Spark
     for name, frame in frames.items():
         if not isinstance(name, str) or not hasattr(frame, "isStreaming"):
             raise InvalidArgumentError(
-                f"{word}s[{name!r}] is {type(frame).__name__}, not a streaming DataFrame under a "
-                "name that is text"
+                f"{word}s[{name!r}] is {type(frame).__name__}; give streaming DataFrames under "
+                "names that are strings"
             )
         if not frame.isStreaming:
             raise InvalidArgumentError(

@@ -75,8 +75,8 @@ class OperatorOptions:
 def _store_options(memory_bytes: int, backend: str, given: Mapping[str, Any]) -> Options:
     if given and backend != _BACKENDS[0]:
         raise InvalidArgumentError(
-            f"options={dict(given)!r} are those of backend={_BACKENDS[0]!r}, this is {backend!r}; "
-            "leave them out"
+            f"options={dict(given)!r} apply to backend={_BACKENDS[0]!r}, and this is "
+            f"backend={backend!r}; leave them out"
         )
     known = tuple(field.name for field in fields(Options) if field.name not in _ELSEWHERE)
     for name, value in given.items():

@@ -68,8 +68,8 @@ class Storage:
         directory = local_path(str(cache_dir)) if cache_dir is not None else None
         if cache_dir is not None and directory is None:
             raise InvalidArgumentError(
-                f"cache_dir={cache_dir!r} is no local path; copies are kept on the disk of each "
-                "machine that runs workers"
+                f"cache_dir={cache_dir!r} is not a local path; give a directory on the disk of "
+                "each machine that runs workers, where copies are kept"
             )
         return cls(dict(storage_options or {}), _hadoop_settings(spark), directory, cache)
 

@@ -1,4 +1,4 @@
-"""One new bucket of a rescale, from the old ones whose rows it takes."""
+"""Fill one new bucket of a rescale from the original buckets whose rows it takes."""
 
 from collections.abc import Container, Iterable, Mapping
 from contextlib import closing
@@ -22,7 +22,7 @@ _ATTEMPT: Final = "rescale"
 
 @dataclass(frozen=True)
 class Contents:
-    """What the buckets of a state have in common: their streams, and how far time has come."""
+    """What all buckets of a state share: their streams, and how far event time has come."""
 
     streams: tuple[StreamSchema, ...]
     horizons: Mapping[str, int]
@@ -32,8 +32,8 @@ class Contents:
 
     @classmethod
     def of(cls, place: StatePlace, pointers: Mapping[int, str]) -> "Contents":
-        """Buckets may have been called for the last time at different watermarks; what is due by
-        the latest of them is needed nowhere. Cost: a few small reads a bucket."""
+        """Read them from the buckets. Buckets may have seen different watermarks; rows that are due
+        by the latest one are needed nowhere. Cost: a few small reads per bucket."""
         raw: Mapping[str, StreamSchema] = {}
         lanes: dict[str, Mapping[str, Any]] = {}
         horizons: dict[str, int] = {}
@@ -74,12 +74,16 @@ def fill(
     places: Places,
     options: Options,
 ) -> dict[str, Any]:
-    """Write the new bucket with this number; returns its record: the pointer it begins with (None
-    if nothing was there to read), its rows, and by old bucket and stream how many rows that bucket
-    owns and how many were taken.
+    """Write the new bucket with this number. Rows come in key order; rows of one key keep their
+    order in an original bucket.
 
-    Rows come in key order, those of a key in the order they had in an old bucket. Memory: that of
-    two stores.
+    Returns:
+        The record of the bucket: the pointer it begins with (None if there was nothing to read),
+        its rows, and per original bucket and stream how many rows that bucket owns and how many
+        were taken.
+
+    Cost:
+        Memory of two stores.
     """
     ids = plan["original buckets"]
     old = [place for place in places.sources(number) if str(ids[place]) in plan["original"]]
@@ -121,8 +125,8 @@ def fill(
 def misplaced(
     records: Iterable[Mapping[str, Any]], places: Places, late: Container[str] = ()
 ) -> str | None:
-    """What is wrong with the records of all new buckets together, if a row was lost or doubled.
-    ``late``: the names of the streams of late rows, which are never copied."""
+    """What is wrong with the records of all new buckets, if a row was lost or doubled; otherwise
+    None. ``late``: names of the streams of late rows, which are never copied."""
     owned: dict[tuple[int, str], int] = {}
     taken: dict[tuple[int, str], int] = {}
     for record in records:
@@ -135,14 +139,14 @@ def misplaced(
         expected = rows if stream in late else rows * places.copies(stream)
         if taken[place, stream] != expected:
             return (
-                f"of stream {stream!r} in bucket {place} {expected} rows were to be written, "
-                f"{taken[place, stream]} were"
+                f"of stream {stream!r} in bucket {place}, {taken[place, stream]} rows were "
+                f"written instead of {expected}"
             )
     return None
 
 
 def _set_time(store: MultimapStore, contents: Contents) -> None:
-    """Hide what is due."""
+    """Hide the rows that are due."""
     for stream, time in contents.horizons.items():
         store.advance(stream, time)
     if contents.watermark is not None:

@@ -1,7 +1,7 @@
 """Where the rows of a state lie before and after a rescale: by the hash of their key, or on a grid.
 
-Rows of a grid (a join by several keys) have copies. One of them counts as the row: that in the
-cell whose coordinates are 0 along the keys the row lacks. From there it goes to its new cells.
+Rows of a grid (a join by several keys) have copies. One copy counts as the row itself: that in the
+cell whose coordinates are 0 along the keys that the row lacks. It goes to the new cells.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ class Taken:
 
 
 class Places(Protocol):
-    """Pure: old bucket and new one follow from a row and its key."""
+    """The place of a row before and after. Pure: both follow from the row and its key."""
 
     def sources(self, number: int) -> Sequence[int]:
         """The numbers of the old buckets that may hold rows of a new one."""
@@ -65,9 +65,9 @@ class HashPlaces:
         if len(strange):
             key = found.keys.slice(int(strange[0]), 1).to_pylist()[0]
             raise InvalidArgumentError(
-                f"stream {stream.name!r} has a row under {str(key)[:200]} in a bucket that is not "
-                "that key's: the function keeps rows under keys of its own, whose buckets nothing "
-                "but the function knows; start the query anew with another number of buckets"
+                f"stream {stream.name!r} has a row under {str(key)[:200]} in another bucket than "
+                "that of the key: the function stores rows under keys of its own, and only the "
+                "function knows their buckets; start the query anew with another number of buckets"
             )
         return Taken((bucket_of(keys, self.after) == number).nonzero()[0], len(found.keys))
 
@@ -92,8 +92,8 @@ class GridPlaces:
         here = self.cells(self.before, owner, found.rows)
         if not (here == old).any(axis=1).all():
             raise InvalidArgumentError(
-                f"index {stream.name!r} has a row in bucket {old} of the grid that is not among "
-                "the row's; the state is not what its settings say: check it with lsmstate verify"
+                f"index {stream.name!r} has a row in bucket {old} of the grid, where its keys do "
+                "not belong; the state does not match its settings: check it with lsmstate verify"
             )
         owned = np.flatnonzero(here[:, 0] == old)
         there = self.cells(self.after, owner, found.rows.take(pa.array(owned)))
@@ -111,7 +111,8 @@ class GridPlaces:
 
 
 def keeper_of(old: int, places: Places, buckets: int) -> int:
-    """The new bucket that takes what lies in an old one whatever its key: one that reads it."""
+    """The new bucket that takes rows of an old one whatever their keys. It reads that bucket
+    anyway."""
     readers = [number for number in range(buckets) if old in places.sources(number)]
     return readers[old % len(readers)]
 

@@ -1,4 +1,5 @@
-"""What of a query's pinned settings a rescale goes by: whether it can be done, and the new grid."""
+"""What pinned settings say to a rescale: whether it can be done, and which grid the new buckets
+get."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +29,7 @@ _ANEW: Final = "start the query anew with another number of buckets"
 
 
 def check_can_move(root: str, settings: Mapping[str, Any]) -> None:
-    """InvalidArgumentError unless rows can be told apart by what the settings say."""
+    """InvalidArgumentError unless the settings say in which bucket each row belongs."""
     if settings["backend"] != "lsm":
         raise InvalidArgumentError(
             f"{root} is the state of backend {settings['backend']!r}; only that of 'lsm' can be "
@@ -60,29 +61,29 @@ def check_can_move(root: str, settings: Mapping[str, Any]) -> None:
 
 
 def check_rules(settings: Mapping[str, Any], contents: Contents) -> None:
-    """InvalidArgumentError for an expiry that is not a join's: its function says in each bucket how
-    far time has come, and buckets may differ."""
+    """InvalidArgumentError for an expiry that is not a join's. The function advances the watermark
+    of each bucket by itself, so buckets may differ."""
     expiring = [stream.name for stream in contents.streams if stream.expiry is not None]
     if expiring and "condition" not in settings:
         raise InvalidArgumentError(
             f"stream {expiring[0]!r} forgets rows at watermarks that its function sets bucket by "
-            f"bucket, so it cannot be rescaled; {_ANEW}"
+            f"bucket, so the state cannot be rescaled; {_ANEW}"
         )
 
 
 def check_wanted(root: str, settings: Mapping[str, Any], shares: Mapping[str, int] | None) -> None:
-    """InvalidArgumentError unless the rows' buckets can be checked, and ``shares`` are said where
-    the query says them and only there."""
+    """InvalidArgumentError unless the buckets of rows can be checked, and ``shares`` are given
+    exactly if the query has them."""
     if "condition" not in settings and settings["buckets"] == 1:
         raise InvalidArgumentError(
-            f"{root} is the state of a stateful_batches with one bucket, where nothing tells "
-            f"whether its function keeps rows under the keys of its inputs; {_ANEW}"
+            f"{root} is the state of a stateful_batches with one bucket, where it is unknown "
+            f"whether the function stores rows under the keys of its inputs; {_ANEW}"
         )
     forced = settings.get(FORCED)
     if forced and not shares:
         raise InvalidArgumentError(
-            f"the query was started with shares={forced}; say those for the new buckets (shares=, "
-            "--shares), and start the query with them then"
+            f"the query was started with shares={forced}; give shares for the new buckets "
+            "(shares=, --shares), and then start the query with the same ones"
         )
     if shares and not forced:
         raise InvalidArgumentError(
@@ -98,8 +99,8 @@ def new_places(
     buckets: int,
     forced: Mapping[str, int] | None,
 ) -> Places:
-    """Where rows lie now, and where they are to lie. Cost, by several keys: the rows are counted,
-    which reads an index of each stream."""
+    """Where rows lie now, and where they are to lie. Cost, in a join by several keys: the rows are
+    counted, which reads an index of each stream."""
     contents = Contents.of(state, original)
     check_rules(settings, contents)
     if SHARES not in pinned.adopted:
@@ -118,14 +119,14 @@ def new_places(
 def planned_places(
     settings: Mapping[str, Any], pinned: Pinned, contents: Contents, plan: Mapping[str, Any]
 ) -> Places:
-    """The same, as the plan has them."""
+    """Where rows lie and are to lie, as the plan says."""
     if plan["shares"] is None:
         return HashPlaces(pinned.buckets, plan["buckets"])
     return _grid(settings, pinned, contents, plan["shares"])
 
 
 def new_shares(settings: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
-    """What changes in the settings of a join by several keys."""
+    """The settings that change in a join by several keys."""
     if plan["shares"] is None:
         return {}
     adopted = {**settings["adopted"], SHARES: plan["shares"]}
@@ -135,7 +136,8 @@ def new_shares(settings: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str
 def _owned(
     bucket: str | DurableBucket, pointer: str, contents: Contents, same: GridPlaces, place: int
 ) -> Iterator[tuple[str, int]]:
-    """Rows of each stream in a bucket that are no copies: some one index of it has them all."""
+    """The number of rows of each stream in a bucket, without copies. One index of a stream
+    suffices, since each of them has all its rows."""
     indexes = {owner_of(s.name, same.before.graph.rows): s for s in contents.keyed}
     store = open_attempt(
         bucket,
@@ -171,7 +173,8 @@ def _grid(
 def _key_columns(
     settings: Mapping[str, Any], rows: Mapping[str, pa.Schema]
 ) -> tuple[Mapping[str, str], ...]:
-    """See GridPlaces. A key that Spark had to cast is stored beside the row, under its number."""
+    """The key columns, as ``GridPlaces`` takes them. A key that Spark had to cast is stored beside
+    the row, under its number."""
     classes = settings["condition"].split(" AND ")
     found = []
     for number, sides in enumerate(classes):
@@ -202,7 +205,7 @@ def _sides(
         ]
         if len(owners) != 1:
             raise InvalidArgumentError(
-                f"the condition {settings['condition']!r} cannot be told apart at {side!r}; {_ANEW}"
+                f"the condition {settings['condition']!r} is ambiguous at {side!r}; {_ANEW}"
             )
         found[owners[0]] = side[len(owners[0]) + 1 :]
     return found

@@ -1,17 +1,17 @@
-"""Another number of buckets for a query that is stopped: its state is written anew beside the old.
+"""Rescale the state of a stopped query to another number of buckets.
 
     read the pointers of the last micro-batch -> fill one new bucket after another -> switch
 
-The new buckets have ids that were never used, so Spark has no state for them; the pointers they
-begin with stand in the new settings, ``query-0002.json``. Creating that file is the switch: until
-then nothing that the query reads has changed, and the old buckets stay until ``drop_original``.
-
-Each new bucket that is done is recorded, so a run that was killed goes on where it was. The order
-of a key's rows is kept where they lie in one old bucket: they are read and appended in that order.
-(By several keys, rows of one index come from several buckets; equal rows still from one.)
-
-State may lie wherever queries keep it. Elsewhere than on a local path buckets are read and written
-through copies on this machine's disk, as commits do it, and sent when they are complete.
+- The new buckets have ids that were never used, so Spark has no state for them. The pointers they
+  begin with stand in the new settings, ``query-0002.json``.
+- Creating that file is the switch. Before it, nothing that the query reads has changed. The
+  original buckets stay until ``drop_original``.
+- Each complete new bucket is recorded, so a killed run continues where it was.
+- Rows of a key keep their order within one original bucket, because they are read and appended in
+  that order. In a join by several keys, rows of one index come from several buckets; equal rows
+  still come from one.
+- State may lie on any supported file system. Remote buckets are read and written through copies on
+  the local disk, as commits do, and are sent when they are complete.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +48,13 @@ _MOST_BUCKETS: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Rescaled:
-    """What was done: buckets before and after, rows that were written anew by this call."""
+    """The result of a rescale.
+
+    Attributes:
+        buckets_before: Number of buckets before.
+        buckets: Number of buckets now.
+        rows: Rows that this call wrote into new buckets.
+    """
 
     buckets_before: int
     buckets: int
@@ -67,28 +73,47 @@ def rescale(
     cache: int | str = DEFAULT_CACHE,
     report: Callable[[str], None] = lambda _: None,
 ) -> Rescaled:
-    """Give the stopped query of a checkpoint ``buckets`` buckets; it goes on exactly where it was.
+    """Give a stopped query another number of buckets; it then continues exactly where it was.
 
-    Killed at any instant, the same call goes on. Nothing is done if the query has that number
-    already. The old state stays: ``undo_rescale`` goes back as long as no micro-batch has been
-    begun since, ``drop_original`` deletes it. ``memory`` caps what the stores take;
-    ``report`` is told of each step.
+    A killed call is continued by the same call. Nothing happens if the query has that number
+    already. The original state stays: ``undo_rescale`` goes back to it as long as no micro-batch
+    has begun since, and ``drop_original`` deletes it. Spark is not needed.
 
-    Checkpoint and state_dir are local or on any file system of ``lsmstate.remote.filesystems``, to
-    which ``storage_options`` go; ``cache_dir`` and ``cache`` are as a ``StatePlace`` has them.
+    Args:
+        checkpoint: Checkpoint location of the query: a local path, or an address on a supported
+            file system (S3, GCS, ABFS, HDFS).
+        buckets: The new number of buckets, 1 to 4096.
+        state_dir: The ``state_dir`` of the query, if it was started with one.
+        shares: Buckets per key for the new number, if the query was started with ``shares``. Start
+            it with the same ones afterwards. Otherwise a join by several keys gets a new grid,
+            chosen by how many rows its streams have.
+        memory: Cap of what the stores of this call hold in memory.
+        storage_options: Options of the file systems of ``checkpoint`` and ``state_dir``.
+        cache_dir: Local directory for copies of remote files.
+        cache: Most bytes of these copies.
+        report: Function that is called with a line of text for each step.
 
-    A join by several keys gets a new grid, chosen by how many rows its streams have. Where its
-    query says ``shares``, those for the new buckets have to be said here, and by the query then.
+    Returns:
+        The numbers of buckets before and after, and the number of rows written.
 
-    InvalidArgumentError, with nothing changed: the query runs or a micro-batch of it was broken
-    off, it has no committed micro-batch, or its backend is not ``lsm``. So too a stateful_batches
-    whose function keeps rows under other keys than those of its inputs, or has only one bucket,
-    where that cannot be told; or whose state forgets by rules of its own. OSError if a request
-    failed several times: the same call goes on.
-    Cost: an old bucket is read once for each new one that takes keys from it (by several keys: for
-    each new one, and once to count), the state is written once; disk for two states. Elsewhere
-    each old file is fetched once where the copies have room for all, each new bucket is sent once.
-    Spark is not needed.
+    Raises:
+        InvalidArgumentError: Nothing has changed, and the message says why: the query runs, a
+            micro-batch of it was interrupted, it has no committed micro-batch, or its backend is
+            not "lsm". A ``stateful_batches`` is refused if its function stores rows under other
+            keys than those of its inputs, if that is unknown because it has one bucket, or if its
+            state has expiry rules.
+        OSError: A request to a remote file system failed several times. The same call continues.
+
+    Cost:
+        Each original bucket is read once per new bucket that takes keys from it. In a join by
+        several keys that is each new bucket, and one more read counts the rows. The state is
+        written once. Disk for two states is needed. On a remote file system each original file is
+        fetched once if the copies have room, and each new bucket is sent once.
+
+    Example:
+        ```python
+        rescale("/data/checkpoint", 16, report=print)
+        ```
     """
     if not 1 <= buckets <= _MOST_BUCKETS:
         raise InvalidArgumentError(f"buckets={buckets}: must be from 1 to {_MOST_BUCKETS}")
@@ -117,12 +142,24 @@ def undo_rescale(
     state_dir: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> int:
-    """Give up a rescale that is not finished, or take back the last one; returns the number of
-    buckets the query has now. Killed at any instant, the same call goes on; if it had just ended,
-    and two rescales were done without a micro-batch between, it takes the earlier one back too.
-    InvalidArgumentError, with nothing changed, if a micro-batch was begun since then, if the
-    original was dropped or is being dropped, or if there is nothing to undo. CorruptionError, with
-    nothing changed, if earlier settings are damaged."""
+    """Give up an unfinished rescale, or undo the last finished one.
+
+    A killed call is continued by the same call. If the killed call had just ended, and two rescales
+    were done without a micro-batch between them, the earlier one is undone too.
+
+    Args:
+        checkpoint: Checkpoint location of the stopped query.
+        state_dir: The ``state_dir`` of the query, if it was started with one.
+        storage_options: Options of the file systems of ``checkpoint`` and ``state_dir``.
+
+    Returns:
+        The number of buckets that the query has now.
+
+    Raises:
+        InvalidArgumentError: Nothing has changed: a micro-batch has begun since the rescale, the
+            original state was deleted or is being deleted, or there is nothing to undo.
+        CorruptionError: Nothing has changed: earlier settings are damaged.
+    """
     home = QueryHome.of(checkpoint, state_dir, storage_options)
     version = home.newest_version()
     if home.work(version + 1).exists():
@@ -142,9 +179,21 @@ def drop_original(
     state_dir: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> int:
-    """Delete the buckets that a rescale has replaced; returns how many bytes that freed. Killed at
-    any instant, the same call goes on. InvalidArgumentError, with nothing deleted, while a rescale
-    is not finished, or is being taken back."""
+    """Delete the buckets that the last rescale has replaced.
+
+    A killed call is continued by the same call.
+
+    Args:
+        checkpoint: Checkpoint location of the query.
+        state_dir: The ``state_dir`` of the query, if it was started with one.
+        storage_options: Options of the file systems of ``checkpoint`` and ``state_dir``.
+
+    Returns:
+        How many bytes that freed.
+
+    Raises:
+        InvalidArgumentError: Nothing was deleted: a rescale is not finished, or is being undone.
+    """
     return drop(QueryHome.of(checkpoint, state_dir, storage_options))
 
 
@@ -167,10 +216,10 @@ def _begin(
     }
     # One that is being taken back has none of these, one of an earlier release no "forced".
     if plan is not None and asked.items() <= plan.items():
-        report(f"going on with the rescale to {buckets} buckets after micro-batch {batch_id}")
+        report(f"continuing the rescale to {buckets} buckets after micro-batch {batch_id}")
         return plan
     if plan is not None:
-        report("giving up another rescale that was not finished")
+        report("giving up another rescale, which was not finished")
         work.give_up(state.home.unnamed_buckets())
     taken = state.home.named_buckets(state.pinned.version)
     ids = bucket_ids(buckets, state.pinned.partitions, taken=taken)
@@ -192,7 +241,7 @@ def _fill(
     options: Options,
     report: Callable[[str], None],
 ) -> tuple[int, list[dict[str, Any]]]:
-    """Write every new bucket that is not written yet: the rows of those, and the records of all."""
+    """Write every new bucket that is not complete. Returns the rows written, and all records."""
     original = {int(bucket): pointer for bucket, pointer in plan["original"].items()}
     contents = Contents.of(state.place, original)
     check_rules(state.settings, contents)
@@ -216,7 +265,7 @@ def _fill(
     wrong = misplaced(records, places, [stream.name for stream in contents.late])
     if wrong is not None:
         raise CorruptionError(
-            f"{wrong}; the original is as it was: check it with lsmstate verify",
+            f"{wrong}; the original state is unchanged: check it with lsmstate verify",
             state.place.where,
         )
     return written, records
@@ -225,7 +274,7 @@ def _fill(
 def _new_settings(
     state: StoppedQuery, plan: Mapping[str, Any], records: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """A bucket without rows has no pointer."""
+    """The settings with the new buckets. A bucket without rows has no pointer."""
     pointers = {
         str(bucket): done["pointer"]
         for bucket, done in zip(plan["bucket_ids"], records, strict=True)

@@ -1,4 +1,4 @@
-"""A stopped query as a rescale finds it: its checkpoint, the place of its state, its settings."""
+"""A stopped query as a rescale reads it: its checkpoint, the place of its state, its settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -52,20 +52,20 @@ class QueryHome:
         first = read_record_in(place, FILE_NAME)
         if first is None:
             raise InvalidArgumentError(
-                f"{place.where} holds no query's state; name the checkpoint location, and with "
-                "--state-dir the state_dir if the query was started with one"
+                f"{place.where} does not hold the state of a query; name the checkpoint location, "
+                "and also the state_dir (--state-dir) if the query was started with one"
             )
         owner = spark.query_id()
         if first["query_id"] != owner:
             raise InvalidArgumentError(
                 f"the state in {place.where} belongs to query {first['query_id']}, the "
-                f"checkpoint {checkpoint} to query {owner}; name the two of one query"
+                f"checkpoint {checkpoint} to query {owner}; name both of the same query"
             )
         check_can_move(place.where, first)
         return cls(spark, place, storage_options)
 
     def newest_version(self) -> int:
-        """Of the settings, whatever is in them. Cost: one listing."""
+        """The newest version of the settings, whatever it holds. Cost: one listing."""
         names = retried(self.place.files.sizes, f"listing {self.place.where}")
         version = 1
         while file_name(version + 1) in names:
@@ -73,14 +73,14 @@ class QueryHome:
         return version
 
     def settings(self, version: int) -> dict[str, Any] | None:
-        """Those of a version, None if they are damaged or not there."""
+        """The settings of a version; None if they are damaged or missing."""
         try:
             return read_record_in(self.place, file_name(version))
         except CorruptionError:
             return None
 
     def withdraw(self, version: int) -> None:
-        """Take a version of the settings away."""
+        """Remove a version of the settings."""
         remove_if_there(self.place.files, file_name(version))
         self.place.files.force()
 
@@ -89,14 +89,14 @@ class QueryHome:
         return RescaleWork(self.place, version)
 
     def newest(self) -> "StoppedQuery":
-        """As its newest settings have it. See newest_settings for errors."""
+        """The query with its newest settings. Errors are those of ``newest_settings``."""
         version, settings = newest_settings(self.place)
         assert settings is not None
         return StoppedQuery(self, settings, Pinned.of(settings, version))
 
     def named_buckets(self, newest: int) -> set[int]:
-        """All bucket ids that versions up to this have: Spark may keep state for them.
-        CorruptionError if one of them is damaged."""
+        """All bucket ids of the versions up to this one, for which Spark may keep state.
+        CorruptionError if a version is damaged."""
         named: set[int] = set()
         for version in range(1, newest + 1):
             settings = read_record_in(self.place, file_name(version))
@@ -104,7 +104,7 @@ class QueryHome:
         return named
 
     def unnamed_buckets(self) -> list[int]:
-        """The buckets that are there and of no version: those of a rescale under way."""
+        """The buckets that no version of the settings names: those of a rescale under way."""
         found = set(self.place.buckets())  # first: a version may be added meanwhile
         return sorted(found - self.named_buckets(self.newest_version()))
 
@@ -123,27 +123,27 @@ class StoppedQuery:
         return self.home.place
 
     def pointers(self, batch_id: int) -> Mapping[int, str]:
-        """Of each bucket, after the last micro-batch."""
+        """The pointer of each bucket after the last micro-batch."""
         if batch_id < self.pinned.first_batch:
             return self.pinned.pointers
         location, options = self.home.spark.location, self.home.storage_options
         return QueryState.open(location, batch_id, self.place.url, options).pointers
 
     def last_batch(self) -> int:
-        """The last micro-batch, if the query stands right after it."""
+        """The last micro-batch. InvalidArgumentError unless it is committed."""
         spark, pinned = self.home.spark, self.pinned
         begun = spark.begun()
         if begun[-1:] != spark.committed()[-1:]:
             raise InvalidArgumentError(
-                f"micro-batch {begun[-1]} of {spark.location} is under way or was broken off; "
+                f"micro-batch {begun[-1]} of {spark.location} is running or was interrupted; "
                 "let the query finish it (start it with trigger(availableNow=True)), then stop it "
                 "and try again"
             )
         batch_id = begun[-1]
         if batch_id < pinned.first_batch - 1:
             raise InvalidArgumentError(
-                f"the query stands at micro-batch {batch_id}, before it was rescaled to "
-                f"{pinned.buckets} buckets; take that back by --undo first"
+                f"the query is at micro-batch {batch_id}, before its rescale to {pinned.buckets} "
+                "buckets; first undo that by lsmstate rescale CHECKPOINT --undo"
             )
         return batch_id
 

@@ -1,15 +1,16 @@
-"""The switch of a rescale, and the way back: which settings count, at each moment, for everybody.
+"""The switch of a rescale, its undo, and the deletion of the original state.
 
-    switch      create the new settings -> look whether the query has gone on -> end the work
-    take back   note that in a plan -> look whether the query has gone on -> take the settings away
-    drop        note that -> look whether there is a plan -> delete the original
+    switch   create the new settings -> check that the query has not gone on -> end the work
+    undo     note it in a plan -> check that the query has not gone on -> remove the settings
+    drop     note it -> check that there is no plan -> delete the original buckets
 
-A plan for the newest settings keeps the query from starting and from going on. So between the look
-and the end nobody can begin a micro-batch with settings that are then not those that count: of the
-query, which notes a micro-batch before its tasks read their settings and look for a plan, and the
-rescale, which does it the other way round, one sees the other. Broken off in between, the query
-stays refused until a rescale is called again, or taken back. Of a drop and a taking back, likewise,
-one sees the other.
+Invariant: a plan for the newest settings keeps the query from starting and from going on. Between
+the check and the end, no micro-batch can therefore begin with settings that do not count.
+
+- The query records a micro-batch first; its tasks then read the settings and look for a plan. The
+  rescale does both in the other order. So one of the two always notices the other.
+- After an interruption in between, the query is refused until the rescale is run again or undone.
+- A drop and an undo notice each other in the same way.
 """
 
 from collections.abc import Mapping
@@ -35,8 +36,8 @@ _TAKEN_BACK: Final = "taken back"
 
 
 def settle(home: QueryHome) -> None:
-    """End what was broken off at the newest settings. A switch stands unless the query has gone on
-    without it; a taking back that has not begun to take away is forgotten."""
+    """Finish what was interrupted at the newest settings. A switch stands unless the query has gone
+    on without it. An undo that has not begun to remove anything is forgotten."""
     version = home.newest_version()
     work = home.work(version)
     if version == 1 or not work.exists():
@@ -66,8 +67,8 @@ def _has_run(home: QueryHome, plan: Mapping[str, Any]) -> bool:
 
 
 def switch(state: StoppedQuery, work: RescaleWork, batch_id: int, settings: dict[str, Any]) -> None:
-    """Make these the settings, unless the query has gone on after that micro-batch: then nothing
-    has changed (InvalidArgumentError)."""
+    """Make these settings the ones that count. InvalidArgumentError, and nothing has changed, if
+    the query has gone on after that micro-batch."""
     home, version = state.home, state.pinned.version + 1
     _check_unmoved(home, batch_id)
     check_newest(home, state.pinned.version)
@@ -107,9 +108,9 @@ def give_up(home: QueryHome, version: int) -> None:
 
 
 def take_back(home: QueryHome, version: int) -> None:
-    """Take the newest settings away, and their buckets. InvalidArgumentError if a micro-batch was
-    begun with them, or the original is not whole, CorruptionError if settings before them are
-    damaged; then nothing has changed."""
+    """Remove the newest settings and their buckets. Nothing has changed after an error:
+    InvalidArgumentError if a micro-batch began with them or the original state is incomplete,
+    CorruptionError if earlier settings are damaged."""
     home.named_buckets(version - 1)  # which is needed when there is no way back from here
     work = home.work(version)
     with work.owned():
@@ -124,7 +125,8 @@ def take_back(home: QueryHome, version: int) -> None:
 
 
 def drop(home: QueryHome) -> int:
-    """Delete the buckets that the newest settings have replaced: how many bytes that freed."""
+    """Delete the buckets that the newest settings have replaced; returns how many bytes
+    that freed."""
     pinned = home.newest().pinned
     version, noted = pinned.version, _drop_name(pinned.version)
     if home.work(version + 1).exists():
@@ -143,13 +145,13 @@ def drop(home: QueryHome) -> int:
 
 
 def _drop_name(version: int) -> str:
-    """The file that is there while what these settings have replaced is deleted."""
+    """The file that exists while the buckets that these settings replaced are deleted."""
     return f"drop-{version:04d}.json"
 
 
 @dataclass(frozen=True, slots=True)
 class _Replaced:
-    """What is known of a rescale that is to be taken back."""
+    """A rescale that is to be undone: what its settings say."""
 
     first_batch: int
     """The first micro-batch that would have the new buckets."""
@@ -160,8 +162,8 @@ class _Replaced:
 
     @classmethod
     def by(cls, home: QueryHome, version: int) -> "_Replaced":
-        """By a version of the settings. Damaged ones have never counted if Spark keeps nothing of
-        their buckets; else CorruptionError."""
+        """The rescale of that version of the settings. Damaged settings never counted if Spark
+        keeps nothing of their buckets; otherwise CorruptionError."""
         settings = home.settings(version)
         if settings is not None:
             origin = settings["rescaled"]
@@ -171,7 +173,7 @@ class _Replaced:
         kept = home.spark.pointers(batch)
         if not set(kept) <= home.named_buckets(version - 1):
             raise CorruptionError(
-                "damaged, and micro-batches were committed since with the buckets it names; "
+                "damaged, and micro-batches were committed since then with the buckets it names; "
                 "restore the file from a copy of the checkpoint",
                 f"{home.place.where}/{file_name(version)}",
             )
@@ -182,35 +184,35 @@ class _Replaced:
         return cls(batch + 1, None, {b: pointer for b, pointer in found if pointer is not None})
 
     def check_not_begun(self, spark: SparkCheckpoint) -> None:
-        """InvalidArgumentError if the query has gone on with the new buckets, or is about to."""
+        """InvalidArgumentError if a micro-batch has run, or runs, with the new buckets."""
         committed = spark.check_batch(None)
         if committed >= self.first_batch:
             raise InvalidArgumentError(
-                f"micro-batch {committed} was committed with {self.buckets or 'new'} buckets, the "
-                "original ends before it; rescale to the former number instead"
+                f"micro-batch {committed} was committed with {self.buckets or 'new'} buckets, so "
+                "the original state lacks it; rescale to the former number instead"
             )
         begun = spark.begun()[-1]
         if begun >= self.first_batch:
             raise InvalidArgumentError(
-                f"micro-batch {begun} of {spark.location} is under way with {self.buckets or 'new'}"
-                " buckets, or was broken off; let the query finish it (start it with "
+                f"micro-batch {begun} of {spark.location} is running with {self.buckets or 'new'} "
+                "buckets, or was interrupted; let the query finish it (start it with "
                 "trigger(availableNow=True)), stop it, and rescale to the former number instead"
             )
 
     def check_is_there(self, place: StatePlace) -> None:
-        """InvalidArgumentError if something of the original is gone."""
+        """InvalidArgumentError if something of the original state is gone."""
         there = set(place.buckets())
         for bucket, pointer in self.original.items():
             if bucket not in there or lacks_files(place, bucket, pointer):
                 raise InvalidArgumentError(
-                    f"the original was dropped: bucket {bucket} of {place.where} is gone, or files "
-                    "of it"
+                    f"the original state was deleted: bucket {bucket} of {place.where}, or some "
+                    "of its files, are gone; rescale to the former number instead"
                 )
 
 
 def _stop(home: QueryHome, version: int, work: RescaleWork, is_stopped: bool) -> None:
-    """Keep the query from beginning anything with these settings. First a look that disturbs no
-    query that runs; the second one counts."""
+    """Keep the query from beginning a micro-batch with these settings. The first check does not
+    disturb a running query; the second one counts."""
     try:
         replaced = _Replaced.by(home, version)
         _check_original(home, version, replaced)
@@ -226,13 +228,13 @@ def _stop(home: QueryHome, version: int, work: RescaleWork, is_stopped: bool) ->
 
 
 def _check_original(home: QueryHome, version: int, replaced: _Replaced) -> None:
-    """InvalidArgumentError if there is no way back to it. A drop that ended has left its mark on
-    the buckets, so its note is looked for before them."""
+    """InvalidArgumentError if there is no way back to the original state. A finished drop has
+    removed buckets, so its note is looked for before them."""
     replaced.check_not_begun(home.spark)
     if is_there(home.place, _drop_name(version)):
         raise InvalidArgumentError(
-            f"the original is being dropped from {home.place.where}; let the same lsmstate rescale "
-            "CHECKPOINT --drop-original go on"
+            f"the original state in {home.place.where} is being deleted; finish that by lsmstate "
+            "rescale CHECKPOINT --drop-original"
         )
     replaced.check_is_there(home.place)
 
@@ -241,34 +243,37 @@ def _check_unmoved(home: QueryHome, batch_id: int) -> None:
     begun = home.spark.begun()[-1]
     if begun != batch_id:
         raise InvalidArgumentError(
-            f"the query runs: it began micro-batch {begun} while its state after micro-batch "
-            f"{batch_id} was written anew; stop it and try again"
+            f"the query is running: it began micro-batch {begun} while its state after micro-batch "
+            f"{batch_id} was rewritten; stop it and try again"
         )
 
 
 def check_newest(home: QueryHome, version: int) -> None:
-    """InvalidArgumentError if another call has changed which settings count, or is about to. Looked
-    up once the work is one's own: its buckets may be those of a rescale that ended just before."""
+    """InvalidArgumentError if another call has changed which settings count, or is about to. It is
+    checked once this call owns the work, because its buckets may be those of a rescale that has
+    just ended."""
     if home.newest_version() != version:
         raise _done_meanwhile(home)
 
 
 def check_base(home: QueryHome, version: int) -> None:
-    """The same, before a rescale builds upon these settings: nor may they be taken back."""
+    """The check before a rescale builds upon these settings: they are the newest, and are not being
+    undone."""
     check_newest(home, version)
     if version > 1 and is_switching(home.place, version):
         raise unfinished(home)
 
 
 def unfinished(home: QueryHome) -> InvalidArgumentError:
-    """What cannot be done while a rescale is under way."""
+    """The error for what cannot be done while a rescale is not finished."""
     return InvalidArgumentError(
-        f"a rescale of {home.place.where} is not finished; finish it or give it up by --undo first"
+        f"a rescale of {home.place.where} is not finished; first finish it, or give it up by "
+        "lsmstate rescale CHECKPOINT --undo"
     )
 
 
 def _done_meanwhile(home: QueryHome) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"another rescale of {home.place.where} was done meanwhile; see what it made of it "
-        "(lsmstate state), and try again"
+        f"another rescale of {home.place.where} ended meanwhile; look at its result by lsmstate "
+        "state, and try again"
     )

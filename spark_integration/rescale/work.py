@@ -1,14 +1,14 @@
-"""What a rescale notes of itself while it is under way, in ``rescale-<version>/`` beside the state.
+"""The records of a rescale under way, in ``rescale-<version>/`` beside the state.
 
-    plan.json          what is to be done, for whoever goes on
-    bucket-<id>.json   of each new bucket that is complete: see ``fill.fill``
-    OWNER              elsewhere than on a local path: who works on it
+    plan.json          what is to be done, for whoever continues
+    bucket-<id>.json   one per complete new bucket: see ``fill``
+    OWNER              on remote file systems: the process that works on it
 
-While a plan is there for the newest settings, no query starts or goes on (``pinned_settings.py``).
+While a plan exists for the newest settings, no query starts or goes on (``pinned_settings.py``).
 
-One process works on it. A local directory is locked. Other file systems have no lock that goes with
-its process: there whoever came last owns it, and one that was before, and still runs, notices
-before it records, deletes or switches anything more.
+One process works on a rescale. A local directory is locked. A remote file system has no lock that
+ends with its process: there the last one that came owns the work. An earlier one that still runs
+notices that before it records, deletes or switches anything more.
 """
 
 import os
@@ -33,7 +33,7 @@ _Result = TypeVar("_Result")
 
 
 class RescaleWork:
-    """Of the rescale to one version of the settings. OSError where a request fails."""
+    """The work of the rescale to one version of the settings. OSError if a request fails."""
 
     def __init__(self, place: StatePlace, version: int) -> None:
         self._place = place
@@ -47,8 +47,8 @@ class RescaleWork:
 
     @contextmanager
     def owned(self) -> Iterator[None]:
-        """While the work is this process's; a refusal before there is a plan leaves nothing of it.
-        StoreLockedError if it is another's that is alive, of a local state."""
+        """Own the work for a while. A refusal before there is a plan leaves nothing behind.
+        StoreLockedError if another live process owns it, for a local state."""
         with self._claimed():
             try:
                 yield
@@ -78,8 +78,8 @@ class RescaleWork:
         local state."""
         if not self._is_owned():
             raise InvalidArgumentError(
-                f"another rescale of {self._place.where} has begun, which goes on where this one "
-                "was; let it finish"
+                f"another rescale of {self._place.where} has taken over from this one; let it "
+                "finish"
             )
 
     def _is_owned(self) -> bool:
@@ -92,21 +92,21 @@ class RescaleWork:
             return False
 
     def plan(self) -> dict[str, Any] | None:
-        """None if there is none that can be read: the machine may have died over it."""
+        """The plan; None if it cannot be read, as after a power failure while it was written."""
         try:
             return read_record_in(self._place, self._plan)
         except CorruptionError:
             return None
 
     def begin(self, plan: dict[str, Any]) -> None:
-        """Note what is to be done. Records of another plan would be taken for this one's."""
+        """Record what is to be done. Records of another plan are removed first."""
         self._remove_records()
         self._remove(self._plan)
         self._create(self._plan, plan)
 
     def done(self, bucket: int) -> dict[str, Any] | None:
-        """The record of a new bucket, None if it is not complete. One that the machine died over,
-        or a disk damaged, was not written."""
+        """The record of a new bucket; None if it is not complete. A damaged record does not
+        count."""
         path = self._record(bucket)
         try:
             return read_record_in(self._place, path)
@@ -115,12 +115,12 @@ class RescaleWork:
             return None
 
     def note(self, bucket: int, record: dict[str, Any]) -> None:
-        """A new bucket is complete."""
+        """Record that a new bucket is complete."""
         self._create(self._record(bucket), record)
 
     def give_up(self, buckets: Iterable[int]) -> None:
-        """Delete what was begun, such as these buckets. The plan goes last, so that this can be
-        broken off too."""
+        """Delete what was begun, among it these buckets. The plan goes last, so that this can be
+        continued after an interruption."""
         self._remove_records()
         for bucket in buckets:
             self.check_owned()
@@ -128,7 +128,7 @@ class RescaleWork:
         self._remove(self._plan)
 
     def end(self) -> None:
-        """Nothing of it is needed any more. The plan goes first: that ends a switch."""
+        """Remove the records. The plan goes first: that ends a switch."""
         self._remove(self._plan)
         self._asked(self._place.files.below(self._name).remove_tree)
 
@@ -142,8 +142,8 @@ class RescaleWork:
         self.check_owned()
         if not create_record_in(self._place, path, content, sync=True):
             raise InvalidArgumentError(
-                f"another rescale of {self._place.where} is at work too: {path} is there already; "
-                "run one alone"
+                f"another rescale of {self._place.where} is running: {path} exists already; run "
+                "one at a time"
             )
 
     def _remove_records(self) -> None:

@@ -73,8 +73,8 @@ def _owners_rows(
     if addition is None or place not in addition.buckets:
         raise CorruptionError(
             f"bucket {run.pinned.bucket_ids[place]} was added to hot key {key.key} before "
-            f"micro-batch {run.batch_id} and does not have its rows; restore the checkpoint from a "
-            "copy",
+            f"micro-batch {run.batch_id} and lacks the rows of that key; restore the checkpoint "
+            "from a copy",
             run.place.where,
         )
     directory = bucket_files(run, run.pinned.bucket_ids[key.buckets[0]])

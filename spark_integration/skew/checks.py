@@ -22,8 +22,8 @@ _IN_ORDER: Final = (
 def check_skew(
     skew: str | None, streams: Sequence[str], unfit: str | None, backend: str = "lsm"
 ) -> None:
-    """InvalidArgumentError if there is no such choice, or the join cannot have it: ``unfit`` says
-    what about it."""
+    """InvalidArgumentError if there is no such choice, or the join cannot have it. ``unfit`` is a
+    verb phrase that says why it cannot; None: it can."""
     if skew is None:
         return
     if skew not in (OBSERVE, SPREAD):
@@ -33,14 +33,14 @@ def check_skew(
         )
     if unfit is not None:
         raise InvalidArgumentError(
-            f"skew={skew!r} is for inner joins of all rows by one common key, and this one has "
-            f"{unfit}; leave skew out"
+            f"skew={skew!r} is for inner joins over the full history by one common key, and this "
+            f"join {unfit}; leave skew out"
         )
     if skew == SPREAD and len(streams) > 2 and backend != "lsm":
         raise InvalidArgumentError(
-            f"skew={SPREAD!r}: hot keys of three or more streams are spread with backend='lsm', "
-            f"where a bucket can read what another has committed, not with {backend!r}; choose "
-            f"that, or skew={OBSERVE!r}"
+            f"skew={SPREAD!r} of three or more streams needs backend='lsm', in which a bucket can "
+            f"read the commits of another, and this join has backend={backend!r}; choose 'lsm', or "
+            f"skew={OBSERVE!r}"
         )
 
 
@@ -50,8 +50,8 @@ def check_memory(streams: Sequence[str], memory_bytes: int) -> None:
     needed = MINIMUM_MEMORY_BYTES + 2 * STORE_MEMORY_BYTES
     if len(streams) > 2 and memory_bytes < needed:
         raise InvalidArgumentError(
-            f"memory={memory_bytes}: too small a cap for skew={SPREAD!r} of three or more streams, "
-            "where a bucket that gets rows of a hot key reads another's files beside its own; "
+            f"memory={memory_bytes} is too small for skew={SPREAD!r} of three or more streams: a "
+            "bucket that is added to a hot key reads the files of another bucket beside its own; "
             f"give at least {needed} bytes ('{needed // MIB}m')"
         )
 
@@ -71,8 +71,8 @@ def check_repeatable(name: str, frame: DataFrame) -> None:
     a row holds says which bucket it is stored in. What functions of the user's give is not seen."""
     if not is_classic(frame.sparkSession):
         raise InvalidArgumentError(
-            f"skew={SPREAD!r} has to see the plans of its inputs, which Spark Connect does not "
-            f"show; use skew={OBSERVE!r}"
+            f"skew={SPREAD!r} reads the plans of its inputs, which Spark Connect does not expose; "
+            f"use skew={OBSERVE!r}"
         )
     stack = [analyzed_plan(frame)]
     while stack:
@@ -80,17 +80,17 @@ def check_repeatable(name: str, frame: DataFrame) -> None:
         kind = kind_of(node)
         if not kind.startswith(_IN_ORDER):
             raise InvalidArgumentError(
-                f"skew={SPREAD!r}: stream {name!r} has {kind} in its plan, after which a task that "
-                "is repeated may have its rows in another order; do that after the join, write its "
-                f"result to a table and read that as a stream, or use skew={OBSERVE!r}"
+                f"skew={SPREAD!r}: stream {name!r} has {kind} in its plan, so a repeated task may "
+                "read its rows in another order; do that after the join, write its result to a "
+                f"table and read that table as a stream, or use skew={OBSERVE!r}"
             )
         children = items(node.children())
         if not node.deterministic() and all(child.deterministic() for child in children):
             found = [each.sql() for each in items(node.expressions()) if not each.deterministic()]
             raise InvalidArgumentError(
-                f"skew={SPREAD!r}: stream {name!r} has {', '.join(found)} in its plan, which is "
+                f"skew={SPREAD!r}: stream {name!r} has {', '.join(found)} in its plan, which has "
                 "another value whenever a task is repeated; do that after the join, write its "
-                f"result to a table and read that as a stream, or use skew={OBSERVE!r}"
+                f"result to a table and read that table as a stream, or use skew={OBSERVE!r}"
             )
         stack += children
 
@@ -101,5 +101,8 @@ def explained_skew(skew: str | None, streams: int) -> str:
         return ""
     if skew == OBSERVE:
         return "\nhot keys are counted"
-    spread = "spread" if streams == 2 else "the rows of one stream of each spread"
-    return f"\nhot keys are counted, and from then on {spread} over several buckets"
+    if streams == 2:
+        return "\nhot keys are counted, and their rows are spread over several buckets"
+    return (
+        "\nhot keys are counted, and the rows of one stream of each are spread over several buckets"
+    )

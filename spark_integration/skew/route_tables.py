@@ -74,8 +74,8 @@ class Routes:
         """Those of the query that a task is of. InvalidArgumentError unless the state is local."""
         if run.place.local_directory is None:
             raise InvalidArgumentError(
-                f"{run.place.where} is not a local directory, where a file is made once and for "
-                'all; skew="spread" needs one: name it with state_dir, or use skew="observe"'
+                f"{run.place.where} is not a local directory, which skew='spread' needs; name one "
+                "with state_dir, or use skew='observe'"
             )
         return cls(
             run.place.local_directory,
@@ -112,8 +112,8 @@ class Routes:
         for low, high in found.get(_SKIPPED, ()):
             if low <= _first(called) <= high:
                 raise CorruptionError(
-                    f"is gone, and so is what {self._table_path(_first(batch_id))} should have "
-                    "taken from it; restore the state from a copy of the checkpoint",
+                    f"is missing, so {self._table_path(_first(batch_id))} lacks what it held; "
+                    "restore the state from a copy of the checkpoint",
                     self._table_path(_first(called)),
                 )
 
@@ -136,8 +136,8 @@ class Routes:
         table = respread(known, self._seen(first - 1), self._buckets, self._streams)
         if len(known.keys) < len(table.keys) == MOST_KEYS:
             _log.warning(
-                "%d hot keys are spread from micro-batch %d on, which is the most: any further one "
-                "stays in its bucket",
+                "%d hot keys are spread from micro-batch %d on, which is the maximum; any further "
+                "hot key stays in one bucket",
                 MOST_KEYS,
                 first,
             )
@@ -160,7 +160,7 @@ class Routes:
                 found[bucket] = _unpacked_seen(bucket, record)
         if torn:
             _log.warning(
-                "%d of %d files of what buckets saw in micro-batch %d are damaged and left out: %s",
+                "ignored %d damaged files, of %d with the key counts of micro-batch %d: %s",
                 len(torn),
                 len(torn) + len(found),
                 batch_id,

@@ -1,4 +1,5 @@
-"""The conversion of one query: which group of joins is merged, and if Spark takes the result."""
+"""The conversion of one query: which group of joins is merged, and whether Spark takes the
+result."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +38,7 @@ from lsmstate.spark_integration.stateful_operator.query_start import operators_i
 #: Which of its branches ``lsmstate.joins.plan.unions`` takes.
 _UNITED: Final = (
     "branches that are joins under filters and projections, without random values, subqueries, "
-    "functions in Python or a column that is selected twice"
+    "Python functions or a column that is selected twice"
 )
 
 #: Why Spark does not stream a plan in an output mode; None if it does.
@@ -46,7 +47,7 @@ Refusal = Callable[[str], str | None]
 
 @dataclass(frozen=True)
 class Converted:
-    """What became of a query."""
+    """The result of a conversion."""
 
     dataframe: DataFrame | None
     """As it is to be run; None if Spark refuses to stream it."""
@@ -77,9 +78,21 @@ def convert(
     options: Mapping[str, Any],
     refused: str = "",
 ) -> Converted:
-    """Convert an analyzed plan; ``df`` is the query as Spark runs it, None if it was ``refused``.
+    """Convert an analyzed plan.
 
-    InvalidArgumentError for options that do not fit, before anything runs.
+    Args:
+        catalyst: Access to Spark's plans.
+        plan: The analyzed plan.
+        df: The query as Spark runs it; None if Spark refused it.
+        rows: Rows of the inputs, in proportion.
+        options: Options of the operator.
+        refused: Why Spark refused the query.
+
+    Returns:
+        What became of the query.
+
+    Raises:
+        InvalidArgumentError: An option does not fit. Nothing has run then.
     """
     before = cache(partial(catalyst.refusal, plan))
 
@@ -91,9 +104,11 @@ def convert(
         return Converted(None, False, note, refusal, conversion)
 
     if not catalyst.is_streaming(plan):
-        return unconverted("no stream is read")
+        return unconverted("the query reads no stream")
     if operators_in(plan):
-        return unconverted("it holds an operator of lsmstate already, and one may stand in a query")
+        return unconverted(
+            "the query contains an operator of lsmstate already, and Spark allows one in a query"
+        )
     try:
         read = read_plan(catalyst, plan)
     except InvalidArgumentError as unread:
@@ -104,7 +119,8 @@ def convert(
         return unconverted(_reasons(conversion) or _no_joins(conversion), conversion)
     if redeclares_watermark(conversion.after):
         return unconverted(
-            "a watermark is declared again above the joins, which Spark counts from their results",
+            "a watermark is declared again above the joins, and Spark computes it from their "
+            "results; declare it on the inputs only",
             conversion,
         )
     try:
@@ -124,7 +140,7 @@ def convert(
     update_as_append = may_run_as_append(before, after, conversion.after)
     if lost and not (update_as_append and lost == ["update"]):
         return unconverted(
-            f"converted, it would not run in {lost[0]} mode: {after(lost[0])}", conversion
+            f"the converted query would not run in {lost[0]} mode: {after(lost[0])}", conversion
         )
     # Spark refuses by an exception that holds the whole plan as text: the likely mode first.
     if df is None or all(map(after, [*kept, *reversed(OUTPUT_MODES)])):
@@ -137,9 +153,9 @@ def convert(
 
 
 def groups_of_one_operator(tree: Node) -> Conversion:
-    """The conversion of those groups that one operator can serve in one streaming query: all whose
-    results a UNION ALL puts together, or one alone; of several such choices the one with most
-    joins, and of those the first. Those beside other inputs of a union are gathered."""
+    """Convert the groups that one operator of a streaming query can serve: all groups that a UNION
+    ALL combines, or a single one. Of several such choices, take the one with the most joins, and of
+    those the first. Groups beside other inputs of a union are gathered."""
     conversion = _gathered(two_step_convert(tree))
     together = [
         [branch.multi_join for branch in branches]
@@ -154,7 +170,7 @@ def _gathered(conversion: Conversion) -> Conversion:
 
 
 def largest_group(tree: Node, group_rule: GroupRule = any_keys) -> Conversion:
-    """The conversion of the group with most inputs alone, of several the first."""
+    """Convert only the group with the most inputs; of several, the first."""
     conversion = two_step_convert(tree, group_rule=group_rule)
     alone = [[multi_join] for multi_join in conversion.multi_joins]
     return _conversion_of(tree, conversion, alone, group_rule)
@@ -166,16 +182,16 @@ def _conversion_of(
     choices: Sequence[Sequence[MultiJoin]],
     group_rule: GroupRule,
 ) -> Conversion:
-    """That of the choice with most joins; ``conversion`` is that of all groups."""
+    """The conversion of the choice with the most joins; ``conversion`` is that of all groups."""
     if len(conversion.multi_joins) < 2:
         return conversion
     chosen = max(choices, key=lambda groups: sum(len(group.inputs) - 1 for group in groups))
     if len(chosen) == len(conversion.multi_joins):
         return conversion
     numbers = {multi_join.group for multi_join in chosen}
-    reason = f"Spark allows one operator of this kind in a query, and {_shown(chosen)}"
+    reason = f"Spark allows one such operator in a query, and {_shown(chosen)}"
     if len(chosen) == 1 and _unites_joins(conversion.after):
-        reason += f"; of a UNION ALL it serves {_UNITED}"
+        reason += f"; of a UNION ALL it serves only {_UNITED}"
     # Joins in no group stay so: without the others, some could found one more.
     left = {
         join.handle: reason if verdict.group else verdict.reason
@@ -189,17 +205,22 @@ def _conversion_of(
 
 def _shown(chosen: Sequence[MultiJoin]) -> str:
     if len(chosen) == 1:
-        return f"the group of {len(chosen[0].inputs)} inputs that it serves is no smaller"
+        return f"it serves another group of {len(chosen[0].inputs)} inputs, which is no smaller"
     counts = " and ".join(str(len(group.inputs)) for group in chosen)
-    return f"it serves the groups of {counts} inputs that a UNION ALL puts together"
+    return f"it serves the groups of {counts} inputs that a UNION ALL combines"
 
 
 def may_run_as_append(before: Refusal, after: Refusal, converted: Node) -> bool:
-    """Whether append mode gives what update mode would, which the operator does not run in alone.
-    ``before`` and ``after`` the conversion: why Spark refuses an output mode.
+    """Whether append mode gives the same rows as update mode, in which the operator cannot run.
 
-    Before 4.2 Spark takes no joins of streams in update mode; results that nothing above gathers,
-    of rows that nothing below gives by the mode, never change."""
+    Before release 4.2, Spark does not run joins of streams in update mode. Results never change if
+    nothing above them aggregates, and if no input depends on the mode.
+
+    Args:
+        before: Why Spark refuses an output mode for the original query.
+        after: The same for the converted query.
+        converted: The converted plan.
+    """
     if before("append") or after("append") or not after("update"):
         return False
     if not before("update"):
@@ -208,7 +229,7 @@ def may_run_as_append(before: Refusal, after: Refusal, converted: Node) -> bool:
 
 
 def _unites_joins(plan: Node) -> bool:
-    """Whether several multi-way joins stand below one UNION ALL, be it with much between."""
+    """Whether several multi-way joins stand below one UNION ALL, with whatever between."""
     return any(
         isinstance(node, Other)
         and node.name == "Union"
@@ -229,13 +250,14 @@ def _reasons(conversion: Conversion) -> str:
 
 
 def _unlinked(catalyst: Catalyst, plan: Any, conversion: Conversion | None) -> str:
-    """Why Spark would fail a query of which joins of streams are left to it; empty if none is."""
+    """Why Spark would fail a query with joins of streams that are left to it; empty if it would
+    not."""
     has_joins = conversion is not None and _reasons(conversion)
     return (catalyst.unlinked_join(plan) or "") if has_joins else ""
 
 
 def _no_joins(conversion: Conversion) -> str:
-    return f"there is no join {'of streams ' if conversion.verdicts else ''}in it"
+    return f"the query has no join{' of streams' if conversion.verdicts else ''}"
 
 
 def _rebuilt(

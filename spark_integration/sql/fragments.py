@@ -1,8 +1,8 @@
-"""Fragments of a query that Spark does not stream whole: what of it only ever grows.
+"""Fragments: the parts of a query that only ever grow, for queries that Spark does not stream.
 
-Append-only parts are streamed: the groups of joins, by one operator, and every stream that is read
-outside of them. All else (subqueries, semi and anti joins, aggregates, sorts) is a plan over
-what they have given, which Spark runs as a batch query.
+Append-only parts are streamed: the groups of joins, by one operator, and each stream that is read
+beside them. All else (subqueries, semi and anti joins, aggregates, sorts) is a plan over their
+rows, which Spark runs as a batch query.
 """
 
 import re
@@ -50,7 +50,7 @@ _NOT_AT_ONCE: Final = (
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A plan, or that of a subquery in it."""
+    """The plan of a query, or of a subquery in it."""
 
     read: ReadPlan
     tree: Node
@@ -74,7 +74,7 @@ class Fragment:
 
 @dataclass
 class Fragments:
-    """The fragments of one query, and what is made of them."""
+    """The fragments of one query, the DataFrame that streams them, and the query over them."""
 
     catalyst: Catalyst
     part: Part
@@ -90,7 +90,11 @@ class Fragments:
     def of(
         cls, catalyst: Catalyst, plan: Any, rows: Mapping[str, int], options: Mapping[str, Any]
     ) -> "Fragments":
-        """InvalidArgumentError if the plan cannot be read, or the operator refuses its part."""
+        """Split a plan into its fragments.
+
+        Raises:
+            InvalidArgumentError: The plan cannot be read, or the operator refuses its part.
+        """
         read = _part(catalyst, plan)
         if set(options) <= set(OPTION_NAMES):
             # An input of another group that cannot be stored is no reason to give up the largest.
@@ -116,7 +120,7 @@ class Fragments:
         )
 
     def answer(self, stored: DataFrame) -> DataFrame:
-        """The query over the fragments as they were ``stored``."""
+        """The query over the fragments as they were stored."""
         plans = [
             stored.where(F.col(FRAGMENT) == number).select(f"f{number}.*")
             for number in range(len(self.all))
@@ -237,22 +241,22 @@ def _with_largest_group(part: Part) -> Part:
 def _none_beside_the_largest(join: Join) -> str:
     """The membership rule of plans beside the one with the largest group."""
     return inner_join_of_streams(join) or (
-        "these inputs or options fit one group only, and that of another part of the query is no "
-        "smaller"
+        "with these inputs or options one group of joins can be merged, and the group of another "
+        "part of the query is no smaller"
     )
 
 
 def _only_grows(multi_join: MultiJoin) -> str | None:
-    """Spark streams what its inputs hold, and each row at once: no joins, sorts or limits."""
+    """The group rule: Spark must stream each row of the inputs at once. No joins, sorts, limits."""
     for node in parents_first(multi_join):
         waits = isinstance(node, Join) and not _joins_tables_only(node)
         if waits or (isinstance(node, Other) and node.name in _NOT_AT_ONCE):
-            return "an input holds what Spark does not stream row by row"
+            return "an input contains an operator that Spark does not stream row by row"
     return None
 
 
 def _joins_tables_only(join: Join) -> bool:
-    """Whether it gives each row of a stream at once, with what tables have for it."""
+    """Whether the join gives each row of a stream at once, with the matches from tables."""
     left, right = map(is_streaming, join.inputs)
     if left and right:
         return False
@@ -261,7 +265,7 @@ def _joins_tables_only(join: Join) -> bool:
 
 
 def _outside(tree: Node) -> list[Source]:
-    """The streams that are read outside of the multi-way join."""
+    """The streams that are read outside of the multi-way joins."""
     inside = {
         below
         for node in parents_first(tree)
@@ -276,7 +280,7 @@ def _outside(tree: Node) -> list[Source]:
 
 
 def _text(node: Node) -> str:
-    """The plan without what a session or the sizes of files give to it."""
+    """The plan without ids of the session and without sizes of files."""
     numbers: dict[str, str] = {}
     plan = re.sub(r", about [\d,]+ rows\)", ")", draw(node))
     return re.sub(r"#\d+", lambda n: numbers.setdefault(n[0], f"#{len(numbers) + 1}"), plan)

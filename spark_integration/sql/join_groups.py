@@ -1,4 +1,4 @@
-"""A multi-way join of a plan as a ``multiway_join`` over DataFrames."""
+"""A multi-way join of a plan, built as a ``multiway_join`` over DataFrames."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
@@ -27,11 +27,19 @@ def joined_frames(
     rows: Mapping[str, int],
     options: Mapping[str, Any],
 ) -> DataFrame:
-    """The join of the frames, which hold the columns of the inputs in their order; its columns
-    are those of all inputs, in order.
+    """Join the frames, which hold the columns of the join's inputs in their order.
 
-    ``rows`` by input's name go before what the sources' sizes say. InvalidArgumentError if the
-    operator refuses the inputs, or a name in ``rows`` is none of theirs.
+    Args:
+        multi_join: The join.
+        frames: One DataFrame per input.
+        rows: Rows by input, in proportion; they win over the sizes of the sources.
+        options: Options of the operator.
+
+    Returns:
+        The joined DataFrame, with the columns of all inputs in order.
+
+    Raises:
+        InvalidArgumentError: The operator refuses the inputs, or ``rows`` names an unknown input.
     """
     (names,) = input_names([multi_join])
     _check_rows(rows, names)
@@ -46,7 +54,8 @@ def joined_groups(
     rows: Mapping[str, int],
     options: Mapping[str, Any],
 ) -> DataFrame:
-    """The same for several groups in one operator: see ``joins.several``."""
+    """Join several groups in one operator, as ``join_together`` does. Arguments and errors are
+    those of ``joined_frames``, with the frames of each group."""
     names = input_names(groups)
     _check_rows(rows, [name for own in names for name in own])
     joins = [
@@ -57,7 +66,7 @@ def joined_groups(
 
 
 def input_names(groups: Iterable[MultiJoin]) -> list[list[str]]:
-    """A name for each input of each group: its alias or source, numbered where it occurs again."""
+    """A name for each input of each group: its alias or source, numbered if it occurs again."""
     joins = list(groups)
     distinct = _distinct(leaf_name(node) for join in joins for node in join.inputs)
     return [list(islice(distinct, len(join.inputs))) for join in joins]
@@ -84,13 +93,13 @@ def _wanted(
 
 
 def column_names(node: Node) -> list[str]:
-    """A name for each column: its own, numbered where it occurs again."""
+    """A name for each column: its own, numbered if it occurs again."""
     return list(_distinct(column.name for column in node.columns))
 
 
 def _names_of_columns(multi_join: MultiJoin, names: Sequence[str]) -> list[list[str]]:
-    """Those of ``column_names``, numbered where two would have one name in the result, as ``c.id``
-    and ``o.c_id`` would beside ``o.id``."""
+    """The names of ``column_names``, numbered if two would be equal in the result. Beside ``o.id``,
+    both ``c.id`` and ``o.c_id`` would be called ``c_id``."""
     columns = [column_names(node) for node in multi_join.inputs]
     try:
         output_names(dict(zip(names, columns, strict=True)))
@@ -106,7 +115,7 @@ def result_columns(catalyst: Catalyst, multi_join: MultiJoin, plan: Any) -> dict
 
 
 def _distinct(names: Iterable[str]) -> Iterator[str]:
-    """Spark tells names apart without regard to case."""
+    """The names, numbered where one occurs again. Case does not count, as in Spark."""
     taken: set[str] = set()
     for name in names:
         found, number = name, 1
@@ -136,7 +145,7 @@ def _check_rows(rows: Mapping[str, int], names: Sequence[str]) -> None:
 
 
 def _sizes(multi_join: MultiJoin, names: Sequence[str], rows: Mapping[str, int]) -> dict[str, int]:
-    """Rows per input, in proportion: as given, else by the sizes of the sources."""
+    """Rows per input, in proportion: as given, else from the sizes of the sources."""
     found = {name: rows[name] for name in names if name in rows}
     for name, node in zip(names, multi_join.inputs, strict=True):
         stored = [s.rows for s in parents_first(node) if isinstance(s, Source) and s.rows]

@@ -1,8 +1,8 @@
-"""Catalyst's analyzed plan -> the plan tree of ``lsmstate.joins.plan``.
+"""Read Catalyst's analyzed plan as a plan tree of ``lsmstate.joins.plan``.
 
-One call reads the plan; what its text does not say (the columns of operators we do not know,
-whether a source is a stream) is asked for node by node. Expressions keep a handle: where in the
-plan they stand, so that the writer finds Spark's own object again.
+One call reads the whole plan as text. What the text lacks is asked node by node: the columns of
+unknown operators, and whether a source is a stream. Expressions keep a handle with their place in
+the plan, by which the writer finds Spark's own object.
 """
 
 import re
@@ -54,7 +54,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class SparkLiteral:
-    """The value of a literal: equal where text and type are."""
+    """The value of a literal. Two are equal if their text and type are."""
 
     text: str
     data_type: str
@@ -66,7 +66,7 @@ class SparkLiteral:
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """A plan that was read, and where its columns come from."""
+    """A plan that was read, and the origin of its columns."""
 
     spark: SparkPlan
     tree: Node
@@ -79,9 +79,20 @@ class ReadPlan:
 
 
 def read_plan(catalyst: Catalyst, root: Any, *, is_kept: bool = False) -> ReadPlan:
-    """InvalidArgumentError if the plan is none that ``lsmstate.joins.plan`` can express. Cost: one
-    call and a handful for each node that is no join, filter or projection. ``is_kept``: rows of the
-    joins are kept and asked again, so that conditions on the time of day stay above them."""
+    """Read a plan.
+
+    Args:
+        catalyst: Access to Spark's plans.
+        root: The analyzed plan.
+        is_kept: Whether rows of the joins are kept and asked again. Conditions on the time of day
+            then stay above the joins.
+
+    Raises:
+        InvalidArgumentError: The plan has something that a plan tree cannot express.
+
+    Cost:
+        One call, and a handful for each node that is no join, filter or projection.
+    """
     reader = _Reader(SparkPlan(catalyst, root), is_kept)
     tree = reader.read((), iter(catalyst.tree(root)))
     subqueries = tuple(reader.subqueries)
@@ -217,7 +228,7 @@ class _Reader:
         return not self._catalyst.is_deterministic(self.spark.expression(handle))
 
     def _is_tried(self, kind: str, handle: ExpressionHandle) -> bool:
-        """Whether it is a cast that gives null where others fail, or a value that overflowed."""
+        """Whether it is a ``try_cast``, which gives null where another cast fails."""
         return kind == "Cast" and self._catalyst.is_tried(self.spark.expression(handle))
 
     def _literal(self, node: Json, handle: ExpressionHandle) -> SparkLiteral:
@@ -236,13 +247,13 @@ class _Reader:
         if kind == "WithCTE":
             # A copy for each place would have random values of its own.
             raise InvalidArgumentError(
-                "a WITH clause that is not deterministic is named several times, and its rows "
-                "would differ from place to place; write it to a table, or name it once"
+                "a WITH clause that is not deterministic is referenced several times, and its rows "
+                "would differ from place to place; write it to a table, or reference it once"
             )
         if self._is_kept and _streams_in_subquery(node):
             raise InvalidArgumentError(
-                f"a subquery that reads a stream stands in the {kind} of the query, where staged "
-                "mode does not find it; compute it in a WITH clause, and join that"
+                f"a subquery in the {kind} of the query reads a stream, which staged mode does not "
+                "support there; compute it in a WITH clause, and join that"
             )
         columns = self._output(node, handle)
         is_aggregate = kind in _AGGREGATES
@@ -285,12 +296,12 @@ def _parts(value: Any) -> Iterator[Json]:
 
 
 def _streams_in_subquery(node: Json) -> bool:
-    """Whether an expression of the node holds a plan, and that a stream."""
+    """Whether an expression of the node holds a plan that reads a stream."""
     return any("Streaming" in _short(part.get("class", "")) for part in _parts(node))
 
 
 def _name(kind: str, node: Json) -> str:
-    """What the text says of an expression beside its arguments; the same in every run."""
+    """The name of an expression and its details beside the arguments; the same in every run."""
     found = [
         str(value)
         for value in _details(node)
@@ -300,7 +311,7 @@ def _name(kind: str, node: Json) -> str:
 
 
 def _shows_all(kind: str, node: Json) -> bool:
-    """Whether two of one name are the same function."""
+    """Whether two expressions of one name are the same function."""
     return kind in _FULLY_SHOWN or all(map(_is_plain, _details(node)))
 
 
@@ -314,7 +325,7 @@ def _details(node: Json) -> list[Any]:
 
 
 def _is_places(value: Any) -> bool:
-    """Whether it says which children a list of them holds."""
+    """Whether the value lists the positions of children."""
     return isinstance(value, list) and all(isinstance(place, int) for place in value)
 
 
@@ -323,7 +334,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _row_bytes(node: Json) -> int:
-    """A guess: half of what the columns take in Spark."""
+    """An estimate: half of the size of the columns in Spark."""
     widths = {"long": 8, "double": 8, "timestamp": 8, "string": 20, "binary": 20}
     output = node.get("output") or []
     return max(1, sum(widths.get(str(column[0]["dataType"]), 4) for column in output) // 2)

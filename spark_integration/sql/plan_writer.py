@@ -1,4 +1,5 @@
-"""The plan tree of ``joins.plan`` -> Catalyst's plan, with a DataFrame per multi-way join."""
+"""Write a plan tree of ``lsmstate.joins.plan`` as Catalyst's plan, with a DataFrame per multi-way
+join."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -35,7 +36,8 @@ JoinWriter = Callable[[MultiJoin], Written]
 
 
 class PlanWriter:
-    """Builds what differs from the plan that was read; the rest is Spark's own, ids included."""
+    """Builds the parts of the plan that differ from the one that was read. All else is Spark's own,
+    with its ids."""
 
     def __init__(
         self,
@@ -47,9 +49,16 @@ class PlanWriter:
         write_nodes: Mapping[Node, Callable[["PlanWriter"], Any]] | None = None,
         passes_watermark: bool = False,
     ) -> None:
-        """``write_stream``: what stands for a streaming source, by default itself.
-        ``write_subquery``: the plan of a subquery, by default as it was read. ``write_nodes``:
-        nodes that are written otherwise, with all below them."""
+        """Prepare the writer.
+
+        Args:
+            read: The plan that was read.
+            write_join: Writes a multi-way join.
+            write_stream: Writes what stands for a streaming source; default: the source itself.
+            write_subquery: Writes the plan of a subquery; default: as it was read.
+            write_nodes: Nodes that are written in another way, with all below them.
+            passes_watermark: Whether watermarks of the inputs are declared above the joins too.
+        """
         self._read = read
         self._catalyst = read.spark.catalyst
         self._write_join = write_join
@@ -60,8 +69,8 @@ class PlanWriter:
         self._attributes: dict[Column, Any] = {}
 
     def plan(self, node: Node) -> Any:
-        """Spark's plan for a node and all below it. Inputs come first: they define the columns
-        that were not in the plan that was read."""
+        """Spark's plan for a node and all below it. Inputs are written first, because they define
+        the columns that the original plan lacks."""
         if node in self._write_nodes:
             return self._write_nodes[node](self)
         match node:
@@ -88,11 +97,11 @@ class PlanWriter:
                 return self._catalyst.with_children(self._node(node.handle), children)
 
     def define(self, attributes: Mapping[Column, Any]) -> None:
-        """Columns that the plan that was read lacks."""
+        """Set the attributes of columns that the original plan lacks."""
         self._attributes |= attributes
 
     def attribute(self, column: Column) -> Any:
-        """The column as it stands in the plan that was read."""
+        """The column as the original plan has it."""
         if column not in self._attributes:
             if column in self._read.named:
                 found = self._catalyst.attribute(self._original(self._read.named[column]))
@@ -168,8 +177,8 @@ class PlanWriter:
         return self.with_watermark_of(node, self._under_own_ids(result, kept))
 
     def with_watermark_of(self, node: MultiJoin, plan: Any) -> Any:
-        """The plan, which holds results of the join, with the watermark of its inputs, if that is
-        to be passed on."""
+        """The plan, which holds results of the join, with the watermark of the join's inputs if
+        that is to be passed on."""
         timed = list(filter(self.passes_watermark, node.columns))
         if not timed:
             return plan
@@ -178,7 +187,7 @@ class PlanWriter:
         return with_watermark(self._catalyst, plan, self.plan(only_time), timed[0].name)
 
     def passes_watermark(self, column: Column) -> bool:
-        """Whether the plan that was read has a watermark on it that is to be passed on."""
+        """Whether the original plan has a watermark on the column that is to be passed on."""
         return (
             self._passes_watermark
             and self._was_read(column)
@@ -186,8 +195,8 @@ class PlanWriter:
         )
 
     def renamed(self, value: Any, column: Column) -> Any:
-        """The value under the id and name of a column of the plan that was read, and with its
-        metadata, of which the watermark only if that is to be passed on."""
+        """The value under the id and name of a column of the original plan, with the metadata of
+        that column. The watermark is kept only if it is to be passed on."""
         return self._catalyst.alias(
             value,
             column.name,

@@ -1,8 +1,9 @@
-"""Staged mode: queries that Spark does not stream, answered anew after every micro-batch.
+"""Staged mode: queries that Spark does not stream are answered anew after every micro-batch.
 
-One streaming query writes the rows its fragments gain to ``path/batches/batch=N``; the answer of
-micro-batch N is a batch query over batches 0 to N. A repeated micro-batch writes over itself and
-reads nothing later, so its answer is the same.
+- One streaming query writes the new rows of its fragments to ``path/batches/batch=N``.
+- The answer of micro-batch N is a batch query over the batches 0 to N.
+- A repeated micro-batch overwrites its own batch and reads nothing later, so its answer is the
+  same.
 """
 
 import json
@@ -28,7 +29,7 @@ _RECORD = "staged.json"
 
 
 class StagedQuery:
-    """A query that runs in stages; ``start`` runs it."""
+    """A query in staged mode, made by ``MultiwayQuery.staged``; ``start`` runs it."""
 
     def __init__(
         self,
@@ -38,7 +39,11 @@ class StagedQuery:
         rows: Mapping[str, int],
         options: Mapping[str, Any],
     ) -> None:
-        """InvalidArgumentError if ``path`` holds another query's fragments, naming both."""
+        """Plan the fragments of the query.
+
+        Raises:
+            InvalidArgumentError: The query reads no stream, or its plan cannot be read.
+        """
         self._spark = catalyst.spark
         self._path = str(path).rstrip("/")
         self._batches = f"{self._path}/batches"
@@ -49,12 +54,16 @@ class StagedQuery:
 
     @property
     def fragments(self) -> tuple[str, ...]:
-        """What is streamed and kept: joins of its inputs, and streams read beside them."""
+        """What is streamed and kept: joins of its inputs, and streams that are read beside them."""
         return tuple(fragment.name for fragment in self._fragments.all)
 
     def explain_multiway(self) -> str:
-        """The plans of the query and of its subqueries before and after, why each join was or was
-        not merged, the fragments, and how the operator works: keys, indexes, shares."""
+        """Describe the conversion.
+
+        Returns:
+            The plans of the query and of its subqueries before and after, why each join was or was
+            not merged, the fragments, and how the operator works: keys, indexes, shares.
+        """
         text = self._fragments.explained()
         if self._fragments.joined is None:
             return text
@@ -63,13 +72,25 @@ class StagedQuery:
     def start(
         self, answer: Answer | None = None, *, trigger: Mapping[str, Any] | None = None
     ) -> StreamingQuery:
-        """Start, or go on. ``answer(df, number)`` gets each micro-batch's answer, which equals the
-        batch query over what has arrived; without it answers are written to
-        ``path/answers/<number>`` as Parquet files. ``trigger`` as Spark's ``trigger`` takes it,
-        such as {"availableNow": True}.
+        """Start the query, or continue it from its checkpoint in ``path/checkpoint``.
 
-        A micro-batch may be answered again after a failure, with the same rows. Cost: the part that
-        is not streamed is computed anew each time. The checkpoint is ``path/checkpoint``.
+        A micro-batch may be answered again after a failure, with the same rows.
+
+        Args:
+            answer: Function that is called with the answer of each micro-batch, a batch DataFrame,
+                and the number of the micro-batch. The answer equals the batch query over all rows
+                so far. Default: answers are written to ``path/answers/<number>`` as Parquet files.
+            trigger: Arguments of Spark's ``trigger``, such as {"availableNow": True}.
+
+        Returns:
+            The running query.
+
+        Raises:
+            InvalidArgumentError: ``path`` has the fragments of another query; the message shows
+                both.
+
+        Cost:
+            The part of the query that is not streamed is computed anew for each micro-batch.
         """
         self._pin()
 
@@ -96,7 +117,7 @@ class StagedQuery:
         return reader.option("basePath", self._batches).parquet(*paths)
 
     def _pin(self) -> None:
-        """What is kept in ``path`` must be what this query reads."""
+        """Check that the fragments in ``path`` are those of this query."""
         place = StatePlace(state_url(self._path))
         now = {
             f"{number} {fragment.text}": json.dumps(fragment.columns.jsonValue()["fields"])
@@ -106,8 +127,8 @@ class StagedQuery:
             was = read_record_in(place, _RECORD)
             if was != now:
                 raise InvalidArgumentError(
-                    f"{self._path} was started with the fragments {_shown(was or {})}, the query "
-                    f"now has {_shown(now)}; start with what it had, or in another directory"
+                    f"{self._path} belongs to a query with the fragments {_shown(was or {})}, and "
+                    f"this query has {_shown(now)}; start the former query, or give another path"
                 )
 
 

@@ -21,8 +21,11 @@ def write_union(
     branches: Sequence[Branch],
     joined: DataFrame,
 ) -> Any:
-    """The plan of the union. ``joined``: the results of ``join_together``, in the order of the
-    branches. Each row is computed as its own branch says; what others say is not evaluated."""
+    """Write the plan of the union.
+
+    ``joined`` holds the results of ``join_together``, in the order of the branches. Each row is
+    computed as its own branch says; the expressions of other branches are not evaluated for it.
+    """
     numbers = range(len(branches))
     flat = joined.select(
         *((F.col(GROUP) == number).alias(f"is_{number}") for number in numbers),

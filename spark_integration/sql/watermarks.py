@@ -1,10 +1,10 @@
-"""The watermark, carried past an operator that Spark holds for one without.
+"""The watermark, carried past an operator whose results Spark takes for data without one.
 
-The operator's results keep the event time they had, but nothing tells Spark's windows and joins
-above that the global watermark holds for them: a window in append mode would give no row and no
-error. A branch of one of the watermarked sources that never has a row, united with the results,
-does: Spark takes a union's watermark from those of its branches that have one, also while the join
-gives nothing. That source is read twice.
+- Results keep the event time of their rows, but nothing tells Spark's windows and joins above that
+  the global watermark holds for them. A window in append mode would give no row and no error.
+- The remedy is a union of the results with a branch of a watermarked source that never has a row.
+  Spark takes the watermark of a union from its branches that have one, also while the join finds
+  nothing. That source is read twice.
 """
 
 from collections.abc import Iterator
@@ -22,13 +22,13 @@ _LONG_MAX: Final = 9223372036854775807
 
 
 def stateful_above(plan: Node) -> list[Node]:
-    """Operators above the multi-way join that may forget, or give rows, by the watermark."""
+    """Operators above the multi-way join that forget, or emit rows, by the watermark."""
     return [node for node in _above(plan) if _may_wait(node)]
 
 
 def mode_bound_below(plan: Node) -> list[Node]:
-    """Operators below the multi-way joins whose rows depend on the output mode: joins that may say
-    what has no partner, aggregates, functions with a state."""
+    """Operators below the multi-way joins whose rows depend on the output mode: joins that emit
+    rows without a partner, aggregates, functions with a state."""
     below = {
         node: None
         for multi_join in parents_first(plan)
@@ -39,7 +39,7 @@ def mode_bound_below(plan: Node) -> list[Node]:
 
 
 def redeclares_watermark(plan: Node) -> bool:
-    """Whether one is declared above the multi-way join, and below it too."""
+    """Whether a watermark is declared above the multi-way join and also below it."""
     return any(
         sum(_declares_watermark(below) for below in parents_first(node)) > 1
         for node in _above(plan)
@@ -48,7 +48,7 @@ def redeclares_watermark(plan: Node) -> bool:
 
 
 def has_watermark(catalyst: Catalyst, attribute: Any) -> bool:
-    """Whether a column is one that the plan declares a watermark on."""
+    """Whether the plan declares a watermark on the column."""
     return WATERMARK_METADATA in catalyst.column_metadata(attribute)
 
 

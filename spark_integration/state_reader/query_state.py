@@ -76,8 +76,8 @@ class QueryState:
         unknown = sorted(set(kept) - set(pinned.bucket_ids))
         if unknown and (pinned.version == 1 or not pointers):
             raise InvalidArgumentError(
-                f"the checkpoint {location} has bucket {unknown[0]}, which {root} does not know; "
-                "name the state_dir that belongs to it"
+                f"the checkpoint {location} has bucket {unknown[0]}, which the state in {root} "
+                "lacks; name the state_dir of this query"
             )
         return cls(checkpoint, root, settings, batch, pointers, storage_options or {})
 
@@ -123,8 +123,8 @@ class QueryState:
         backend = self.settings["backend"]
         if backend != "lsm":
             raise InvalidArgumentError(
-                f"the state of backend {backend!r} cannot be read outside its query; that of "
-                "'lsm' can"
+                f"the state of backend {backend!r} cannot be read outside its query; only the "
+                "state of backend 'lsm' can"
             )
 
     def stream(self, name: str | None) -> StreamSchema:

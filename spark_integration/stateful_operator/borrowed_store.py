@@ -45,14 +45,13 @@ class _LentStore:
     def __getattr__(self, name: str) -> Any:
         if self._store is None:
             raise StoreClosedError(
-                f"{self._where} was used after the function had returned; it lives as long as "
-                "the call it was given to: use the store of each call, and keep in it what is to "
-                "last"
+                f"{self._where} was used after the function had returned; a store is valid during "
+                "its call only: use the store of each call, and keep in it what is to last"
             )
         if name in _OWNERS:
             raise InvalidArgumentError(
-                f"{name}() of {self._where}: it is committed with the micro-batch, once the "
-                f"function has returned; leave {name}() out"
+                f"{name}() of {self._where}: the store is committed with the micro-batch, after "
+                f"the function has returned; leave {name}() out"
             )
         return getattr(self._store, name)
 

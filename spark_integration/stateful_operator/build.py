@@ -67,8 +67,8 @@ def stateful_operator(
         listen(spark)
     elif plan.state_dir is None:
         raise InvalidArgumentError(
-            "under Spark Connect the workers cannot learn the query's checkpoint location; name "
-            f"a directory that they can write to: {plan.operator}(..., state_dir=...)"
+            "under Spark Connect the workers do not know the query's checkpoint location; name a "
+            f"directory that they can write to: {plan.operator}(..., state_dir=...)"
         )
     if plan.state_dir is not None and local_path(plan.state_dir) is not None:
         check_settings(plan.state_dir, plan.wanted())  # elsewhere it is looked at when it starts
@@ -94,9 +94,9 @@ def _check_not_nested(inputs: Inputs, operator: str) -> None:
         for found in operators_in(analyzed_plan(frame))[:1]:
             other = "another" if found.operator == operator else "a"
             raise InvalidArgumentError(
-                f"input {name!r} is the result of {other} {found.operator}, which may stand once "
-                "in a query; give all streams to one operator, or write the first result to a "
-                "table and read that as a stream"
+                f"input {name!r} is the result of {other} {found.operator}, and Spark allows one "
+                "such operator in a query; give all streams to one operator, or write the first "
+                "result to a table and read that table as a stream"
             )
 
 

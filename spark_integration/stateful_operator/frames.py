@@ -247,5 +247,7 @@ def unpack_rows(payload: bytes | pa.Buffer, rows: int, schema: pa.Schema) -> pa.
     """The record batch of a frame; its buffers stay views of ``payload``."""
     batch = pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
     if batch.num_rows != rows:
-        raise CorruptionError(f"a frame says {rows} rows and holds {batch.num_rows}")
+        raise CorruptionError(
+            f"a frame of {rows} rows holds {batch.num_rows} rows; restart the query"
+        )
     return batch

@@ -14,8 +14,8 @@ from lsmstate.spark_integration.plan.stateful_plan import Wanted
 
 _OUTER = ("LeftOuter", "RightOuter", "FullOuter")
 _REMEDY = (
-    "give {operator} a result time (result_time='at': the latest event time of a result's rows, "
-    "with a true watermark) and use that column"
+    "give {operator} a result time and use that column (result_time='at' adds the latest event "
+    "time of a result's rows, with a correct watermark)"
 )
 
 
@@ -36,7 +36,7 @@ def check_above(path: Sequence[Any], wanted: Wanted) -> None:
             if wanted.watches_time and column != wanted.result_time:
                 raise InvalidArgumentError(
                     f"withWatermark({column!r}) stands above {wanted.operator}, which forgets rows "
-                    "by the query's watermark: both would stand still while the join finds "
+                    "by the query's watermark: neither watermark would move while the join finds "
                     f"nothing; {remedy}"
                 )
             is_known = True
@@ -48,19 +48,19 @@ def check_above(path: Sequence[Any], wanted: Wanted) -> None:
             is_known = True
         elif kind == "Aggregate" and _waits(node):
             raise InvalidArgumentError(
-                f"the aggregation by {_grouping(node)} stands above {wanted.operator}, of whose "
-                f"columns Spark knows no watermark: it would never give a row; {remedy}"
+                f"the aggregation by {_grouping(node)} stands above {wanted.operator}, whose "
+                f"columns have no watermark: it would never emit a row; {remedy}"
             )
         elif kind.startswith("TransformWithState") and _is_in_event_time(node):
             raise InvalidArgumentError(
-                f"transformWithState in event time stands above {wanted.operator}, of whose "
-                "columns Spark knows no watermark: results of older rows would come after its "
-                f"timers; use processing time, or {remedy}"
+                f"transformWithState in event time stands above {wanted.operator}, whose columns "
+                "have no watermark: results of older rows would arrive after its timers; use "
+                f"processing time, or {remedy}"
             )
         elif kind == "Join" and _is_outer_of_streams(node):
             raise InvalidArgumentError(
-                f"the {node.joinType().sql().lower()} join stands above {wanted.operator}, of "
-                "whose columns Spark knows no watermark: rows without a partner would never come; "
+                f"the {node.joinType().sql().lower()} join stands above {wanted.operator}, whose "
+                "columns have no watermark: rows without a partner would never be emitted; "
                 f"{remedy}"
             )
 

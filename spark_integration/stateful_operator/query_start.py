@@ -177,8 +177,8 @@ def _check_state_is_there(commits: StatePlace, state: StatePlace) -> None:
     if newest_settings(state)[1] is None and any(map(str.isdigit, listed(commits.files))):
         raise InvalidArgumentError(
             f"the checkpoint has committed batches ({commits.where}), but their state is not in "
-            f"{state.where}; name the state_dir it was started with, restore that directory, or "
-            "start with a new checkpoint location"
+            f"{state.where}; name the state_dir the query was started with, restore that "
+            "directory, or start with a new checkpoint location"
         )
 
 
@@ -186,17 +186,17 @@ def _check_stands_once(operators: list[Wanted]) -> None:
     """Spark's own check looks at a ``WITH`` clause once, however often it is named."""
     if len(operators) > 1:
         raise InvalidArgumentError(
-            f"the result of {operators[0].operator} stands {len(operators)} times in this query, "
-            "and may once; read it twice in foreachBatch, or write it to a table that other "
-            "queries read"
+            f"this query uses the result of {operators[0].operator} {len(operators)} times, and "
+            "Spark allows that once; read it twice in foreachBatch, or write it to a table that "
+            "other queries read"
         )
 
 
 def _check_mode(query: Any, operator: str) -> None:
     if "AsyncProgress" in query.getClass().getName():
         raise InvalidArgumentError(
-            f"{operator} needs each batch's progress written before the next begins; start the "
-            "query without asyncProgressTrackingEnabled"
+            f"{operator} needs the progress of each batch written before the next one begins; "
+            "start the query without asyncProgressTrackingEnabled"
         )
     trigger = query.trigger().toString()
     if "RealTime" in trigger or "Continuous" in trigger:
@@ -212,8 +212,8 @@ def _check_policy(conf: Any, wanted: Wanted) -> None:
     if wanted.result_time is not None and conf.get(_POLICY, "min").lower() == "max":
         raise InvalidArgumentError(
             f"{_POLICY}=max: the query's watermark would be that of result_time="
-            f"{wanted.result_time!r}, the latest event time of all, and rows within the delays of "
-            "the inputs would be dropped; set it to min, or leave result_time out"
+            f"{wanted.result_time!r}, the latest of all event times, and Spark would drop rows "
+            "within the delays of the inputs; set the policy to min, or leave result_time out"
         )
 
 

@@ -43,19 +43,19 @@ def checked_results(
 def _check(found: object, schema: pa.Schema) -> None:
     if not isinstance(found, pa.RecordBatch | pa.Table):
         raise InvalidArgumentError(
-            f"the function gave {type(found).__name__}, not a pyarrow.RecordBatch or Table; it "
-            "returns or yields batches, one after the other"
+            f"the function returned {type(found).__name__} as a result, not a "
+            "pyarrow.RecordBatch or Table; return or yield batches, one after the other"
         )
     if not same_columns(found.schema, schema):
         raise InvalidArgumentError(
-            f"the function gave the columns ({_columns(found.schema)}), the schema says "
+            f"the function returned the columns ({_columns(found.schema)}), but the schema has "
             f"({_columns(schema)}); make batches with schema=bucket.schema, or correct the schema"
         )
     for column, field in zip(found.columns, schema, strict=True):
         if column.null_count and not field.nullable:
             raise InvalidArgumentError(
-                f"the function gave {column.null_count} nulls in column {field.name!r}, which the "
-                "schema says is not null"
+                f"the function returned {column.null_count} nulls in column {field.name!r}, which "
+                "is not nullable in the schema; return values, or make the column nullable"
             )
 
 

@@ -122,7 +122,7 @@ class Elsewhere:
             return adopt_or_pin(self.place(), Wanted(settings, None, 4, None), 4, "query").buckets
         except InvalidArgumentError as error:
             refusal = str(error)
-        assert "let the same lsmstate rescale CHECKPOINT --buckets N go on" in refusal
+        assert "run the same lsmstate rescale CHECKPOINT --buckets N again" in refusal
         assert "lsmstate rescale CHECKPOINT --undo" in refusal
         return None
 

@@ -119,9 +119,9 @@ class ChangeInput:
             self._waiting[stream] = lost
         elif self._unmatched == "error":
             raise InvalidArgumentError(
-                f"stream {stream!r}: {len(lost)} rows are taken back that are not there, such as "
-                f"{shown_row(lost.rows, 0)!r}; correct the changelog, or say "
-                "unmatched='count' to leave such retractions out"
+                f"stream {stream!r}: {len(lost)} rows are retracted that are not stored, such as "
+                f"{shown_row(lost.rows, 0)!r}; correct the changelog, or give unmatched='count' to "
+                "leave such retractions out"
             )
         else:
             self.unmatched_retractions += len(lost)

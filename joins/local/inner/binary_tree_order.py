@@ -148,8 +148,8 @@ def _checked_sample(spec: JoinSpec | GraphSpec, sample: Sample) -> Sample:
     """The sample with its columns in the streams' order."""
     if sorted(sample) != sorted(spec.streams):
         raise InvalidArgumentError(
-            f"sample holds rows of {', '.join(sample) or 'no stream'}; give some of each stream: "
-            f"{', '.join(spec.streams)}"
+            f"sample has rows of {', '.join(sample) or 'no stream'}; give some rows of each "
+            f"stream: {', '.join(spec.streams)}"
         )
     sample = {
         name: by_name(sample[name], schema, f"sample[{name!r}]")
@@ -163,7 +163,7 @@ def _checked_sample(spec: JoinSpec | GraphSpec, sample: Sample) -> Sample:
             )
     if not any(batch.num_rows for batch in sample.values()):
         raise InvalidArgumentError(
-            "sample has no rows, by which all orders cost the same; give some that match"
+            "sample has no rows, so all orders would cost the same; give some rows that match"
         )
     return sample
 

@@ -79,7 +79,8 @@ def without_operation(batch: pa.RecordBatch, column: str) -> tuple[pa.RecordBatc
         row = pc.index(at.is_null(), True).as_py()
         raise InvalidArgumentError(
             f"operation column {column!r}: {operations[row].as_py()!r} in row {row} of a batch is "
-            f"none of {', '.join(OPERATIONS)}; translate what the source says before the join"
+            f"none of {', '.join(OPERATIONS)}; translate the operations of the source before the "
+            "join"
         )
     signs = np.array(list(OPERATIONS.values()), dtype=np.bool_)
     kept = [n for n in range(batch.num_columns) if n != place]

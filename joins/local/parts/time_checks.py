@@ -80,8 +80,8 @@ def _ticks(column: pa.Array, unit: str) -> npt.NDArray[np.int64]:
         same = column.cast(pa.timestamp(unit, column.type.tz))
     except pa.ArrowInvalid as error:
         raise InvalidArgumentError(
-            f"a time stamp of {column.type} is beyond what {unit} count to ({error}); cast the "
-            "columns of a time interval to one unit"
+            f"a time stamp of {column.type} is out of range in {unit} ({error}); cast the columns "
+            "of a time interval to one unit"
         ) from error
     return np.asarray(same.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False))
 

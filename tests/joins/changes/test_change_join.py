@@ -155,7 +155,7 @@ def test_retractions_of_rows_that_are_not_there_are_counted_or_refused():
         assert join.unmatched_retractions == 1
     with changes_join(unmatched="error") as join:
         changed(join, "p", ("+I", 1, 6))
-        with pytest.raises(InvalidArgumentError, match=r"1 rows are taken back .* 'euros': 5"):
+        with pytest.raises(InvalidArgumentError, match=r"1 rows are retracted .* 'euros': 5"):
             changed(join, "p", *lost)
         # Nothing of that batch counts.
         assert changed(join, "o", (1, "pen")) == [("+I", 1, "pen", 1, 6)]
@@ -191,7 +191,7 @@ def test_a_retraction_may_wait_for_its_row(tmp_path):
         assert list(join.process("p", rows["+I"], more=True)) == []
         assert list(join.process("p", rows["-U"], more=True)) == []
         assert list(join.process("p", rows["-U"], more=True)) == []
-        with pytest.raises(InvalidArgumentError, match="2 rows are taken back"):
+        with pytest.raises(InvalidArgumentError, match="2 rows are retracted"):
             join.process("p", rows["-U"].slice(1))
         large = pa.RecordBatch.from_arrays([["-D"], [1], [5]], schema=PAYMENTS)
         large = pa.concat_batches([large] * 400_000)
@@ -229,16 +229,16 @@ def test_a_stream_that_changes_no_others_results_is_not_asked_for_its_own_rows(t
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"emit": "append", "changes": None}, "say emit='changes', which tells so in a column"),
-        ({"how": "inner", "emit": "append"}, "takes back results; say emit='changes'"),
-        ({"emit": "final"}, "cannot be taken back; say emit='changes'"),
+        ({"emit": "append", "changes": None}, "use emit='changes', which adds a column"),
+        ({"how": "inner", "emit": "append"}, "retracts results; use emit='changes'"),
+        ({"emit": "final"}, "cannot be retracted; use emit='changes'"),
         ({"emit": "all"}, "emit='all' is unknown"),
         ({"unmatched": "drop"}, "unmatched='drop' is unknown; known: count, error"),
         ({"changes": {"p": "euros"}}, "'euros' is int64, operations are text"),
         ({"changes": {"q": "op"}}, "no stream 'q'"),
         ({"changes": {"p": "ops"}}, "no column 'ops' in stream 'p'; did you mean 'op'"),
         ({"algorithm": "tree"}, "leave algorithm out"),
-        ({"event_time": {"o": "at"}}, "goes with inner joins of rows that stay"),
+        ({"event_time": {"o": "at"}}, "applies to append-only inner joins"),
         ({"changes": {}}, "the inputs have one already"),
     ],
 )

@@ -58,7 +58,7 @@ def test_results_come_and_go_with_their_rows():
 
 
 def test_what_does_not_fit_is_refused():
-    with pytest.raises(InvalidArgumentError, match="takes back results; say emit='changes'"):
+    with pytest.raises(InvalidArgumentError, match="retracts results; use emit='changes'"):
         MultiwayJoin(STREAMS, CHAIN, changes={"c": "op"})
     streams = {**STREAMS, "l": pa.schema([("ok", pa.string())]), "o": STREAMS["l"]}
     with pytest.raises(InvalidArgumentError, match=r"l\.ok is a part of the key"):

@@ -207,7 +207,7 @@ def test_a_long_text_is_not_copied_for_each_combination(on):
 @pytest.mark.parametrize(
     ("on", "emit", "words"),
     [
-        (CHAIN, "append", "say emit='changes'"),
+        (CHAIN, "append", "use emit='changes'"),
         (
             "c ANTI JOIN o ON c.ck = o.ok RIGHT JOIN l ON c.ck = l.ok AND c.ck > l.kind",
             "changes",

@@ -159,7 +159,9 @@ def test_conditions_beside_the_keys_mean_the_same_in_text_and_how():
     inner = typed_condition(columns, text.replace("LEFT ", ""))
     rest = " AND ".join(map(str, conditions_of(tree)))
     assert inner == TypedCondition(f"a.k = b.k AND b.k = c.k AND {rest}", None)
-    with pytest.raises(InvalidArgumentError, match="on 'a' alone, and of no join; write the joins"):
+    with pytest.raises(
+        InvalidArgumentError, match="on 'a' alone and belongs to no join; write the joins"
+    ):
         typed_condition(columns, "a.k = b.k AND b.k = c.k AND a.x > 5", "left")
     in_strings = "a LEFT JOIN b ON a.k = b.k AND a.x <> ' OR JOIN c AND )' LEFT JOIN c ON c.k = a.k"
     (found,) = conditions_of(typed_condition(columns, in_strings).tree)
@@ -213,7 +215,7 @@ def test_columns_named_like_intervals_are_keys():
         ("a.k = b.k AND a.k = c.k", {"a": "left"}, "give the types of 'b', 'c'"),
         ("a.k = b.k AND a.k = c.k", {"x": "left"}, "no stream 'x'"),
         ("a.k = b.k AND a.k = c.k", ["left"], "one per stream as in"),
-        ("a.k = c.k AND c.k = b.k", "left", "'b' is joined to 'a' and has to be compared"),
+        ("a.k = c.k AND c.k = b.k", "left", "'b' is joined to 'a' and must be compared"),
         ("a.k = b.k AND b.k = c.k", {"b": "anti"}, "no columns"),
         ("a.k = b.k AND b.k = c.k AND a.k = c.k", {"b": "anti"}, "no columns"),
         ("a LEFT JOIN b USING (k) JOIN c USING (k)", "left", "leave how out"),

@@ -198,7 +198,7 @@ def test_types_that_cannot_be_compared(left, right):
         (
             [pa.int64(), pa.int64(), pa.float64()],
             r"a.k \(int64\) and b.k \(int64\) are compared as int64, but the whole key .* only as "
-            "double, which would call different values equal",
+            "double, which would different values would be equal",
         ),
         (
             [pa.float64(), pa.decimal128(5, 2), pa.decimal128(6, 2)],
@@ -249,7 +249,7 @@ def test_columns_that_the_condition_does_not_compare_need_no_type_of_their_own(k
         streams["c"] = streams["c"].append(pa.field("x", I64))
         streams["d"] = pa.schema([("x", I64)])
     else:
-        with pytest.raises(InvalidArgumentError, match="call different values equal"):
+        with pytest.raises(InvalidArgumentError, match="different values would be equal"):
             create_spec(streams, ["k"])
     create_spec(streams, on + more)
     first, second = [n for n, kind in zip("abc", kinds, strict=True) if kinds.count(kind) == 2]

@@ -63,9 +63,9 @@ def test_any_text_is_split_or_refused(text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a.k = b.k;", r"';' ends nothing.*leave it out"),
-        ("a.k = b.k)", r"'\)' ends nothing"),
-        ("a.k = b.k) AND (a.x < 1", r"'\)' ends nothing"),
+        ("a.k = b.k;", r"';' has no beginning.*leave it out"),
+        ("a.k = b.k)", r"'\)' has no beginning"),
+        ("a.k = b.k) AND (a.x < 1", r"'\)' has no beginning"),
         ("(a.k = b.k", r"a '\(' is not closed"),
         ("a.k = b.k AND (a.x < b.y", r"a '\(' is not closed"),
         ("a.k = b.k AND a.x = 'x", "quote ' is not closed"),

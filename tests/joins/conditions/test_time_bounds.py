@@ -115,5 +115,5 @@ def test_lengths_of_time() -> None:
     assert parse_duration("7 days", "x") == 7 * 24 * HOUR
     assert parse_duration("INTERVAL 1 hour 30 minutes", "x") == 90 * MINUTE
     assert parse_duration("1.5 seconds", "x") == 1_500_000
-    with pytest.raises(InvalidArgumentError, match=r"x='1 month' is no length of time"):
+    with pytest.raises(InvalidArgumentError, match=r"x='1 month' is not a duration"):
         parse_duration("1 month", "x")

@@ -208,8 +208,8 @@ def test_rows_right_of_a_cycle_wait_for_combinations():
         (ON, {"retention": {"a": "1 day"}}, "write it there"),
         (ON, {"late": "join"}, "rows that come late cannot be joined"),
         (ON, {"event_time": {"a": "at"}}, "'b' has no event time; name its column"),
-        (ON, {"algorithm": "tree"}, "makes inner joins"),
-        (ON.replace("LEFT", "SEMI"), {"emit": "append", "event_time": {}}, "say emit='changes'"),
+        (ON, {"algorithm": "tree"}, "append-only inner joins"),
+        (ON.replace("LEFT", "SEMI"), {"emit": "append", "event_time": {}}, "use emit='changes'"),
         (
             "a LEFT JOIN b ON a.k = b.k",
             {"emit": "changes"},
@@ -217,7 +217,7 @@ def test_rows_right_of_a_cycle_wait_for_combinations():
         ),
         ("a LEFT JOIN b ON a.k = b.k AND b.at > a.at", {}, "wait for ever for 'b'; bound its time"),
         ("a LEFT JOIN b ON a.k = b.k AND b.n < a.n", {}, "wait for ever for 'b'; bound its time"),
-        (ON + " AND b.n < a.n + INTERVAL 1 HOUR", {}, "no interval between two time stamps"),
+        (ON + " AND b.n < a.n + INTERVAL 1 HOUR", {}, "not an interval between two time stamps"),
         (
             ON + " AND b.n < a.at",
             {},
@@ -249,5 +249,5 @@ def test_refusals(on, options, words):
 
 def test_what_is_final_is_not_taken_back():
     streams = {"a": SCHEMA.append(pa.field("op", pa.string())), "b": SCHEMA}
-    with pytest.raises(InvalidArgumentError, match="a result that is final cannot be taken back"):
+    with pytest.raises(InvalidArgumentError, match="a final result cannot be retracted"):
         MultiwayJoin(streams, "a LEFT JOIN b ON a.k = b.k", emit="final", changes={"a": "op"})

@@ -151,9 +151,9 @@ SAMPLE = ints(a=[1], b=[1], c=[1])
             {"order": "best", "sample": {**SAMPLE, "b": SAMPLE["b"].select(["id"])}},
             r"sample\['b'\]: columns missing 'v'",
         ),
-        ({"order": ["a", "b", "c"], "sample": SAMPLE}, "only order='best' looks at one"),
-        ({"sample": SAMPLE}, "not order=None"),
-        ({"algorithm": "umjoin", "order": "best", "sample": SAMPLE}, "only algorithm='tree'"),
+        ({"order": ["a", "b", "c"], "sample": SAMPLE}, "sample applies to order='best'"),
+        ({"sample": SAMPLE}, "this is order=None"),
+        ({"algorithm": "umjoin", "order": "best", "sample": SAMPLE}, "applies to algorithm='tree'"),
     ],
 )
 def test_what_does_not_fit_is_refused(options, words):

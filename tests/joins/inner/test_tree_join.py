@@ -130,7 +130,7 @@ def test_a_kept_tree_goes_on_where_it_was_committed(tmp_path):
     ("options", "words"),
     [
         ({"algorithm": "tre"}, "did you mean 'tree'"),
-        ({"order": ["c", "o", "l"]}, "only algorithm='tree'"),
+        ({"order": ["c", "o", "l"]}, "applies to algorithm='tree'"),
         ({"algorithm": "tree", "order": ["c", "o"]}, "name every stream once: c, o, l"),
         ({"algorithm": "tree", "order": ["c", "o", "l", "o"]}, "name every stream once"),
         ({"algorithm": "tree", "order": ["c", "l", "o"]}, "c share no key with l"),

@@ -54,7 +54,9 @@ Joins
 def test_explain_of_a_plan_that_stays():
     text = explain(two_step_convert(join(A, B, Comparison(col("a.x"), "<", col("b.x")))))
     assert "After: unchanged, no join was merged" in text
-    assert text.endswith("Join 1 inner on a.x < b.x: not merged: no equality links its two sides")
+    assert text.endswith(
+        "Join 1 inner on a.x < b.x: not merged: no equality links the two sides of the join"
+    )
 
 
 def test_a_shared_subplan_is_drawn_once():

@@ -245,6 +245,6 @@ def test_an_operator_with_one_key_gets_a_binary_tree_back_from_q3():
     assert isinstance(multi_join, MultiJoin)
     assert aliases_of(multi_join) == "c o"
     assert [verdict.reason for verdict in conversion.verdicts.values()] == [
-        "no key is common to the 3 inputs it would join",
+        "the 3 inputs of the merged join share no common key",
         "merged into group 1",
     ]

@@ -115,7 +115,10 @@ def test_a_column_computed_of_two_inputs_links_nothing():
     conversion = converted(join(computed, C, "v.z = c.x"))
     (multi_join,) = conversion.multi_joins
     assert inputs(multi_join) == "a b"
-    assert reasons(conversion) == ["no equality links its two sides", "merged into group 1"]
+    assert reasons(conversion) == [
+        "no equality links the two sides of the join",
+        "merged into group 1",
+    ]
 
 
 @pytest.mark.parametrize("kind", ["left outer", "right outer", "full outer", "left semi"])
@@ -204,7 +207,7 @@ def test_an_equality_missing_at_the_top_leaves_the_rest_a_group():
     conversion = converted(plan)
     (multi_join,) = conversion.multi_joins
     assert inputs(multi_join) == "a b c"
-    assert reasons(conversion)[0] == "no equality links its two sides"
+    assert reasons(conversion)[0] == "no equality links the two sides of the join"
 
 
 def test_an_equality_missing_at_the_bottom_makes_that_join_an_input():
@@ -212,7 +215,7 @@ def test_an_equality_missing_at_the_bottom_makes_that_join_an_input():
     conversion = converted(join(join(lower, C, "a.x = c.x"), D, "c.x = d.x"))
     (multi_join,) = conversion.multi_joins
     assert inputs(multi_join) == "Join c d"
-    assert reasons(conversion)[2] == "no equality links its two sides"
+    assert reasons(conversion)[2] == "no equality links the two sides of the join"
 
 
 def test_null_safe_equality_is_no_key():
@@ -269,7 +272,7 @@ def test_volatile_expressions_neither_move_nor_merge():
     assert inputs(upper) == "MultiJoin c"
     assert inputs(lower) == "a b"
     left_to_spark = two_step_convert(join(A, B, "a.x = b.x", rand))
-    assert reasons(left_to_spark) == ["its condition is not deterministic"]
+    assert reasons(left_to_spark) == ["the condition of the join is not deterministic"]
     value = Project(A, ((col("v"), Opaque("rand", volatile=True)), (col("x"), col("a.x"))))
     plan = where(join(value, B, "x = b.x"), Comparison(col("v"), "<", Literal(1)))
     (multi_join,) = two_step_convert(plan).multi_joins
@@ -310,7 +313,7 @@ def test_the_rules_can_be_replaced():
     plan = join(chain(), D, "c.y = d.y")
     conversion = two_step_convert(plan, group_rule=one_common_key)
     assert [inputs(multi_join) for multi_join in conversion.multi_joins] == ["a b c"]
-    assert reasons(conversion)[0] == "no key is common to the 4 inputs it would join"
+    assert reasons(conversion)[0] == "the 4 inputs of the merged join share no common key"
 
 
 def test_a_plan_without_joins_is_returned_as_it_is():
@@ -327,7 +330,7 @@ def test_a_very_deep_plan_is_left_as_it_is(levels: int):
     conversion = two_step_convert(plan)
     if levels > MAX_DEPTH:
         assert conversion.after is plan
-        assert reasons(conversion) == ["the plan is 201 levels deep, over 200"]
+        assert reasons(conversion) == ["the plan has 201 levels, more than 200"]
     else:
         assert reasons(conversion) == ["merged into group 1"]
 

@@ -101,7 +101,7 @@ def met(rng, graph, parts):
     try:
         return meeting(plan_of(graph, rng.choice([2, 4, 6])), graph, parts, {}, None)
     except InvalidArgumentError as refusal:
-        if "say buckets=1" not in str(refusal):
+        if "give buckets=1" not in str(refusal):
             raise
         return meeting(plan_of(graph, 1), graph, parts, {}, None)
 

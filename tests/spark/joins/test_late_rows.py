@@ -233,5 +233,5 @@ def test_what_the_checkpoint_pins_and_what_is_taken(
     aside = EventTime.create(GraphSpec.create(ROWS, "a.k = b.k"), TIMES, (), {}, "side")
     with pytest.raises(InvalidArgumentError, match=r"column '_batch'.*'_Batch'; rename it"):
         LateRows.of([taken], aside, None)
-    with pytest.raises(InvalidArgumentError, match=r"'a' are kept as 'a \(late\)', .* otherwise"):
+    with pytest.raises(InvalidArgumentError, match=r"of 'a' in a stream 'a \(late\)', .* rename"):
         LateRows.of(query.plan.inputs, aside, None).added_to(query.plan)

@@ -45,13 +45,16 @@ def pair(frames: dict[str, Any]) -> dict[str, Any]:
     [
         ({"memmory": "64m"}, ["memmory", "did you mean 'memory'"]),
         ({"statedir": "/x"}, ["statedir", "did you mean 'state_dir'"]),
-        ({"how": "left"}, ["LEFT JOIN", "say emit='changes'"]),
+        ({"how": "left"}, ["LEFT JOIN", "use emit='changes'"]),
         ({"event_time": "ts"}, ["event_time='ts'", "stream.withWatermark("]),
         ({"late": "keep"}, ["late='keep'", "drop, join, side"]),
         ({"late": "side"}, ["late='side'", "leave late out"]),
-        ({"late": "side", "backend": "memory"}, ["'memory'", "that of 'lsm'", "'drop' or 'join'"]),
-        ({"late_batches": 7}, ["late_batches=7", "late='drop'", "leave it out"]),
-        ({"late": "side", "late_batches": 0}, ["late_batches=0", "from 1"]),
+        (
+            {"late": "side", "backend": "memory"},
+            ["'memory'", "state of backend 'lsm'", "late='drop' or"],
+        ),
+        ({"late_batches": 7}, ["late_batches=7", "late='drop'", "leave late_batches out"]),
+        ({"late": "side", "late_batches": 0}, ["late_batches=0", "at least 1"]),
         ({"late": "join"}, ["late='join'", "leave late out"]),
         ({"retention": "1 day"}, ["retention='1 day'", "{'cu': '1 day'}"]),
         ({"retention": {"cu": "1 day"}}, ["no watermark", "cu.withWatermark("]),
@@ -111,7 +114,7 @@ def test_reserved_options_take_their_defaults(frames: dict[str, Any]) -> None:
         ),
         (
             "cu LEFT JOIN sr ON cu.c_addr = sr.sr_addr AND cu.name < sr.day",
-            ["(string)", "for sure"],
+            ["(string)", "may compare here"],
         ),
         (["name", "no"], ["'no'"]),
         (None, ["on=None", "o.id = p.order_id"]),
@@ -145,7 +148,7 @@ def test_a_common_type_that_merges_values_is_refused(frames: dict[str, Any]) -> 
     [
         (["MAP<INT, INT>"] * 2, r"map<int,int> cannot be .* array_sort\(map_entries"),
         (["ARRAY<STRUCT<m: MAP<INT, INT>>>"] * 2, r"map<int,int> cannot be"),
-        (["VARIANT"] * 2, "variant cannot be .* as a cast to string"),
+        (["VARIANT"] * 2, "variant cannot be .* anything else to a string"),
         (["STRUCT<a: STRING COLLATE UTF8_LCASE>", "STRUCT<a: STRING>"], "give both one collation"),
         (["ARRAY<STRING COLLATE UTF8_LCASE>", "ARRAY<STRING COLLATE UNICODE>"], "one collation"),
         (["INTERVAL YEAR", "INTERVAL MONTH", "INTERVAL YEAR TO MONTH"], None),
@@ -153,7 +156,7 @@ def test_a_common_type_that_merges_values_is_refused(frames: dict[str, Any]) -> 
         (["VOID", "VOID", "STRING COLLATE UTF8_LCASE"], None),
         (["VOID", "VOID"], None),
         (["STRUCT<a: INT>", "STRUCT<b: BIGINT>"], "cannot be compared"),
-        (["ARRAY<BIGINT>", "ARRAY<BIGINT>", "ARRAY<DOUBLE>"], "call different values equal"),
+        (["ARRAY<BIGINT>", "ARRAY<BIGINT>", "ARRAY<DOUBLE>"], "different values would be equal"),
         (["ARRAY<INT>", "ARRAY<BIGINT>", "ARRAY<SMALLINT>"], None),
     ],
 )
@@ -202,13 +205,13 @@ def test_char_keys_that_spark_would_pad_in_part_are_refused(frames: dict[str, An
         ("char(2)", "char(3)", "varchar(3)"),
         ("struct<c:char(2)>", "struct<c:char(3)>"),
     ):
-        with pytest.raises(InvalidArgumentError, match=r"s1\.k \(.*char\(3\).*rpad\(\.\.\., n"):
+        with pytest.raises(InvalidArgumentError, match=r"s1\.k \(.*char\(3\).*rpad\(column, n"):
             multiway_join(declared(*kinds), on=["k"])
     for kinds in (("char(2)", "char(2)", "varchar(3)"), ("char(2)", "char(3)", "char(9)")):
         assert multiway_join(declared(*kinds), on=["k"]).isStreaming
     two = declared("char(2)", "varchar(3)")
     assert multiway_join(two, on="s0.k = s1.k AND s1.k LIKE 'x%'").isStreaming
-    with pytest.raises(InvalidArgumentError, match=r"s0\.k <> 'y'.* names a CHAR column, .*where"):
+    with pytest.raises(InvalidArgumentError, match=r"s0\.k <> 'y'.* uses a CHAR column, .*where"):
         multiway_join(two, on="s0.k = s1.k AND s0.k <> 'y'")
 
 
@@ -246,7 +249,7 @@ def test_a_clause_named_twice_is_refused_as_the_query_starts(spark: Any, tmp_pat
     clause = "WITH a AS (SELECT * FROM joined), b AS (SELECT * FROM a)"
     once = spark.sql(f"{clause} SELECT * FROM b WHERE a_k > 1")
     twice = spark.sql(f"{clause} SELECT * FROM a UNION ALL SELECT * FROM b")
-    with pytest.raises(StreamingQueryException, match="stands 2 times in this query, and may once"):
+    with pytest.raises(StreamingQueryException, match="uses the result of multiway_join 2 times"):
         run_to_end(twice, tmp_path / "checkpoint", tmp_path / "out")
     assert not (tmp_path / "checkpoint" / "lsmstate").exists()
     with pytest.raises(InvalidArgumentError, match="'j' is the result of another multiway_join"):

@@ -173,7 +173,7 @@ def test_what_does_not_fit_is_refused(spark: Any, tmp_path: Path) -> None:
     on = f"a LEFT JOIN b ON a.k = b.k AND b.at {AHEAD}"
     for options, words in (
         ({"result_time": "t"}, "would be late above"),
-        ({"result_time": "t", "emit": "changes"}, "may be taken back .* leave it out"),
+        ({"result_time": "t", "emit": "changes"}, "may be retracted .* leave it out"),
         ({"late": "join"}, "rows that come late cannot be joined"),
         ({"retention": {"a": "1 day"}}, "write it there"),
         ({"on": on.replace("1 HOUR", "1 DAY")}, "may have 23 or 25 hours"),

@@ -101,7 +101,7 @@ def test_forced_shares_give_the_same_rows_and_are_pinned(
     )
     with pytest.raises(Exception, match="forced shares"):
         query.start().awaitTermination()
-    why = "say those for the new buckets" if BACKEND == "lsm" else "only that of 'lsm'"
+    why = "give shares for the new buckets" if BACKEND == "lsm" else "only that of 'lsm'"
     with pytest.raises(InvalidArgumentError, match=why):
         rescale(str(tmp_path / "checkpoint"), 2)
     if BACKEND == "lsm" and len(shares) == 1:

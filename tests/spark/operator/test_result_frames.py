@@ -152,7 +152,7 @@ def test_a_frame_that_holds_other_rows_than_it_says_is_refused(times):
     plan = plan_of(sides)
     (frame,) = ResultPacker(plan).frames([picked_of(sides, at)])
     assert frame.payload.startswith(b"picked") == (times > 1)
-    with pytest.raises(CorruptionError, match=f"says {frame.rows + 1} rows and holds {frame.rows}"):
+    with pytest.raises(CorruptionError, match=f"frame of {frame.rows + 1} rows holds {frame.rows}"):
         list(ResultUnpacker(plan).results(frame.rows + 1, pa.py_buffer(frame.payload)))
 
 

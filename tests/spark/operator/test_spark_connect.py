@@ -146,7 +146,7 @@ def test_a_function_of_the_clients_own(session: Session) -> None:
 def test_sql_runs_as_spark_runs_it(session: Session) -> None:
     assert session.seen["sql"] == "no error"
     for note in ("note of sql", "note of a frame"):
-        assert "Spark Connect shows no query plans" in session.seen[note]
+        assert "Spark Connect does not expose query plans" in session.seen[note]
         assert "multiway_join(" in session.seen[note]
     a, b = (f"read_parquet('{session.home}/{name}/*', union_by_name=true)" for name in "ab")
     expected = SQL.replace("FROM a JOIN b", f"FROM {a} a JOIN {b} b")

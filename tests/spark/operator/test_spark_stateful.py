@@ -213,8 +213,8 @@ def test_a_join_does_not_go_on_from_it(spark: Any, started: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"df": {}}, "df names no input"),
-        ({"df": "events"}, r"inputs\['input'\] is str, not a streaming DataFrame"),
+        ({"df": {}}, "df is empty"),
+        ({"df": "events"}, r"inputs\['input'\] is str; give streaming DataFrames"),
         ({"key": "idd"}, "input 'a' has no column 'idd'; did you mean 'id'"),
         ({"key": []}, "the same number of key columns, at least one; a has 0, b has 0"),
         ({"key": ["id", "ID"]}, r"column a\.id stands twice"),
@@ -225,7 +225,7 @@ def test_a_join_does_not_go_on_from_it(spark: Any, started: Path) -> None:
         ({"state": {}}, "at least one stream"),
         ({"state": {"": "source STRING"}}, "stream name '' is empty"),
         ({"state": "seen BIGINT"}, "state='seen BIGINT': give names with columns"),
-        ({"state": {"seen": "source STRINGG"}}, r"state\['seen'\]='source STRINGG' is no list"),
+        ({"state": {"seen": "source STRINGG"}}, r"state\['seen'\]='source STRINGG' is not a list"),
         ({"state": {"seen": 7}}, r"state\['seen'\]=7: give columns as DDL"),
         ({"schema": "a INT, A INT"}, "schema has several columns called 'a'"),
         ({"schema": "at INTERVAL"}, "schema"),

@@ -164,7 +164,7 @@ def test_a_state_that_is_gone_is_said_at_the_start(
     [
         ({"backend": "rocksdb"}, "backend='rocksdb' keeps its state in local directories only"),
         ({"cache": "1k"}, "cache='1k'"),
-        ({"cache_dir": "s3://x/y"}, "cache_dir='s3://x/y' is no local path"),
+        ({"cache_dir": "s3://x/y"}, "cache_dir='s3://x/y' is not a local path"),
         ({"storage_options": "key"}, "storage_options is a str"),
         ({"storage_options": {"acess_key": SECRET}}, "acess_key"),
         ({"state_dir": f"s3://user:{SECRET}@states/x"}, "password in its address"),

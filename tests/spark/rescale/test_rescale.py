@@ -217,7 +217,7 @@ def starts_with(root: str) -> int | None:
         assert settings is not None
         assert settings["buckets"] == (2 if version == 1 else 3)
         return int(settings["buckets"])
-    assert "--buckets N go on, or take it back by lsmstate rescale CHECKPOINT --undo" in refusal
+    assert "--buckets N again, or lsmstate rescale CHECKPOINT --undo" in refusal
     return None
 
 
@@ -253,7 +253,7 @@ def test_settings_that_are_damaged_later_are_taken_back(query: Query) -> None:
     rescale(str(query.checkpoint), 3)
     newest = Path(query.root) / "query-0002.json"
     newest.write_text(newest.read_text()[:-40])
-    with pytest.raises(CorruptionError, match=r"json: the settings .* take the rescale back by"):
+    with pytest.raises(CorruptionError, match=r"json: the settings .* undo the rescale by"):
         starts_with(query.root)
     assert undo_rescale(str(query.checkpoint)) == 2
     rescale(str(query.checkpoint), 3)
@@ -285,7 +285,7 @@ def test_undone_before_the_next_micro_batch_it_never_was(query: Query) -> None:
             (query.checkpoint / log / batch).unlink()
             (query.checkpoint / log / f".{batch}.crc").unlink()
     shutil.rmtree(query.out)  # its log would say that these micro-batches are done
-    with pytest.raises(StreamingQueryException, match="before the state was rescaled to 3"):
+    with pytest.raises(StreamingQueryException, match="before the rescale to 3"):
         query.run(0)
     assert undo_rescale(str(query.checkpoint)) == 2
 
@@ -338,9 +338,9 @@ def test_what_cannot_be_rescaled_is_refused(
             rescale(*arguments, **options)
 
     refused("buckets=0: must be from 1 to 4096", checkpoint, 0)
-    refused("no checkpoint location of a query", str(tmp_path), 3)
+    refused("not a checkpoint location of a query", str(tmp_path), 3)
     refused("nowhere://x cannot be used", "nowhere://x/y", 3)
-    refused("holds no query's state", checkpoint, 3, state_dir=str(tmp_path))
+    refused("does not hold the state of a query", checkpoint, 3, state_dir=str(tmp_path))
     refused("backend 'memory'; only that of 'lsm'", str(other.checkpoint), 3)
     refused("belongs to query", checkpoint, 3, state_dir=other.root)
     refused("'much' is not a size", checkpoint, 3, memory="much")
@@ -348,7 +348,7 @@ def test_what_cannot_be_rescaled_is_refused(
         patched.setattr("lsmstate.spark_integration.rescale.rescale.fill", fill_one_bucket_only)
         refused("keys of its own", checkpoint, 3)
     (one_batch.checkpoint / "commits" / "0").rename(tmp_path / "commit")
-    refused("micro-batch 0 of .* is under way or was broken off", checkpoint, 3)
+    refused("micro-batch 0 of .* is running or was interrupted", checkpoint, 3)
     assert sorted(os.listdir(one_batch.root)) == before
 
 

@@ -104,7 +104,7 @@ def test_the_original_is_dropped_when_it_is_said(elsewhere: Callable[[], Elsewhe
     assert freed == sum(map(len, query.original.values()))
     query.original = {}
     query.check(AFTER)
-    with pytest.raises(InvalidArgumentError, match="the original was dropped"):
+    with pytest.raises(InvalidArgumentError, match="the original state was deleted"):
         undo(query)
 
 
@@ -113,7 +113,7 @@ def test_a_drop_that_is_broken_off_goes_on(elsewhere: Callable[[], Elsewhere]) -
     for query in broken_off(elsewhere, dropped, step=2, before=Elsewhere.rescale):
         assert query.starts_with() == AFTER
         if query.files("drop-"):
-            with pytest.raises(InvalidArgumentError, match="the original is being dropped"):
+            with pytest.raises(InvalidArgumentError, match=r"the original .* is being deleted"):
                 undo(query)
             refused += 1
         dropped(query)
@@ -222,7 +222,7 @@ def test_an_original_that_is_dropped_in_part_is_not_gone_back_to(
     path = next(query.root / name for name in query.original)
     path.unlink()
     del query.original[str(path.relative_to(query.root))]
-    with pytest.raises(InvalidArgumentError, match="the original was dropped: bucket"):
+    with pytest.raises(InvalidArgumentError, match="the original state was deleted: bucket"):
         undo(query)
     query.check(AFTER)
     dropped(query)

@@ -78,14 +78,14 @@ def test_from_one_grid_to_another(
     assert misplaced(records, places) is None
     place, stream, owned, taken = next(r for r in records[0]["read"] if r[3])
     records[0]["read"].append((place, stream, owned, 1))
-    assert "were to be written" in str(misplaced(records, places))
+    assert "rows were written instead of" in str(misplaced(records, places))
 
 
 def test_rows_of_an_input_that_is_named_like_late_ones_are_counted_as_copies() -> None:
     places: Any = SimpleNamespace(copies=lambda _stream: 4)
     records = [{"read": [(0, "clicks (late)", 10, taken)]} for taken in (10, 30)]
     assert misplaced(records, places) is None
-    assert "10 rows were to be written, 40 were" in str(
+    assert "10 rows rows were written instead of, 40 were" in str(
         misplaced(records, places, ["clicks (late)"])
     )
 
@@ -105,18 +105,20 @@ def test_a_row_in_a_cell_that_is_not_its_own_is_noticed(rows: dict[str, pa.Recor
     shares = choose(GRAPH, 4, {"c.ck": 2, "o.ok": 2})
     index = StreamSchema("o(ck)", rows["o"].select([0]).schema, rows["o"].schema)
     found = Entries(rows["o"].select([0]), rows["o"])
-    with pytest.raises(InvalidArgumentError, match="bucket 3 of the grid that is not among"):
+    with pytest.raises(
+        InvalidArgumentError, match="bucket 3 of the grid, where its keys do not belong"
+    ):
         GridPlaces(shares, shares, COLUMNS).taken(index, found, 3, 0)
 
 
 def test_what_cannot_be_checked_or_was_not_said_is_refused() -> None:
     stateful = {"buckets": 1, "key": ["df.id"]}
-    with pytest.raises(InvalidArgumentError, match="with one bucket, where nothing tells"):
+    with pytest.raises(InvalidArgumentError, match="with one bucket, where it is unknown"):
         check_wanted("state", stateful, None)
     check_wanted("state", stateful | {"buckets": 2}, None)
     join = {"buckets": 1, "condition": "a.x = b.x"}
     check_wanted("state", join, None)
     with pytest.raises(InvalidArgumentError, match=r"shares=\{'a.x': 2\}: the query was started"):
         check_wanted("state", join, {"a.x": 2})
-    with pytest.raises(InvalidArgumentError, match="say those for the new buckets"):
+    with pytest.raises(InvalidArgumentError, match="give shares for the new buckets"):
         check_wanted("state", join | {"forced shares": {"a.x": 1}}, None)

@@ -36,7 +36,7 @@ def test_a_switch_that_was_cut_is_none_if_the_query_went_on_without_it(
     query = elsewhere()
     cut_at_its_switch(monkeypatch, query.rescale)
     query.begin(1)
-    with pytest.raises(InvalidArgumentError, match=r"micro-batch 1 of .* is under way"):
+    with pytest.raises(InvalidArgumentError, match=r"micro-batch 1 of .* is running"):
         query.rescale()
     assert query.starts_with() == BEFORE
     query.check(BEFORE)

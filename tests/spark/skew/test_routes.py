@@ -195,7 +195,7 @@ def test_the_last_key_that_is_spread_is_said_to_be_the_last(
     for number, key in enumerate((1, 2, 3), 1):
         mine.publish(seen(key), number * PERIOD - 1, "a")
         table = mine.table(number * PERIOD)
-        said.append("which is the most" in caplog.text)
+        said.append("which is the maximum" in caplog.text)
         caplog.clear()
     assert spread(table).keys() == {"key 1", "key 2"}
     assert said == [False, True, False]

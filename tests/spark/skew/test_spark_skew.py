@@ -195,9 +195,9 @@ def test_what_cannot_be_spread_is_refused(spark: Any, tmp_path: Path) -> None:
 
     refuses("skew='spraed': did you mean 'spread'", skew="spraed")
     three = {**two, "c": a}
-    refuses("three or more streams are spread with backend='lsm'", three, ["k"], backend="memory")
-    refuses("memory=5242880: too small .* at least 6291456 bytes", three, ["k"], memory="5m")
-    refuses("this one has another type, or a changelog", how="left", emit="changes")
+    refuses("three or more streams needs backend='lsm'", three, ["k"], backend="memory")
+    refuses("memory=5242880 is too small .* at least 6291456 bytes", three, ["k"], memory="5m")
+    refuses("this join is of another type or reads a changelog", how="left", emit="changes")
     refuses("has several keys", {**two, "c": b}, "a.k = b.k AND a.a_row = c.b_row", skew="observe")
     refuses("needs its state in a local directory", state_dir="s3://bucket/state")
     timed = {

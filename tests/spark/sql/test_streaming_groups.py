@@ -96,15 +96,15 @@ def test_groups_that_one_operator_does_not_serve_say_why(spark: Any):
     beside = f"SELECT u.ck FROM ({two} UNION ALL {two}) u JOIN ord p ON u.ck = p.ck"
     query = streaming_sql(spark, f"{beside} UNION ALL SELECT nk FROM cust")
     assert query.is_converted
-    assert "the groups of 2 and 2 inputs that a UNION ALL puts together" in query.note
+    assert "the groups of 2 and 2 inputs that a UNION ALL combines" in query.note
     assert query.note in query.explain_multiway()
     random_values = two.replace("c.ck", "floor(rand())", 1)  # it has to stay where it is
     query = streaming_sql(spark, f"{three} UNION ALL {random_values}")
-    assert "the group of 3 inputs that it serves is no smaller; of a UNION ALL" in query.note
+    assert "another group of 3 inputs, which is no smaller; of a UNION ALL" in query.note
     assert "without random values" in query.note
     above = two.replace("c.ck", "c.ck, rand() AS r", 1)
     query = streaming_sql(spark, f"SELECT u.ck, r FROM ({above}) u JOIN ord p ON u.ck = p.ck")
-    assert query.note.endswith("the group of 2 inputs that it serves is no smaller")
+    assert query.note.endswith("another group of 2 inputs, which is no smaller")
 
 
 @pytest.mark.stress
@@ -139,4 +139,4 @@ def test_functions_in_python_see_no_rows_of_other_joins(spark: Any, calls: tuple
         UNION ALL SELECT nk FROM cust c JOIN ord o ON o.ck = c.ck"""
     query = streaming_sql(spark, sql, buckets=2)
     assert query.is_converted
-    assert "the group of 2 inputs that it serves is no smaller" in query.note
+    assert "another group of 2 inputs, which is no smaller" in query.note

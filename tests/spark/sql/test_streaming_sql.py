@@ -96,7 +96,7 @@ def test_random_values_of_a_clause_that_is_named_twice(spark: Any):
         SELECT a.x - b.x AS zero FROM r a JOIN r b ON a.ok = b.ok JOIN line l ON l.ok = a.ok"""
     query = streaming_sql(spark, twice)
     assert not query.is_converted
-    assert "is not deterministic is named several times" in query.note
+    assert "is not deterministic is referenced several times" in query.note
     with pytest.raises(InvalidArgumentError, match="not deterministic"):
         query.staged("nowhere")
     once = "WITH r AS (SELECT ok, rand() AS x FROM ord) SELECT x FROM r JOIN line l ON l.ok = r.ok"
@@ -166,10 +166,10 @@ def test_what_is_left_to_spark(spark: Any, caplog: pytest.LogCaptureFixture, tmp
     """Unconverted with a note, or refused: each with its reason."""
     outer = "SELECT * FROM cust c JOIN ord o ON c.ck = o.ck LEFT JOIN line l ON l.ok = o.ok"
     cases = {
-        "SELECT seg FROM cust": "there is no join in it",
-        "SELECT name FROM nation": "no stream is read",
-        "SELECT * FROM cust c JOIN ord o ON c.ck < o.ck": "no equality links its two sides",
-        "SELECT * FROM cust c JOIN nation n ON c.nk = n.nk": "there is no join of streams in it",
+        "SELECT seg FROM cust": "the query has no join",
+        "SELECT name FROM nation": "the query reads no stream",
+        "SELECT * FROM cust c JOIN ord o ON c.ck < o.ck": "no equality links the two sides",
+        "SELECT * FROM cust c JOIN nation n ON c.nk = n.nk": "the query has no join of streams",
     }
     for sql, reason in cases.items():
         query = streaming_sql(spark, sql)
@@ -178,7 +178,7 @@ def test_what_is_left_to_spark(spark: Any, caplog: pytest.LogCaptureFixture, tmp
         assert reason in query.explain_multiway()
         with pytest.raises(InvalidArgumentError, match="strict=True"):
             streaming_sql(spark, sql, strict=True)
-    with pytest.raises(InvalidArgumentError, match=r"emit='changes'.*the query says"):
+    with pytest.raises(InvalidArgumentError, match=r"emit='changes'.*the query itself says"):
         streaming_sql(spark, TOP, emit="changes")
     query = streaming_sql(spark, outer)
     with pytest.raises(InvalidArgumentError, match=r"watermark.*staged"):
@@ -214,7 +214,7 @@ def test_joins_that_spark_would_fail_as_it_runs_are_refused(spark: Any, joins: s
     """Its check of streaming queries takes them, its planner does not."""
     query = streaming_sql(spark, f"SELECT c.seg, o.price FROM {joins}", buckets=2)
     assert not query.is_converted
-    assert "no equality links its two sides" in query.note
+    assert "no equality links the two sides" in query.note
     with pytest.raises(InvalidArgumentError, match=r"without equality predicate.*staged\(path\)"):
         _ = query.dataframe
 

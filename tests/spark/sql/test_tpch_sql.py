@@ -54,7 +54,7 @@ def check(spark: Any, streams: Streams, name: str, home: Path) -> None:
     mode = "complete" if name in STREAMED else "staged"
     found = answers(spark, sql, mode, home, memory="16m", buckets=4)
     assert found.merged == INPUTS[name]
-    assert found.merged or "holds a streaming aggregate" in found.note
+    assert found.merged or "has a streaming aggregate" in found.note
     for number in COMPARED:
         assert not differing_rows(found.after[number], expected(streams, sql, number)), number
     assert found.after[-1], "a query without rows shows nothing"

@@ -129,7 +129,7 @@ def test_below_a_location(location: str, found: str) -> None:
 
 
 def test_no_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgumentError, match="is no checkpoint location"):
+    with pytest.raises(InvalidArgumentError, match="is not a checkpoint location"):
         SparkCheckpoint(str(tmp_path))
 
 

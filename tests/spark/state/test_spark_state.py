@@ -223,7 +223,7 @@ def test_the_state_of_another_query(home: Path, tmp_path: Path) -> None:
     """One bucket, where the checkpoint has others."""
     wanted = Wanted({"backend": "lsm"}, 1, 1, None)
     adopt_or_pin(str(tmp_path), wanted, 1, "other")
-    with pytest.raises(InvalidArgumentError, match=r"has bucket [0-9]+, which .* does not know"):
+    with pytest.raises(InvalidArgumentError, match=r"has bucket [0-9]+, which .* lacks"):
         QueryState.open(str(home / "early"), state_dir=str(tmp_path))
 
 
