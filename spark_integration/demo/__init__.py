@@ -1,4 +1,4 @@
-"""The main job as a command: ``lsmstate demo``. Needs the extras ``spark`` and ``demo``."""
+"""The command ``lsmstate demo``. It needs the extras ``spark`` and ``demo``."""
 
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,29 @@ __all__ = ["DemoSettings", "run_demo"]
 
 
 def run_demo(settings: DemoSettings, console: "Console") -> "Summary":
-    """Run the main job; see ``demo.run``, whose imports wait until here."""
+    """Run the demo: join four TPC-DS streams on Spark and compare the result with DuckDB.
+
+    The result, the state, the plot, ``summary.json`` and Spark's log stay in the run directory
+    until the next run.
+
+    Args:
+        settings: Settings of the run.
+        console: Console of rich that progress and summary are printed to.
+
+    Returns:
+        The summary of the run.
+
+    Raises:
+        QueryFailedError: The query failed; the message has its cause.
+        DemoDataError: The data could not be generated.
+        InvalidArgumentError: A setting does not fit, or the run directory belongs to something
+            else.
+
+    Example:
+        ```python
+        run_demo(DemoSettings(data_directory=Path("data"), run_directory=Path("run")), Console())
+        ```
+    """
     from lsmstate.spark_integration.demo.run import run
 
     return run(settings, console)

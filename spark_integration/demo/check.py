@@ -1,4 +1,4 @@
-"""Is the streaming result DuckDB's? Compared as multisets of whole rows, types included."""
+"""Compare the streaming result with DuckDB's, as multisets of whole rows with their types."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,8 @@ from lsmstate.spark_integration.demo.tpcds import connect
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What was found; ``difference`` is a sentence, empty if and only if both are equal."""
+    """The result of a comparison. ``difference`` is a sentence; it is empty exactly if both are
+    equal."""
 
     expected_rows: int
     output_rows: int
@@ -22,11 +23,18 @@ class Comparison:
 
 
 def compare(expected_sql: str, files: Sequence[str], *, exact: bool = False) -> Comparison:
-    """Compare the rows of Parquet ``files`` with the result of ``expected_sql``.
+    """Compare the rows of Parquet files with the result of a query.
 
-    Types and column names must agree. Then the number of rows and two sums of 64-bit hashes of
-    whole rows, each with its own salt: one pass over each side, no order, no table in memory.
-    ``exact`` asks EXCEPT ALL both ways instead, which holds both results at once.
+    Types and column names must agree. Then the number of rows is compared, and two sums of 64-bit
+    hashes of whole rows, each with its own salt.
+
+    Args:
+        expected_sql: The query, for DuckDB.
+        files: The Parquet files.
+        exact: Compare by EXCEPT ALL both ways instead, which holds both results in memory.
+
+    Cost:
+        One pass over each side, without sorting and without a table in memory.
     """
     connection = connect()
     try:

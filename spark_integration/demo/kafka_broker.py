@@ -1,8 +1,7 @@
-"""A Kafka broker of our own: one node (KRaft), on loopback, with its data where it is told.
+"""A Kafka broker for one run: one node (KRaft) on loopback, with its data in a given directory.
 
-Kafka comes from Maven Central by Spark's own client: ``spark-submit --packages`` resolves it, keeps
-it in its cache and runs its main class. So whatever mirror or repository Spark is set up with is
-used for it too.
+Spark's own client fetches Kafka from Maven Central: ``spark-submit --packages`` resolves it, caches
+it and runs its main class. A mirror that Spark is set up with serves Kafka too.
 """
 
 import os
@@ -43,20 +42,27 @@ initial.broker.registration.timeout.ms={patience}
 
 
 class KafkaError(LsmStateError):
-    """The broker did not start or ended; the message names its log."""
+    """The broker did not start, or it ended. The message names its log."""
 
 
 class PackageUnavailableError(LsmStateError):
-    """Maven Central, or the mirror that is set up for Spark, did not give a package."""
+    """Maven Central, or the mirror that Spark is set up with, did not deliver a package."""
 
 
 @contextmanager
 def running_broker(directory: Path) -> Iterator[str]:
-    """The address (host:port) of a broker whose files lie in ``directory``, until the end.
+    """Run a broker whose files lie in ``directory``, for as long as the block.
 
-    PackageUnavailableError where Kafka cannot be fetched, KafkaError where it does not run, both
-    after a few tries: a port may be taken until the broker is there, a fetch may break off.
-    Cost: two starts of a JVM; the first time, some 50 MB from Maven Central.
+    Returns:
+        The address of the broker (host:port).
+
+    Raises:
+        PackageUnavailableError: Kafka could not be fetched.
+        KafkaError: The broker did not run. Both come after a few attempts, since a port may be
+            taken meanwhile and a download may break off.
+
+    Cost:
+        Two starts of a JVM, and at the first time a download of about 50 MB.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -72,7 +78,7 @@ def running_broker(directory: Path) -> Iterator[str]:
 
 @contextmanager
 def _broker(directory: Path) -> Iterator[str]:
-    """One try."""
+    """One attempt."""
     port, controller = free_ports(2)
     data = directory / "data"
     shutil.rmtree(data, ignore_errors=True)  # an earlier try's, which knows another port
@@ -97,7 +103,7 @@ def _broker(directory: Path) -> Iterator[str]:
 def _started(
     main: str, arguments: tuple[str, ...], log: Path
 ) -> Iterator["subprocess.Popen[bytes]"]:
-    """A program of Kafka's package, which is ended with the block."""
+    """A program of the Kafka package, which ends with the block."""
     import pyspark
 
     home = Path(pyspark.__file__).parent

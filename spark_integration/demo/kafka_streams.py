@@ -1,6 +1,7 @@
-"""The four streams through Kafka: written once in random order, a topic each, and read from there.
+"""The four streams through Kafka: written once to a topic each, in random order, and read from
+there.
 
-Spark's connector writes them as well, so no other client is needed. Rows travel as JSON.
+Spark's connector also writes them, so no other client is needed. Rows travel as JSON.
 """
 
 from collections.abc import Sequence
@@ -37,10 +38,9 @@ _WRITER_OPTIONS: Final = {
 
 
 def add_connector(spark: "SparkSession") -> None:
-    """Make the source and sink ``kafka`` known to a session. Spark fetches the connector from
-    Maven Central, or what it is set up to use in its place, and keeps it in its cache.
-
-    PackageUnavailableError if there is none to be had."""
+    """Add the Kafka source and sink to a session. Spark fetches the connector from Maven
+    Central, or from the mirror it is set up with, and caches it. PackageUnavailableError if
+    there is none."""
     choices = ([f"ivy://{_GROUP}:{_CONNECTOR}:{spark.version}"], _OTHERWISE)
     for packages in choices:
         try:
@@ -61,7 +61,7 @@ def _add(spark: "SparkSession", packages: Sequence[str]) -> None:
 
 
 def produce(spark: "SparkSession", address: str, topic: str, rows: "DataFrame") -> None:
-    """Write the rows to a topic in random order, the same in every run."""
+    """Write the rows to a topic, in an order that is random and the same in every run."""
     shuffled = rows.select(F.to_json(F.struct("*")).alias("value")).orderBy(F.rand(SHUFFLE_SEED))
     writer = shuffled.write.format("kafka").option("kafka.bootstrap.servers", address)
     writer.options(**_WRITER_OPTIONS).option("topic", topic).save()
@@ -70,7 +70,7 @@ def produce(spark: "SparkSession", address: str, topic: str, rows: "DataFrame") 
 def consume(
     spark: "SparkSession", address: str, topic: str, like: "DataFrame", per_batch: int
 ) -> "DataFrame":
-    """The rows of a topic as a stream with the columns of ``like``, from the beginning."""
+    """Read a topic from its beginning, as a stream with the columns of ``like``."""
     reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", address)
     reader = reader.option("subscribe", topic).option("startingOffsets", "earliest")
     found = reader.option("maxOffsetsPerTrigger", per_batch).load()
@@ -81,7 +81,8 @@ def consume(
 def kafka_streams(
     spark: "SparkSession", files: StreamFiles, address: str
 ) -> "dict[str, DataFrame]":
-    """As ``read_streams``, through a broker: in about as many micro-batches as there are files."""
+    """Streams like those of ``read_streams``, through a broker, in about as many micro-batches as
+    files."""
     streams = {}
     for alias, table in ALIASES.items():
         rows = spark.read.parquet(str(files.table(table)))

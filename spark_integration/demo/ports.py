@@ -1,4 +1,4 @@
-"""Ports for servers that are told theirs by number, some seconds before they take it."""
+"""Free ports for servers that are told their port some seconds before they use it."""
 
 import random
 import socket
@@ -13,8 +13,8 @@ _PORTS: Final = range(20_000, 32_000)
 
 
 def free_ports(count: int) -> list[int]:
-    """So many ports of loopback that are free now, and that the system gives to nobody who does
-    not ask for them by number. LsmStateError where there are not as many."""
+    """Find ports of loopback that are free and that the system gives only to programs that ask for
+    them by number. LsmStateError if there are fewer than ``count``."""
     found: list[int] = []
     with ExitStack() as held:  # all are held until all are known
         for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):

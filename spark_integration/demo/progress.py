@@ -1,4 +1,4 @@
-"""What a running query reports, micro-batch by micro-batch, and its live display."""
+"""The reports of a running query, micro-batch by micro-batch, and their live display."""
 
 import os
 import time
@@ -25,7 +25,8 @@ ROWS_IN_SIGHT = 15
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """One micro-batch as the operator observed it. Memory is of the worst worker, disk of all."""
+    """The operator's metrics of one micro-batch. Memory is that of the worst worker, disk that of
+    all."""
 
     batch: int
     finished: datetime
@@ -44,7 +45,7 @@ class BatchReport:
 
 
 def report_of(progress: "StreamingQueryProgress") -> BatchReport | None:
-    """The operator's own metrics of a micro-batch; None for one that ran no operator."""
+    """The operator's metrics of a micro-batch; None if it ran no operator."""
     observed = progress.observedMetrics.get("lsmstate")
     if observed is None:
         return None
@@ -74,7 +75,8 @@ def report_of(progress: "StreamingQueryProgress") -> BatchReport | None:
 
 
 class WorkerMemory:
-    """Resident memory of the largest Python worker, sampled from outside as a second witness."""
+    """Resident memory of the largest Python worker, sampled from outside as a second
+    measurement."""
 
     def __init__(self) -> None:
         self.samples: list[tuple[float, int]] = []
@@ -93,7 +95,7 @@ class WorkerMemory:
 
 
 class Display:
-    """The live display on a terminal; one line per micro-batch on anything else."""
+    """A live display on a terminal, and one line per micro-batch elsewhere."""
 
     def __init__(self, console: Console, batches: int, cap_bytes: int) -> None:
         self._console = console

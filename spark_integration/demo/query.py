@@ -1,4 +1,4 @@
-"""The query of the UMJoin paper: its streams in Spark, its condition, and its batch twin in SQL."""
+"""The query of the UMJoin paper: its streams in Spark, its condition, and the same query in SQL."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,7 +42,7 @@ def batch_sql(files: StreamFiles) -> str:
 
 
 def written_files(spark: "SparkSession", output: Path) -> list[str]:
-    """The Parquet files a streaming sink has committed; leftovers of failed attempts are not."""
+    """The Parquet files that a streaming sink has committed, without those of failed attempts."""
     from urllib.parse import unquote, urlparse
 
     return [unquote(urlparse(file).path) for file in spark.read.parquet(str(output)).inputFiles()]

@@ -1,4 +1,4 @@
-"""What the main job leaves behind: a table, one JSON object, a plot."""
+"""The results of the demo: a table, a JSON object, a plot."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,8 @@ from lsmstate.spark_integration.demo.progress import MIB, BatchReport, megabytes
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The whole run. Peaks are of the worst worker, disk is the sum over all buckets at the end."""
+    """The whole run. Peaks are those of the worst worker; disk is the sum of all buckets at the
+    end."""
 
     scale: float
     backend: str
@@ -50,7 +51,7 @@ def summarize(
     plot: Path,
     output: Path,
 ) -> Summary:
-    """Put together what the micro-batches reported and what the check found."""
+    """Combine the reports of the micro-batches and the result of the check."""
     return Summary(
         scale=scale,
         backend=backend,
@@ -107,7 +108,7 @@ def draw_plot(
     worker_memory: Sequence[tuple[float, int]],
     cap_bytes: int,
 ) -> None:
-    """Output rows and memory over time, as PNG. Time counts from the first micro-batch's start."""
+    """Draw rows and memory over time as a PNG. Time starts with the first micro-batch."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""The main job: four TPC-DS streams, one operator, the result checked against DuckDB."""
+"""The demo: four TPC-DS streams, one operator, the result checked against DuckDB."""
 
 import os
 import re
@@ -34,15 +34,12 @@ _OWN_ERROR = re.compile(r"\blsmstate(\.\w+)*\.\w+Error$")
 
 
 class QueryFailedError(LsmStateError):
-    """The streaming query ended by an error; the message holds its cause, Spark's log the rest."""
+    """The streaming query failed. The message has its cause, Spark's log the details."""
 
 
 def run(settings: DemoSettings, console: Console) -> Summary:
-    """Make or find the data, run the query to its end, check and report.
-
-    Prints to ``console`` only. Raises QueryFailedError if the query failed. Its result and state,
-    the plot, summary.json and Spark's log stay in ``settings.run_directory`` until the next run.
-    """
+    """Make or find the data, run the query to its end, check the result and report. ``run_demo``
+    says more."""
     cap_bytes = Options(memory_bytes=parse_bytes(settings.memory)).memory_bytes
     check_backend(settings.backend)
     with fresh_directory(settings.run_directory.resolve()) as directory:
@@ -153,7 +150,7 @@ def _follow(
 
 
 def _raise_failure(query: "StreamingQuery", log: Path) -> None:
-    """One sentence instead of a page of stack trace, which goes where Spark's log is."""
+    """Raise one sentence instead of a page of stack trace, which goes to Spark's log."""
     error = query.exception()
     if error is None:
         return

@@ -1,4 +1,4 @@
-"""Settings of the main job."""
+"""Settings of the demo."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,28 +6,28 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DemoSettings:
-    """What ``lsmstate demo`` may be told; ranges are checked by the parts that use them."""
+    """Settings of ``run_demo``. The parts that use them check their ranges."""
 
     data_directory: Path
-    """Where generated data is kept between runs."""
+    """Directory in which generated data is kept between runs."""
 
     run_directory: Path
-    """Output, state, plot and summary of the last run; emptied by the next."""
+    """Directory of the output, state, plot and summary of the last run. The next run empties it."""
 
     scale: float = 1.0
     """TPC-DS scale factor: 1 gives 603,588 rows of input."""
 
     memory: str = "16m"
-    """The cap of one worker, as in ``multiway_join``."""
+    """Memory cap of the state of one worker, as in ``multiway_join``."""
 
     batches: int = 10
-    """Micro-batches the input is cut into."""
+    """Number of micro-batches of the input."""
 
     backend: str = "lsm"
     """``lsm``, ``rocksdb`` or ``memory``."""
 
     cores: int | None = None
-    """Cores Spark uses. Default: those this process may use."""
+    """Cores that Spark uses. Default: those that this process may use."""
 
     kafka: bool = False
-    """Send the streams through a Kafka broker, started for this run, instead of reading files."""
+    """Whether the streams go through a Kafka broker, which is started for this run."""

@@ -1,4 +1,4 @@
-"""The directory of one run: emptied before each, but only if an earlier run made it."""
+"""The directory of a run. It is emptied before each run, but only if an earlier run made it."""
 
 import fcntl
 import os
@@ -14,10 +14,13 @@ MARKER = ".lsmstate-run"
 
 @contextmanager
 def fresh_directory(directory: Path) -> Iterator[Path]:
-    """Give ``directory`` empty but for its marker, held by a lock that dies with this process.
+    """Give ``directory`` empty but for its marker, locked until this process ends.
 
-    Raises InvalidArgumentError for a directory that is not ours or in use by another run; what
-    lies in it is then left alone. Results stay there afterwards.
+    Results stay there afterwards.
+
+    Raises:
+        InvalidArgumentError: The directory has other files, or another run uses it. Its content is
+            left alone.
     """
     marker = directory / MARKER
     if directory.exists() and not marker.exists() and any(directory.iterdir()):

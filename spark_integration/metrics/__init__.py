@@ -1,1 +1,1 @@
-"""What a bucket reports, listeners, Prometheus."""
+"""Metrics: what a bucket reports, listeners, Prometheus."""

@@ -1,4 +1,5 @@
-"""Measures one call of a stateful function: opening its bucket's store, what it did, the commit."""
+"""Measure one call of a stateful function: opening the store of its bucket, its work, the
+commit."""
 
 import time
 from collections import OrderedDict
@@ -18,10 +19,11 @@ _committed: "OrderedDict[str, str]" = OrderedDict()
 
 
 class CallMetrics:
-    """In the order of the call: construct, ``opened``, ``commit``, ``result``.
+    """The measurements of one call. Use in this order: construct, ``opened``, ``commit``,
+    ``result``.
 
-    A bucket is *handed over* to this process if the pointer it is opened at was committed by
-    another one: whatever is cached of it is not here.
+    A bucket is *handed over* to this process if another process committed the pointer at which it
+    is opened. Nothing of it is then cached here.
     """
 
     def __init__(self, directory: str, pointer: str | None) -> None:
@@ -41,18 +43,18 @@ class CallMetrics:
         self._before: StoreStats | None = None
 
     def opened(self, store: MultimapStore) -> None:
-        """The store is open; what was read to open it is the hand-over's cost."""
+        """Record that the store is open. What was read so far is the cost of the hand-over."""
         self._open_seconds = time.perf_counter() - self._opening
         self._cache = store.stats().cache
 
     def watched(self, rows: int, copied: int, taken: int) -> None:
-        """What was seen of skew; see BucketMetrics."""
+        """Record the counts of skew, which ``BucketMetrics`` explains."""
         self.watched_rows = rows
         self.copied_rows += copied
         self.taken_rows = taken
 
     def commit(self, store: MultimapStore) -> str:
-        """Commits it."""
+        """Commit the store, and measure it; returns the pointer."""
         self._before = store.stats()
         started = time.perf_counter()
         pointer = store.commit()
@@ -64,7 +66,7 @@ class CallMetrics:
         return pointer
 
     def result(self, store: MultimapStore) -> BucketMetrics:
-        """All that was measured."""
+        """All measurements."""
         assert self._before is not None, "commit() comes first"
         before, after, worker = self._before, store.stats(), measure()
         memory = before.memory

@@ -1,4 +1,4 @@
-"""How many rows probed keys find: a histogram by powers of two."""
+"""Histogram of how many rows probed keys find, by powers of two."""
 
 from typing import Final
 
@@ -10,24 +10,24 @@ PLACES: Final = 17
 
 
 class FanOut:
-    """Counts keys by what they found. Cost: some vector operations per batch of keys."""
+    """Counts keys by the rows they find. Cost: a few vector operations per batch of keys."""
 
     def __init__(self) -> None:
         self.matches = 0
         self._keys = np.zeros(PLACES, dtype=np.int64)
 
     def add(self, counts: npt.NDArray[np.int64]) -> None:
-        """Keys that were probed, with the number of rows each found."""
+        """Add probed keys, with the number of rows that each found."""
         _, exponents = np.frexp(counts.astype(np.float64))
         places = np.minimum(exponents, PLACES - 1)
         self._keys += np.bincount(places, minlength=PLACES)
         self.matches += int(counts.sum())
 
     def keys(self) -> list[int]:
-        """How many keys, by place."""
+        """How many keys are at each place."""
         return [int(count) for count in self._keys]
 
 
 def least_rows(place: int) -> int:
-    """The fewest rows that a key at this place found."""
+    """The fewest rows that a key at this place has found."""
     return 1 << (place - 1) if place else 0

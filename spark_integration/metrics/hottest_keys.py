@@ -1,7 +1,7 @@
-"""The hottest keys of a micro-batch: how a bucket says its own, and what is made of all of them.
+"""The hottest keys of a micro-batch: what each bucket reports, and how the reports are combined.
 
-Spark adds up numbers and takes maxima, so each bucket says one text, whose maximum is the hottest
-key's, and competes for one of a few places with those that have the same.
+Spark can only sum numbers and take maxima. So each bucket reports one text whose maximum is the
+text of the hottest key. Buckets share a few places and compete for them.
 """
 
 from collections.abc import Sequence
@@ -17,33 +17,34 @@ BOTH: Final = "both"
 
 @dataclass(frozen=True, slots=True)
 class HotKey:
-    """A key, and its rows of late, in all streams."""
+    """A hot key and its recent rows, in all streams."""
 
     key: str
     rows: int
-    """As they are stored, in the buckets whose hottest key it is: where one stream of three or more
-    is spread, a row of the others counts in each."""
+    """Rows stored in the buckets whose hottest key it is. If one stream of three or more is spread,
+    a row of the other streams counts in each bucket."""
     share: float
-    """Of all rows that are stored in the buckets of the micro-batch, counted in the same way."""
+    """Share of all rows stored in the buckets of the micro-batch, counted in the same way."""
     spread: str = ""
-    """Whose rows of the key lie in several buckets: the name of one stream, of three or more;
-    BOTH, of two; empty: it is not spread."""
+    """Which rows of the key are spread over several buckets: the name of one stream in a join of
+    three or more, BOTH in a join of two, empty if none."""
 
 
 def packed(bucket: int, key: str, rows: float, spread: str = "") -> str:
-    """The text of the n-th bucket: of two for one place that with more rows is the greater."""
+    """The text of the n-th bucket. Of two texts for one place, that with more rows is the
+    greater."""
     parts = f"{int(rows):018d}", spread.replace(_SEPARATOR, "_"), key
     return place_prefix(bucket % HOTTEST) + _SEPARATOR.join(parts)
 
 
 def place_prefix(place: int) -> str:
-    """How the texts for a place begin."""
+    """The beginning of the texts for a place."""
     return f"{place}{_SEPARATOR}"
 
 
 def hottest_keys(texts: Sequence[str | None], watched_rows: int) -> tuple[HotKey, ...]:
-    """What stands at the places, the most rows first; a key of several buckets is one, with what
-    all of them stored."""
+    """The keys at the places, the one with the most rows first. A key of several buckets counts
+    once, with the rows of all of them."""
     rows: dict[str, int] = {}
     spread: dict[str, str] = {}
     for text in texts:

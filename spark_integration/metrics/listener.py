@@ -1,5 +1,4 @@
-"""A listener that follows the queries of a session: one line of log per micro-batch, and typed
-metrics for whoever wants them."""
+"""A listener that logs one line per micro-batch and hands out typed metrics."""
 
 import logging
 from collections.abc import Callable
@@ -20,21 +19,30 @@ _log: Final = logging.getLogger("lsmstate")
 
 
 class MetricsListener(StreamingQueryListener):
-    """Register it with ``spark.streams.addListener(MetricsListener(...))``.
+    """Follow the queries of a session: one log line and one callback per micro-batch.
 
-    Each micro-batch of a query that holds an operator of ours is logged under ``lsmstate`` at
-    level INFO and given to ``on_batch``; other queries are left alone. It is called on Spark's
-    listener thread, after the micro-batch: what it raises, Spark logs and drops.
+    Only queries with an operator of lsmstate are followed. The line goes to the logger ``lsmstate``
+    at level INFO. The callback runs on Spark's listener thread after the micro-batch; Spark logs
+    and drops what it raises.
+
+    Args:
+        on_batch: Function that is called with the metrics of each micro-batch.
+
+    Example:
+        ```python
+        listener = MetricsListener(lambda metrics: print(metrics.rows_skew))
+        spark.streams.addListener(listener)
+        ```
     """
 
     def __init__(self, on_batch: Callable[[QueryMetrics], object] | None = None) -> None:
         self._on_batch = on_batch
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Nothing to do."""
+        """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """A micro-batch has ended."""
+        """Log the metrics of a micro-batch and call ``on_batch``."""
         metrics = metrics_of(event.progress)
         if metrics is not None:
             _log.info("%s", described(metrics))
@@ -42,14 +50,14 @@ class MetricsListener(StreamingQueryListener):
                 self._on_batch(metrics)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Nothing to do."""
+        """Do nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Nothing to do."""
+        """Do nothing."""
 
 
 def described(metrics: QueryMetrics) -> str:
-    """A micro-batch in one line."""
+    """The metrics of a micro-batch in one line."""
     cap = metrics.memory_limit_bytes / MIB
     return (
         f"query {metrics.query_name or metrics.query_id} batch {metrics.batch_id}: "

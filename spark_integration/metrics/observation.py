@@ -1,8 +1,9 @@
-"""What one bucket reports of one micro-batch, and how Spark adds it up in its progress events.
+"""The report of a bucket on a micro-batch, and how Spark combines the reports in its progress
+events.
 
-The stateful function yields one row of numbers per bucket and micro-batch; an observation between
+The stateful function yields one row of numbers per bucket and micro-batch. An observation between
 it and unpack turns them into ``StreamingQueryProgress.observedMetrics["lsmstate"]``, which
-``metrics/query.py`` reads.
+``query.py`` reads.
 """
 
 from dataclasses import dataclass, fields
@@ -18,7 +19,8 @@ from lsmstate.spark_integration.metrics.query import OBSERVATION
 
 @dataclass(frozen=True, slots=True)
 class BucketMetrics:
-    """Counters of one bucket and micro-batch; rows and keys are counts, the rest says its unit."""
+    """Counters of one bucket and micro-batch. Rows and keys are counts; other names end in their
+    unit."""
 
     rows_in: int
     copied_rows: int
@@ -58,7 +60,7 @@ class BucketMetrics:
     fan_out: tuple[int, ...]
 
     def values(self) -> list[int]:
-        """As they travel: the fan-out's places behind all others."""
+        """The numbers as they travel, those of the fan-out last."""
         return [*(int(getattr(self, name)) for name in _NUMBERS), *self.fan_out]
 
 
@@ -90,7 +92,8 @@ _OTHERWISE: Final = ("commit_us", "hand_over_us")
 
 
 def observe(frames: DataFrame) -> DataFrame:
-    """Attach the observation; one null ``metrics`` array per frame, one filled per bucket."""
+    """Attach the observation. ``metrics`` is null in frames of results, and one array per
+    bucket."""
     values = {"buckets": "count(metrics)"}
     for name in _NUMBERS:
         if name not in _OTHERWISE:
@@ -124,5 +127,5 @@ def _is_at(place: int) -> str:
 
 
 def _total(function: str, place: int) -> str:
-    """A micro-batch without a bucket has no numbers."""
+    """The total; 0 for a micro-batch without a bucket."""
     return f"coalesce({function}(metrics[{place}]), 0)"

@@ -1,4 +1,4 @@
-"""The metrics of queries for Prometheus (``pip install 'lsmstate[prometheus]'``)."""
+"""Metrics of queries for Prometheus (``pip install 'lsmstate[prometheus]'``)."""
 
 import threading
 from collections.abc import Iterator
@@ -28,22 +28,22 @@ from lsmstate.spark_integration.metrics.query import QueryMetrics, metrics_of
 #: Field of QueryMetrics -> what it counts, added up over the micro-batches since the query began.
 _COUNTERS: Final = {
     "rows_in": "Rows that arrived at buckets.",
-    "copied_rows": "Of these, rows of spread keys that went to other buckets too.",
-    "taken_rows": "Earlier rows of spread keys that buckets took over from others.",
+    "copied_rows": "Rows among rows_in that are there because a hot key is spread.",
+    "taken_rows": "Earlier rows of spread keys that new buckets copied.",
     "rows_out": "Rows of the result.",
     "late_rows": "Rows that came after the watermark had passed their event time.",
-    "unmatched_retractions": "Rows to be taken back that were not there.",
-    "probed_keys": "Keys that were looked up in a stream.",
-    "matches": "Rows stored under the keys that were looked up.",
+    "unmatched_retractions": "Retractions of rows that were not stored.",
+    "probed_keys": "Keys that were probed in a stream.",
+    "matches": "Rows stored under the probed keys.",
     "runs_searched": "Pairs of a key and a sorted run that no filter ruled out.",
     "filter_negatives": "Absent keys that a filter turned away.",
     "filter_false_positives": "Absent keys that a filter let through.",
     "cache_hits": "Blocks found in the block cache.",
     "cache_misses": "Blocks read from disk.",
     "spilled_bytes": "Bytes of state written to disk.",
-    "checkpoint_bytes": "Of the spilled bytes, rows of the micro-batch.",
-    "merged_bytes": "Of the spilled bytes, older files written anew.",
-    "hand_overs": "Buckets that another process had served last.",
+    "checkpoint_bytes": "Part of the spilled bytes: rows of the micro-batch.",
+    "merged_bytes": "Part of the spilled bytes: older files that were merged.",
+    "hand_overs": "Buckets that another process had served before.",
 }
 _SECONDS: Final = {
     "checkpoint_ms": ("checkpoint_seconds", "Commits of buckets."),
@@ -53,21 +53,21 @@ _SECONDS: Final = {
 _GAUGES: Final = {
     "batch_id": "The last micro-batch.",
     "buckets": "Buckets that had rows.",
-    "peak_state_bytes": "Most memory that the state of a worker held.",
-    "memory_limit_bytes": "Its cap.",
-    "state_disk_bytes": "State on disk, of the buckets that had rows.",
+    "peak_state_bytes": "Peak memory of the state of a worker.",
+    "memory_limit_bytes": "Memory cap of the state of a worker.",
+    "state_disk_bytes": "State on disk of the buckets that had rows.",
     "worker_rss_bytes": "Resident memory of the largest worker.",
     "commit_ms": "Longest commit of a bucket, in milliseconds.",
     "longest_hand_over_ms": "Longest opening of a bucket, in milliseconds.",
-    "rows_skew": "Rows of the fullest bucket against the mean.",
-    "hottest_key_share": "Rows of the hottest key, of those that are counted.",
-    "state_skew": "Disk of the largest bucket against the mean.",
+    "rows_skew": "Rows of the fullest bucket, divided by the mean.",
+    "hottest_key_share": "Share of the hottest key among the counted rows.",
+    "state_skew": "Disk of the largest bucket, divided by the mean.",
 }
 
 
 @dataclass
 class _Query:
-    """What is known of a running query."""
+    """A running query and its totals."""
 
     last: QueryMetrics
     totals: dict[str, float] = field(default_factory=dict)
@@ -81,14 +81,19 @@ class _Query:
 
 
 class PrometheusListener(MetricsListener):
-    """Metrics ``lsmstate_...{query="name or id"}`` of the session's running queries.
+    """Export the metrics of a session's running queries as ``lsmstate_...{query="name or id"}``.
 
+    The program starts the server. A query is exported from its first micro-batch until it
+    terminates. If two queries have one name, the second one is exported under its id.
+
+    Args:
+        registry: Registry of the metrics. Default: that of Prometheus.
+
+    Example:
+        ```python
         spark.streams.addListener(PrometheusListener())
         prometheus_client.start_http_server(9100, addr="127.0.0.1")
-
-    Starting a server is left to the program. A query's metrics are there from its first
-    micro-batch until it terminates; two queries of one name would clash, so the second goes by its
-    id. ``registry`` is Prometheus's default one if none is given.
+        ```
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
@@ -99,11 +104,11 @@ class PrometheusListener(MetricsListener):
         registry.register(self)
 
     def close(self) -> None:
-        """Take the metrics out of the registry; remove the listener from the session first."""
+        """Remove the metrics from the registry. Remove the listener from the session first."""
         self._registry.unregister(self)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """A micro-batch has ended. It is not logged: that is MetricsListener's to do."""
+        """Add the metrics of a micro-batch. MetricsListener logs it, this listener does not."""
         metrics = metrics_of(event.progress)
         if metrics is not None:
             with self._lock:
@@ -111,16 +116,16 @@ class PrometheusListener(MetricsListener):
                 query.add(metrics)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Its metrics go."""
+        """Remove the metrics of the query."""
         with self._lock:
             self._queries.pop(str(event.id), None)
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing is collected to register."""
+        """Nothing is described in advance; the registry asks as it registers."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """Called by the registry, in any thread."""
+        """The metrics of all queries. The registry calls it, in any thread."""
         with self._lock:
             queries = {
                 label: (query.last, dict(query.totals), list(query.fan_out))
@@ -164,7 +169,7 @@ class PrometheusListener(MetricsListener):
 
 
 def _cumulated(keys: list[int]) -> list[tuple[str, int]]:
-    """Prometheus's buckets: how many keys found at most so many rows."""
+    """Buckets of Prometheus: how many keys found at most so many rows."""
     buckets: list[tuple[str, int]] = []
     total = 0
     for place, count in enumerate(keys):

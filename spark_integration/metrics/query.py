@@ -1,4 +1,4 @@
-"""The metrics of a micro-batch, typed: what an operator's query reports in its progress."""
+"""Typed metrics of a micro-batch, read from Spark's progress report."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -15,10 +15,11 @@ _MEMORY: Final = ("memtable", "cache", "tables", "merge", "probe", "frames", "sp
 
 @dataclass(frozen=True, slots=True)
 class QueryMetrics:
-    """One micro-batch of one query, over the buckets that had rows in it.
+    """Metrics of one micro-batch of one query, over the buckets that had rows in it.
 
-    Sums, except what is called largest or longest, and memory, of which the worker that held the
-    most counts. What is counted by the store, the backends ``rocksdb`` and ``memory`` know in part.
+    Values are sums over these buckets, except those that are called largest or longest. Memory is
+    that of the worker that held the most. The backends "rocksdb" and "memory" know only some of the
+    store's counters; the others are 0.
     """
 
     query_id: str
@@ -27,31 +28,33 @@ class QueryMetrics:
     batch_ms: int
     """The whole micro-batch, as Spark measured it."""
     buckets: int
-    """Those that had rows."""
+    """Number of buckets that had rows."""
     rows_in: int
     copied_rows: int
-    """Of those, rows of spread keys that came for them: of two streams rows that looked for matches
-    and are stored in another bucket, of more those of streams that are stored in several."""
+    """Rows among ``rows_in`` that are there because a hot key is spread. In a join of two streams,
+    they probe this bucket and are stored in another one. With more streams, they are rows of
+    streams that are stored in several buckets."""
     taken_rows: int
-    """Earlier rows of spread keys that buckets took over from others; not among ``rows_in``."""
+    """Earlier rows of spread keys that new buckets copied (backfill); not among ``rows_in``."""
     rows_out: int
     late_rows: int
-    """Rows that came after the watermark had passed their event time; of a join by several keys
-    their copies, one a bucket."""
+    """Rows that came after the watermark had passed their event time. In a join by several keys
+    each copy of a row counts."""
     unmatched_retractions: int
-    """Rows of changelogs that were to be taken back and were not there; copies as above."""
+    """Retractions of rows that were not stored. In a join by several keys each copy counts."""
     largest_bucket_rows_in: int
     watched_rows: int
-    """Rows among which hot keys were counted; those of former micro-batches fade. 0 without
-    ``skew``."""
+    """Rows among which hot keys were counted; rows of earlier micro-batches count less and less.
+    0 without ``skew``."""
     hottest_keys: tuple[HotKey, ...]
-    """The hottest keys of some buckets, the one with the most rows first."""
+    """The hottest keys, the one with the most rows first; at most one per bucket."""
     probed_keys: int
-    """Keys that were looked up, once for each stream they were looked up in."""
+    """Keys that were probed, once per stream that they were probed in."""
     matches: int
-    """Rows that are stored under the probed keys."""
+    """Rows stored under the probed keys."""
     fan_out: tuple[int, ...]
-    """Probed keys by the rows they found: none, 1, 2 to 3, 4 to 7, ...; the last place is open."""
+    """Histogram of probed keys by the rows they found: none, 1, 2 to 3, 4 to 7, and so on; the last
+    place has no upper end."""
     runs_searched: int
     """Pairs of a key and a sorted run that no filter ruled out."""
     filter_negatives: int
@@ -60,27 +63,27 @@ class QueryMetrics:
     """Blocks found in the block cache."""
     cache_misses: int
     state_memory_bytes: int
-    """Before the commit."""
+    """Memory of the state before the commit."""
     peak_state_bytes: int
     memory_limit_bytes: int
     memory_bytes: Mapping[str, int]
-    """By component; each is the most that one worker held."""
+    """Memory by component; each value is the most that one worker held."""
     state_disk_bytes: int
     largest_bucket_disk_bytes: int
     spilled_bytes: int
-    """All that was written to disk, before and at the commit."""
+    """Bytes written to disk, before and at the commit."""
     checkpoint_bytes: int
-    """Of that, rows of this micro-batch."""
+    """Part of ``spilled_bytes``: rows of this micro-batch."""
     merged_bytes: int
-    """Of that, older files written anew."""
+    """Part of ``spilled_bytes``: older files that were merged."""
     commit_ms: int
     """The longest commit of a bucket."""
     checkpoint_ms: float
-    """All commits together."""
+    """Sum of all commits."""
     hand_overs: int
-    """Buckets that another process had served last."""
+    """Buckets that another process had served before."""
     hand_over_ms: float
-    """What opening those took, all together."""
+    """Time to open those buckets, summed."""
     longest_hand_over_ms: float
     worker_rss_bytes: int
     worker_peak_rss_bytes: int
@@ -89,47 +92,60 @@ class QueryMetrics:
 
     @property
     def hottest_key_share(self) -> float:
-        """Of the watched rows those of the hottest key; 0.0 without ``skew``."""
+        """Share of the watched rows that have the hottest key; 0.0 without ``skew``."""
         return self.hottest_keys[0].share if self.hottest_keys else 0.0
 
     @property
     def cache_hit_rate(self) -> float:
-        """Blocks found in the cache, of those asked for; 0.0 if none was."""
+        """Share of the blocks asked for that were in the cache; 0.0 if none was asked for."""
         return _ratio(self.cache_hits, self.cache_hits + self.cache_misses)
 
     @property
     def filter_usefulness(self) -> float:
-        """Absent keys that a filter turned away, of all absent keys it was asked for."""
+        """Share of the absent keys that a Bloom filter turned away."""
         return _ratio(self.filter_negatives, self.filter_negatives + self.filter_false_positives)
 
     @property
     def memory_use(self) -> float:
-        """The peak of the state in memory as a share of its cap."""
+        """Peak memory of the state, as a share of its cap."""
         return _ratio(self.peak_state_bytes, self.memory_limit_bytes)
 
     @property
     def write_amplification(self) -> float:
-        """Bytes of files written for each byte of this micro-batch's; 1.0 is without merges."""
+        """Bytes written to files per byte of this micro-batch; 1.0: nothing was merged."""
         return _ratio(self.checkpoint_bytes + self.merged_bytes, self.checkpoint_bytes)
 
     @property
     def matches_per_key(self) -> float:
+        """Mean number of rows stored under a probed key."""
         return _ratio(self.matches, self.probed_keys)
 
     @property
     def rows_skew(self) -> float:
-        """The bucket with the most rows of this micro-batch against the mean; 1.0 is even."""
+        """Rows of the fullest bucket of this micro-batch, divided by the mean; 1.0 is even."""
         return _ratio(self.largest_bucket_rows_in * self.buckets, self.rows_in)
 
     @property
     def state_skew(self) -> float:
-        """The bucket with the largest state on disk against the mean of those met."""
+        """Disk of the largest of these buckets, divided by their mean."""
         return _ratio(self.largest_bucket_disk_bytes * self.buckets, self.state_disk_bytes)
 
 
 def metrics_of(progress: "StreamingQueryProgress") -> QueryMetrics | None:
-    """The metrics in a progress (``query.lastProgress``, ``event.progress``); None if the query
-    holds no operator of ours."""
+    """Read the metrics of a micro-batch from a progress report.
+
+    Args:
+        progress: ``query.lastProgress``, or ``event.progress`` in a listener.
+
+    Returns:
+        The metrics; None if the query has no operator of lsmstate.
+
+    Example:
+        ```python
+        metrics = metrics_of(query.lastProgress)
+        print(metrics.rows_out, metrics.peak_state_bytes, metrics.hottest_keys)
+        ```
+    """
     observed: Mapping[str, Any] | Any = (progress["observedMetrics"] or {}).get(OBSERVATION)
     if observed is None:
         return None

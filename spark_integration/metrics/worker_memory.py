@@ -1,7 +1,7 @@
-"""Resident memory of a Python worker: read it, and keep what was freed from staying resident.
+"""Resident memory of a Python worker: measure it, and return freed memory to the system.
 
-glibc's arenas and Arrow's default pools keep several times the live bytes of a mixed load. The
-worker therefore takes Arrow memory from the system allocator, under tight limits.
+The arenas of glibc and Arrow's default pools keep several times the live bytes of a mixed load. The
+worker therefore takes Arrow memory from the system allocator, with low thresholds.
 """
 
 import ctypes
@@ -39,7 +39,7 @@ class WorkerMemory:
 
 
 def settle() -> None:
-    """Call before a store is opened; the first call of a process records what it holds idle."""
+    """Call it before a store is opened. The first call of a process records its idle memory."""
     _idle_bytes(os.getpid())
 
 
@@ -49,7 +49,7 @@ def measure() -> WorkerMemory:
 
 
 def give_back() -> None:
-    """Return freed memory at the top of the heaps to the system; glibc only, else nothing."""
+    """Return freed memory at the top of the heaps to the system. Does nothing without glibc."""
     trim = getattr(_libc(), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,1 +1,1 @@
-"""A query's state from outside."""
+"""Read the state of a query from outside."""

@@ -1,7 +1,7 @@
 """``spark.read.format("lsmstate")``: the state of a query as a DataFrame.
 
-A Python data source: Spark plans and reads it in Python workers that have no session, which is why
-it reads Spark's checkpoint itself.
+This is a Python data source. Spark plans and reads it in Python workers, which have no session. It
+therefore reads Spark's checkpoint itself.
 """
 
 import json
@@ -24,9 +24,20 @@ _OPTIONS: Final = ("path", "stream", "batchId", "bucket", "withKeys", "stateDir"
 
 
 def register(spark: SparkSession) -> None:
-    """Let the session know ``format("lsmstate")``. Without it Spark finds the format by itself
-    where the package is on the path of ``PYSPARK_PYTHON`` (not where it is installed in editable
-    mode). A second call does nothing."""
+    """Make ``spark.read.format("lsmstate")`` known to a session.
+
+    Spark finds the format by itself if the package is on the path of ``PYSPARK_PYTHON``, but not if
+    it is installed in editable mode. A second call does nothing.
+
+    Args:
+        spark: The session.
+
+    Example:
+        ```python
+        register(spark)
+        spark.read.format("lsmstate").option("stream", "o").load("/data/checkpoint").show()
+        ```
+    """
     try:
         spark.dataSource.register(StateDataSource)
     except AnalysisException as error:
@@ -35,14 +46,17 @@ def register(spark: SparkSession) -> None:
 
 
 class StateDataSource(DataSource):
-    """The rows of one stream as of a committed micro-batch; a partition per bucket.
+    """The rows of one stream as of a committed micro-batch, with one partition per bucket.
 
-        spark.read.format("lsmstate").option("stream", "o").load(checkpoint)
+    Options of ``spark.read.format("lsmstate")``:
 
-    Options: ``stream`` (may be left out if there is one only), ``batchId`` (default: the newest
-    committed), ``bucket`` (default: all), ``withKeys`` (true adds ``_bucket`` and the key as
-    ``_key_...``), ``stateDir`` (if the query was started with a ``state_dir``), ``storageOptions``
-    (for the checkpoint's file system, as JSON; credentials are better in the environment).
+    - ``stream``: name of the stream; optional if there is only one.
+    - ``batchId``: a committed micro-batch; default: the newest.
+    - ``bucket``: one bucket; default: all.
+    - ``withKeys``: true adds ``_bucket`` and the key as ``_key_...``.
+    - ``stateDir``: the ``state_dir`` of the query, if it was started with one.
+    - ``storageOptions``: options of the checkpoint's file system, as a JSON object. Credentials are
+      better in the environment.
     """
 
     @classmethod
@@ -60,7 +74,7 @@ class StateDataSource(DataSource):
 
 
 class _Question:
-    """The options, checked, and the state they name."""
+    """The checked options and the state that they name."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         known = {name.lower(): name for name in _OPTIONS}
@@ -85,7 +99,8 @@ class _Question:
 
 
 class StateReader(DataSourceReader):
-    """Reads the buckets; travels to the workers with the state as it was when it was planned."""
+    """Reads the buckets. It travels to the workers, with the state as it was when it was
+    planned."""
 
     def __init__(self, asked: _Question, schema: StructType) -> None:
         self._asked = asked

@@ -1,7 +1,6 @@
 """The state of a query as of one committed micro-batch, read with or without Spark.
 
-Which files make up the state, Spark's checkpoint says; what is in them, the store. A query that
-runs meanwhile is not disturbed.
+Spark's checkpoint says which files make up the state. A query that runs meanwhile is not disturbed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +27,17 @@ KEY_PREFIX = "_key_"
 
 @dataclass(frozen=True)
 class QueryState:
-    """What a query's checkpoint holds as of ``batch``."""
+    """The state that a query's checkpoint has as of a micro-batch; made by ``QueryState.open``.
+
+    Example:
+        ```python
+        state = QueryState.open("/data/checkpoint")
+        stream = state.stream("o")
+        for bucket in state.pointers:
+            for rows in state.rows(bucket, stream):
+                print(rows.num_rows)
+        ```
+    """
 
     checkpoint: SparkCheckpoint
     root: str
@@ -48,14 +57,25 @@ class QueryState:
         state_dir: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> "QueryState":
-        """The state as of a committed batch, the newest for None.
+        """Open the state of a query as of a committed micro-batch.
 
-        Checkpoint location and state_dir are local or on any file system of
-        ``lsmstate.remote.filesystems``, to which ``storage_options`` go.
+        Args:
+            location: Checkpoint location of the query: a local path, or an address on a supported
+                file system.
+            batch: The micro-batch; None: the newest.
+            state_dir: The ``state_dir`` of the query, if it was started with one.
+            storage_options: Options of the file systems of ``location`` and ``state_dir``.
 
-        InvalidArgumentError if there is no such batch (it names those there are), no state, or no
-        such checkpoint; CorruptionError if one of Spark's files is damaged. Cost: a few small
-        files per state partition; no row is read.
+        Returns:
+            The state.
+
+        Raises:
+            InvalidArgumentError: There is no such micro-batch (the message names those there are),
+                no state, or no such checkpoint.
+            CorruptionError: A file of Spark is damaged.
+
+        Cost:
+            A few small files per state partition. No row is read.
         """
         checkpoint = SparkCheckpoint(location, storage_options)
         batch = checkpoint.check_batch(batch)
@@ -83,7 +103,7 @@ class QueryState:
 
     @property
     def streams(self) -> dict[str, StreamSchema]:
-        """By name, as they were written."""
+        """The streams by name, as they were written."""
         for bucket in self.pointers:
             with self.bucket(bucket) as store:
                 return dict(store.streams)
@@ -91,8 +111,14 @@ class QueryState:
 
     @contextmanager
     def bucket(self, bucket: int) -> Iterator[StoreReader]:
-        """One bucket's store, to be read. InvalidArgumentError if it has no state, or its files
-        are gone. Cost: two small reads."""
+        """Open the store of one bucket for reading.
+
+        Raises:
+            InvalidArgumentError: The bucket has no state, or its files are gone.
+
+        Cost:
+            Two small reads.
+        """
         self._check_readable(bucket)
         try:
             place = StatePlace(self.root, storage_options=self.storage_options)
@@ -128,7 +154,14 @@ class QueryState:
             )
 
     def stream(self, name: str | None) -> StreamSchema:
-        """The stream of that name; None: the only one. InvalidArgumentError names them all."""
+        """Find a stream.
+
+        Args:
+            name: Name of the stream; None: the only one.
+
+        Raises:
+            InvalidArgumentError: There is no such stream; the message names those there are.
+        """
         streams = self.streams
         if not streams:
             raise InvalidArgumentError(f"there are no rows as of batch {self.batch}")
@@ -143,7 +176,7 @@ class QueryState:
         return streams[name]
 
     def schema(self, stream: StreamSchema, with_keys: bool = False) -> pa.Schema:
-        """Of what ``rows`` yields."""
+        """The columns that ``rows`` yields."""
         if not with_keys:
             return stream.rows
         keys = [field.with_name(KEY_PREFIX + field.name) for field in stream.key]
@@ -152,9 +185,16 @@ class QueryState:
     def rows(
         self, bucket: int, stream: StreamSchema, with_keys: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a stream in one bucket, grouped by key, in pieces of about a MiB; with
-        bucket and key columns in front where they are asked for. A join by several keys keeps
-        copies of some rows in other buckets."""
+        """Read the rows of a stream in one bucket, grouped by key, in pieces of about 1 MiB.
+
+        Args:
+            bucket: Number of the bucket.
+            stream: The stream.
+            with_keys: Whether the bucket and the key columns come first.
+
+        Returns:
+            The rows. In a join by several keys some of them are copies of rows in other buckets.
+        """
         with self.bucket(bucket) as store:
             if not with_keys:
                 yield from store.scan(stream.name)
