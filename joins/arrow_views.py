@@ -1,4 +1,5 @@
-"""Columns of view types, which are plain inside a join: Arrow takes no rows out of a view."""
+"""Columns of view types, which are plain types inside a join: Arrow cannot take rows out of
+a view."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,10 +13,10 @@ from lsmstate.store_base.checks import same_columns
 
 
 class Views:
-    """Streams as they were declared, and as a join of them works with them.
+    """Converts batches between the declared columns and those that the join works with.
 
-    ``streams`` holds what is declared, but for columns that are views or hold some: those have
-    the type that a state gives them back with.
+    ``streams`` holds the declared columns, with view types replaced by the types that a state
+    returns.
     """
 
     def __init__(self, declared: Mapping[str, pa.Schema]) -> None:
@@ -24,11 +25,11 @@ class Views:
 
     @property
     def any(self) -> bool:
-        """Whether there is one."""
+        """Whether a column is a view or contains one."""
         return self.streams != self._declared
 
     def plain(self, stream: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch with the columns that are declared; any other is left to the join to refuse."""
+        """A batch with the declared columns, in plain types. The join refuses any other batch."""
         declared = self._declared.get(stream)
         if declared is None or not same_columns(declared, batch.schema):
             return batch
@@ -36,7 +37,7 @@ class Views:
         return batch if same_columns(plain, declared) else _converted(batch, plain, plain_column)
 
     def declared(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-        """A batch of the join's, with the types it was declared with."""
+        """A batch of the join, in the declared types."""
         return _converted(batch, schema, restored)
 
 

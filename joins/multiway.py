@@ -1,4 +1,4 @@
-"""The join for plain Python: Arrow batches in, Arrow batches out, no Spark."""
+"""MultiwayJoin: the join for plain Python, with Arrow batches in and Arrow batches out."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -54,50 +54,77 @@ Operator = (
 
 
 class MultiwayJoin:
-    """Several streams joined over everything that was fed to it and is not forgotten.
+    """Join several streams over everything that was fed and is not forgotten.
 
-        with MultiwayJoin({"cu": schema, "sr": schema2}, on="cu.id = sr.cu_id") as join:
+    **Keys.** Equalities of columns of two streams are keys. Streams need not share one key: ``a.x =
+    b.x AND b.y = c.y`` joins three streams. A null matches nothing.
+
+    **Event time.** ``event_time`` names the time stamps of streams. ``on`` may then have time
+    intervals (``a.at BETWEEN b.at - INTERVAL 1 HOUR AND b.at``). ``advance`` moves the watermark:
+    rows that no later row can match, or whose retention is over, are forgotten, and their disk is
+    freed. A row is *late* if its time is not after the watermark.
+
+    **Other join types.** ``how`` gives the type of each join, or ``on`` is a whole FROM clause.
+    Joins of types other than inner may have conditions beside their keys, which compare columns and
+    constants of one type (``AND (sr.x > cu.y OR sr.x IS NULL)``).
+
+    **Changelogs.** With ``emit="changes"`` a result may be retracted. The first column ``op`` is
+    ``+I`` for a new result and ``-D`` for a retracted one. With time intervals, a row is forgotten
+    when no change in time can touch a result of it, and late changes are left out.
+
+    **Final results.** With ``emit="final"`` no result is retracted. A result with a row of every
+    stream comes with its last row. Any other result comes from ``advance``, when no row can come
+    that would change it. Semi and anti joins give all results from ``advance``. ``on`` needs time
+    intervals.
+
+    Args:
+        streams: Columns of the streams by name, at least two streams.
+        on: What is joined: SQL equalities and time intervals joined by AND, a FROM clause (``"cu
+            LEFT JOIN sr ON cu.id = sr.cu_id"``), the key columns of each stream, or the key columns
+            that all streams have.
+        how: Join type of the streams after the first: "inner", "left", "right", "full", "semi" or
+            "anti"; or a mapping of streams to types.
+        emit: "append": results never change. "changes": results may be retracted. "final": results
+            come once, when they are final.
+        changes: Operation column of each stream that is a changelog. It holds ``+I``, ``-U``,
+            ``+U`` or ``-D`` and is not part of the result.
+        unmatched: What becomes of a retraction of a row that is not stored: "count" ignores and
+            counts it, "error" raises InvalidArgumentError.
+        memory: Cap of what the state holds in memory ("64m", or bytes).
+        backend: "lsm", "rocksdb" or "memory".
+        path: Directory of the state. The same join finds it again; another one is refused. Default:
+            a temporary directory, which ``close`` removes.
+        piece_bytes: Most bytes of a piece of the results, unless a row is larger.
+        algorithm: "umjoin" stores each stream and probes one stream after another (UMJoin; with
+            ``backend="memory"`` it is the operator known as MultiStream). "tree" is the binary join
+            tree for comparison, which stores intermediate results too.
+        order: Order of the tree: ``["a", "b", "c"]``, nested as in ``["a", ["b", "c"]]``, or
+            "best". Default: that of the streams. A stored state keeps its order. "best" tries all
+            orders on ``sample`` and takes the one that stores and fetches the fewest bytes.
+        sample: For ``order="best"``: some rows of each stream that match. They do not become part
+            of the join.
+        event_time: Column of time stamps of each stream that has an event time.
+        retention: How long rows of a stream match at most, as in ``{"a": "7 days"}``.
+        late: What becomes of late rows. "drop": left out and counted in ``late_count``. "join":
+            matched with what is still stored. "side": left out and handed out in ``late_rows``.
+
+    Attributes:
+        tried_orders: With ``order="best"`` all orders and their costs; None if the order was
+            stored.
+
+    Raises:
+        InvalidArgumentError: A value does not fit; the message names it, the cause and the remedy.
+
+    Cost:
+        Each row is stored once per index of its stream. It is probed in each other stream until one
+        has no match.
+
+    Example:
+        ```python
+        with MultiwayJoin({"cu": customers, "sr": returns}, on="cu.id = sr.cu_id") as join:
             for result in join.process("cu", batch):
-                ...
-
-    ``on`` is SQL text of equalities, which may be by several keys (``a.x = b.x AND b.y = c.y``), or
-    the columns of one common key. ``memory`` caps what the state holds in memory. With ``path``
-    the state is kept there and found again by the same join (another is refused); without, it lies
-    in a temporary directory that ``close`` removes.
-
-    ``algorithm="umjoin"`` stores each input and probes one after another; with
-    ``backend="memory"`` it is the operator known as MultiStream. ``algorithm="tree"``, to compare
-    with, is the binary join tree: it stores the intermediate results too. ``order`` is its order:
-    ``["a", "b", "c"]``, or nested, ``["a", ["b", "c"]]``; default: that of the streams; a kept
-    state keeps its order. ``order="best"`` tries all of them on ``sample``, some rows of each
-    stream (``{"a": batch, ...}``) that match and are not part of the join, and takes the one that
-    stores and fetches the fewest bytes: ``tried_orders`` shows them all. Where ``path`` holds a
-    state its order is taken, and no sample looked at.
-
-    **Time.** ``event_time`` names streams' columns of time stamps. Beside equalities ``on`` may
-    then have time intervals (``a.at BETWEEN b.at - INTERVAL 1 HOUR AND b.at``), and ``retention``
-    says how long rows of a stream match at most (``{"a": "7 days"}``). ``advance`` tells how far
-    time has come: rows that can match no row to come, or are past their retention, are forgotten
-    exactly then, and their disk is reclaimed. Rows that come with a time that is not after the
-    watermark are *late*: left out and counted in ``late_count`` (``late="drop"``), matched with
-    what is still there (``"join"``), or left out and handed over in ``late_rows`` (``"side"``).
-
-    **Beyond inner**: ``how`` is the join type of the streams after the first
-    ("inner", "left", "right", "full", "semi" or "anti"), or a mapping of streams to types; or
-    ``on`` says all of it, as in ``"cu LEFT JOIN sr ON cu.id = sr.cu_id"``. Where a later row can
-    take back a result, ``emit="changes"`` puts a column ``op`` first: ``+I`` for a result that
-    comes, ``-D`` for one that is taken back. ``changes`` names the operation column (+I, -U, +U,
-    -D) of streams that are changelogs themselves; ``unmatched`` says what becomes of a retraction
-    of a row that is not there: "count" (and leave out) or "error". With time intervals and event
-    times rows are forgotten when no change in time can touch a result they are part of, and late
-    changes are left out: what stands is the join of the others. Joins of types other than inner may
-    have conditions beside their keys, which compare columns and constants of one type (``AND
-    (sr.x > cu.y OR sr.x IS NULL)``).
-
-    With ``emit="final"`` nothing is taken back: a result with a row of every stream comes when its
-    last row does, any other from ``advance``, when no row can come any more that would change it.
-    ``on`` then has time intervals that say how long that is, and may be by several keys; streams
-    are joined one after the other. Semi and anti joins give all their results from ``advance``.
+                print(result.num_rows)
+        ```
     """
 
     def __init__(
@@ -157,13 +184,23 @@ class MultiwayJoin:
 
     @property
     def output_schema(self) -> pa.Schema:
-        """The columns of every result; see ``output_names`` for how they are called."""
+        """Columns of every result. ``output_names`` says how they are called."""
         return self.spec.output_schema
 
     def process(self, stream: str, batch: pa.RecordBatch) -> Results:
-        """Store the batch now; return what it newly matches, in bounded pieces.
+        """Store a batch, and return its new results.
 
-        Consume or close the results before the next call.
+        Args:
+            stream: Name of the stream.
+            batch: The rows; columns are taken by name.
+
+        Returns:
+            The results in bounded pieces, computed as they are read. Read them to the end, or close
+            them, before the next call.
+
+        Raises:
+            InvalidArgumentError: The stream or the columns do not fit, or earlier results are not
+                read.
         """
         if stream in self.spec.streams:
             check_is_batch(f"process({stream!r})", batch)
@@ -174,21 +211,29 @@ class MultiwayJoin:
         return self._unfinished
 
     def _shown(self, results: Results) -> Results:
-        """With the types that are declared."""
+        """The results with the types of the declared columns."""
         if not self._views.any:
             return results
         schema = self.output_schema
         return results.through(lambda piece: self._views.declared(piece, schema))
 
     def advance(self, watermark: datetime) -> Results:
-        """No row with a time up to the watermark will come any more: forget what no later one can
-        match, and with ``emit="final"`` return the results that are known for good by it, to be
-        consumed or closed before the next call (otherwise there are none). A lower watermark than
-        before changes nothing; ``commit`` keeps it.
+        """Set the watermark: no row with a time up to it will come any more.
 
-        InvalidArgumentError if results were neither consumed nor closed (they may need what would
-        be forgotten), if no stream has an event time, or the watermark has no time zone although
-        one of them has; one with a zone is taken as UTC for those without.
+        Rows that no later row can match are forgotten. A lower watermark than before changes
+        nothing. ``commit`` stores the watermark.
+
+        Args:
+            watermark: The watermark. With a time zone, it is taken as UTC for event times without
+                one.
+
+        Returns:
+            With ``emit="final"``, the results that are now final. Read them to the end, or close
+            them, before the next call. Otherwise nothing.
+
+        Raises:
+            InvalidArgumentError: Earlier results are not read, no stream has an event time, or the
+                watermark has no time zone although an event time has one.
         """
         if self._timed is None or not self._timed.event_time.columns:
             raise InvalidArgumentError(
@@ -205,12 +250,13 @@ class MultiwayJoin:
 
     @property
     def event_time(self) -> EventTime | None:
-        """Streams' event times, and how long their rows are kept; None: all rows, for ever."""
+        """Event times of the streams, and how long their rows are kept; None: all rows, for
+        ever."""
         return self._timed.event_time if self._timed else None
 
     @property
     def late_count(self) -> int:
-        """Rows that came late since the join was opened; with ``late="join"`` too."""
+        """Number of rows that came late since the join was opened, also with ``late="join"``."""
         return self._timed.late_count if self._timed else 0
 
     @property
@@ -227,21 +273,24 @@ class MultiwayJoin:
 
     @property
     def unmatched_retractions(self) -> int:
-        """Retractions left out so far, because there was no such row."""
+        """Number of retractions ignored so far because the row was not stored."""
         if isinstance(self._join, ChangeJoin | GraphChangeJoin | RootedChangeJoin | EventTimeJoin):
             return self._join.unmatched_retractions
         return 0
 
     def commit(self) -> None:
-        """Make everything fed so far durable: opening ``path`` again finds it. InvalidArgumentError
-        if a join with ``emit="final"`` has results that were neither consumed nor closed: its state
-        follows from them."""
+        """Make everything that was fed durable, so that opening ``path`` again finds it.
+
+        Raises:
+            InvalidArgumentError: A join with ``emit="final"`` has results that were not read. Its
+                state depends on them.
+        """
         if isinstance(self._join, FinalJoin):
             self._join.finish()
         self._store.commit()
 
     def stats(self) -> StoreStats:
-        """Memory, disk and counters of the state as of now."""
+        """Return memory, disk and counters of the state."""
         return self._store.stats()
 
     def close(self) -> None:
@@ -263,7 +312,7 @@ def _spec_of(
     changes: Mapping[str, str] | None,
     told: TimeOptions,
 ) -> tuple[Spec, EventTime | None]:
-    """What is joined, and the event times of a join that forgets by them."""
+    """The spec of the join, and the event times of a join that forgets rows by them."""
     typed = typed_condition({name: s.names for name, s in streams.items()}, on, how)
     if typed.tree is not None and emit == FINAL and not changes:
         graph = GraphSpec.create(streams, in_text(typed), splits=True)
@@ -278,7 +327,7 @@ def _spec_of(
 
 
 def _check_keeps_all(told: TimeOptions) -> None:
-    """InvalidArgumentError where a join that forgets nothing is told of time."""
+    """InvalidArgumentError if a join that forgets nothing has options of event time."""
     given = {"event_time": told.columns, "retention": told.retention, "late": told.late}
     for name, value in given.items():
         if value and value != "drop":
@@ -295,7 +344,7 @@ def _operator(
     unmatched: str,
     piece_bytes: int,
 ) -> tuple[Sequence[StreamSchema], Callable[[MultimapStore], Operator]]:
-    """The streams of the join's store, and what makes the operator over it."""
+    """The streams of the join's store, and a function that makes the operator over it."""
     if isinstance(spec, FinalSpec):
         return spec.stream_schemas, lambda store: FinalJoin(spec, store, piece_bytes)
     if isinstance(spec, GraphChangeSpec | RootedChangeSpec) and timing is not None:
@@ -330,7 +379,7 @@ def _check_algorithm(
     sample: Sample | None,
     timing: EventTime | None,
 ) -> None:
-    """InvalidArgumentError where options of ``algorithm="tree"`` do not go with the others."""
+    """InvalidArgumentError if options of ``algorithm="tree"`` do not fit the others."""
     if algorithm not in ALGORITHMS:
         raise InvalidArgumentError(
             f"algorithm={algorithm!r} is unknown{nearest(algorithm, ALGORITHMS)}"

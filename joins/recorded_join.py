@@ -1,7 +1,7 @@
-"""Which join the state in a directory is of, in a file beside it: no other one goes on with it.
+"""The file ``join.json`` beside a state: which join the state belongs to.
 
-Its rows lie by the join's keys, and what waits or may be taken back follows from its types and
-conditions, so another join would miss results in silence.
+Another join is refused. The rows lie by the join's keys, and waiting or retractable rows follow
+from its types and conditions, so another join would miss results without an error.
 """
 
 import json
@@ -28,8 +28,8 @@ _MOST_BYTES: Final = 16 << 20
 
 
 class KeptJoin:
-    """The join that is asked for, beside what ``directory`` says. Use ``check`` before the state is
-    opened and ``keep`` after, by whoever owns it then."""
+    """The join that is asked for, compared with the file in ``directory``. Call ``check`` before
+    the state is opened, and ``keep`` after, by its owner."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class KeptJoin:
         self._kept: dict[str, Any] | None = None
 
     def check(self) -> None:
-        """InvalidArgumentError if the state is of another join; nothing is changed."""
+        """InvalidArgumentError if the state belongs to another join. Nothing is changed."""
         if not self._has_state:
             return
         self._kept = _read(self._path)
@@ -64,7 +64,7 @@ class KeptJoin:
             )
 
     def keep(self) -> None:
-        """Write the file where there is none that counts. Cost: one forced write, once."""
+        """Write the file unless there is a valid one. Cost: one forced write, once."""
         if self._kept is not None:
             return
         new = f"{self._path}.new"
@@ -86,7 +86,7 @@ class KeptJoin:
 def _described(
     spec: JoinSpec | GraphSpec | ChangingSpec | FinalSpec, timing: EventTime | None
 ) -> dict[str, Any]:
-    """All that says which results there are, in one way for joins that are the same."""
+    """Everything that decides which results there are; equal for joins that are the same."""
     joins, emit = "inner", "append"
     if isinstance(spec, ChangeSpec | RootedChangeSpec | FinalSpec):
         joins = str(spec.tree)
@@ -121,7 +121,7 @@ def _keys(spec: JoinSpec | GraphSpec | ChangingSpec | FinalSpec) -> list[str]:
 
 
 def _read(path: str) -> dict[str, Any] | None:
-    """What the file says; None if there is none, or it was torn as it was written."""
+    """The content of the file; None if there is none, or if its writing was interrupted."""
     try:
         file = ReadFile(path)
     except FileNotFoundError:

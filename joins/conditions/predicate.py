@@ -275,8 +275,8 @@ def _check_types(leaf: _Compared, streams: Mapping[str, pa.Schema]) -> None:
             for side, kind in zip((leaf.left, leaf.right), kinds, strict=True)
         )
         raise InvalidArgumentError(
-            f"join condition {_text(leaf)!r}: {shown} may compare here in another way than in "
-            f"Spark; cast them to one type before the join: {_REMEDY}"
+            f"join condition {_text(leaf)!r}: {shown} are not compared here, since Spark might "
+            f"compare them in another way; cast them to one type before the join: {_REMEDY}"
         )
 
 

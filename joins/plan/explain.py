@@ -17,7 +17,8 @@ from lsmstate.joins.plan.tsc import Conversion
 
 
 def explain(conversion: Conversion) -> str:
-    """Joins are numbered from the top of the plan before, left before right."""
+    """Describe a conversion. Joins are numbered from the top of the plan before, left
+    before right."""
     numbers = {join: number for number, join in enumerate(conversion.verdicts, 1)}
     verdicts = [
         f"{_line(join, numbers)}: "

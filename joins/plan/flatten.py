@@ -1,7 +1,8 @@
-"""A group of joins taken apart: its inputs, and what becomes of each condition.
+"""Take a group of joins apart: its inputs, and the place of each condition.
 
-A conjunct that reads one input goes to that input. An equality of two inputs goes to a key class.
-Everything else (other comparisons, ``<=>``, volatile parts, subqueries) becomes a filter above.
+- A condition on one input goes to that input.
+- An equality of two inputs goes to a key class.
+- All else (other comparisons, ``<=>``, volatile parts, subqueries) becomes a filter above.
 """
 
 from collections.abc import Callable, Iterable
@@ -33,7 +34,7 @@ from lsmstate.joins.plan.join_tree import (
 
 @dataclass(frozen=True)
 class FlatGroup:
-    """What one multi-way join needs to stand for the group."""
+    """The parts of the multi-way join that stands for the group."""
 
     leaves: tuple[Node, ...]
     keys: tuple[KeyClass, ...]

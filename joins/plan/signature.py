@@ -1,7 +1,9 @@
-"""What of a multi-way join its checkpoint depends on, as text that does not change between runs.
+"""The signature of a multi-way join: all that its checkpoint depends on, as text.
+
+The text is the same in every run.
 
 The state of a stream is kept under its position, its columns and its keys. Columns are written by
-name, without the numbers a session gives them; which of two equal names is meant, their place says.
+name, without the numbers of a session. The place tells two columns of one name apart.
 """
 
 from lsmstate.joins.plan.conditions import Column, Expression, substitute
@@ -18,7 +20,7 @@ from lsmstate.joins.plan.join_tree import (
 
 
 def signature(multi_join: MultiJoin) -> str:
-    """A line per input, in order, and a line per key class. Filters may change between runs."""
+    """One line per input, in order, and one per key class. Filters may change between runs."""
     lines = [
         f"input {place}: {leaf_name(node)}({', '.join(_columns(node))})"
         for place, node in enumerate(multi_join.inputs)
@@ -48,7 +50,7 @@ def leaf_name(node: Node) -> str:
 
 
 def _columns(node: Node) -> list[str]:
-    """The columns by name, with what computes them where they are made for the join."""
+    """The columns by name, with the expression of those that are computed for the join."""
     if isinstance(node, Project):
         return [_defined(column, value, node.input) for column, value in node.values]
     return [column.name for column in node.columns]

@@ -1,24 +1,24 @@
 """Two-Step Convert: the binary inner equi-joins of a plan become multi-way joins.
 
-UMJoin paper, section 3.2. Step 1, ``create_multi_join_groups`` (Algorithm 2), finds the groups;
-step 2, ``get_multi_join_node`` (Algorithm 3), puts a ``MultiJoin`` in place of each. As printed the
-algorithms lose joins; where we differ:
+UMJoin paper, section 3.2. Step 1, ``create_multi_join_groups`` (Algorithm 2), finds the groups.
+Step 2, ``get_multi_join_node`` (Algorithm 3), replaces each group by a ``MultiJoin``. The
+algorithms as printed lose joins. This implementation differs in these points:
 
-- A node added to a group is marked as belonging to it, and the root is a member. Algorithm 2 marks
-  only the root, so nothing two levels below it can follow; Algorithm 3 collects the inputs of
-  members, which the root is not, so its own inputs are lost.
-- Nodes are visited after all their outputs. Breadth first, as printed, meets a shared node before
-  an output that lies deeper, whose group is then unknown.
-- Inputs stand in the order of the user's joins, on which a restart from a checkpoint depends.
-  Algorithm 3 gives those nearest the root first.
-- A shared join whose outputs are all in one group is put in once per output, its columns renamed;
-  Algorithm 3 gives its inputs once, which is another result.
-- Only inner joins of streams are members; Algorithm 2 takes a join of any kind. Filters and
-  projections between joins are looked through in any number (the paper's HashNode: one; section
-  4.3 adds projections in words).
-- Conditions, of which the algorithms say nothing, are collected over the group and handed out again
-  (``flatten``). A group whose inputs are not linked by equalities is taken apart where the link is
-  missing.
+- A node that joins a group is marked as a member, and so is the root. Algorithm 2 marks only the
+  root, so nothing two levels below it can follow. Algorithm 3 collects the inputs of members; the
+  root is none, so its own inputs are lost.
+- Nodes are visited after all their outputs. In breadth-first order, as printed, a shared node comes
+  before an output that lies deeper, whose group is then unknown.
+- Inputs stand in the order of the user's joins, because a restart from a checkpoint depends on it.
+  Algorithm 3 puts those nearest the root first.
+- A shared join whose outputs are all in one group is inserted once per output, with renamed
+  columns. Algorithm 3 inserts its inputs once, which gives another result.
+- Only inner joins of streams are members. Algorithm 2 takes a join of any kind. Any number of
+  filters and projections may stand between joins (the paper's HashNode: one; section 4.3 adds
+  projections in words).
+- Conditions, which the algorithms do not mention, are collected over the group and distributed
+  again (``flatten``). A group whose inputs are not linked by equalities is split at the missing
+  link.
 """
 
 from collections.abc import Callable, Mapping
@@ -62,7 +62,7 @@ class MultiJoinGroup:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a join: the group it went into, from 1, or the reason why it is in none."""
+    """The result for one join: the number of its group, from 1, or the reason why it has none."""
 
     group: int | None
     reason: str
@@ -70,7 +70,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Conversion:
-    """``after`` is ``before`` itself if there is nothing to convert."""
+    """The result of a conversion. ``after`` is ``before`` itself if nothing was converted."""
 
     before: Node
     after: Node
@@ -80,7 +80,7 @@ class Conversion:
 
 
 def inner_join_of_streams(join: Join) -> str | None:
-    """The rule for what our operator runs: an append-only stream on each side, inner."""
+    """The membership rule of our operator: inner, with an append-only stream on each side."""
     if join.kind != "inner":
         return f"a {join.kind} join; only inner joins are merged"
     if any(is_volatile(part) for part in conjuncts(join.condition)):
@@ -96,12 +96,12 @@ def inner_join_of_streams(join: Join) -> str | None:
 
 
 def any_keys(multi_join: MultiJoin) -> str | None:
-    """The group rule that takes every group."""
+    """The group rule that accepts every group."""
     return None
 
 
 def one_common_key(multi_join: MultiJoin) -> str | None:
-    """The group rule of an operator that hashes: some key class has a member of every input."""
+    """The group rule of an operator that hashes by one key: a key class with every input."""
     if multi_join.common_keys:
         return None
     return f"the {len(multi_join.inputs)} inputs of the merged join share no common key"
@@ -112,10 +112,21 @@ def two_step_convert(
     membership: MembershipRule = inner_join_of_streams,
     group_rule: GroupRule = any_keys,
 ) -> Conversion:
-    """Algorithm 1, after filters have moved down to the joins they belong to.
+    """Convert a plan (Algorithm 1), after filters have moved down to their joins.
 
-    A group that cannot be run loses a join and is looked for again, so joins below and beside it
-    still find their groups. Cost: nodes times (1 + joins so lost).
+    A group that cannot run loses a join and is looked for again, so that joins below and beside it
+    still find their groups.
+
+    Args:
+        plan: The plan.
+        membership: Says why a join cannot be a member of a group.
+        group_rule: Says why a group cannot run as one multi-way join.
+
+    Returns:
+        The converted plan, and what became of each join.
+
+    Cost:
+        Nodes times (1 + joins so lost).
     """
     if depth(plan) > MAX_DEPTH:
         verdict = Verdict(None, f"the plan has {depth(plan)} levels, more than {MAX_DEPTH}")
@@ -192,7 +203,7 @@ def get_multi_join_node(
 
 
 def _can_be_member(node: Node, rule: MembershipRule) -> bool:
-    """Whether it is a join the rule takes, or nothing but renames and filters one's rows."""
+    """Whether it is a join that the rule accepts, or only renames and filters the rows of one."""
     while True:
         match node:
             case Join():
@@ -210,7 +221,7 @@ def _can_be_member(node: Node, rule: MembershipRule) -> bool:
 def _group_of_all(
     outputs: list[Node], groups: Mapping[Node, MultiJoinGroup]
 ) -> MultiJoinGroup | None:
-    """canBeInSameGroupWithOutputs: the one group all outputs are in, if it is one."""
+    """canBeInSameGroupWithOutputs of the paper: the group of all outputs, if it is one."""
     found = {groups.get(output) for output in outputs}
     return found.pop() if len(found) == 1 else None
 
@@ -220,7 +231,7 @@ def _distinct(groups: Mapping[Node, MultiJoinGroup]) -> list[MultiJoinGroup]:
 
 
 def _refusal(group: MultiJoinGroup, group_rule: GroupRule) -> tuple[Join, str] | None:
-    """The join that must leave the group for it to be runnable, and why."""
+    """The join that must leave the group so that the rest can run, and why."""
     flat = flatten(group.root, frozenset(group.members))
     unlinked = flat.unlinked_join()
     if unlinked is not None:

@@ -1,7 +1,7 @@
-"""Multi-way joins whose results UNION ALL puts together: one operator can give them all.
+"""Multi-way joins whose results a UNION ALL combines: one operator serves all of them.
 
-Above it each result is that of one of the joins, and every value is computed as its branch of the
-union says: the plan needs no union, hence no second copy of the operator.
+Each row above the operator is a result of one of the joins, and every value is computed as its
+branch says. The plan then needs no union, and no second operator.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ from lsmstate.joins.plan.join_tree import (
 
 @dataclass(frozen=True, eq=False)
 class Branch:
-    """A multi-way join, and what filters and projections make of its results, one by one."""
+    """A multi-way join, with the filters and projections of its branch."""
 
     multi_join: MultiJoin
     values: dict[Column, Expression]
@@ -43,9 +43,11 @@ class Branch:
 
 
 def with_joins_gathered(plan: Node) -> Node:
-    """The plan, in which multi-way joins beside other inputs of a union stand in a union of their
-    own; what a union in it has is the outer one's. SQL nests ``s UNION ALL t UNION ALL u`` so that
-    s and t are nearer to each other."""
+    """Gather the multi-way joins beside other inputs of a union into a union of their own.
+
+    Inputs of a nested union count as inputs of the outer one. SQL nests ``s UNION ALL t UNION ALL
+    u`` so that s and t are closer to each other.
+    """
     gathered: dict[Node, Node] = {}
     for node in reversed(list(parents_first(plan))):
         rebuilt = with_inputs(node, [gathered[below] for below in node.inputs])
@@ -54,8 +56,8 @@ def with_joins_gathered(plan: Node) -> Node:
 
 
 def unions_of_joins(plan: Node) -> Iterator[tuple[Other, list[Branch]]]:
-    """Every union all of whose branches, of unions in it too, are multi-way joins under filters
-    and projections; a union before those in it."""
+    """Each union whose branches are all multi-way joins under filters and projections. A union
+    comes before those in it."""
     for node in parents_first(plan):
         if isinstance(node, Other) and node.name == "Union":
             branches = _branches(node)

@@ -139,7 +139,7 @@ def stored_order(spec: JoinSpec | GraphSpec, stored: Sequence[str], where: str) 
             return [order for _, order in open_nodes]
     raise InvalidArgumentError(
         f"{where} holds the streams {', '.join(stored)}, which are not those of a tree of "
-        f"{', '.join(spec.streams)}; open it as it was made, or start a new state"
+        f"{', '.join(spec.streams)}; open it with the join it was made with, or start a new state"
     )
 
 

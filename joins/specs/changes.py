@@ -1,4 +1,4 @@
-"""A join whose results may be taken back, or whose inputs are: types beyond inner, changelogs."""
+"""Specs of joins with retractions: join types other than inner, and changelogs as inputs."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -46,8 +46,8 @@ class RootedChangeSpec:
         check_emit(tree, emit, operations)
         if emit != "changes":
             raise InvalidArgumentError(
-                f"{tree}: by several keys say emit='changes', which tells of what comes and goes, "
-                f"or with time intervals emit={FINAL!r}"
+                f"{tree}: joins by several keys need emit='changes', or with time intervals "
+                f"emit={FINAL!r}; give one of them"
             )
         parts = rooted_joins(tree, graph)
         steps = [step for part in parts for step in part.all_steps]

@@ -1,8 +1,9 @@
-"""What a join knows of time: event times, how long rows are needed, what becomes of late ones.
+"""Event time of a join: how long rows are needed, and what becomes of late ones.
 
-A row is *late* if its event time is not after the watermark, as Spark judges; the watermark is the
-one up to which the join has forgotten rows. A row of time t is forgotten as soon as the watermark
-reaches t + ``kept_us``: then no row that is not late can match it, or its retention is over.
+- A row is *late* if its event time is not after the watermark, as in Spark. The watermark is the
+  one up to which the join has forgotten rows.
+- A row of time t is forgotten as soon as the watermark reaches t + ``kept_us``. Then no row that is
+  not late can match it, or its retention is over.
 """
 
 from collections.abc import Iterable, Mapping
@@ -44,7 +45,7 @@ Retention = Mapping[str, str | timedelta]
 
 @dataclass(frozen=True)
 class EventTime:
-    """Made by ``EventTime.create``; a value."""
+    """What a join knows of event time; made by ``EventTime.create``."""
 
     columns: Mapping[str, str]
     """By stream, its event-time column; a stream without one has no late rows."""

@@ -1,8 +1,9 @@
-"""Joins of any type whose results come once: those that lack a row wait for the watermark.
+"""FinalSpec: joins of any type whose results come once, when they are final.
 
-A result with a row of every stream is known when its last row arrives. Any other is known when the
-watermark says that no row can come which has a say in it: how far that is follows from the time
-intervals, step by step from the *root's* row that the result holds (``rooted_steps``).
+- A result with a row of every stream is final when its last row arrives.
+- Any other result is final when the watermark says that no row can come that affects it. How far
+  that is follows from the time intervals, step by step from the row of the *root*, the preserved
+  side (``rooted_steps``).
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,8 +1,9 @@
-"""What is joined when there is no common key: streams, key classes, and the indexes they need.
+"""GraphSpec: streams without a common key, their key classes, and the indexes that they need.
 
-The join graph has an edge between two streams that hold a key class in common; it may be a chain,
-a star, a tree or have cycles, but it is connected. A stream has one index per set of classes by
-which a neighbour can look it up: every index is a stream of the store that holds all its rows.
+- The join graph has an edge between two streams that share a key class. It may be a chain, a star,
+  a tree or have cycles, but it is connected.
+- A stream has one index per set of classes by which a neighbour can probe it. Each index is a
+  stream of the store that holds all rows of its stream.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -186,8 +187,8 @@ class GraphSpec:
         if apart:
             raise InvalidArgumentError(
                 f"join condition: stream {apart[0]!r} is not connected to "
-                f"{', '.join(repr(name) for name in reached)}; equate a column of theirs with one "
-                "of its own"
+                f"{', '.join(repr(name) for name in reached)}; equate one of its columns with one "
+                "of theirs"
             )
 
 

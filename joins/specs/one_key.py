@@ -1,7 +1,7 @@
-"""What is joined: named streams, their columns, and the common key they share.
+"""JoinSpec: named streams, their columns, and the one key that they share.
 
-All streams of a spec share one composite key; a key class is one column of every stream.
-The names of the result's columns follow one rule, ``output_names``.
+A key may have several columns. A *key class* is one column of every stream; its columns are equal
+in each result. ``output_names`` names the columns of the result.
 """
 
 from collections import Counter
@@ -34,9 +34,12 @@ Condition = str | Mapping[str, Sequence[str]] | Sequence[str]
 class JoinSpec:
     """Streams joined by one common key; made by ``JoinSpec.create``.
 
-    ``keys`` holds, per stream, the columns of its key; the n-th columns of all streams are equal
-    in a result. Key classes stand in the order of the first stream's columns, so that two ways of
-    writing one condition give one spec.
+    Two ways of writing one condition give one spec, because key classes stand in the order of the
+    first stream's columns.
+
+    Attributes:
+        streams: Columns of each stream.
+        keys: Key columns of each stream. The n-th ones of all streams are equal in a result.
     """
 
     streams: Mapping[str, pa.Schema]
@@ -44,7 +47,19 @@ class JoinSpec:
 
     @classmethod
     def create(cls, streams: Mapping[str, pa.Schema], on: Condition) -> "JoinSpec":
-        """Check the streams and the condition. InvalidArgumentError names what does not fit."""
+        """Check the streams and the condition, and make the spec.
+
+        Args:
+            streams: Columns of the streams by name.
+            on: SQL equalities joined by AND, the key columns of each stream, or the key columns
+                that all streams have.
+
+        Returns:
+            The spec.
+
+        Raises:
+            InvalidArgumentError: A stream, column or type does not fit.
+        """
         check_streams(streams)
         if isinstance(on, str):
             keys = _keys_of_condition(streams, on)
@@ -65,7 +80,7 @@ class JoinSpec:
 
     @cached_property
     def key_schema(self) -> pa.Schema:
-        """The common types of the key, named k0, k1, ..."""
+        """Types in which the key columns are compared, under the names k0, k1, and so on."""
         fields = []
         for k in range(len(next(iter(self.keys.values())))):
             fields.append(pa.field(f"k{k}", class_type(self.streams, self._columns(k))))
@@ -77,23 +92,23 @@ class JoinSpec:
 
     @cached_property
     def output_schema(self) -> pa.Schema:
-        """All columns of all streams, in the streams' order."""
+        """All columns of all streams, in the order of the streams."""
         return joined_schema(self.streams)
 
     @cached_property
     def stream_schemas(self) -> tuple[StreamSchema, ...]:
-        """The streams as a store is opened with."""
+        """The streams to open a store with."""
         return tuple(
             StreamSchema(name, self.key_schema, schema) for name, schema in self.streams.items()
         )
 
     @property
     def owners(self) -> Mapping[str, str]:
-        """By stream of the store, whose rows it holds."""
+        """By stream of the store, the input whose rows it holds."""
         return {name: name for name in self.streams}
 
     def key_batch(self, stream: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The key of each row of a stream's batch, in the common types."""
+        """The key of each row of a batch, in the common types."""
         columns = [
             cast_key(batch.column(name), field.type)
             for name, field in zip(self.keys[stream], self.key_schema, strict=True)
@@ -107,11 +122,25 @@ class JoinSpec:
 
 
 def output_names(streams: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """How the columns of each stream are called in the result.
+    """Name the columns of the result.
 
-    A column keeps its name if that is unique over all inputs, without regard to case (as Spark
-    sees it: lower case, so ``straße`` is not ``strasse``); otherwise it is called
-    ``<stream>_<column>``. InvalidArgumentError if that is taken as well.
+    A column keeps its name if no other input has it. Otherwise it is called ``<stream>_<column>``.
+    Case does not count, in the way of Spark: lower case, so ``straße`` is not ``strasse``.
+
+    Args:
+        streams: Column names of each stream.
+
+    Returns:
+        For each stream, the names of its columns in the result.
+
+    Raises:
+        InvalidArgumentError: Two columns would have one name.
+
+    Example:
+        ```python
+        output_names({"o": ["id", "day"], "p": ["order_id", "day"]})
+        # {"o": ["id", "o_day"], "p": ["order_id", "p_day"]}
+        ```
     """
     counts = Counter(column.lower() for columns in streams.values() for column in columns)
     names = {
@@ -134,7 +163,7 @@ def output_names(streams: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
 
 
 def joined_schema(streams: Mapping[str, pa.Schema]) -> pa.Schema:
-    """All columns of all streams, in the streams' order, under their names in the result."""
+    """All columns of all streams in their order, under their names in the result."""
     names = output_names({name: schema.names for name, schema in streams.items()})
     return pa.schema(
         field.with_name(name)

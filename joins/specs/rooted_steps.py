@@ -181,7 +181,7 @@ def rooted_joins(tree: Tree, graph: GraphSpec) -> tuple[RootedJoins, ...]:
     if not isinstance(tree.right, str):
         raise InvalidArgumentError(
             f"joins: ({tree.right}) stands on the right of a join; by several keys, and with "
-            "emit='final', streams are joined one after the other: name this part first, or use "
+            "emit='final', streams are joined one after the other: put this part first, or use "
             "one common key and emit='changes'"
         )
     extended = (_extended(part, tree, graph) for part in rooted_joins(tree.left, graph))

@@ -1,5 +1,4 @@
-"""The four streams through Kafka: written once to a topic each, in random order, and read from
-there.
+"""The four streams through Kafka: each is written once to a topic, in random order, and read there.
 
 Spark's connector also writes them, so no other client is needed. Rows travel as JSON.
 """

@@ -1,4 +1,4 @@
-"""multiway_join beyond inner joins of rows that stay: join types, changelogs, what changes."""
+"""multiway_join with retractions: join types other than inner, and changelogs as inputs."""
 
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -57,9 +57,19 @@ def change_spec(
     changes: Mapping[str, str] | None,
     told: TimeOptions,
 ) -> ChangingSpec | None:
-    """What changes, where more is asked for than inner joins of rows that stay; None otherwise.
-    ``conjuncts``: conditions of inner joins beside the keys, of which time intervals count here;
-    ``told`` counts where there are any. InvalidArgumentError names what does not fit."""
+    """The spec of a join with retractions; None if the join is inner and append-only.
+
+    Args:
+        inputs: The inputs.
+        tree: The join types; None: all are inner.
+        conjuncts: Conditions of inner joins beside the keys; time intervals among them count here.
+        emit: The option of multiway_join.
+        changes: The option of multiway_join.
+        told: Event times and retention, for joins with time intervals.
+
+    Raises:
+        InvalidArgumentError: Something does not fit.
+    """
     rows = {plan.name: plan.rows for plan in inputs.plans}
     operations = operation_columns(rows, changes or {})
     if tree is None and emit == "append" and not operations:
@@ -84,7 +94,7 @@ def change_spec(
 def check_time(
     spec: ChangingSpec, spark: SparkSession, told: TimeOptions, result_time: str | None
 ) -> None:
-    """InvalidArgumentError for what does not go with results that are taken back."""
+    """InvalidArgumentError for options of event time that do not fit retractions."""
     if spec.event_time is None:
         check_keeps_all(told.retention, told.late, result_time)
     elif result_time is not None:
@@ -99,7 +109,7 @@ def check_time(
 
 
 def change_settings(spec: ChangingSpec | None) -> dict[str, Any]:
-    """What the checkpoint has to agree with; inner joins of rows that stay say nothing."""
+    """What the checkpoint pins; nothing for append-only inner joins."""
     if spec is None:
         return {"joins other than inner": None, "changelog inputs": None, "emit": None}
     changelogs = [f"{name}.{column}" for name, column in spec.operations.items()]
@@ -115,13 +125,13 @@ def change_settings(spec: ChangingSpec | None) -> dict[str, Any]:
 
 
 def conditions_beside(inputs: Inputs, conjuncts: Sequence[str]) -> tuple[str, ...]:
-    """Of the conditions of inner joins beside the keys, those that are no time intervals: they
-    filter what comes and what is taken back alike."""
+    """The conditions of inner joins beside the keys that are no time intervals. They filter new and
+    retracted results alike."""
     return time_bounds({plan.name: plan.rows for plan in inputs.plans}, conjuncts)[1]
 
 
 def written_conditions(inputs: Inputs, conjuncts: Sequence[str]) -> list[str]:
-    """The conditions beside the keys of inner joins, time intervals in one way of writing them."""
+    """The conditions of inner joins beside the keys, time intervals in one form."""
     bounds, rest = time_bounds({plan.name: plan.rows for plan in inputs.plans}, conjuncts)
     return [*sorted(map(bound_text, bounds)), *rest]
 
@@ -129,8 +139,8 @@ def written_conditions(inputs: Inputs, conjuncts: Sequence[str]) -> list[str]:
 def pinned_conditions(
     conditions: Sequence[str], streams: Mapping[str, DataFrame]
 ) -> dict[str, Any]:
-    """What the checkpoint has to agree with: by others, or in another time zone, what came once
-    might not be taken back."""
+    """What the checkpoint pins of conditions. With others, or in another time zone, an emitted
+    result might not be retracted."""
     if not conditions:
         return {OTHER_CONDITIONS: None}
     spark = next(iter(streams.values())).sparkSession
@@ -139,7 +149,7 @@ def pinned_conditions(
 
 
 def explained(spec: ChangingSpec) -> str:
-    """For people: how the streams are joined, and what becomes of it."""
+    """Text for people: how the streams are joined, and what the results are."""
     tree = _tree(spec)
     lines = [f"joins: {tree}"] if tree is not None else []
     if spec.operations:
@@ -153,7 +163,7 @@ def explained(spec: ChangingSpec) -> str:
 
 
 def routes_null_keys(spec: ChangeSpec) -> frozenset[str]:
-    """The inputs of which a row with a null in its key is a result, and goes to a bucket too."""
+    """The inputs whose rows with a null key are results and go to a bucket: the preserved sides."""
     return frozenset(name for name in spec.streams if spec.is_preserved(name))
 
 
@@ -173,7 +183,8 @@ def change_output(spec: ChangingSpec, schemas: Mapping[str, T.StructType]) -> T.
 def joined_fields(
     schemas: Mapping[str, T.StructType], may_be_null: Collection[str]
 ) -> list[T.StructField]:
-    """The columns of the streams under their names in the result; those of some may be null."""
+    """The columns of the streams under their names in the result; those of some streams may be
+    null."""
     names = output_names({name: schema.names for name, schema in schemas.items()})
     return [
         T.StructField(f.name, f.dataType, f.nullable or name in may_be_null, f.metadata)
@@ -185,9 +196,9 @@ def joined_fields(
 def change_join_function(
     spec: ChangingSpec, inputs: Inputs, unmatched: str, late: LateRows
 ) -> BucketFunction:
-    """The operator of the spec over the bucket's store. The batches of an input in one
-    micro-batch count as one: a retraction may stand before its row. With time intervals, changes
-    are late by the watermark of the micro-batch before, as for Spark's own joins."""
+    """The stateful function. All batches of an input in one micro-batch count as one, so a
+    retraction may come before its row. With time intervals, changes are late by the watermark of
+    the previous micro-batch, as in Spark's joins."""
     plans = {plan.name: plan for plan in inputs.plans}
     arriving = {} if isinstance(spec, ChangeSpec) else coerced_graph(inputs).streams
 

@@ -1,4 +1,4 @@
-"""Where rows go that must meet all that has a say in them: outer, semi and anti joins."""
+"""Co-location: where rows go if an outer, semi or anti join must see all their partners."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,9 +17,17 @@ def meeting(
     rows: Mapping[str, int],
     shares: Mapping[str, int] | None,
 ) -> StatefulPlan:
-    """The plan with a distribution by which each row of a root is in one bucket, with all that has
-    a say in its results: by the hash of the whole key where every join compares that, otherwise by
-    shares of some keys, or in the plan's only bucket. InvalidArgumentError if there is none."""
+    """Set the routing by which each row of a root, the preserved side, meets all its partners.
+
+    If every join compares the whole key, rows go by its hash. Otherwise they go by shares of some
+    keys, or to the only bucket.
+
+    Returns:
+        The plan with that routing.
+
+    Raises:
+        InvalidArgumentError: There is no such routing.
+    """
     plan = replace(plan, routes_null_keys=frozenset(part.root for part in parts))
     everything = tuple(range(len(graph.classes)))
     steps = [step for part in parts for step in part.all_steps]

@@ -1,9 +1,10 @@
-"""A join that forgets as a stateful function, and the watermark of its result.
+"""Inner joins that forget rows by event time, and the watermark of their result.
 
-With a *result time*, results carry the latest event time of their rows, which is never late: the
-row that came last was not. Every call ends with a *tick*, a row of nulls with the latest time that
-the bucket has seen: it passes the watermark that is declared on the result time, so that Spark's
-watermark goes on while the join finds nothing, and is dropped right above.
+With a *result time*, a result carries the latest event time of its rows. That is never late,
+because the row that came last was not. Every call ends with a *tick*: a row of nulls with the
+latest time that the bucket has seen. The tick moves the watermark that is declared on the result
+time, so that Spark's watermark goes on while the join finds nothing. The plan drops ticks above
+that.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,7 +57,7 @@ def with_time(
     timing: EventTime,
     result_time: str | None,
 ) -> StatefulPlan:
-    """The plan of a join that forgets."""
+    """The plan of a join that forgets rows."""
     return replace(
         plan,
         state=timing.store_streams(spec),
@@ -73,8 +74,8 @@ def timed_join_function(
     late: LateRows,
     result_time: str | None,
 ) -> BucketFunction:
-    """Judges rows by the watermark of the micro-batch before, as Spark's joins do, joins them, and
-    forgets what is due by that of this one."""
+    """The stateful function: judge rows by the watermark of the previous micro-batch, as Spark's
+    joins do; join them; forget what is due by the watermark of this one."""
 
     plans = {source.name: source for source in inputs}
     learned_as = str(spec.classes if isinstance(spec, GraphSpec) else spec.keys)
@@ -120,7 +121,7 @@ class _ResultTimes:
             self._latest_us = _greatest(self._latest_us, pc.max(times).as_py())
 
     def added(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Results with their time."""
+        """The results with their time."""
         # Spark's time stamps are microseconds, of which Arrow knows the greatest as numbers.
         times = [rows[name].view(pa.int64()) for name in self._names]
         latest = pc.max_element_wise(*times).view(self._schema[-2].type)
@@ -128,7 +129,8 @@ class _ResultTimes:
         return pa.RecordBatch.from_arrays([*rows.columns, latest, no_ticks], schema=self._schema)
 
     def tick(self, watermark_us: int | None) -> pa.RecordBatch:
-        """Not before the watermark, which must not be held back by a bucket without rows."""
+        """The tick. Its time is not before the watermark, which a bucket without rows must not hold
+        back."""
         *fields, time, _ = self._schema
         latest = pa.array([_greatest(self._latest_us, watermark_us)], pa.int64()).view(time.type)
         nulls = [pa.nulls(1, field.type) for field in fields]
@@ -138,7 +140,7 @@ class _ResultTimes:
 def with_result_time(
     output: T.StructType, streams: Mapping[str, DataFrame], result_time: str | None
 ) -> T.StructType:
-    """The columns of the result with the result time and ticks, in which the others are null."""
+    """The columns of the result with result time and tick. The other columns are null in ticks."""
     if result_time is None:
         return output
     time = next(
@@ -154,7 +156,7 @@ def with_result_time(
 
 
 def with_watermark(rows: DataFrame, result_time: str) -> DataFrame:
-    """The result with its watermark declared, without ticks."""
+    """The result with its watermark declared, and without ticks."""
     declared = rows.withWatermark(result_time, "0 seconds")
     # A condition that could be another in each partition is one that Spark moves nothing through:
     # neither this nor a filter further up may take the ticks away below the watermark.

@@ -31,7 +31,7 @@ def final_spec(
     late: str,
     result_time: str | None,
 ) -> FinalSpec:
-    """What is joined. InvalidArgumentError names what does not fit."""
+    """The spec of the join. InvalidArgumentError if something does not fit."""
     if result_time is not None:
         raise InvalidArgumentError(
             f"result_time={result_time!r} applies to inner joins: a result without a partner "
@@ -46,12 +46,12 @@ def final_spec(
 
 
 def final_settings(spec: FinalSpec) -> dict[str, Any]:
-    """What the checkpoint has to agree with."""
+    """What the checkpoint pins of the join."""
     return {"joins other than inner": str(spec.tree), "changelog inputs": None, "emit": "final"}
 
 
 def explained_final(spec: FinalSpec) -> str:
-    """For people: how the streams are joined, and how long rows wait."""
+    """Text for people: how the streams are joined, and how long rows wait."""
     waits = "; ".join(
         f"{name}: until the watermark is {timedelta(microseconds=each.waits_us)} past "
         f"{spec.event_time.columns[name]}"
@@ -67,8 +67,8 @@ def final_output(spec: FinalSpec, schemas: Mapping[str, T.StructType]) -> T.Stru
 
 
 def final_join_function(spec: FinalSpec, inputs: Inputs, late: LateRows) -> BucketFunction:
-    """Joins what comes, and then gives what is known by the watermark of this micro-batch. Rows are
-    late by that of the one before, as for Spark's joins."""
+    """The stateful function: join what comes, then emit what is final by the watermark of this
+    micro-batch. Rows are late by the watermark of the previous one, as in Spark's joins."""
     plans = {source.name: source for source in inputs.plans}
 
     def join(

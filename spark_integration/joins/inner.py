@@ -1,4 +1,5 @@
-"""Joins as stateful functions: UMJoin or GraphJoin over the bucket's store."""
+"""Inner joins as stateful functions: UMJoin (one key) or GraphJoin (several) over a
+bucket's store."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from lsmstate.store import MultimapStore
 
 @dataclass(frozen=True)
 class CoercedSpec(JoinSpec):
-    """A JoinSpec whose keys Spark casts before they reach us, to the types of its own ``=``."""
+    """A JoinSpec whose keys Spark has cast to the types in which its ``=`` compares them."""
 
     coerced: pa.Schema
 
@@ -36,7 +37,7 @@ class CoercedSpec(JoinSpec):
 
 
 def coerced_graph(inputs: Inputs) -> GraphSpec:
-    """A GraphSpec whose keys Spark casts: those that it had to cast are stored beside the row."""
+    """A GraphSpec whose keys Spark has cast. Keys that had to be cast are stored beside the row."""
     classes = []
     for number, key in enumerate(inputs.keys):
         columns = {}
@@ -59,7 +60,7 @@ def condition_of(inputs: Inputs) -> str:
 
 
 def picking_join_function(spec: JoinSpec) -> BucketFunction:
-    """``join_function`` for a plan whose ``parts`` are the streams' rows."""
+    """``join_function`` for a plan whose ``parts`` are the rows of the streams."""
 
     def join(
         _bucket: Bucket, batches: Iterator[InputBatch], store: MultimapStore
@@ -72,7 +73,8 @@ def picking_join_function(spec: JoinSpec) -> BucketFunction:
 
 
 def join_function(spec: JoinSpec) -> BucketFunction:
-    """Appends each batch to its own stream, probes the others, yields what matches."""
+    """The stateful function: store each batch in its stream, probe the others, yield the
+    results."""
 
     def join(
         _bucket: Bucket, batches: Iterator[InputBatch], store: MultimapStore
@@ -86,7 +88,7 @@ def join_function(spec: JoinSpec) -> BucketFunction:
 
 
 def graph_join_function(spec: GraphSpec, inputs: Inputs) -> BucketFunction:
-    """The same for inputs that are joined by several keys."""
+    """The stateful function of a join by several keys."""
     plans: Mapping[str, InputPlan] = {plan.name: plan for plan in inputs.plans}
 
     def join(
@@ -101,7 +103,7 @@ def graph_join_function(spec: GraphSpec, inputs: Inputs) -> BucketFunction:
 
 
 def picking_graph_join_function(spec: GraphSpec, inputs: Inputs) -> BucketFunction:
-    """``graph_join_function`` for a plan whose ``parts`` are the columns that results show."""
+    """``graph_join_function`` for a plan whose ``parts`` are the columns of the results."""
     plans: Mapping[str, InputPlan] = {plan.name: plan for plan in inputs.plans}
 
     def join(
@@ -117,20 +119,20 @@ def picking_graph_join_function(spec: GraphSpec, inputs: Inputs) -> BucketFuncti
 
 @lru_cache(maxsize=64)
 def learned(_join: str) -> ProbeOrder:
-    """What this worker knows about the order of probing: a bucket's call goes on where the last one
-    of the same join was."""
+    """The order of probes that this worker has learned. A call for a bucket continues where the
+    last call of the same join ended."""
     return ProbeOrder()
 
 
 def stored_rows(plan: InputPlan, batch: InputBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows with the keys that were cast beside them, as ``coerced_graph`` has them."""
+    """The rows, with the keys that were cast beside them, as ``coerced_graph`` has them."""
     places = [k for k, p in enumerate(plan.key_positions) if p >= len(plan.rows)]
     columns = [*batch.rows.columns, *(batch.keys.column(k) for k in places)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _stored(plan: InputPlan) -> pa.Schema:
-    """The columns of a routed row; keys that were cast get names the row does not have."""
+    """The columns of a routed row. Keys that were cast get names that the row does not have."""
     taken = set(plan.rows.names)
     fields = list(plan.rows)
     for field in plan.cast_keys:

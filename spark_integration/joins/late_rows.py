@@ -1,13 +1,12 @@
-"""late="side" on Spark: late rows leave the join beside its result, in its own state.
+"""late="side": late rows leave the join beside its result, and are kept in its state.
 
-An operator of Spark has one result, so late rows are kept by the bucket's store, in a stream for
-each input (``a (late)``), by micro-batch. They are part of what an attempt commits, so whatever
-makes the state exact holds for them: attempts that were killed, repeated or overtaken neither
-lose nor double one, as no kept pointer names their files. Any reader of state reads them, as of
-any micro-batch. (A sink of our own would have to tell attempts apart itself.)
-
-A row that is copied to several buckets is kept by one, its own. Rows with a null key that stop
-before the shuffle match nothing whenever they come, and are not among them.
+- A Spark operator has one result. So the bucket's store keeps late rows, in one stream per input
+  (``a (late)``), by micro-batch. They can be read as of any micro-batch.
+- Late rows are part of an attempt's commit. A killed, repeated or overtaken attempt therefore
+  neither loses nor doubles one, because no stored pointer names its files. A sink of our own would
+  have to tell attempts apart itself.
+- If a row has copies in several buckets, only its own bucket keeps it. Rows with a null key that
+  stop before the shuffle match nothing at any time, and are not kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +32,7 @@ WATERMARK_COLUMN: Final = "_watermark"
 
 @dataclass(frozen=True)
 class LateRows:
-    """What becomes of the late rows of a join; made by ``of``."""
+    """What becomes of the late rows of a join; made by ``LateRows.of``."""
 
     streams: Mapping[str, StreamSchema]
     """By input, the stream of the store that keeps them; none unless ``late="side"``."""
@@ -44,7 +43,7 @@ class LateRows:
     def of(
         cls, inputs: Sequence[InputPlan], timing: EventTime | None, batches: int | None
     ) -> "LateRows":
-        """InvalidArgumentError if an input has a column that is added."""
+        """The late rows of a join. InvalidArgumentError if an input has a column that is added."""
         if timing is None or timing.late != SIDE:
             return cls({}, None)
         return cls(
@@ -52,7 +51,7 @@ class LateRows:
         )
 
     def added_to(self, plan: StatefulPlan) -> StatefulPlan:
-        """The plan with these streams. InvalidArgumentError if it has one of the same name."""
+        """The plan with the streams of late rows. InvalidArgumentError if a name is taken."""
         taken = {stream.name for stream in plan.state}
         for name, stream in self.streams.items():
             if stream.name in taken:
@@ -70,7 +69,7 @@ class LateRows:
         )
 
     def forget(self, bucket: Bucket, store: MultimapStore) -> None:
-        """Those of earlier micro-batches than are kept. Cost: a look at the oldest."""
+        """Delete late rows that are older than they are kept. Cost: a look at the oldest one."""
         if self.batches is None:
             return
         first = (bucket.batch_id - self.batches + 1,)
@@ -87,8 +86,8 @@ class LateRows:
         late: pa.RecordBatch | None,
         watermark_us: int | None,
     ) -> None:
-        """``late`` are rows of the batch, perhaps with keys beside them. Not before the batch's
-        results were consumed: a write ends the reads they come from."""
+        """Store late rows of a batch, perhaps with keys beside them. The batch's results must be
+        read before, because a write ends the reads that they come from."""
         if late is None or not late.num_rows or not batch.is_stored:
             return
         stream = self.streams.get(batch.input)
@@ -107,12 +106,12 @@ class LateRows:
 
 
 def late_stream(name: str) -> str:
-    """The store's stream of the late rows of an input."""
+    """The stream of the store with the late rows of an input."""
     return f"{name} (late)"
 
 
 def keeps_late_rows(stream: StreamSchema) -> bool:
-    """Whether it is such a stream."""
+    """Whether it is a stream of late rows."""
     return (
         stream.name.endswith(late_stream(""))
         and stream.key == _KEY
@@ -121,7 +120,7 @@ def keeps_late_rows(stream: StreamSchema) -> bool:
 
 
 def check_late(late: str, batches: int | None, backend: str) -> None:
-    """InvalidArgumentError for options that do not go together."""
+    """InvalidArgumentError for options that do not fit each other."""
     if batches is not None and late != SIDE:
         raise InvalidArgumentError(
             f"late_batches={batches!r} applies to late='side', and this join has late={late!r}; "

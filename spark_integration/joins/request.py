@@ -1,4 +1,4 @@
-"""What multiway_join was asked for, checked; and the three forms in which it is built."""
+"""The checked arguments of multiway_join, and the forms in which the operator is built."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -88,7 +88,7 @@ class JoinRequest:
     """For how many micro-batches late rows are kept."""
 
     def full_history(self, spec: CoercedSpec | GraphSpec) -> DataFrame:
-        """The inner join of all rows."""
+        """Build the inner join of all rows."""
         join = self.inner(spec)
         if isinstance(spec, GraphSpec):
             parts, function = spec.shown_rows, picking_graph_join_function(spec, self.inputs)
@@ -99,7 +99,7 @@ class JoinRequest:
         return filtered(joined, self._columns, self.residual)
 
     def inner(self, spec: CoercedSpec | GraphSpec) -> "InnerJoin":
-        """The same as it is before an operator is made of it, by its equalities alone."""
+        """The inner join by its equalities alone, before an operator is made of it."""
         function = (
             graph_join_function(spec, self.inputs)
             if isinstance(spec, GraphSpec)
@@ -110,7 +110,7 @@ class JoinRequest:
     def in_time(
         self, spec: CoercedSpec | GraphSpec, timing: EventTime, result_time: str | None
     ) -> DataFrame:
-        """The inner join of the rows that are kept."""
+        """Build the inner join of the rows that event time keeps."""
         late = LateRows.of(self.inputs.plans, timing, self.late_batches)
         plan = with_time(self._inner_plan(spec, timing), spec, timing, result_time)
         plan = late.added_to(plan)
@@ -124,7 +124,7 @@ class JoinRequest:
         return with_watermark(joined, result_time)
 
     def changing(self, spec: ChangingSpec, unmatched: str) -> DataFrame:
-        """The join of other types and of changelogs."""
+        """Build the join of other types or of changelogs."""
         rest = conditions_beside(self.inputs, self.residual)
         settings = {**change_settings(spec), **pinned_conditions(rest, self.streams)}
         plan = self._plan(spec, settings, spec.event_time)
@@ -147,7 +147,7 @@ class JoinRequest:
         return filtered(joined, columns, rest, others=[OPERATION], takes_back=True)
 
     def final(self, spec: FinalSpec) -> DataFrame:
-        """The join of other types whose results come once."""
+        """Build the join of other types whose results come once."""
         plan = self._plan(spec, final_settings(spec), spec.event_time)
         plan = replace(plan, watches_time=True)
         plan = meeting(plan, spec.graph, spec.parts, self.rows or {}, self.shares)
@@ -205,7 +205,7 @@ class JoinRequest:
         )
 
     def _pinned(self, condition: str) -> dict[str, Any]:
-        """What the checkpoint has to agree with."""
+        """What the checkpoint pins of every form."""
         inputs = self.inputs
         return {
             "streams": list(inputs.frames),
@@ -226,7 +226,7 @@ class JoinRequest:
 
 @dataclass(frozen=True)
 class InnerJoin:
-    """What a stateful operator is made of."""
+    """The arguments of ``stateful_operator`` for an inner join."""
 
     plan: StatefulPlan
     inputs: Inputs

@@ -1,4 +1,4 @@
-"""The part of a join condition that is no equality of keys: it filters what the join found."""
+"""The residual filter: conditions that are no equalities of keys filter what the join found."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
@@ -40,14 +40,26 @@ def filtered(
     unless: str | None = None,
     takes_back: bool = False,
 ) -> DataFrame:
-    """Rows of ``joined`` for which every condition is true; ``columns`` of the streams are named
-    ``stream.column``. ``others`` are columns of ``joined`` that are no stream's; where the one that
-    ``unless`` names is true, nothing is filtered. With ``takes_back`` results come and go, so a
-    condition must say the same of one whenever it is asked: others are refused. So are those that
-    name a CHAR column, which Spark would pad.
+    """Filter the joined rows by conditions, which Spark evaluates by its own rules.
 
-    Spark evaluates them, by its own rules. InvalidArgumentError if it cannot, with its reason.
-    Cost: none but the evaluation; Spark's optimizer removes the structs made here.
+    Args:
+        joined: The result of the operator.
+        columns: Columns of each stream; conditions name them ``stream.column``.
+        conditions: The conditions, as SQL text. All of them must be true.
+        others: Columns of ``joined`` that belong to no stream.
+        unless: Name of a column; rows for which it is true are not filtered.
+        takes_back: Whether results may be retracted. A condition must then have the same value for
+            ever.
+
+    Returns:
+        The filtered rows.
+
+    Raises:
+        InvalidArgumentError: Spark cannot evaluate a condition; the message has its reason.
+            Conditions on CHAR columns are refused too, because Spark would pad these.
+
+    Cost:
+        The evaluation only. Spark's optimizer removes the structs that are made here.
     """
     if not conditions:
         return joined
@@ -99,8 +111,8 @@ def filtered(
 def check_evaluated_here(
     conditions: Iterable[PairCondition], streams: Mapping[str, DataFrame]
 ) -> None:
-    """InvalidArgumentError for columns that Arrow holds otherwise than Spark compares them: text
-    under a collation or of fixed length, intervals, types that travel as others."""
+    """InvalidArgumentError for columns that Arrow holds in another way than Spark compares them:
+    text under a collation or of fixed length, intervals, and types that travel as others."""
     for condition in conditions:
         for stream, name in condition.columns:
             column = KeyColumn.of(stream, streams[stream].schema[name])
@@ -116,8 +128,8 @@ def check_evaluated_here(
 
 
 def _check_pads_nothing(condition: str, without_chars: DataFrame) -> None:
-    """InvalidArgumentError for a condition, which can be evaluated, that cannot be without the CHAR
-    columns: Spark pads what they are compared with, but not where they are parts of structs."""
+    """InvalidArgumentError for a condition that needs a CHAR column: Spark pads what is compared
+    with such a column, but not if it is part of a struct."""
     try:
         with quiet_query_log():
             _ = without_chars.where(F.expr(condition)).schema
@@ -130,8 +142,8 @@ def _check_pads_nothing(condition: str, without_chars: DataFrame) -> None:
 
 
 def _check_lasts(condition: str, found: DataFrame) -> None:
-    """InvalidArgumentError unless the condition, the last that ``found`` is filtered by, has the
-    same value for the same row for ever."""
+    """InvalidArgumentError unless the last condition that ``found`` is filtered by has the same
+    value for the same row for ever."""
     if not is_classic(found.sparkSession):
         raise InvalidArgumentError(
             f"join condition {condition!r}: whether it has the same value for ever stands in the "

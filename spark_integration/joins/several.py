@@ -1,8 +1,9 @@
-"""Several joins in one operator: Spark allows one operator of this kind in a query.
+"""Several joins in one operator, because Spark allows one such operator in a query.
 
-Each join has inputs of its own, under names that no other has, hence streams of its own in every
-bucket's store, and is routed by its own key or shares. A row of the result says which join it is of
-and holds that one's columns in a struct; the structs of the others are null.
+- Each join has its own inputs, under names that no other join has. So it has its own streams in the
+  store of every bucket, and it is routed by its own key or shares.
+- A row of the result has the number of its join, and its columns in a struct. The structs of the
+  other joins are null.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +35,7 @@ GROUP: Final = "group"
 
 @dataclass(frozen=True)
 class WantedJoin:
-    """One of the joins, over the full history."""
+    """One of the joins, inner over the full history."""
 
     streams: Mapping[str, DataFrame]
     on: str
@@ -50,9 +51,17 @@ def rows_column(number: int) -> str:
 
 
 def join_together(joins: Sequence[WantedJoin], **options: Any) -> DataFrame:
-    """The results of all joins. ``options`` are those of ``OPTION_NAMES``, for all of them.
+    """Build one operator for all joins.
 
-    UnfitInputError for inputs that cannot be stored or compared.
+    Args:
+        joins: The joins.
+        **options: Options of the operator, those of ``OPTION_NAMES``.
+
+    Returns:
+        The results of all joins.
+
+    Raises:
+        UnfitInputError: An input cannot be stored or compared.
     """
     spark = next(iter(joins[0].streams.values())).sparkSession
     checked = _checked(spark, **options)
@@ -98,7 +107,7 @@ def _checked(
 
 
 def plan_of_all(plans: Sequence[StatefulPlan], output: pa.Schema) -> StatefulPlan:
-    """The first join's plan with the inputs, state and settings of all."""
+    """The plan of the first join, with the inputs, state and settings of all."""
     settings = {
         f"{name} of join {number}": value
         for number, plan in enumerate(plans, 1)
@@ -121,7 +130,7 @@ def plan_of_all(plans: Sequence[StatefulPlan], output: pa.Schema) -> StatefulPla
 
 
 def function_of_all(joins: Sequence[InnerJoin]) -> BucketFunction:
-    """Each batch goes to the function of its join; those of one join come one after the other."""
+    """Each batch goes to the function of its join. Batches of one join follow each other."""
     number_of = {
         source.name: number for number, join in enumerate(joins) for source in join.plan.inputs
     }

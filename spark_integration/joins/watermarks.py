@@ -1,4 +1,5 @@
-"""Event time of a multiway_join: what its inputs' watermarks and its condition say of it."""
+"""Event time of a multiway_join, from the watermarks of its inputs and the intervals of its
+condition."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,9 +29,9 @@ def timing_of(
     late: str,
     result_time: str | None,
 ) -> EventTime | None:
-    """How long rows are kept and what becomes of late ones; None: all rows match, for ever.
+    """How long rows are kept and what becomes of late ones; None if all rows match for ever.
 
-    A stream's event time is the column of its watermark. InvalidArgumentError names what does not
+    A stream's event time is the column of its watermark. InvalidArgumentError if something does not
     fit.
     """
     if not isinstance(retention, Mapping):
@@ -63,7 +64,8 @@ def timing_of(
 
 
 def check_hours(bounds: Iterable[Bound], spec: JoinSpec | GraphSpec, spark: SparkSession) -> None:
-    """InvalidArgumentError where Spark would count days by a calendar in which they differ."""
+    """InvalidArgumentError if Spark would count days by a calendar in which they differ in
+    length."""
     for bound in bounds:
         if _with_room(bound, spec, spark) != bound:
             raise InvalidArgumentError(
@@ -74,7 +76,7 @@ def check_hours(bounds: Iterable[Bound], spec: JoinSpec | GraphSpec, spark: Spar
 
 
 def described(timing: EventTime | None) -> list[str] | None:
-    """Per stream, what its rows are kept for: the checkpoint pins it."""
+    """How long the rows of each stream are kept, as the checkpoint pins it."""
     if timing is None:
         return None
     return [
@@ -84,7 +86,7 @@ def described(timing: EventTime | None) -> list[str] | None:
 
 
 def check_keeps_all(retention: Retention | None, late: str, result_time: str | None) -> None:
-    """InvalidArgumentError where a join that forgets nothing is told of time."""
+    """InvalidArgumentError if a join that forgets nothing has options of event time."""
     told = {"retention": retention or None, "late": late, "result_time": result_time}
     for name, value in told.items():
         if value not in (None, "drop"):
@@ -95,7 +97,7 @@ def check_keeps_all(retention: Retention | None, late: str, result_time: str | N
 
 
 def explained_time(timing: EventTime | None) -> str:
-    """The same for people."""
+    """Text for people: how long rows are kept."""
     if timing is None:
         return "every row is kept for ever"
     listed = [
@@ -114,7 +116,7 @@ def _kept(kept: int | None) -> str:
 
 
 def watermarked(rows: Mapping[str, pa.Schema], streams: Mapping[str, DataFrame]) -> dict[str, str]:
-    """By stream, its column with a watermark, if that is a time stamp."""
+    """By stream, the column of its watermark if that is a time stamp."""
     return {
         name: field.name
         for name, frame in streams.items()
@@ -125,8 +127,8 @@ def watermarked(rows: Mapping[str, pa.Schema], streams: Mapping[str, DataFrame])
 
 
 def _with_room(bound: Bound, spec: JoinSpec | GraphSpec, spark: SparkSession) -> Bound:
-    """Spark counts days by the calendar of the session's time zone, where one may be shorter or
-    longer, at most by a day; it checks the condition itself on what is found."""
+    """The bound, widened by a day if Spark may count one: it counts days by the calendar of the
+    session's time zone. Spark then checks the condition itself on what is found."""
     zone = str(spark.conf.get("spark.sql.session.timeZone"))
     kind = spec.streams[bound.later.stream].field(bound.later.name).type
     if bound.has_days and kind.tz is not None and not _FIXED_ZONE.fullmatch(zone):
@@ -166,7 +168,7 @@ def result_time_type(spec: JoinSpec | GraphSpec, timing: EventTime) -> pa.DataTy
 
 
 def check_not_named(reserved: Mapping[str, Any]) -> None:
-    """InvalidArgumentError for the option that plain joins have and this one does not."""
+    """InvalidArgumentError for ``event_time``, an option of plain joins only."""
     if reserved.get("event_time") is not None:
         raise InvalidArgumentError(
             f"event_time={reserved['event_time']!r}: on Spark the event time of a stream is the "

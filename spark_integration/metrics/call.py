@@ -19,8 +19,7 @@ _committed: "OrderedDict[str, str]" = OrderedDict()
 
 
 class CallMetrics:
-    """The measurements of one call. Use in this order: construct, ``opened``, ``commit``,
-    ``result``.
+    """The measurements of one call: construct, ``opened``, ``commit``, ``result``, in this order.
 
     A bucket is *handed over* to this process if another process committed the pointer at which it
     is opened. Nothing of it is then cached here.

@@ -1,5 +1,4 @@
-"""The report of a bucket on a micro-batch, and how Spark combines the reports in its progress
-events.
+"""The report of a bucket on a micro-batch, and how Spark combines the reports in its progress.
 
 The stateful function yields one row of numbers per bucket and micro-batch. An observation between
 it and unpack turns them into ``StreamingQueryProgress.observedMetrics["lsmstate"]``, which

@@ -1,8 +1,8 @@
 """Bucket ids that Spark's own hash spreads evenly over the state partitions.
 
-Spark places a group on partition ``pmod(murmur3(key), partitions)``. With ids 0, 1, 2, ... some
-tasks would get two buckets and some none. The ids are therefore chosen: bucket ``b`` gets the
-smallest unused number that lands on partition ``b % partitions``.
+Spark puts a group on partition ``pmod(murmur3(key), partitions)``. With the ids 0, 1, 2 and so on,
+some tasks would get two buckets and some none. So bucket ``b`` gets the smallest unused number that
+Spark puts on partition ``b % partitions``.
 """
 
 from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""Inputs of a stateful operator: streaming DataFrames, and the key they are routed by."""
+"""Inputs of a stateful operator: streaming DataFrames, and the keys by which they are routed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from lsmstate.spark_integration.plan.stateful_plan import InputPlan
 
 
 class UnfitInputError(InvalidArgumentError):
-    """A column that cannot be stored, or keys that Spark does not compare."""
+    """A column cannot be stored, or Spark does not compare the keys."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Inputs of one operator, in their order, with the keys they have in common."""
+    """Inputs of one operator in their order, with their common keys."""
 
     frames: Mapping[str, DataFrame]
     keys: tuple[Key, ...]
@@ -37,11 +37,20 @@ class Inputs:
         key_names: Sequence[str] | None = None,
         written: Sequence[Pair] | None = None,
     ) -> "Inputs":
-        """``columns``: the key columns of each input, whose n-th ones are compared; None where an
-        input has no such key, which at least one has. ``key_names``: what they are called in the
-        state, by default k0, k1, ... ``written``: the equalities, where the condition says them;
-        None: each column of a key equals each. InvalidArgumentError if Spark does not compare
-        them, or a column cannot be stored."""
+        """Resolve the keys of the inputs.
+
+        Args:
+            spark: The session.
+            frames: The inputs.
+            columns: Key columns of each input. The n-th ones are compared; None: the input has no
+                such key. At least one input has it.
+            key_names: Names of the keys in the state. Default: k0, k1, and so on.
+            written: The equalities, if the condition has them. Default: each column of a key equals
+                each.
+
+        Raises:
+            InvalidArgumentError: Spark does not compare the keys, or a column cannot be stored.
+        """
         schemas = {name: frame.schema for name, frame in frames.items()}
         rows = {name: arrow_schema(name, schema) for name, schema in schemas.items()}
         count = len(next(iter(columns.values())))
@@ -75,12 +84,12 @@ class Inputs:
 
     @property
     def key_types(self) -> list[str]:
-        """The same, as the checkpoint has them."""
+        """The types of the keys as the checkpoint pins them."""
         return [key.pinned for key in self.keys]
 
     @property
     def time_zone(self) -> str | None:
-        """The session's, where Spark casts a key to a time stamp by it."""
+        """Time zone of the session, if Spark casts a key to a time stamp by it; else None."""
         casts = [field.type for plan in self.plans for field in plan.cast_keys]
         if not any(map(_holds_time, casts)):
             return None
@@ -96,14 +105,14 @@ class Inputs:
 
     @property
     def columns(self) -> dict[str, list[str]]:
-        """All columns of each input, as the checkpoint has them."""
+        """All columns of each input as the checkpoint pins them."""
         return {plan.name: list(plan.pinned) for plan in self.plans}
 
 
 def session_of(frames: Mapping[str, DataFrame], word: str, remedy: str) -> SparkSession:
-    """The session of the inputs. InvalidArgumentError unless all are streaming DataFrames under
-    names; ``word`` is what the operator calls an input, ``remedy`` ends what is said of a static
-    one."""
+    """The session of the inputs. InvalidArgumentError unless all are streaming DataFrames with
+    names. ``word`` is what the operator calls an input; ``remedy`` ends the message about a static
+    DataFrame."""
     for name, frame in frames.items():
         if not isinstance(name, str) or not hasattr(frame, "isStreaming"):
             raise InvalidArgumentError(

@@ -1,4 +1,4 @@
-"""Options that every stateful operator has, checked when it is built."""
+"""Options of every stateful operator, checked when the operator is built."""
 
 import difflib
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ _ELSEWHERE: Final = {
 
 @dataclass(frozen=True)
 class OperatorOptions:
-    """Options as the user gave them, in our units."""
+    """The user's options in our units."""
 
     store: Options
     backend: str
@@ -49,7 +49,7 @@ class OperatorOptions:
         options: Mapping[str, Any] | None,
         storage: Storage,
     ) -> "OperatorOptions":
-        """InvalidArgumentError names the value and what to write instead."""
+        """Check the options. InvalidArgumentError names a wrong value and the remedy."""
         if backend not in _BACKENDS:
             raise InvalidArgumentError(
                 f"backend={backend!r}: did you mean {nearest(backend, _BACKENDS)!r}? "
@@ -91,5 +91,5 @@ def _store_options(memory_bytes: int, backend: str, given: Mapping[str, Any]) ->
 
 
 def nearest(name: str, known: tuple[str, ...]) -> str:
-    """Of the known names the one that was probably meant."""
+    """The known name that was probably meant."""
     return difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]

@@ -1,5 +1,7 @@
-"""StatefulPlan: all that the workers must know of one operator; a value that travels inside
-functions."""
+"""StatefulPlan: all that the workers must know of one operator.
+
+It is a value and travels inside the functions that Spark sends to its workers.
+"""
 
 import json
 from collections.abc import Mapping
@@ -20,7 +22,7 @@ KEEP: Final = "keep"
 
 @dataclass(frozen=True)
 class InputPlan:
-    """One input: its rows, and where in a routed row its key columns stand."""
+    """One input: its rows, and the positions of its key columns in a routed row."""
 
     name: str
     rows: pa.Schema
@@ -49,7 +51,7 @@ class InputPlan:
 
 @dataclass(frozen=True)
 class StatefulPlan:
-    """An operator as built by one of the public functions."""
+    """An operator, as one of the public functions built it."""
 
     operator: str
     """The name of that function, for messages."""
@@ -105,7 +107,7 @@ class StatefulPlan:
         return self.options.memory_bytes
 
     def wanted(self) -> "Wanted":
-        """What the checkpoint has to agree with."""
+        """What the checkpoint must agree with."""
         return Wanted(
             dict(self.settings),
             self.buckets,
@@ -122,7 +124,8 @@ class StatefulPlan:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The settings of an operator that its checkpoint pins; travels inside the plan as JSON."""
+    """The settings of an operator that its checkpoint pins. They travel inside Spark's plan as
+    JSON."""
 
     settings: dict[str, Any]
     buckets: int | None

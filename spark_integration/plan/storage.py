@@ -1,11 +1,10 @@
-"""How the places where state lies are reached: credentials, endpoints, and the cache of copies.
+"""How the places of state are reached: credentials, endpoints, and the cache of copies.
 
-What the session's Hadoop is told of S3 and Azure holds for us too, so that a state in the query's
-checkpoint location needs nothing of its own; ``storage_options`` win over it.
-
-It holds secrets. They travel inside the functions that Spark hands to its workers, as everything in
-those does; a query's plan, properties and log lines name a storage by a number that means nothing
-outside this process.
+- The Hadoop settings of the session for S3 and Azure hold for the state too, so a state in the
+  checkpoint location needs no settings of its own. ``storage_options`` win over them.
+- These values are secrets. They travel inside the functions that Spark sends to its workers. A
+  query's plan, properties and log lines name a storage by a number that means nothing outside this
+  process.
 """
 
 import os
@@ -41,7 +40,7 @@ _places: dict[tuple[int, str, str], StatePlace] = {}
 
 @dataclass(frozen=True)
 class Storage:
-    """A value that travels with a plan."""
+    """How state is reached; a value that travels with a plan."""
 
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """For the file system itself: see ``lsmstate.remote.filesystems``."""
@@ -58,7 +57,7 @@ class Storage:
         cache_dir: str | None,
         cache: int | str,
     ) -> "Storage":
-        """InvalidArgumentError names the value and what to write instead."""
+        """Check the options. InvalidArgumentError names a wrong value and the remedy."""
         if storage_options is not None and not isinstance(storage_options, Mapping):
             raise InvalidArgumentError(
                 f"storage_options is a {type(storage_options).__name__}; give a dictionary, such "
@@ -74,7 +73,7 @@ class Storage:
         return cls(dict(storage_options or {}), _hadoop_settings(spark), directory, cache)
 
     def keep(self) -> str:
-        """A number under which ``kept`` finds it in this process."""
+        """Keep the storage in this process, and return the number under which ``kept`` finds it."""
         for key, other in list(_kept.items()):  # another thread may add one meanwhile
             if other == self:
                 return key
@@ -83,8 +82,8 @@ class Storage:
         return key
 
     def place(self, url: str) -> StatePlace:
-        """Where state lies. InvalidArgumentError if no such file system can be had. A process asks
-        for the same one again and again, and gets the same."""
+        """The place of a state. InvalidArgumentError if there is no such file system. Places are
+        cached, because a process asks for the same one again and again."""
         key = (os.getpid(), url, repr((self.options, self.hadoop, self.cache_dir, self.cache)))
         if key not in _places:
             if len(_places) >= _MOST_PLACES:
@@ -99,13 +98,13 @@ class Storage:
 
 
 def kept(key: str) -> Storage:
-    """The storage that ``keep`` gave this number; one without settings if another process did."""
+    """The storage of that number; one without settings if another process kept it."""
     return _kept.get(key, Storage())
 
 
 def state_url(state_dir: str) -> str:
-    """A ``state_dir`` as given: a local one becomes an absolute path. InvalidArgumentError for an
-    address with a password, which plans and logs would show."""
+    """The ``state_dir``, a local one as an absolute path. InvalidArgumentError for an address with
+    a password, which plans and logs would show."""
     path = local_path(state_dir)
     if path is not None:
         return path
@@ -118,14 +117,15 @@ def state_url(state_dir: str) -> str:
 
 
 def _spark_directory() -> str | None:
-    """In a worker: the directory that Spark keeps its own files in (``spark.local.dir``)."""
+    """In a worker: the directory of Spark's own files (``spark.local.dir``)."""
     first = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
     # Spark names its block manager's directory, which goes with the executor.
     return os.path.dirname(first) if first else None
 
 
 def _hadoop_settings(spark: "SparkSession") -> dict[str, str]:
-    """Those that can be taken over. None under Spark Connect: the client cannot see them."""
+    """The Hadoop settings that count here. None under Spark Connect, whose client cannot
+    see them."""
     # Not above: workers import this module, and have no plans.
     from lsmstate.spark_integration.catalyst.catalyst import hadoop_of
 

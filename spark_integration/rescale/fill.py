@@ -74,8 +74,9 @@ def fill(
     places: Places,
     options: Options,
 ) -> dict[str, Any]:
-    """Write the new bucket with this number. Rows come in key order; rows of one key keep their
-    order in an original bucket.
+    """Write the new bucket with this number, and return its record.
+
+    Rows come in key order; rows of one key keep their order in an original bucket.
 
     Returns:
         The record of the bucket: the pointer it begins with (None if there was nothing to read),

@@ -1,8 +1,9 @@
-"""UMJoin: several streams with one common key, joined over everything that ever arrived.
+"""UMJoin: several streams with one common key, joined over their full history.
 
-A batch is stored in its own stream first; then its keys are probed in one other stream after
-another, and a key that is absent from one is asked for no further. Only the keys that every stream
-holds have rows fetched. A combination is found once: when the last of its rows arrives.
+- A batch is first stored in its own stream. Its keys are then probed in one other stream after
+  another (UMJoin paper). A key that one stream lacks is not probed any further.
+- Rows are fetched only for the keys that every stream has.
+- Invariant: each combination of rows is found once, when the last of its rows arrives.
 """
 
 from collections.abc import Iterator
@@ -32,9 +33,9 @@ Matches: TypeAlias = tuple[dict[str, GroupedRows], dict[str, Probe], Numbers]
 
 
 class UMJoin:
-    """The operator over one store, among whose streams are ``spec.stream_schemas``.
+    """The operator UMJoin over one store, whose streams include ``spec.stream_schemas``.
 
-    Not thread-safe. The store belongs to the caller, who commits and closes it.
+    It is not thread-safe. The store belongs to the caller, who commits and closes it.
     """
 
     def __init__(
@@ -44,7 +45,18 @@ class UMJoin:
         piece_bytes: int = 1 << 20,
         probe_order: ProbeOrder | None = None,
     ) -> None:
-        """``probe_order``: what an operator of the same join has learned before."""
+        """Check the store.
+
+        Args:
+            spec: What is joined.
+            store: The store.
+            piece_bytes: Most bytes of a piece of the results, unless a row is larger.
+            probe_order: What an earlier operator of the same join has learned about the order of
+                probes.
+
+        Raises:
+            InvalidArgumentError: The store lacks a stream, or ``piece_bytes`` is less than 1.
+        """
         if piece_bytes < 1:
             raise InvalidArgumentError(f"piece_bytes={piece_bytes!r}: must be at least 1")
         if not store.streams.keys() >= spec.streams.keys():
@@ -68,14 +80,28 @@ class UMJoin:
         *,
         is_stored: bool = True,
     ) -> Results:
-        """Store the batch now; return the new results, worked out as they are asked for.
+        """Store a batch, and return its new results.
 
-        ``keys`` are the batch's keys if the caller has them. With ``is_stored=False`` the rows find
-        what matches them and are not stored: another store has them. Results come in pieces of at
-        most ``piece_bytes`` of Arrow data or one row, with the columns of ``spec.output_schema``.
-        They must be consumed or closed before the next call (InvalidArgumentError): closing
-        gives up the rest of them. A batch that the store refuses is not stored at all.
-        Memory: a piece and, per stream, about ``piece_bytes`` of fetched rows, whatever the data.
+        A batch that the store refuses is not stored at all.
+
+        Args:
+            stream: Name of the stream.
+            batch: The rows; columns are taken by name.
+            keys: The key of each row, if the caller has them.
+            is_stored: False: the rows only probe, because another store has them.
+
+        Returns:
+            The results in pieces of at most ``piece_bytes`` or one row, computed as they are read,
+            with the columns ``spec.output_schema``. Read them to the end, or close them, before the
+            next call.
+
+        Raises:
+            InvalidArgumentError: The stream or the columns do not fit, or earlier results are not
+                read.
+
+        Cost:
+            Memory for a piece and about ``piece_bytes`` of fetched rows per stream, whatever the
+            data.
         """
         arrived = self._arrive(f"process({stream!r})", stream, batch, keys, is_stored)
         matches = self._matches(stream, arrived)
@@ -90,9 +116,18 @@ class UMJoin:
         *,
         is_stored: bool = True,
     ) -> Iterator[Picked]:
-        """``process`` for a caller who makes the results of rows himself, or has somebody else do
-        it; to be consumed before the next call. A piece has at most 32,768 results, of batches of
-        about ``piece_bytes`` per stream."""
+        """Store a batch like ``process``, and return picks of rows instead of results.
+
+        Args:
+            stream: Name of the stream.
+            batch: The rows.
+            keys: The key of each row, if the caller has them.
+            is_stored: False: the rows only probe, because another store has them.
+
+        Returns:
+            Pieces of at most 32,768 results, from batches of about ``piece_bytes`` per stream. Read
+            them to the end before the next call.
+        """
         arrived = self._arrive(f"picked({stream!r})", stream, batch, keys, is_stored)
         return (p for m in self._matches(stream, arrived) for p in self._combiner.picked(*m))
 
@@ -104,7 +139,7 @@ class UMJoin:
         keys: pa.RecordBatch | KeyBatch | None,
         is_stored: bool,
     ) -> "list[Arrived]":
-        """The batch in slices, which have been stored if they are to be."""
+        """The batch in slices, which are stored if they are to be."""
         self._spec.check_stream(stream)
         check_finished(call, self._unfinished)
         batch = by_name(batch, self._spec.streams[stream], call)
@@ -138,7 +173,7 @@ class UMJoin:
         ]
 
     def _matches(self, stream: str, arrived: "list[Arrived]") -> Iterator[Matches]:
-        """What each slice's rows are to be combined with."""
+        """What the rows of each slice are combined with."""
         for part in arrived:
             distinct, starts = part.keys.distinct()
             probes, survivors = self._probe(stream, distinct)
@@ -147,7 +182,7 @@ class UMJoin:
                 yield {stream: own}, probes, survivors
 
     def _probe(self, stream: str, keys: KeyBatch) -> tuple[dict[str, Probe], Numbers]:
-        """Existence in every other stream, in the order learned, without reading a row."""
+        """Probe the keys in every other stream, in the learned order, without reading a row."""
         survivors = np.arange(len(keys), dtype=np.int64)
         probes: dict[str, Probe] = {}
         others = [name for name in self._spec.streams if name != stream]

@@ -1,4 +1,4 @@
-"""What a local join hands out: pieces of result rows, worked out as they are asked for."""
+"""Results of a local join: pieces of rows, computed as they are read."""
 
 from collections.abc import Callable, Iterator
 
@@ -8,7 +8,8 @@ from lsmstate.errors import InvalidArgumentError
 
 
 class Results(Iterator[pa.RecordBatch]):
-    """Pieces of a join's result. After an error it stays unfinished: the result is not whole."""
+    """An iterator over pieces of a join's result. After an error the result is incomplete, and each
+    read raises that error again."""
 
     def __init__(self, pieces: Iterator[pa.RecordBatch]) -> None:
         self._pieces = pieces
@@ -30,13 +31,13 @@ class Results(Iterator[pa.RecordBatch]):
             raise
 
     def through(self, change: Callable[[pa.RecordBatch], pa.RecordBatch]) -> "Results":
-        """These results, each piece as ``change`` makes it; empty ones are left out."""
+        """Return these results with ``change`` applied to each piece. Empty pieces are left out."""
         changed = map(change, self._pieces)
         self._pieces = (piece for piece in changed if piece.num_rows)
         return self
 
     def close(self) -> None:
-        """Give up the results that were not asked for yet."""
+        """Give up the results that were not read yet."""
         self.is_finished = True
         self._pieces = iter(())
 
@@ -48,8 +49,8 @@ class Results(Iterator[pa.RecordBatch]):
 
 
 def check_finished(call: str, earlier: Results | None) -> None:
-    """InvalidArgumentError if the results of the previous call were not consumed or closed before
-    ``call``."""
+    """InvalidArgumentError if the results of the previous call were not read to the end or
+    closed."""
     if earlier is not None and not earlier.is_finished:
         raise InvalidArgumentError(
             f"{call}: the results of the previous call were not consumed to the "

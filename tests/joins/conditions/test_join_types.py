@@ -237,7 +237,11 @@ def test_columns_named_like_intervals_are_keys():
         ("a LEFT JOIN b ON (a.k = b.k JOIN c USING (k)", "inner", r"'\)' or AND expected"),
         ("a LEFT JOIN b USING (k) JOIN c USING (k) WHERE a.k = 1", "inner", "JOIN or the end"),
         ("a LEFT JOIN b USING (k) JOIN c USING (j)", "inner", "no column 'j' in stream 'a or b'"),
-        ("a SEMI JOIN b USING (k) LEFT JOIN c ON b.k = c.k", "inner", "does not compare a LEFT"),
+        (
+            "a SEMI JOIN b USING (k) LEFT JOIN c ON b.k = c.k",
+            "inner",
+            "does not compare the joined streams a LEFT",
+        ),
         ("a LEFT JOIN b ON a.k = a.k JOIN c USING (k)", "inner", "are joined by no equality"),
         ("(" * 60 + "a JOIN b" + ")" * 60, "inner", "at most 50 parentheses"),
     ],

@@ -198,7 +198,7 @@ def test_types_that_cannot_be_compared(left, right):
         (
             [pa.int64(), pa.int64(), pa.float64()],
             r"a.k \(int64\) and b.k \(int64\) are compared as int64, but the whole key .* only as "
-            "double, which would different values would be equal",
+            "double, in which different values would be equal",
         ),
         (
             [pa.float64(), pa.decimal128(5, 2), pa.decimal128(6, 2)],

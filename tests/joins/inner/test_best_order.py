@@ -144,7 +144,7 @@ SAMPLE = ints(a=[1], b=[1], c=[1])
     ("options", "words"),
     [
         ({"order": "best"}, "give some rows of each stream"),
-        ({"order": "best", "sample": {"a": SAMPLE["a"]}}, "sample holds rows of a; .* a, b, c"),
+        ({"order": "best", "sample": {"a": SAMPLE["a"]}}, "sample has rows of a; .* a, b, c"),
         ({"order": "best", "sample": {**SAMPLE, "x": SAMPLE["a"]}}, "rows of a, b, c, x"),
         ({"order": "best", "sample": ints(a=[], b=[], c=[])}, "has no rows"),
         (

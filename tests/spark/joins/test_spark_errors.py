@@ -114,7 +114,7 @@ def test_reserved_options_take_their_defaults(frames: dict[str, Any]) -> None:
         ),
         (
             "cu LEFT JOIN sr ON cu.c_addr = sr.sr_addr AND cu.name < sr.day",
-            ["(string)", "may compare here"],
+            ["(string)", "might compare them"],
         ),
         (["name", "no"], ["'no'"]),
         (None, ["on=None", "o.id = p.order_id"]),

@@ -85,7 +85,7 @@ def test_rows_of_an_input_that_is_named_like_late_ones_are_counted_as_copies() -
     places: Any = SimpleNamespace(copies=lambda _stream: 4)
     records = [{"read": [(0, "clicks (late)", 10, taken)]} for taken in (10, 30)]
     assert misplaced(records, places) is None
-    assert "10 rows rows were written instead of, 40 were" in str(
+    assert "40 rows were written instead of 10" in str(
         misplaced(records, places, ["clicks (late)"])
     )
 
