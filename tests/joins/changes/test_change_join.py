@@ -258,7 +258,7 @@ def test_an_operation_that_is_none_is_refused_before_anything_changes(operation)
 
 def test_a_part_of_the_key_is_no_operation_column():
     streams = {"a": pa.schema([("k", pa.string())]), "b": pa.schema([("k", pa.string())])}
-    with pytest.raises(InvalidArgumentError, match=r"a\.k is a part of the key"):
+    with pytest.raises(InvalidArgumentError, match=r"a\.k is part of the key"):
         MultiwayJoin(streams, ["k"], emit="changes", changes={"a": "k"})
 
 

@@ -209,7 +209,7 @@ def test_rows_right_of_a_cycle_wait_for_combinations():
         (ON, {"late": "join"}, "rows that come late cannot be joined"),
         (ON, {"event_time": {"a": "at"}}, "'b' has no event time; name its column"),
         (ON, {"algorithm": "tree"}, "append-only inner joins"),
-        (ON.replace("LEFT", "SEMI"), {"emit": "append", "event_time": {}}, "use emit='changes'"),
+        (ON.replace("LEFT", "SEMI"), {"emit": "append", "event_time": {}}, "need emit='changes'"),
         (
             "a LEFT JOIN b ON a.k = b.k",
             {"emit": "changes"},
