@@ -1,1 +1,1 @@
-"""What a query's checkpoint holds: pinned settings, pointers, starts."""
+"""The checkpoint of a query: pinned settings, pointers, starts."""

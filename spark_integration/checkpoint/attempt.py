@@ -1,7 +1,7 @@
-"""The store of one bucket for one task attempt: opened at a pointer, given up with the attempt.
+"""The store of one bucket for one task attempt: opened at a pointer, closed with the attempt.
 
-Workers change between micro-batches, so nothing is kept open across them; what an attempt wrote
-and did not commit is named by no pointer and harms nobody.
+Workers change between micro-batches, so nothing stays open across them. No pointer names what an
+attempt wrote and did not commit, so it does no harm.
 """
 
 import uuid
@@ -19,7 +19,8 @@ from lsmstate.store_base.null_safe import NullSafeStore, null_safe_streams
 
 
 def bucket_files(run: TaskRun, bucket: int) -> str | DurableBucket:
-    """Where the files of a bucket lie: a local directory, made if it is not there, or elsewhere."""
+    """The place of a bucket's files: a local directory, which is created if needed, or a remote
+    one."""
     try:
         return run.place.bucket(bucket)
     except OSError as error:
@@ -30,7 +31,7 @@ def bucket_files(run: TaskRun, bucket: int) -> str | DurableBucket:
 
 
 def working_directory(files: str | DurableBucket) -> str:
-    """A local directory of the bucket, for what goes with the task."""
+    """A local directory of the bucket, for files that end with the task."""
     return files if isinstance(files, str) else files.directory
 
 
@@ -38,7 +39,7 @@ def working_directory(files: str | DurableBucket) -> str:
 def attempt_store(
     plan: StatefulPlan, run: TaskRun, files: str | DurableBucket, pointer: str | None
 ) -> Iterator[MultimapStore]:
-    """The bucket's store as the last accepted micro-batch left it. Cost: one manifest read."""
+    """The store of a bucket, as the last accepted micro-batch left it. Cost: one manifest read."""
     store = open_attempt(
         files,
         null_safe_streams(plan.state) if plan.keeps_null_keys else plan.state,

@@ -1,7 +1,7 @@
-"""GroupState <-> commit pointer: what Spark's checkpoint remembers of a bucket.
+"""The commit pointer of a bucket, as Spark's GroupState keeps it.
 
-Spark keeps one pointer per bucket and micro-batch; that pointer is the truth about which files
-make up the bucket. It is updated last of all, after the last frame has been handed over.
+Spark keeps one pointer per bucket and micro-batch. It decides which files make up the bucket. It is
+updated last, after the last frame has been handed over.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -16,7 +16,7 @@ _VERSION: Final = 1
 
 
 def read_pointer(state: "GroupState", initial: str | None = None) -> str | None:
-    """The pointer the previous micro-batch of this bucket left; at its first, ``initial``."""
+    """The pointer of the bucket's previous micro-batch; at its first one, ``initial``."""
     kept = state.getOption
     if kept is None:
         return initial
@@ -26,7 +26,7 @@ def read_pointer(state: "GroupState", initial: str | None = None) -> str | None:
 
 
 def check_version(version: int) -> None:
-    """FormatVersionError unless this release knows what such a pointer means."""
+    """FormatVersionError unless this release can read such a pointer."""
     if version != _VERSION:
         raise FormatVersionError(
             f"the checkpoint keeps commit pointers of version {version}, this release reads "
@@ -35,5 +35,5 @@ def check_version(version: int) -> None:
 
 
 def write_pointer(state: "GroupState", pointer: str) -> None:
-    """Hand the new pointer to Spark, which stores it with the micro-batch."""
+    """Give the new pointer to Spark, which stores it with the micro-batch."""
     state.update((_VERSION, pointer))

@@ -1,6 +1,6 @@
-"""Streams as Spark compresses the files of its state store: LZ4 in blocks, or Zstandard.
+"""Decompress the files of Spark's state store: LZ4 in blocks, or Zstandard.
 
-Every size is checked before it is used, every LZ4 block against its checksum.
+Every size is checked before it is used, and every LZ4 block against its checksum.
 """
 
 import struct
@@ -29,7 +29,7 @@ _P1, _P2, _P3, _P4, _P5 = 2654435761, 2246822519, 3266489917, 668265263, 3747613
 
 
 def decompressed(data: bytes, path: str) -> bytes:
-    """What Spark wrote before it compressed it; codecs are told apart by their first bytes."""
+    """The content of a file. The first bytes tell the codec."""
     if data.startswith(_LZ4_MAGIC):
         return b"".join(_lz4_blocks(data, path))
     if data.startswith(_ZSTD_MAGIC):
@@ -42,7 +42,7 @@ def decompressed(data: bytes, path: str) -> bytes:
 
 
 def _lz4_blocks(data: bytes, path: str) -> Iterator[bytes]:
-    """The stream of lz4-java: blocks with sizes and a checksum, ended by an empty one."""
+    """The stream of lz4-java: blocks with sizes and a checksum, ended by an empty block."""
     at = total = 0
     while at < len(data):
         if len(data) - at < _LZ4_HEADER.size:
@@ -90,8 +90,8 @@ def _zstd(data: bytes, path: str) -> bytes:
 
 
 def xxh32(data: bytes, seed: int) -> int:
-    """The 32-bit xxHash, which lz4-java seals its blocks with. Cost: some 2 microseconds for
-    each 16 bytes."""
+    """The 32-bit xxHash, which lz4-java uses as checksum. Cost: about 2 microseconds per 16
+    bytes."""
     lanes_end = len(data) // 16 * 16
     words_end = len(data) // 4 * 4
     hashed = seed + _P5

@@ -1,7 +1,8 @@
-"""Small JSON files beside the state: written whole or not at all, and never over another's.
+"""Small JSON files beside the state, on which a restart depends.
 
-What a restart depends on is kept in such files. They carry their own checksum, so damage is told
-from settings, and a format version, so a newer release's file is told from damage.
+- A file is written completely or not at all, and never over another one.
+- It has its own checksum, which tells damage from other settings.
+- It has a format version, which tells the file of a newer release from damage.
 """
 
 import errno
@@ -23,9 +24,9 @@ _LARGEST_BYTES: Final = 16 << 20
 
 
 def create_record(path: str, content: dict[str, Any], *, sync: bool = False) -> bool:
-    """Write the file; False, and nothing is changed, if there is one already.
+    """Write the file. False, and nothing has changed, if there is one already.
 
-    ``sync`` forces it to the disk first. InvalidArgumentError if the directory is not writable.
+    ``sync`` forces it to disk first. InvalidArgumentError if the directory is not writable.
     """
     root = os.path.dirname(path)
     try:
@@ -50,7 +51,7 @@ def create_record(path: str, content: dict[str, Any], *, sync: bool = False) -> 
 
 
 def read_record(path: str) -> dict[str, Any] | None:
-    """The content, None if there is no such file. CorruptionError, FormatVersionError."""
+    """The content; None if there is no such file. CorruptionError, FormatVersionError."""
     try:
         with open(path, "rb") as file:
             raw = file.read(_LARGEST_BYTES)
@@ -67,11 +68,13 @@ def read_record(path: str) -> dict[str, Any] | None:
 def create_record_in(
     place: StatePlace, name: str, content: dict[str, Any], *, sync: bool = False
 ) -> bool:
-    """As create_record, in a place that may be on another file system, where a file that is closed
-    is there (``sync``). OSError, also if less of it arrived.
+    """``create_record`` in a place that may be remote.
 
-    There it is a look and then a write, since file systems have nothing better in common: of two
-    that begin within the same instant the later one's file stays, which both read from then on.
+    There a closed file is durable without ``sync``. OSError, also if not all of it arrived.
+
+    On a remote file system this is a look and then a write, because such systems have nothing
+    better in common. If two begin within the same instant, the later file stays, and both read that
+    one from then on.
     """
     if place.local_directory is not None:
         return create_record(os.path.join(place.local_directory, name), content, sync=sync)
@@ -91,7 +94,7 @@ def _send(place: StatePlace, name: str, data: bytes) -> None:
 
 
 def read_record_in(place: StatePlace, name: str) -> dict[str, Any] | None:
-    """As read_record, in a place that may be on another file system. OSError."""
+    """``read_record`` in a place that may be remote. OSError."""
     if place.local_directory is not None:
         return read_record(os.path.join(place.local_directory, name))
     path = f"{place.where}/{name}"

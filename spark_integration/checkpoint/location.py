@@ -1,11 +1,11 @@
 """A query's checkpoint location, as Spark wrote it, read without Spark.
 
-What it answers: which micro-batches are committed, and which commit pointer Spark keeps of each
-bucket as of one of them. Spark keeps the pointers of a state partition as changes, one file per
-micro-batch, and complete now and then; the state after batch ``n`` has version ``n + 1``. With
-``checkpointFormatVersion=2`` files carry unique ids, which the commit of the batch names.
+It tells which micro-batches are committed, and which commit pointer Spark keeps of each bucket as
+of one of them. Spark keeps the pointers of a state partition as changes, one file per micro-batch,
+and as a complete file now and then. The state after batch ``n`` has version ``n + 1``. With
+``checkpointFormatVersion=2``, files carry unique ids, which the commit of the batch names.
 
-Nothing is guessed: where a file is missing or damaged there is no answer.
+Nothing is guessed: if a file is missing or damaged, there is no answer.
 """
 
 import json
@@ -38,8 +38,8 @@ class Operator:
 
 
 class SparkCheckpoint:
-    """Read only. OSError where a request failed several times. Cost: a listing and a few small
-    files per state partition and question."""
+    """Reads a checkpoint. OSError if a request failed several times. Cost per question: a listing
+    and a few small files per state partition."""
 
     def __init__(self, location: str, storage_options: Mapping[str, Any] | None = None) -> None:
         """``location`` is local or on any file system of ``lsmstate.remote.filesystems``.
@@ -57,7 +57,7 @@ class SparkCheckpoint:
             )
 
     def query_id(self) -> str:
-        """Of the query whose checkpoint this is."""
+        """The id of the query of this checkpoint."""
         try:
             return str(json.loads(self._text(name="metadata") or "")["id"])
         except (ValueError, KeyError, TypeError) as error:
@@ -65,8 +65,8 @@ class SparkCheckpoint:
             raise CorruptionError(f"names no query ({error!r}); {REMEDY}", where, 0) from error
 
     def begun(self) -> list[int]:
-        """The micro-batches that were begun and are still on record, ascending: all that are
-        committed, and perhaps one more."""
+        """The micro-batches that have begun and are still on record, ascending: all committed ones,
+        and perhaps one more."""
         return sorted(int(name) for name in listed(self._dir("offsets")) if name.isdigit())
 
     def committed(self) -> list[int]:
@@ -74,7 +74,7 @@ class SparkCheckpoint:
         return sorted(int(name) for name in listed(self._dir("commits")) if name.isdigit())
 
     def check_batch(self, batch: int | None) -> int:
-        """The batch itself, or the newest for None. InvalidArgumentError names the range."""
+        """The batch itself; for None the newest. InvalidArgumentError names those there are."""
         known = self.committed()
         if not known:
             raise InvalidArgumentError(
@@ -125,7 +125,8 @@ class SparkCheckpoint:
         )
 
     def _unique_ids(self, batch: int, operator: Operator) -> list[str | None]:
-        """Of each partition's file; None where files go by their version alone."""
+        """The unique id of each partition's file; None if files are named by their version
+        alone."""
         text = self._text("commits", name=str(batch)) or ""
         try:
             commit: dict[str, Any] = json.loads(text.partition("\n")[2])

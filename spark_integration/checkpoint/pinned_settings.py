@@ -1,12 +1,12 @@
-"""query.json: what a checkpoint was started with, and every later start must keep.
+"""Pinned settings, ``query.json``: what a query was started with, and later starts must keep.
 
-Written once, at the first start, beside the state: bucket count and ids, stream names and order,
-columns, key types, condition, backend. Never rewritten. A later start adopts the buckets and
-refuses any other difference, naming both values.
-
-Another number of buckets (``rescale.py``) is another file, ``query-0002.json`` and so on, of
-which the newest counts. It says from which micro-batch on, and where its buckets begin. As long as
-the plan of the rescale to it is there, its switch is not over, and no query starts or goes on.
+- The first start writes the file beside the state: bucket count and ids, stream names and order,
+  columns, key types, condition, backend. It is never rewritten.
+- A later start adopts the buckets. Any other difference is refused, and the message has both
+  values.
+- A rescale writes another file, ``query-0002.json`` and so on. The newest one counts. It has the
+  first micro-batch and the pointers of its buckets.
+- While the plan of that rescale exists, its switch is not over, and no query starts or goes on.
 """
 
 import os
@@ -73,8 +73,8 @@ class Pinned:
 
 
 def with_pins(settings: Mapping[str, Any], pins: Mapping[str, str]) -> dict[str, Any]:
-    """The operator's settings and the user's own. InvalidArgumentError for those that are not
-    text, or have a name that means something already."""
+    """The settings of the operator and those of the user. InvalidArgumentError for pins that are
+    not strings, or have a name that is taken."""
     for name, value in pins.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidArgumentError(
@@ -95,7 +95,7 @@ def file_name(version: int) -> str:
 
 
 def work_name(version: int) -> str:
-    """The directory that is there while a rescale to a version of the settings is under way."""
+    """The directory that exists while a rescale to a version of the settings is under way."""
     return f"rescale-{version:04d}"
 
 
@@ -105,7 +105,7 @@ def plan_name(version: int) -> str:
 
 
 def is_switching(place: StatePlace, version: int) -> bool:
-    """Whether the rescale to that version is not over, or is being taken back."""
+    """Whether the rescale to that version is not over, or is being undone."""
     return is_there(place, plan_name(version))
 
 
@@ -115,7 +115,7 @@ def is_there(place: StatePlace, name: str) -> bool:
 
 
 def settings_as_of(root: str | StatePlace, batch: int) -> tuple[Pinned, dict[str, Any]] | None:
-    """Those that held in a micro-batch; None if there is no state in ``root``."""
+    """The settings in a micro-batch; None if there is no state in ``root``."""
     version, settings = newest_settings(root)
     while settings is not None:
         pinned = Pinned.of(settings, version)
@@ -129,11 +129,15 @@ def settings_as_of(root: str | StatePlace, batch: int) -> tuple[Pinned, dict[str
 def newest_settings(root: str | StatePlace) -> tuple[int, dict[str, Any] | None]:
     """(version, settings) of the state in ``root``; (1, None) if it has none yet.
 
-    InvalidArgumentError if a rescale was broken off over its switch: what counts is not settled.
-    The settings are read first, then its plan looked for; a rescale looks last whether the query
-    has begun a micro-batch. So one of the two notices the other. A plan that is gone may have been
-    one to take the settings back, so they are looked for again.
-    Cost: a small read a version, one that finds nothing, and after a rescale two more.
+    InvalidArgumentError if a rescale was interrupted during its switch, since it is open what
+    counts then.
+
+    The settings are read first, and its plan is looked for then. A rescale looks last whether the
+    query has begun a micro-batch. So one of the two notices the other. A plan that is gone may have
+    been one to remove the settings, so they are looked for again.
+
+    Cost:
+        A small read per version, one that finds nothing, and after a rescale two more.
     """
     place = _place(root)
     version, settings = 1, read_record_in(place, FILE_NAME)
@@ -179,11 +183,11 @@ def _switching(place: StatePlace) -> InvalidArgumentError:
 def adopt_or_pin(
     root: str | StatePlace, wanted: Wanted, partitions: int, query_id: str, *, is_new: bool = True
 ) -> Pinned:
-    """The settings of the state in ``root``; pins ``wanted`` if it has none yet.
+    """The settings of the state in ``root``; they become those of ``wanted`` if it has none yet.
 
-    ``is_new`` says that the query may still have no state: its first micro-batch.
-    InvalidArgumentError if ``wanted`` differs from what is pinned, if nothing is although the
-    query is not new, or if ``root`` is not writable. Cost: one small read.
+    ``is_new``: whether the query may still have no state, as in its first micro-batch.
+    InvalidArgumentError if ``wanted`` differs from the pinned settings, if there are none although
+    the query is not new, or if ``root`` is not writable. Cost: one small read.
     """
     place = _place(root)
     version, settings = newest_settings(place)
@@ -212,7 +216,7 @@ def adopt_or_pin(
 
 
 def check_settings(root: str | StatePlace, wanted: Wanted) -> None:
-    """InvalidArgumentError if the state in ``root``, if any, was pinned by another join."""
+    """InvalidArgumentError if the state in ``root``, if any, belongs to another join."""
     version, settings = newest_settings(root)
     if settings is not None:
         _compare_settings(f"{_place(root).where}/{file_name(version)}", settings, wanted)

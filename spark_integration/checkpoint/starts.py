@@ -1,12 +1,12 @@
-"""Starts of a query, told apart: which of them ran a micro-batch, as a later one sees it.
+"""The starts of a query, told apart: which start ran a micro-batch, as a later one sees it.
 
     <state>/routes/start-0000000005.json   the fifth start, and the earlier ones that still count
 
-A query that is set back runs micro-batches anew, with other rows. Tasks that ran them before may
-still be running, on an executor that was lost, and end at any time. So files that tasks leave for
-each other bear the number of their start, and of a micro-batch's files only those count whose
-start is the newest that began with it or before. Each task has that list from its driver, so one of
-an earlier start sees the past as it was then.
+A query that is set back runs micro-batches anew, with other rows. Tasks of the former run may still
+be running on a lost executor, and may end at any time. So files that tasks leave for each other
+have the number of their start. Of the files of a micro-batch, only those of the newest start that
+began with it or before count. Each task has that list from its driver, so a task of an earlier
+start sees the past as it was then.
 """
 
 import json
@@ -24,8 +24,8 @@ _START: Final = re.compile(r"start-(\d{10,})\.json")
 
 @dataclass(frozen=True, slots=True)
 class Starts:
-    """Those of a query that count: (number, first micro-batch), both ascending. Start 0 is whatever
-    was before starts were told apart."""
+    """The starts that count: (number, first micro-batch), both ascending. Start 0 is whatever ran
+    before starts were told apart."""
 
     counted: tuple[tuple[int, int], ...] = ((0, 0),)
 
@@ -34,17 +34,17 @@ class Starts:
         return self.counted[-1][0]
 
     def that_ran(self, batch_id: int) -> int:
-        """The newest that began with this micro-batch or before."""
+        """The newest start that began with this micro-batch or before."""
         return self.before(batch_id + 1)
 
     def before(self, batch_id: int) -> int:
-        """The newest that began before this micro-batch: what was made ahead of the micro-batch
-        holds for a start that begins with it, too, and may repeat it."""
+        """The newest start that began before this micro-batch. What was made ahead of the
+        micro-batch also holds for a start that begins with it, which may repeat it."""
         found = (number for number, first in reversed(self.counted) if first < batch_id)
         return next(found, self.counted[0][0])
 
     def and_then(self, number: int, first: int, oldest: int) -> Self:
-        """With one more, which gives up what others ran from its first micro-batch on. Starts that
+        """One start more, which replaces what others ran from its first micro-batch on. Starts that
         ran nothing from ``oldest`` on are left out."""
         kept = [start for start in self.counted if start[1] < first]
         while len(kept) > 1 and kept[1][1] < oldest:
@@ -64,12 +64,12 @@ UNTOLD: Final = Starts()
 
 
 def newest_starts(directory: str) -> Starts:
-    """As the last start wrote them. CorruptionError if that file is damaged."""
+    """The starts as the last one wrote them. CorruptionError if that file is damaged."""
     return _read(directory, max(_numbers(directory), default=0))
 
 
 def record_start(directory: str, first: int, oldest: int) -> Starts:
-    """One more, with a number that no other has; see ``Starts.and_then``. Forced to the disk."""
+    """Record one start more, with a number of its own, and force it to disk."""
     while True:
         numbers = _numbers(directory)
         number = max(numbers, default=0) + 1

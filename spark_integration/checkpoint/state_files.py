@@ -1,8 +1,8 @@
 """The files in which Spark's state store keeps the changes of one partition, read without Spark.
 
-A partition's store writes one file per micro-batch, and now and then a complete one. Those of the
-HDFS-backed provider (``.delta``, ``.snapshot``) and the changelogs of the RocksDB provider are one
-compressed stream of records.
+The store of a partition writes one file per micro-batch, and a complete one now and then. The files
+of the HDFS-backed provider (``.delta``, ``.snapshot``) and the changelogs of the RocksDB provider
+are one compressed stream of records.
 """
 
 import json
@@ -18,7 +18,8 @@ _CHANGELOG: Final = b"\x00\x02v"
 
 
 class StateFile:
-    """One file of changes, or a complete one: (key, value) in the order they were written."""
+    """One file of changes, or a complete one: (key, value) in the order in which they were
+    written."""
 
     def __init__(self, data: bytes, path: str) -> None:
         self._data = decompressed(data, path)
@@ -33,7 +34,7 @@ class StateFile:
         self._is_typed = version in (2, 4)
 
     def changes(self) -> Iterator[tuple[bytes, bytes | None]]:
-        """A value of None deletes the key. To be read once."""
+        """The changes, to be read once. The value None deletes the key."""
         while (kind := self._kind()) != _END:
             if kind not in (_PUT, _DELETE):
                 raise self._damaged(f"holds a record of kind {kind:#x}")
@@ -57,7 +58,7 @@ class StateFile:
         return _PUT
 
     def _changelog_version(self) -> int:
-        """1 where no version is written: then a small key size stands at the front."""
+        """The version; 1 if none is written, because a small key size is at the front then."""
         if not self._data.startswith(_CHANGELOG):
             return 1
         version = self._data[3:4]

@@ -39,7 +39,7 @@ class StatePartition:
     """The files of a partition, as they were listed at the start."""
 
     def __init__(self, place: DurableDir, tables: DurableDir) -> None:
-        """``tables`` is where RocksDB's are: the directory SSTs in ``place``."""
+        """``tables`` is the directory of RocksDB's tables: SSTs in ``place``."""
         self._place = place
         self._tables = tables
         self._sizes = listed(place)
@@ -169,7 +169,7 @@ def _tables(metadata: bytes, path: str) -> dict[str, str]:
 
 
 def _unversioned(changes: Changes) -> Changes:
-    """The same rows as the HDFS-backed provider has them."""
+    """The same rows, as the HDFS-backed provider has them."""
     for key, value in changes:
         for row in (key, value):
             if row is not None and row[:1] != _ROW_VERSION:
@@ -187,7 +187,7 @@ def _bucket(key: bytes, where: str) -> int:
 
 
 def _pointer(value: bytes, where: str) -> str | None:
-    """None if the function left the bucket without a pointer."""
+    """The pointer; None if the function left the bucket without one."""
     if len(value) % 8:
         raise InvalidArgumentError(
             f"{where} has rows of {len(value)} bytes, as Spark writes them with "

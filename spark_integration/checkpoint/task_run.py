@@ -1,4 +1,4 @@
-"""What a task knows of the query it runs in: local properties the driver set, and query.json."""
+"""What a task knows of its query: local properties that the driver set, and the pinned settings."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -94,7 +94,7 @@ def current_run(plan: StatefulPlan) -> TaskRun:
 
 
 def _check_version(pinned: Pinned, started_with: str | None, batch_id: int) -> None:
-    """Buckets change between two runs of a query, and only forward."""
+    """The buckets change between two runs of a query, and only forward."""
     if started_with is not None and int(started_with) != pinned.version:
         raise InvalidArgumentError(
             f"the state was rescaled to {pinned.buckets} buckets while the query ran; start the "
@@ -116,8 +116,8 @@ def _pinned(
     batch: int,
     started_with: str | None,
 ) -> Pinned:
-    """Read for each bucket where that is cheap, else once in a micro-batch (and version of the
-    settings: a rescale that was undone gives the same micro-batch others)."""
+    """The pinned settings. They are read per bucket if that is cheap, else once per micro-batch and
+    version of the settings, because an undone rescale gives the same micro-batch other settings."""
     if place.local_directory is not None:
         return adopt_or_pin(place, wanted, partitions, query, is_new=batch == 0)
     key = (place, wanted.to_json(), partitions, query, batch, started_with)

@@ -1,4 +1,4 @@
-"""The residual filter: conditions that are no equalities of keys filter what the join found."""
+"""The residual filter: conditions other than equalities of keys filter what the join found."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final

@@ -1,9 +1,9 @@
-"""The body given to applyInPandasWithState: called per bucket and micro-batch.
+"""The function that applyInPandasWithState calls, once per bucket and micro-batch.
 
     put the frames in order -> open the store at the pointer -> the operator's function -> commit
 
-Invariant: the pointer is handed to Spark after the last frame of results; a call that fails or is
-closed early leaves the previous pointer in place.
+Invariant: the pointer goes to Spark after the last frame of results. A call that fails or is closed
+early leaves the previous pointer in place.
 """
 
 from collections.abc import Callable, Iterator
@@ -45,7 +45,8 @@ StatefulFunction = Callable[[tuple[Any, ...], Iterator[pd.DataFrame], GroupState
 
 
 def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulFunction:
-    """The function Spark calls per bucket; yields frames of results and one row of metrics."""
+    """The function that Spark calls per bucket. It yields frames of results and one row of
+    metrics."""
     pacer = _Pacer()
 
     def call(
@@ -107,11 +108,11 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
 
 
 class _Pacer:
-    """Says when Spark's worker has to hand over its results, or they would fill its memory.
+    """Says when Spark's worker must hand over its results, before they fill its memory.
 
     The worker collects results until their row count passes maxRecordsPerBatch, whatever their
-    size, and over all buckets of a task. After every few MiB of payload it is therefore given
-    that many rows of nulls more, which the plan drops right above.
+    size, and over all buckets of a task. So after every few MiB of payload it gets that many rows
+    of nulls, which the plan drops right above.
     """
 
     def __init__(self) -> None:
@@ -119,7 +120,8 @@ class _Pacer:
         self._pending = 0
 
     def is_due(self, run: TaskRun, payload_bytes: int) -> bool:
-        """Whether that much more is enough; the count then starts again."""
+        """Whether the results must be handed over with this much more. The count then
+        starts again."""
         if run.task_attempt_id != self._task:
             self._task, self._pending = run.task_attempt_id, 0
         self._pending += payload_bytes
@@ -130,10 +132,10 @@ class _Pacer:
 
 
 def _results(frames: list[ResultFrame], nothing: int = 0) -> pd.DataFrame:
-    """The frames, and that many rows of nulls more.
+    """The frames, followed by that many rows of nulls.
 
-    One array of objects whose first cell is no null: what Spark's worker does with a result then
-    takes a third of the time that it takes for a frame each and the nulls.
+    It is one array of objects whose first cell is no null. Spark's worker then takes a third of the
+    time that separate frames and nulls would take.
     """
     cells = np.full((len(frames) + nothing, len(_COLUMNS)), None, dtype=object)
     for i, frame in enumerate(frames):
@@ -142,12 +144,12 @@ def _results(frames: list[ResultFrame], nothing: int = 0) -> pd.DataFrame:
 
 
 def _metrics(numbers: list[int], hottest: str | None) -> pd.DataFrame:
-    """The row that a bucket reports of itself."""
+    """The row in which a bucket reports its metrics."""
     return pd.DataFrame([(None, None, numbers, hottest)], columns=_COLUMNS, dtype=object)
 
 
 def _batches(plan: StatefulPlan, spool: FrameSpool, measured: CallMetrics) -> Iterator[InputBatch]:
-    """The bucket's batches, in an order that does not change on a retry."""
+    """The batches of the bucket, in an order that does not change on a retry."""
     frames = spool.in_order([source.routed for source in plan.inputs])
     for kind, routed in joined(frames, min(_BATCH_BYTES, plan.memory_bytes // _BATCH_SHARE)):
         source = plan.inputs[kind.stream]

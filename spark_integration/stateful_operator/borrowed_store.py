@@ -1,4 +1,4 @@
-"""The store of a bucket, as long as a function has it: Spark commits it, and the call ends it."""
+"""The store of a bucket as a function sees it: Spark commits it, and it ends with the call."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,8 +18,8 @@ _OWNERS: Final = ("commit", "close")
 
 @contextmanager
 def lent(store: MultimapStore, bucket: Bucket, fan_out: FanOut) -> Iterator[MultimapStore]:
-    """The store without what belongs to its owner; StoreClosedError when used after the block.
-    What its probes find is counted."""
+    """The store without ``commit`` and ``close``, which belong to its owner. After the block, using
+    it raises StoreClosedError. What its probes find is counted."""
     loan = _LentStore(store, bucket, fan_out)
     try:
         yield cast("MultimapStore", loan)
@@ -28,7 +28,7 @@ def lent(store: MultimapStore, bucket: Bucket, fan_out: FanOut) -> Iterator[Mult
 
 
 class _LentStore:
-    """All of MultimapStore but ``commit`` and ``close``."""
+    """All of MultimapStore except ``commit`` and ``close``."""
 
     def __init__(self, store: MultimapStore, bucket: Bucket, fan_out: FanOut) -> None:
         self._store: MultimapStore | None = store

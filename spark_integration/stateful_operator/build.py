@@ -1,4 +1,4 @@
-"""A stateful operator in Spark's plan: route -> the stateful node -> metrics -> unpack."""
+"""A stateful operator in Spark's plan: route, the stateful node, metrics, unpack."""
 
 import threading
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ _environment_lock = threading.Lock()
 
 
 def default_buckets(spark: SparkSession) -> int:
-    """How many buckets a query has that does not say."""
+    """The number of buckets of a query that does not set one."""
     if not is_classic(spark):
         return _BUCKETS_OTHERWISE
     return max(1, _BUCKETS_PER_CORE * spark.sparkContext.defaultParallelism)
@@ -56,9 +56,21 @@ def default_buckets(spark: SparkSession) -> int:
 def stateful_operator(
     plan: StatefulPlan, inputs: Inputs, function: BucketFunction, output: T.StructType
 ) -> DataFrame:
-    """The result of ``function`` over all buckets, with the columns ``output``.
+    """Build the operator.
 
-    InvalidArgumentError if the plan's state directory holds another operator's state.
+    Args:
+        plan: What the workers must know of it.
+        inputs: The inputs.
+        function: The stateful function.
+        output: Columns of the result.
+
+    Returns:
+        The result of ``function`` over all buckets.
+
+    Raises:
+        InvalidArgumentError: An input is the result of another operator, the session is one of
+            Spark Connect and the plan has no state directory, or that directory has the state of
+            another operator.
     """
     spark = next(iter(inputs.frames.values())).sparkSession
     has_jvm = is_classic(spark)
@@ -89,7 +101,7 @@ def stateful_operator(
 
 
 def _check_not_nested(inputs: Inputs, operator: str) -> None:
-    """Spark allows one operator of this kind in a query; its own words would not say whose."""
+    """Spark allows one such operator in a query, and its own message would not say which one."""
     for name, frame in inputs.frames.items():
         for found in operators_in(analyzed_plan(frame))[:1]:
             other = "another" if found.operator == operator else "a"
@@ -101,7 +113,8 @@ def _check_not_nested(inputs: Inputs, operator: str) -> None:
 
 
 def _routed(plan: StatefulPlan, inputs: Inputs) -> DataFrame:
-    """All inputs as frames, in one DataFrame whose bucket column carries the plan's settings."""
+    """All inputs as frames, in one DataFrame. The plan's settings are metadata of its bucket
+    column."""
     functions = []
     for number, source in enumerate(plan.inputs):
         frame = inputs.frames[source.name]
@@ -146,8 +159,8 @@ def _unpacked(payloads: DataFrame, plan: StatefulPlan, output: T.StructType) -> 
 
 @contextmanager
 def _worker_environment(spark: SparkSession) -> Iterator[None]:
-    """Give the stateful node workers of its own: Spark keeps one pool of workers per environment,
-    so route and unpack do not make it start more of those that hold state."""
+    """Give the stateful node its own workers. Spark keeps one pool of workers per environment, so
+    route and unpack then start no more of the workers that hold state."""
     environment = spark.sparkContext.environment
     with _environment_lock:
         before = dict(environment)

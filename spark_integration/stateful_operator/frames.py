@@ -1,11 +1,10 @@
 """Frames: the rows that cross Spark's stateful operator, packed as Arrow IPC record batches.
 
-One row of Spark is one frame of some 64 to 256 KiB, so pandas, which Spark puts in between,
-never sees a cell of user data and every type survives. A huge row travels alone.
-
-Invariant: frames of a bucket are handled in the order (stream, partition, number), of each stream
-first those whose rows are stored elsewhere. It does not depend on the order Spark delivers frames
-in; a retried micro-batch therefore gives the same rows.
+- One row of Spark is one frame of about 64 to 256 KiB. A very large row is a frame of its own.
+- So pandas, which Spark puts in between, never sees a cell of user data, and every type survives.
+- Invariant: the frames of a bucket are processed in the order (stream, partition, number), of each
+  stream first those whose rows are stored elsewhere. That does not depend on the order in which
+  Spark delivers them, so a repeated micro-batch gives the same rows.
 """
 
 import os
@@ -51,8 +50,7 @@ class FramePacker:
     """
 
     def __init__(self, stream: int, partition: int, *, is_stored: bool = True) -> None:
-        """``is_stored``: False for rows that look for matches in a bucket and are stored in
-        another."""
+        """``is_stored``: False for rows that only probe a bucket and are stored in another one."""
         self._stream = stream
         self._is_stored = is_stored
         self._partition = partition
@@ -65,7 +63,7 @@ class FramePacker:
     def add(
         self, batch: pa.RecordBatch, buckets: npt.NDArray[np.int64]
     ) -> Iterator[pa.RecordBatch]:
-        """Take the rows; row ``i`` belongs to bucket ``buckets[i]``, a negative one to none."""
+        """Add rows. Row ``i`` belongs to bucket ``buckets[i]``; a negative number means none."""
         for bucket in np.unique(buckets[buckets >= 0]).tolist():
             # A copy, not a slice: a slice would keep the whole batch alive until it is packed.
             rows = batch.take(pa.array(np.flatnonzero(buckets == bucket)))
@@ -79,13 +77,13 @@ class FramePacker:
             yield from self._pack(fullest)
 
     def call(self, buckets: Iterable[int]) -> None:
-        """A frame without rows for each, so that Spark calls it."""
+        """Add a frame without rows for each bucket, so that Spark calls it."""
         for bucket in buckets:
             self._frames.append((bucket, self._number, 0, b""))
             self._number += 1
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Everything that still waits."""
+        """Pack everything that still waits."""
         for bucket in sorted(self._waiting):
             yield from self._pack(bucket)
         if self._frames:
@@ -122,7 +120,7 @@ class FramePacker:
 
 
 def cut(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Slices of at most ``max_bytes`` in row order; a single larger row is a slice of its own."""
+    """Slices of at most ``max_bytes``, in row order. A single larger row is a slice of its own."""
     stack = [batch]
     while stack:
         piece = stack.pop()
@@ -134,7 +132,7 @@ def cut(batch: pa.RecordBatch, max_bytes: int) -> Iterator[pa.RecordBatch]:
 
 
 class Source(NamedTuple):
-    """What the rows of a frame are."""
+    """The origin of the rows of a frame."""
 
     stream: int
     is_stored: bool
@@ -143,8 +141,8 @@ class Source(NamedTuple):
 def joined(
     frames: Iterable[tuple[Source, pa.RecordBatch]], least_bytes: int
 ) -> Iterator[tuple[Source, pa.RecordBatch]]:
-    """The same rows in fewer batches: neighbours of one source are put together until they have
-    ``least_bytes``. Work per batch then counts less, and probes walk more keys in one go."""
+    """The same rows in fewer batches: neighbours of one source are joined until they have
+    ``least_bytes``. Fixed work per batch then weighs less, and probes walk more keys at once."""
     waiting: list[pa.RecordBatch] = []
     waiting_bytes, current = 0, None
     for source, batch in frames:
@@ -168,11 +166,11 @@ class _Place(NamedTuple):
 
 
 class FrameSpool:
-    """The frames of one bucket and micro-batch, put in order; spilled once they are many.
+    """Collects the frames of one bucket and micro-batch, spills many, and returns them in order.
 
-    Payloads stay in memory up to ``memory_bytes``; then all of them lie in one unnamed file in
-    ``directory``, which vanishes with the process whatever happens to it. The index of places,
-    some 100 bytes a frame, stays in memory.
+    Payloads stay in memory up to ``memory_bytes``. Beyond that all of them lie in one unnamed file
+    in ``directory``, which vanishes with the process in any case. The index of places, about 100
+    bytes per frame, stays in memory.
     """
 
     def __init__(self, directory: str, memory_bytes: int) -> None:
@@ -185,7 +183,7 @@ class FrameSpool:
         self.spilled_bytes = 0
 
     def add(self, frames: pd.DataFrame) -> None:
-        """Take the frames of one of the pieces Spark delivers."""
+        """Add the frames of one of the pieces that Spark delivers."""
         columns = [frames[name].tolist() for name in _FRAME_SCHEMA.names[1:]]
         for stream, is_stored, partition, number, rows, payload in zip(*columns, strict=True):
             if not rows:
@@ -202,7 +200,7 @@ class FrameSpool:
                 self._write(payload, place.offset)
 
     def in_order(self, schemas: list[pa.Schema]) -> Iterator[tuple[Source, pa.RecordBatch]]:
-        """(source, rows) of every frame in the fixed order; each payload is read once."""
+        """(source, rows) of every frame in the fixed order. Each payload is read once."""
         for place in sorted(self._places):
             payload = self._held.pop(place.offset, None)
             if payload is None:
@@ -210,7 +208,7 @@ class FrameSpool:
             yield place.source, unpack_rows(payload, place.rows, schemas[place.source.stream])
 
     def close(self) -> None:
-        """Give up the memory and the file. A second call does nothing."""
+        """Free the memory and the file. A second call does nothing."""
         self._held.clear()
         if self._file is not None:
             self._file.close()

@@ -1,8 +1,8 @@
-"""What may stand above a join in a query: operators that would lose rows in silence are refused.
+"""Operators above a join: those that would lose rows without an error are refused.
 
-Spark knows no watermark of what leaves an operator like ours. Whatever waits for a watermark above
-it would wait for ever, or take every row for late, and say nothing. A result time
-(``joins/event_time.py``) is the remedy: it has a watermark that is true.
+Spark knows no watermark of the columns that leave our operator. An operator above that waits for a
+watermark would wait for ever, or take every row for late. The remedy is a result time
+(``joins/event_time.py``), whose watermark is correct.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,8 +20,8 @@ _REMEDY = (
 
 
 def check_above(path: Sequence[Any], wanted: Wanted) -> None:
-    """``path``: the nodes above an operator of ours, the nearest first, in Spark's analyzed plan.
-    InvalidArgumentError if one of them would lose rows, or wait for ever, in silence."""
+    """InvalidArgumentError if a node above our operator would lose rows, or wait for ever, without
+    an error. ``path``: these nodes in Spark's analyzed plan, the nearest first."""
     is_known = False
     remedy = _REMEDY.format(operator=wanted.operator)
     for node in path:
@@ -66,7 +66,7 @@ def check_above(path: Sequence[Any], wanted: Wanted) -> None:
 
 
 def _has_watermark(node: Any) -> bool:
-    """Whether a watermark is declared below, not counting what an operator of ours reads."""
+    """Whether a watermark is declared below, without the inputs of an operator of ours."""
     stack = [node]
     while stack:
         node = stack.pop()
@@ -78,7 +78,7 @@ def _has_watermark(node: Any) -> bool:
 
 
 def _waits(aggregate: Any) -> bool:
-    """Whether it gives its rows when a watermark has passed them."""
+    """Whether it emits its rows when a watermark has passed them."""
     return any("spark.watermarkDelayMs" in a.metadata().json() for a in _attributes(aggregate))
 
 

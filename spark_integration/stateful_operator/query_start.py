@@ -1,9 +1,10 @@
-"""What a query needs at its start: where its state lies, its buckets, limits of its own.
+"""The start of a query: where its state lies, its buckets, and limits of its own.
 
-A listener runs on the query's own thread before its first batch. There it finds our operator in
-the query's plan, adopts or pins the settings, changes limits in the query's own copy of the
-session, and leaves the workers what they must know in local properties of that thread. The user's
-session keeps its values, and two queries cannot meet: each has its own thread and its own copy.
+A listener runs on the query's own thread before its first batch. It finds our operator in the
+query's plan, adopts or pins the settings, and changes limits in the query's own copy of the
+session. It leaves what the workers must know in local properties of that thread. The user's session
+keeps its values. Two queries cannot disturb each other, because each has its own thread and its own
+copy.
 """
 
 import atexit
@@ -80,7 +81,7 @@ _listening: "WeakKeyDictionary[SparkSession, QueryStarter]" = WeakKeyDictionary(
 
 
 def listen(spark: SparkSession) -> None:
-    """Register the listener, once per session. It stays: it does nothing to other queries."""
+    """Register the listener, once per session. It stays, and does nothing to other queries."""
     if spark not in _listening:
         listener = QueryStarter(spark)
         spark.streams.addListener(listener)
@@ -89,14 +90,14 @@ def listen(spark: SparkSession) -> None:
 
 
 def _stop_listening(streams: StreamingQueryManager, listener: "QueryStarter") -> None:
-    """As the program ends: Spark would log an error per event that finds no Python any more."""
+    """At the end of the program: otherwise Spark logs an error per event that finds no Python."""
     # A session that was stopped, or whose JVM is gone, has no listeners left to remove.
     with suppress(Py4JError, OSError):
         streams.removeListener(listener)
 
 
 class QueryStarter(StreamingQueryListener):
-    """Prepares each query of its session that holds an operator of ours."""
+    """Prepares each query of its session that has an operator of ours."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._streams = streams_of(spark)
@@ -129,17 +130,17 @@ class QueryStarter(StreamingQueryListener):
             self._context.setLocalProperty(name, value)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Nothing to do."""
+        """Do nothing."""
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Nothing to do."""
+        """Do nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Nothing to do."""
+        """Do nothing."""
 
 
 def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> dict[str, str]:
-    """Check and set up one query; returns the properties that tell its tasks of its state."""
+    """Check and set up one query. Returns the properties that tell its tasks of its state."""
     _check_mode(query, wanted.operator)
     checkpoint = query.resolvedCheckpointRoot()
     storage = kept(wanted.storage_key)
@@ -173,7 +174,7 @@ def _prepare(query: Any, query_id: str, wanted: Wanted, context: Any) -> dict[st
 
 
 def _check_state_is_there(commits: StatePlace, state: StatePlace) -> None:
-    """A checkpoint that goes on without its state would miss rows in silence."""
+    """A checkpoint that continues without its state would miss rows without an error."""
     if newest_settings(state)[1] is None and any(map(str.isdigit, listed(commits.files))):
         raise InvalidArgumentError(
             f"the checkpoint has committed batches ({commits.where}), but their state is not in "
@@ -183,7 +184,7 @@ def _check_state_is_there(commits: StatePlace, state: StatePlace) -> None:
 
 
 def _check_stands_once(operators: list[Wanted]) -> None:
-    """Spark's own check looks at a ``WITH`` clause once, however often it is named."""
+    """Spark's own check looks at a ``WITH`` clause once, however often it is referenced."""
     if len(operators) > 1:
         raise InvalidArgumentError(
             f"this query uses the result of {operators[0].operator} {len(operators)} times, and "
@@ -207,7 +208,7 @@ def _check_mode(query: Any, operator: str) -> None:
 
 
 def _check_policy(conf: Any, wanted: Wanted) -> None:
-    """The result time has no delay of its own: as the query's watermark it would make rows late
+    """The result time has no delay of its own. As the query's watermark it would make rows late
     that come within the delays of the inputs."""
     if wanted.result_time is not None and conf.get(_POLICY, "min").lower() == "max":
         raise InvalidArgumentError(
@@ -218,15 +219,15 @@ def _check_policy(conf: Any, wanted: Wanted) -> None:
 
 
 def operators_in(plan: Any) -> list[Wanted]:
-    """The settings of our operators in a plan, which stand in the metadata of their bucket column.
+    """The settings of our operators in a plan, from the metadata of their bucket columns.
 
-    A ``WITH`` clause that is named twice counts twice, as Spark will run what it holds twice.
+    A ``WITH`` clause that is referenced twice counts twice, as Spark runs it twice.
     """
     return [wanted for wanted, _ in operators_with_path(plan)]
 
 
 def operators_with_path(plan: Any) -> list[tuple[Wanted, list[Any]]]:
-    """The same, each with the nodes above it, the nearest first."""
+    """The settings of our operators, each with the nodes above it, the nearest first."""
     if not calls_python(plan):
         return []
     return [

@@ -1,4 +1,4 @@
-"""What a stateful function gives back, checked before it leaves the worker."""
+"""Checks of what a stateful function returns, before it leaves the worker."""
 
 from collections.abc import Iterator
 
@@ -17,8 +17,11 @@ def checked_results(
     batches: Iterator[InputBatch],
     store: MultimapStore,
 ) -> Iterator[pa.RecordBatch | Picked]:
-    """The function's batches. InvalidArgumentError if one has other columns than the schema, or
-    if the function ends before it has read its input: rows would be lost in silence."""
+    """The batches that the function returns.
+
+    InvalidArgumentError if one has other columns than the schema, or if the function ends before it
+    has read its input, because those rows would be lost without an error.
+    """
     results = function(bucket, batches, store)
     try:
         for found in () if results is None else results:

@@ -1,9 +1,9 @@
 """Frames of results, as they travel from the stateful node to unpack.
 
-A frame is an Arrow IPC record batch of results; or, where rows are in many results each, the rows
-and which of them every result is made of: the mark, the lengths of what follows, a record batch of
-rows per stream and one of places. Then unpack makes the results, and what crosses the JVM between
-the two is a fraction of them.
+- A frame is an Arrow IPC record batch of results.
+- If rows are in many results each, it instead has these rows and the places that each result picks:
+  a mark, the lengths of what follows, a record batch of rows per stream, and one of places. unpack
+  then makes the results, and a fraction of their bytes crosses the JVM.
 """
 
 import struct
@@ -38,14 +38,14 @@ class ResultFrame(NamedTuple):
 
 
 class ResultPacker:
-    """Makes frames in the worker that has the state."""
+    """Packs results in the worker that has the state."""
 
     def __init__(self, plan: StatefulPlan) -> None:
         self._gatherer = Gatherer(plan.parts, plan.output) if plan.parts else None
 
     def frames(self, results: Iterable[pa.RecordBatch | Picked]) -> Iterator[ResultFrame]:
-        """The results in frames. Picks are sent as they are where that takes far fewer bytes; of
-        others the results are made, and those of small ones sent together."""
+        """The results in frames. Picks are sent as they are if that saves enough bytes. Otherwise
+        their results are made, and small ones are sent together."""
         waiting: list[pa.RecordBatch] = []
         waiting_bytes = 0
         for found in results:
@@ -69,8 +69,8 @@ class ResultPacker:
 
 
 class ResultUnpacker:
-    """Makes the results of frames; the inverse of ``ResultPacker``, but that the columns at the
-    places ``integers``, decimals of at most 18 digits, are unscaled (see ``decimals``)."""
+    """Makes the results of frames, as the inverse of ``ResultPacker``. Columns at the places
+    ``integers``, decimals of at most 18 digits, are unscaled (see ``decimals``)."""
 
     def __init__(self, plan: StatefulPlan, integers: Collection[int] = ()) -> None:
         self._schema = plan.output
@@ -83,7 +83,7 @@ class ResultUnpacker:
         self._sizes = [RowSizes(part) for part in parts]
 
     def results(self, rows: int, payload: pa.Buffer) -> Iterator[pa.RecordBatch]:
-        """The results of a frame, in pieces. CorruptionError if it has not ``rows`` of them."""
+        """The results of a frame, in pieces. CorruptionError if they are not ``rows`` many."""
         if self._gatherer is None or payload.slice(0, len(_MARK)).to_pybytes() != _MARK:
             yield self._unscale(unpack_rows(payload, rows, self._schema))
             return
@@ -110,7 +110,7 @@ class ResultUnpacker:
 
 
 def _pays(compact: Picked) -> bool:
-    """Whether rows and places are so much smaller than the results."""
+    """Whether rows and places are that much smaller than the results."""
     places = 4 * len(compact.places) * len(compact)
     stored = places + sum(batch.nbytes for batch in compact.batches)
     return bool(2 * stored + _LEAST_SAVED_BYTES <= compact.sizes.sum())
@@ -131,5 +131,5 @@ def _picked_frame(picked: Picked) -> ResultFrame:
 
 
 def _header(parts: int) -> str:
-    """The mark and the lengths of the record batches, the one of places last."""
+    """The mark and the lengths of the record batches, that of the places last."""
     return f"<{len(_MARK)}s{parts + 1}q"

@@ -1,6 +1,6 @@
-"""route: the rows of one input -> frames, each with the bucket it belongs to.
+"""route: the rows of one input become frames, each with the bucket that it belongs to.
 
-Runs once per input, before the shuffle. Where null keys match nothing, rows with one stop here.
+It runs once per input, before the shuffle. If null keys match nothing, rows with one stop here.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ RouteFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def route_function(plan: StatefulPlan, number: int) -> RouteFunction:
-    """The function mapInArrow runs over input ``number`` of the operator."""
+    """The function that mapInArrow runs over input ``number`` of the operator."""
     source = plan.inputs[number]
     routed = source.routed
 

@@ -1,4 +1,5 @@
-"""Where a row goes: by its one key, hot ones spread, or by shares of the keys it holds."""
+"""Routers: the bucket of each row, by the hash of one key, spread for hot keys, or by shares of
+several."""
 
 from dataclasses import replace
 from typing import Protocol
@@ -23,13 +24,16 @@ SHARES: str = "shares"
 
 
 class Router(Protocol):
-    """A row's buckets depend on its keys, on what the checkpoint keeps and, where its key is
-    spread, on what else it holds; on nothing else."""
+    """Says in which buckets a row goes. That depends only on its keys, on what the checkpoint keeps
+    and, if its key is spread, on the rest of the row."""
 
     def route(self, routed: pa.RecordBatch) -> Routed:
-        """``routed`` has the columns of the input's ``routed``. Positions of rows, ascending, and
-        beside each the bucket of a copy: 0 to buckets - 1. Rows that match nothing because a key
-        is null are not among them."""
+        """Route rows, which have the columns of the input's ``routed``.
+
+        Returns:
+            Positions of rows, ascending, and beside each the bucket of a copy: 0 to buckets - 1.
+            Rows that match nothing because of a null key are left out.
+        """
         ...
 
 
@@ -61,10 +65,13 @@ def router_of(plan: StatefulPlan, source: InputPlan, run: TaskRun) -> Router:
 
 
 def called_buckets(plan: StatefulPlan, run: TaskRun) -> tuple[int, ...]:
-    """Buckets that every task calls, whether it has rows for them or not. Where time counts, all in
-    the first micro-batch: called from then on with every watermark, each judges by it what comes
-    late, though it had no rows. Where hot keys are spread, those that take over what they lack,
-    while it is there."""
+    """The buckets that every task calls, even without rows for them.
+
+    - If event time counts, that is every bucket in the first micro-batch. From then on each bucket
+      is called with every watermark, so it can judge late rows although it had no rows.
+    - If hot keys are spread, it is the buckets that copy earlier rows of a key (backfill), while
+      these can be read.
+    """
     if plan.watches_time and run.batch_id == 0:
         return tuple(range(run.pinned.buckets))
     if plan.skew != SPREAD:
@@ -73,8 +80,8 @@ def called_buckets(plan: StatefulPlan, run: TaskRun) -> tuple[int, ...]:
 
 
 class HashRouter:
-    """Each row to the bucket of its key's hash; with ``keeps_null_keys`` a null is a value. With
-    ``routes_null_keys`` it is none, but its rows go somewhere too."""
+    """Each row goes to the bucket of its key's hash. With ``keeps_null_keys`` a null is a value.
+    With ``routes_null_keys`` it is not, but its rows go to a bucket too."""
 
     def __init__(
         self,
@@ -104,7 +111,7 @@ class HashRouter:
 
 
 class SpreadRouter:
-    """As HashRouter, but hot keys have several buckets."""
+    """Like HashRouter, but hot keys have several buckets."""
 
     def __init__(self, source: InputPlan, buckets: int, table: RouteTable) -> None:
         self._source = source
@@ -125,11 +132,15 @@ class SpreadRouter:
 
 
 class SharesRouter:
-    """Each row to a cell of the grid of shares, copied along the dimensions it has no key for. A
-    row with a null in a key goes nowhere; with ``by_part_of_keys`` only one with a null in a key
-    that is split, and with ``routes_null_keys`` it goes to one cell, where its other keys' partners
-    are: such a stream holds every key that is split. With ``marks_copies`` the first of a row's
-    buckets is told that it stores the row, the others that it is a copy."""
+    """Each row goes to a cell of the grid of shares, copied along the dimensions of keys it lacks.
+
+    - A row with a null in a key goes nowhere.
+    - With ``by_part_of_keys``, that holds only for a null in a key that is split.
+    - With ``routes_null_keys``, such a row goes to one cell, where the partners by its other keys
+      are. The stream then holds every key that is split.
+    - With ``marks_copies``, the first bucket of a row stores it, and the others know that it is a
+      copy.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""unpack: frames of results -> rows with the types the query sees."""
+"""unpack: frames of results become rows with the types of the query."""
 
 from collections.abc import Callable, Collection, Iterator
 
@@ -11,8 +11,9 @@ UnpackFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def unpack_function(plan: StatefulPlan, integers: Collection[int] = ()) -> UnpackFunction:
-    """The function mapInArrow runs over (rows, payload); a frame becomes a batch or some, of which
-    the columns at the places ``integers``, decimals of at most 18 digits, are unscaled."""
+    """The function that mapInArrow runs over (rows, payload). A frame becomes one batch or several.
+    Columns at the places ``integers``, decimals of at most 18 digits, leave it as unscaled
+    integers."""
 
     def unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         unpacker = ResultUnpacker(plan, integers)
