@@ -1,4 +1,4 @@
-"""Spark looks for Python data sources in modules of such names; this is ours."""
+"""The data source ``lsmstate`` under the module name in which Spark looks for it."""
 
 from lsmstate.spark_integration.state_reader.data_source import StateDataSource as DefaultSource
 

@@ -24,7 +24,7 @@ _MERGED = [("orders", "sum"), ("total", "sum"), ("least", "min"), ("greatest", "
 
 
 def totals(orders: DataFrame, **options: Any) -> DataFrame:
-    """The new totals of every customer whom a micro-batch names."""
+    """The new totals of every customer that a micro-batch names."""
     return stateful_batches(
         orders,
         key="customer",
@@ -39,7 +39,7 @@ def totals(orders: DataFrame, **options: Any) -> DataFrame:
 def updated_totals(
     bucket: Bucket, batches: Iterator[InputBatch], store: MultimapStore
 ) -> Iterator[pa.RecordBatch]:
-    """Merges each batch into the totals in the store, then gives those that have changed."""
+    """Merge each batch into the totals in the store, then yield those that have changed."""
     for batch in batches:
         groups = batch.groups()
         keys = batch.keys.take(pa.array(groups.first))
@@ -56,7 +56,8 @@ def updated_totals(
 def _merged(
     numbers: np.ndarray, rows: pa.RecordBatch, store: MultimapStore, keys: pa.RecordBatch
 ) -> pa.RecordBatch:
-    """New totals, one row a key: the rows of each group, and what the store has for its key."""
+    """New totals, one row per key, from the rows of each group and what the store has for
+    its key."""
     schema = store.streams["totals"].rows
     amount = rows["amount"]
     arrived = [pa.array(numbers), pa.array(np.ones(len(numbers), np.int64)), amount, amount, amount]

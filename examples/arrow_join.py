@@ -16,7 +16,7 @@ ON = "customers.id = orders.customer AND orders.id = lines.order_id"
 
 
 def main(home: str, out: str, memory: str = "64m") -> int:
-    """Returns how many rows were written."""
+    """Join the files and return how many rows were written."""
     files = {
         n: sorted((Path(home) / n).glob("*.parquet")) for n in ("customers", "orders", "lines")
     }
@@ -34,7 +34,7 @@ def main(home: str, out: str, memory: str = "64m") -> int:
 
 
 def join_type(schemas: dict[str, pa.Schema], column: str) -> pa.DataType:
-    """Of a column that only one stream has, and which so keeps its name."""
+    """The type of a column that only one stream has; the column keeps its name in the result."""
     (schema,) = (s for s in schemas.values() if column in s.names)
     return schema.field(column).type
 

@@ -20,7 +20,7 @@ from lsmstate.spark import Bucket, InputBatch, stateful_batches
 
 
 def deduplicate(events: DataFrame, key: str | list[str], **options: Any) -> DataFrame:
-    """The first row of each key; of several in one micro-batch, the source's order decides."""
+    """The first row of each key. Of several in one micro-batch, the order of the source decides."""
     return stateful_batches(
         events,
         key=key,
@@ -34,7 +34,7 @@ def deduplicate(events: DataFrame, key: str | list[str], **options: Any) -> Data
 def first_rows(
     bucket: Bucket, batches: Iterator[InputBatch], store: MultimapStore
 ) -> Iterator[pa.RecordBatch]:
-    """Of each key the first row, unless the store has seen the key."""
+    """Yield the first row of each key that the store has not seen."""
     for batch in batches:
         first = np.sort(batch.groups().first)
         is_new = ~store.exists("seen", batch.keys.take(pa.array(first)))

@@ -1,11 +1,12 @@
-"""pyspark's daemon with the imports done: starting a worker costs a fork, not a second of CPU.
+"""PySpark's worker daemon with the imports done: a worker costs a fork, not a second of CPU.
 
-Spark forks every Python worker from one daemon, and pandas, pyarrow and lsmstate are imported after
-the fork, in each worker again. ``spark.python.daemon.module=lsmstate.spark_integration.daemon`` has
-them imported once; their memory is then shared by all workers as well.
+Spark forks every Python worker from one daemon, and each worker imports pandas, pyarrow and
+lsmstate anew. With ``spark.python.daemon.module=lsmstate.spark_integration.daemon`` they are
+imported once, and all workers share their memory.
 
-Invariant: no thread runs beside the daemon's own. A fork copies none, and what another one has
-locked just then stays locked in the worker for ever: why Spark's daemon does not import them.
+Invariant: no thread runs beside the daemon's own. A fork copies no thread, and a lock that another
+thread holds at that moment stays locked in the worker for ever. That is why Spark's daemon does not
+import them.
 """
 
 import os

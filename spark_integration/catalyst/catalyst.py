@@ -1,9 +1,10 @@
-"""Catalyst over py4j: the only place that reads or builds Spark's own plans, and the only one that
-takes the JVM's objects from PySpark's.
+"""Catalyst over py4j: the only module that reads or builds Spark's own plans.
 
-None of it is public API of Spark. Releases are therefore named whose differences are known (it is
-tested with 4.3), and a small round trip at the first use finds out whether this one has all it
-needs.
+It is also the only one that takes JVM objects from PySpark.
+
+None of it is public API of Spark. So the releases whose differences are known are listed (it is
+tested with 4.3), and a small round trip at the first use checks that this release has all that is
+needed.
 """
 
 import json
@@ -86,8 +87,8 @@ def analyzed_plan(df: DataFrame) -> Any:
 
 
 def nodes_with_path(plan: Any) -> Iterator[tuple[Any, list[Any]]]:
-    """Every node of a plan, each with those above it, the nearest first. A ``WITH`` clause comes as
-    often as it is named."""
+    """Every node of a plan, each with the nodes above it, the nearest first. A ``WITH`` clause
+    comes as often as it is referenced."""
     clauses: dict[int, Any] = {}
     stack: list[tuple[Any, list[Any]]] = [(plan, [])]
     while stack:
@@ -105,7 +106,7 @@ def nodes_with_path(plan: Any) -> Iterator[tuple[Any, list[Any]]]:
 
 
 def calls_python(plan: Any) -> bool:
-    """Whether a function in Python stands anywhere in a plan. Cost: one call."""
+    """Whether a plan contains a Python function. Cost: one call."""
     patterns = java_class(SparkContext._jvm, _CATALYST + "trees.TreePattern")
     return bool(plan.containsPattern(patterns.PYTHON_UDF()))
 
@@ -126,8 +127,8 @@ def compared_type(filtered: DataFrame) -> Any:
 
 
 def mapped_together(functions: Sequence[tuple[DataFrame, ArrowFunction]], ddl: str) -> DataFrame:
-    """The union of what ``mapInArrow`` makes of each DataFrame with its function. Where Spark's
-    plans can be built it is analyzed once, and not twice for each."""
+    """The union of what ``mapInArrow`` makes of each DataFrame with its function. If plans can be
+    built, it is analyzed once instead of twice per DataFrame."""
     try:
         catalyst = Catalyst(functions[0][0].sparkSession)
     except InvalidArgumentError:
@@ -199,12 +200,12 @@ def _release(spark: SparkSession) -> str:
 class Catalyst:
     """Plans of one classic session. Plans, nodes and expressions are handles to JVM objects.
 
-    Cost: each call below is a few py4j calls (0.1 to 0.3 ms each), whatever the plan's size,
-    except where it says otherwise.
+    Cost: each call is a few py4j calls (0.1 to 0.3 ms each), whatever the plan's size, unless it
+    says otherwise.
     """
 
     def __init__(self, spark: SparkSession) -> None:
-        """InvalidArgumentError if the session cannot be read, naming its version."""
+        """InvalidArgumentError, with the version, if plans of the session cannot be read."""
         if not is_classic(spark):
             raise InvalidArgumentError("Spark Connect does not expose query plans")
         release = _release(spark)
@@ -236,17 +237,17 @@ class Catalyst:
             ) from missing
 
     def analyzed(self, df: DataFrame) -> Any:
-        """The analyzed plan, common table expressions in place of their names."""
+        """The analyzed plan, with common table expressions in place of their names."""
         return self.inlined(analyzed_plan(df))
 
     def inlined(self, plan: Any) -> Any:
-        """The plan with a copy of each common table expression where it is named, but of those that
-        are named several times and are not deterministic. What could not be resolved is left as
-        it is."""
+        """The plan with a copy of each common table expression where it is referenced. Those that
+        are referenced several times and are not deterministic stay, and so does what could not be
+        resolved."""
         return self._inline.apply(plan)
 
     def parsed(self, sql: str) -> Any:
-        """The analyzed plan of a query, without the checks a streaming query has to pass."""
+        """The analyzed plan of a query, without the checks that a streaming query has to pass."""
         state: Any = self._session.sessionState()
         return self.inlined(state.analyzer().execute(state.sqlParser().parsePlan(sql)))
 
@@ -300,14 +301,14 @@ class Catalyst:
         return expression.withNewPlan(plan)
 
     def gives_the_same(self, plan: Any, other: Any) -> bool:
-        """Whether they are one plan but for the ids of their columns."""
+        """Whether the plans are the same except for the ids of their columns."""
         return bool(plan.sameResult(other))
 
     def is_streaming(self, node: Any) -> bool:
         return bool(node.isStreaming())
 
     def is_stream_of_known_columns(self, plan: Any) -> bool:
-        """Whether all its names were found, and it reads a stream, be it in a subquery."""
+        """Whether all its names were resolved, and it reads a stream, also in a subquery."""
         if not plan.resolved():
             return False
         return self.is_streaming(plan) or "Streaming" in plan.toString()
@@ -333,8 +334,8 @@ class Catalyst:
         return self._expression(OPERATORS[name])(*operands)
 
     def choice(self, condition: Any, value: Any, other: Any) -> Any:
-        """``IF(condition, value, other)``, of which only what is chosen is evaluated, but for
-        functions in Python."""
+        """``IF(condition, value, other)``, of which only the chosen value is evaluated, except for
+        Python functions."""
         return self._expression("If")(condition, value, other)
 
     def nullable_type(self, attribute: Any) -> Any:
@@ -350,8 +351,8 @@ class Catalyst:
     def alias(
         self, value: Any, name: str, like: Any = None, *, without_metadata: str | None = None
     ) -> Any:
-        """The value under a name; with ``like`` under the id and qualifier of that attribute, and
-        with its metadata (comments, lengths of CHAR), but for those of a name."""
+        """The value under a name. With ``like``, it has the id and qualifier of that attribute and
+        its metadata (comments, lengths of CHAR), without those of one name."""
         if like is None:
             expr_id = self._expression("NamedExpression").newExprId()
             qualifier, metadata = self._no_values, self._none
@@ -404,7 +405,7 @@ class Catalyst:
 
     def unlinked_join(self, plan: Any) -> str | None:
         """Why Spark would fail a streaming query as it plans its first micro-batch: a join of
-        streams that no equality links. None if it would not. Cost: that of planning it."""
+        streams that no equality links. None if it would not. Cost: planning the query."""
         mode = java_class(self._jvm, "org.apache.spark.sql.execution.ExplainMode")
         execution = self.dataframe(plan)._jdf.queryExecution()  # of an analyzed plan, or no stream
         try:
@@ -414,7 +415,7 @@ class Catalyst:
         return None
 
     def stored_bytes(self, relation: Any) -> int | None:
-        """What the files of a file source take now; None for other sources, and for patterns."""
+        """Bytes of the files of a file source; None for other sources and for patterns."""
         try:
             source = relation.dataSource()
             paths = items(source.paths())
@@ -450,7 +451,7 @@ class Catalyst:
         return self._to_seq(list(values))
 
     def _self_test(self) -> None:
-        """A plan read, taken apart and built again gives its row."""
+        """Check that a plan that is read, taken apart and built again gives its row."""
         plan = self.inlined(
             analyzed_plan(self.spark.range(3).selectExpr("id + 1 AS x").where("x = 2"))
         )

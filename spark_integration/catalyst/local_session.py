@@ -24,9 +24,9 @@ ARROW_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_ch
 
 
 def start_session(directory: Path, cores: int, batches: int = 0) -> "SparkSession":
-    """A session whose files lie in ``directory`` and whose workers use this Python.
+    """Start a session whose files lie in ``directory`` and whose workers use this Python.
 
-    All progress reports of a query of so many micro-batches are kept, for a report at its end.
+    All progress reports of a query of ``batches`` micro-batches are kept, for a report at its end.
     """
     require_java()
     from pyspark.sql import SparkSession
@@ -61,8 +61,8 @@ def start_session(directory: Path, cores: int, batches: int = 0) -> "SparkSessio
 
 @contextmanager
 def _interrupt_waits() -> Iterator[list[int]]:
-    """Take Ctrl-C down instead of raising it: PySpark, interrupted while it starts its JVM, leaves
-    that running without an owner."""
+    """Record Ctrl-C instead of raising it. PySpark, if it is interrupted while it starts its JVM,
+    leaves that running without an owner."""
     taken: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield taken  # no signal is handled here
@@ -75,7 +75,7 @@ def _interrupt_waits() -> Iterator[list[int]]:
 
 
 def require_java() -> None:
-    """One sentence instead of the gateway's stack trace."""
+    """Raise one sentence instead of the gateway's stack trace if there is no Java."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else "java"
     if shutil.which(java) is None:

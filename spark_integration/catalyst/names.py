@@ -2,5 +2,5 @@
 
 
 def quoted(name: str) -> str:
-    """The name as SQL takes it whatever it holds."""
+    """The name as SQL takes it, whatever it contains."""
     return "`" + name.replace("`", "``") + "`"

@@ -1,4 +1,4 @@
-"""Where in Catalyst's plan a thing that was read stands, and Spark's own object for it."""
+"""Places in Catalyst's plan of what was read, and Spark's own objects for them."""
 
 from dataclasses import dataclass
 from typing import Any

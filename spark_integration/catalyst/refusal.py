@@ -1,9 +1,9 @@
 """End a query as it starts, with a sentence as the exception that every waiting call raises.
 
-Spark swallows what a listener raises, and as long as no data arrives it starts no task that could
-fail. The query's own fields can do it: its death cause is what ``exception()`` and
-``awaitTermination()`` raise, and a query that is terminated when its start event has been posted
-runs no batch and ends in the usual way. Both fields are internal to Spark, public in its bytecode.
+Spark swallows what a listener raises, and while no data arrives it starts no task that could fail.
+The query's own fields can do it: its death cause is what ``exception()`` and ``awaitTermination()``
+raise. A query that is terminated when its start event has been posted runs no batch and ends in the
+usual way. Both fields are internal to Spark, but public in its bytecode.
 """
 
 from typing import Any
@@ -12,9 +12,10 @@ from py4j.protocol import Py4JError
 
 
 def refuse(query: Any, jvm: Any, sentence: str) -> bool:
-    """To be called by a listener's ``onQueryStarted`` with the JVM's StreamExecution.
+    """End the query. A listener's ``onQueryStarted`` calls it with the JVM's StreamExecution.
 
-    False, and nothing is changed, if this release of Spark keeps those fields elsewhere.
+    Returns:
+        False, and nothing has changed, if this release of Spark keeps those fields elsewhere.
     """
     try:
         cause = jvm.java.lang.IllegalArgumentException(sentence)

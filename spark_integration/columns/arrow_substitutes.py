@@ -1,7 +1,7 @@
-"""Types that Spark has and Arrow lacks travel as others: Spark itself casts them before route and
-back after unpack, wherever they stand inside a struct, array or map.
+"""Types that Spark has and Arrow lacks travel as other types.
 
-Invariant: what comes back is the value that went.
+Spark itself casts them before route and back after unpack, also inside structs, arrays and maps.
+Invariant: the value that comes back is the one that went.
 """
 
 from collections.abc import Callable

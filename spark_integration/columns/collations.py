@@ -1,7 +1,7 @@
 """Strings under a collation as keys: Spark's own collation keys, equal bytes for equal strings.
 
-Spark rewrites a join on collated strings to one on these keys; we let it do the same rewriting.
-They depend on the version of the collation library, which therefore belongs to a checkpoint.
+Spark rewrites a join on collated strings to one on these keys, and so do we. They depend on the
+version of the collation library, which the checkpoint therefore pins.
 """
 
 from collections.abc import Collection
@@ -16,7 +16,7 @@ _BINARY = "UTF8_BINARY"
 
 
 def collations_in(data_type: T.DataType) -> list[str]:
-    """The collations, other than that of plain bytes, of the strings the type is made of."""
+    """The collations of the strings in the type, other than that of plain bytes."""
     if isinstance(data_type, T.StructType):
         found = [name for field in data_type for name in collations_in(field.dataType)]
         return list(dict.fromkeys(found))

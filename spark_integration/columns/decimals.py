@@ -1,7 +1,7 @@
-"""Decimals of results leave unpack as integers, and Spark makes them decimals again.
+"""Decimals of results leave unpack as integers, and Spark turns them into decimals again.
 
-Spark converts a decimal that comes from Arrow by way of java.math.BigDecimal; the unscaled value of
-one of at most 18 digits is an integer that it takes as it is. Its own MakeDecimal then gives it the
+Spark converts a decimal from Arrow through java.math.BigDecimal. The unscaled value of a decimal of
+at most 18 digits is an integer, which it takes as it is. Spark's own MakeDecimal then gives it the
 scale.
 """
 
@@ -19,7 +19,7 @@ _LONG_DIGITS: Final = 18
 
 
 def small_decimals(output: T.StructType) -> dict[str, T.DecimalType]:
-    """The columns of decimals whose unscaled values fit into 64 bits. Not those inside structs,
+    """The columns of decimals whose unscaled values fit into 64 bits, without those inside structs,
     arrays and maps."""
     return {
         f.name: f.dataType
@@ -29,8 +29,8 @@ def small_decimals(output: T.StructType) -> dict[str, T.DecimalType]:
 
 
 class Unscaling:
-    """Makes the columns at ``places`` of batches of ``schema``, decimals of at most 18 digits,
-    integers; ``schema`` is then that of what it makes."""
+    """Turns the columns at ``places`` of batches of ``schema``, decimals of at most 18 digits, into
+    integers. Its ``schema`` is that of the result."""
 
     def __init__(self, schema: pa.Schema, places: Collection[int]) -> None:
         fields = list(schema)
@@ -41,7 +41,7 @@ class Unscaling:
 
     @classmethod
     def of_parts(cls, parts: Iterable[pa.Schema], places: Collection[int]) -> list["Unscaling"]:
-        """One for each part, where ``places`` count through all of them."""
+        """One for each part; ``places`` count through all of them."""
         found, start = [], 0
         for part in parts:
             end = start + len(part)
@@ -60,8 +60,9 @@ class Unscaling:
 
 
 def unscaled(decimals: pa.Array, name: str) -> pa.Array:
-    """The lower halves of decimals of 128 bits; InvalidArgumentError, about the column ``name``, if
-    one does not fit into them, so has more digits than its type. Cost: half of Arrow's cast."""
+    """The lower halves of decimals of 128 bits. InvalidArgumentError, about the column ``name``, if
+    a value does not fit into them, which means that it has more digits than its type. Cost: half of
+    Arrow's cast."""
     end = decimals.offset + len(decimals)
     validity, values = decimals.buffers()
     halves = np.frombuffer(values, np.int64, 2 * end).reshape(-1, 2)

@@ -1,6 +1,6 @@
-"""Key columns on their way to the workers: cast as Spark's ``=`` does, in a form bytes can compare.
+"""Key columns on their way to the workers: cast as Spark's ``=`` does, comparable as bytes.
 
-Two values are equal under Spark's ``=`` exactly if what travels of them is equal.
+Invariant: two values are equal under Spark's ``=`` exactly if what travels of them is equal.
 """
 
 import re
@@ -51,7 +51,8 @@ class Key:
     def of(
         cls, spark: SparkSession, columns: Sequence[KeyColumn], written: Sequence[Pair] | None
     ) -> "Key":
-        """InvalidArgumentError if Spark does not compare the columns, or not here."""
+        """InvalidArgumentError if Spark does not compare the columns, or they cannot be compared
+        here."""
         where = ", ".join(map(str, columns))
         compared = coded = common_type(spark, columns, written)
         notes = []
@@ -78,7 +79,7 @@ class Key:
         return arrow_type(self.coded, ", ".join(map(str, self.columns.values())))
 
     def is_stored(self, name: str, stored: pa.DataType) -> bool:
-        """Whether the column of input ``name``, as it is stored, serves as the key itself."""
+        """Whether the column of input ``name``, as it is stored, is the key itself."""
         return bool(stored.equals(self.arrow)) and not self._is_padded(name)
 
     def cast(self, name: str, values: Column) -> Column:
@@ -98,8 +99,8 @@ def _pads_chars(spark: SparkSession) -> bool:
 def travelling(
     frame: DataFrame, name: str, keys: Sequence[Key], positions: Sequence[int]
 ) -> DataFrame:
-    """The rows of input ``name`` as route takes them, by position: its own columns, and behind
-    them those of its ``keys`` whose ``positions`` are not among those."""
+    """The rows of input ``name`` as route takes them, by position: its own columns, followed by
+    those of its ``keys`` whose ``positions`` are not among those."""
     schema = frame.schema
     # PySpark asks for each column by its bare name, which fails where that holds a dot or a quote,
     # or occurs twice; and renaming one by one takes a call each.
@@ -123,7 +124,7 @@ def travelling(
 
 
 def _are_plain(names: Sequence[str]) -> bool:
-    """Whether each is a word, and Spark tells them apart whatever it makes of case."""
+    """Whether each name is a word, and Spark tells them apart whatever it makes of case."""
     words = {name.lower() for name in names if re.fullmatch(r"\w+", name, re.ASCII)}
     return len(words) == len(names)
 

@@ -1,9 +1,9 @@
 """The type in which join columns are compared: Catalyst's own answer, not a copy of its rules.
 
-For two columns of a key Spark is asked to analyze ``a = b``; what it casts both sides to is the
-type they are compared in. A key of three or more columns is compared in one type for all, which is
-right only where none of the pairs that the condition equates loses a difference by it; where one
-does, the key is refused.
+Spark analyzes ``a = b`` for two columns of a key. The type that both sides are cast to is the one
+in which they are compared. A key of three or more columns is compared in one type for all of them.
+That is correct only if no pair that the condition equates loses a difference by it; otherwise the
+key is refused.
 """
 
 import logging
@@ -90,7 +90,7 @@ class KeyColumn(NamedTuple):
 
     @property
     def is_char(self) -> bool:
-        """Whether the column itself is a CHAR, not a part of it."""
+        """Whether the column itself is a CHAR, not only a part of it."""
         return re.fullmatch(r"char\(\d+\)", self.declared) is not None
 
     def __str__(self) -> str:
@@ -101,8 +101,16 @@ class KeyColumn(NamedTuple):
 def common_type(
     spark: SparkSession, columns: Sequence[KeyColumn], written: Sequence[Pair] | None
 ) -> T.DataType:
-    """The type all columns of one key are compared in; InvalidArgumentError if there is none.
-    ``written``: the columns that are compared with each other; None: each with each."""
+    """The type in which all columns of one key are compared.
+
+    Args:
+        spark: The session.
+        columns: The columns of the key.
+        written: The columns that are compared with each other; None: each with each.
+
+    Raises:
+        InvalidArgumentError: There is no such type.
+    """
     equated = None if written is None else {frozenset(pair) for pair in written}
     pairs = {
         (left, right): _compared_in(spark, left, right)
@@ -131,9 +139,10 @@ def common_type(
 
 
 def padded_length(columns: Sequence[KeyColumn]) -> int:
-    """The length to which shorter CHAR columns of one key are padded; 0 where Spark pads none.
+    """The length to which shorter CHAR columns of one key are padded; 0 if Spark pads none.
 
-    Spark pads a CHAR that is compared with a longer one, and none that is compared with a string.
+    Spark pads a CHAR that is compared with a longer one, but not one that is compared with a
+    string.
     """
     declared = [column for column in columns if column.char_lengths]
     if len({column.char_lengths for column in declared}) < 2:
@@ -191,8 +200,8 @@ def _compared_in(spark: SparkSession, left: KeyColumn, right: KeyColumn) -> T.Da
 
 @contextmanager
 def quiet_query_log() -> Iterator[None]:
-    """PySpark logs an analysis error with its Java stack before it raises it; ours says enough.
-    Other threads' errors are logged as ever."""
+    """Leave out the log record that PySpark writes, with a Java stack, before it raises an analysis
+    error. Our own message says enough. Errors of other threads are logged as usual."""
     # Of PySpark's class from the start: made by logging.getLogger it would stay a plain one, which
     # fails when PySpark hands it the error's class.
     PySparkLogger.getLogger("SQLQueryContextLogger").addFilter(_is_told)  # adds it but once

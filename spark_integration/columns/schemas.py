@@ -1,7 +1,7 @@
-"""Spark's types <-> Arrow's, and the columns of results.
+"""Spark's types and Arrow's, and the columns of results.
 
-The mapping is our own, because what crosses a checkpoint must not change with a release of
-PySpark; a type that is not listed is refused when the query is built, not in a worker.
+The mapping is our own, because what a checkpoint holds must not change with a release of PySpark.
+An unknown type is refused when the query is built, not in a worker.
 """
 
 from collections import Counter
@@ -43,7 +43,7 @@ _SPATIAL = ("geometry", "geography")
 
 def struct_type(schema: Schema, what: str) -> T.StructType:
     """Columns as Spark's type. InvalidArgumentError, about ``what``, for anything else, for no
-    columns and for two of a name."""
+    columns, and for two of one name."""
     found: object = schema
     try:
         if isinstance(schema, str):
@@ -66,7 +66,8 @@ def struct_type(schema: Schema, what: str) -> T.StructType:
 
 
 def arrow_schema(stream: str, schema: T.StructType) -> pa.Schema:
-    """The Arrow schema of a stream's rows; refuses types that cannot be stored, naming them."""
+    """The Arrow schema of a stream's rows. InvalidArgumentError names a type that cannot be
+    stored."""
     return pa.schema(
         [
             pa.field(field.name, arrow_type(field.dataType, f"{stream}.{field.name}"))
@@ -76,14 +77,14 @@ def arrow_schema(stream: str, schema: T.StructType) -> pa.Schema:
 
 
 def arrow_type(data_type: T.DataType, where: str) -> pa.DataType:
-    """Spark's type, as it is carried, in Arrow. Time stamps are kept in UTC, as Spark itself keeps
-    them; variants and shapes as the binaries they are, under the marks by which Spark knows them.
-    """
+    """Spark's type, as it is carried, in Arrow. Time stamps are kept in UTC, as in Spark. Variants
+    and shapes are kept as binaries, with the marks by which Spark recognizes them."""
     return _arrow(carried_type(data_type), where)
 
 
 def pinned_type(data_type: T.DataType, where: str) -> str:
-    """How a checkpoint names a column's type: Arrow's, and Spark's where it travels as another."""
+    """The name of a column's type in a checkpoint: Arrow's, and Spark's if it travels as another
+    type."""
     arrow = str(arrow_type(data_type, where))
     return (
         arrow if carried_type(data_type) == data_type else f"{arrow} ({data_type.simpleString()})"
@@ -136,15 +137,16 @@ def _field(name: str, data_type: T.DataType, nullable: bool, parent: str) -> pa.
 def _marked_struct(
     first: tuple[str, pa.DataType], last: tuple[str, pa.DataType], **mark: str
 ) -> pa.DataType:
-    """A struct of two fields by whose mark, on the last one, Spark knows its own type again."""
+    """A struct of two fields, with a mark on the last one by which Spark recognizes its own
+    type."""
     return pa.struct(
         [pa.field(*first, nullable=False), pa.field(*last, nullable=False, metadata=mark)]
     )
 
 
 def as_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch's leading columns under ``schema``; a column is cast only where its type differs
-    (time stamps change their zone's name, not their bytes)."""
+    """The batch's leading columns under ``schema``. A column is cast only if its type differs; time
+    stamps change the name of their zone, not their bytes."""
     columns = [
         column if column.type.equals(field.type) else column.cast(field.type)
         for column, field in zip(batch.columns, schema, strict=False)
@@ -153,7 +155,7 @@ def as_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def output_fields(schema: T.StructType, names: list[str]) -> list[T.StructField]:
-    """A stream's columns in the result: same types and nullability, the names of the rule."""
+    """A stream's columns in the result: same types and nullability, with the names of the rule."""
     return [
         T.StructField(name, field.dataType, field.nullable, _without_watermark(field.metadata))
         for name, field in zip(names, schema, strict=True)

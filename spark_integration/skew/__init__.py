@@ -1,1 +1,1 @@
-"""Hot keys while a query runs; route tables on disk."""
+"""Skew while a query runs: hot keys, and tables of routes on disk."""

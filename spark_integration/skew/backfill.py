@@ -1,13 +1,14 @@
-"""What a bucket that is added to a hot key of three or more streams takes over from its owner.
+"""Backfill: a bucket that is added to a hot key of several streams copies its earlier rows.
 
-A table of routes that adds buckets to a key names what the owner had committed by the micro-batch
-before the table's first: one attempt's commit, be it the one that Spark kept or another, which has
-the same rows. Tasks that route by the table call each added bucket, with rows or without, so that
-it takes over in the first micro-batch that has a task. The owner was not called in between, so its
-commits of that micro-batch, all attempts' (``lsmstate.lsm.retained_files``), are still there; and
-as long as Spark may go back to the taking over, too. That it has taken over lies in the bucket's
-own store and is committed with the rows; a micro-batch that is repeated reads the same commit
-again.
+- A table of routes that adds buckets to a key names a commit of the owner: what the owner had
+  committed by the micro-batch before the table's first one. It may be of another attempt than the
+  one that Spark kept; both have the same rows.
+- Tasks that route by the table call each added bucket, with rows or without. So it copies the rows
+  in the first micro-batch that has a task. The owner was not called in between, so its commits of
+  that micro-batch are still there (``lsmstate.lsm.retained_files``), as long as Spark may go back
+  to the backfill.
+- The bucket's own store records the backfill, and commits that record with the rows. A repeated
+  micro-batch reads the same commit again.
 """
 
 from collections.abc import Iterator
@@ -39,10 +40,17 @@ _PIECE_SHARE: Final = 64
 def take_over(
     plan: StatefulPlan, run: TaskRun, store: MultimapStore, table: RouteTable, place: int
 ) -> int:
-    """Copy what the n-th bucket lacks of its keys into its store; returns the number of rows.
+    """Copy the rows that the n-th bucket lacks of its keys into its store.
 
-    CorruptionError if the owner's files are damaged, or the bucket should have had them already.
-    Cost: a look at its own store, and the rows. Memory: a piece of them, and a second store's.
+    Returns:
+        The number of rows.
+
+    Raises:
+        CorruptionError: The owner's files are damaged, or the bucket should have had the rows
+            already.
+
+    Cost:
+        A look at its own store, and the rows. Memory for a piece of them and for a second store.
     """
     mine = [key for key in table.keys if key.stream is not None and place in key.buckets[1:]]
     if not mine:

@@ -1,4 +1,4 @@
-"""Which joins can have ``skew``: checked as they are built."""
+"""Checks which joins can have ``skew``, when they are built."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -45,8 +45,8 @@ def check_skew(
 
 
 def check_memory(streams: Sequence[str], memory_bytes: int) -> None:
-    """InvalidArgumentError if a bucket could not open its owner's store beside its own, which it
-    does once it is added to a hot key of three or more streams; see take_over."""
+    """InvalidArgumentError if a bucket could not open the store of a key's owner beside its own. It
+    does that when it is added to a hot key of three or more streams (``take_over``)."""
     needed = MINIMUM_MEMORY_BYTES + 2 * STORE_MEMORY_BYTES
     if len(streams) > 2 and memory_bytes < needed:
         raise InvalidArgumentError(
@@ -57,8 +57,9 @@ def check_memory(streams: Sequence[str], memory_bytes: int) -> None:
 
 
 def check_local(place: str | None) -> None:
-    """InvalidArgumentError where keys are to be spread and the state is not in a local directory:
-    elsewhere a file cannot be made by the first of several tasks and be there for the others."""
+    """InvalidArgumentError if keys are to be spread and the state is not in a local directory. On a
+    remote file system, the first of several tasks cannot create a file that the others are sure to
+    read."""
     if place is not None and local_path(place) is None:
         raise InvalidArgumentError(
             f"skew={SPREAD!r} needs its state in a local directory, not in {place}; name one with "
@@ -67,8 +68,9 @@ def check_local(place: str | None) -> None:
 
 
 def check_repeatable(name: str, frame: DataFrame) -> None:
-    """InvalidArgumentError unless the input has the same rows when a micro-batch is repeated: what
-    a row holds says which bucket it is stored in. What functions of the user's give is not seen."""
+    """InvalidArgumentError unless the input has the same rows when a micro-batch is repeated,
+    because the content of a row decides in which bucket it is stored. What the user's functions
+    return is not checked."""
     if not is_classic(frame.sparkSession):
         raise InvalidArgumentError(
             f"skew={SPREAD!r} reads the plans of its inputs, which Spark Connect does not expose; "
@@ -96,7 +98,7 @@ def check_repeatable(name: str, frame: DataFrame) -> None:
 
 
 def explained_skew(skew: str | None, streams: int) -> str:
-    """A line for ``explain_join``, or nothing."""
+    """A line for ``explain_join``; empty without skew."""
     if skew is None:
         return ""
     if skew == OBSERVE:

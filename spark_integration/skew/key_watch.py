@@ -1,8 +1,9 @@
-"""Skew of a join by one key: the keys of each bucket are counted.
+"""Count the keys of each bucket, for joins by one key with ``skew``.
 
-A bucket keeps a sketch of each stream's keys in a stream of its own store, so it goes on after a
-restart, and a micro-batch that is repeated counts its rows once. Where hot keys are spread, it
-tells the next table of routes, and takes over what it lacks of the keys it was added to.
+A bucket keeps a sketch of the keys of each stream in a stream of its own store. So the sketch
+survives a restart, and a repeated micro-batch counts its rows once. If hot keys are spread, the
+bucket reports its counts to the next table of routes, and copies the rows that it lacks of the keys
+it was added to.
 """
 
 from collections.abc import Iterator
@@ -42,7 +43,7 @@ _LONGEST_KEY_BYTES: Final = 4 * KIB
 
 
 def skew_streams(skew: str | None, streams: int) -> list[StreamSchema]:
-    """Streams of the store beside the join's own."""
+    """Streams of the store beside those of the join."""
     if skew is None:
         return []
     return [SKETCHES, TAKEN_OVER] if skew == SPREAD and streams > 2 else [SKETCHES]
@@ -54,7 +55,8 @@ class KeyWatch:
     def __init__(
         self, plan: StatefulPlan, store: MultimapStore, run: TaskRun, bucket: Bucket
     ) -> None:
-        """Reads the sketches that the store has, and takes over what it lacks; see take_over."""
+        """Read the sketches in the store, and copy the rows that the bucket lacks
+        (``take_over``)."""
         self._store = store
         self._run = run
         self._place = run.pinned.bucket_ids.index(bucket.number)
@@ -76,14 +78,14 @@ class KeyWatch:
             self.taken_rows = take_over(plan, run, store, self._table, self._place)
 
     def passing(self, batches: Iterator[InputBatch]) -> Iterator[InputBatch]:
-        """The batches as they are; rows that are stored here are counted."""
+        """The batches unchanged. Rows that are stored in this bucket are counted."""
         for batch in batches:
             if batch.is_stored:
                 self._count(batch)
             yield batch
 
     def keep(self) -> None:
-        """Store the sketches, to be committed with the micro-batch."""
+        """Store the sketches, which are committed with the micro-batch."""
         rows = [{"batch": self._run.batch_id, **s.to_row()} for s in self._sketches.values()]
         names = [{"stream": stream} for stream in self._sketches]
         self._store.put(
@@ -93,18 +95,18 @@ class KeyWatch:
         )
 
     def publish(self, pointer: str) -> None:
-        """Where keys are spread, tell the next table what was counted, and what is committed."""
+        """Where keys are spread, report counts and commit to the next table of routes."""
         if self._routes is not None:
             seen = Seen(self._place, dict(self._sketches), pointer, self._keys)
             self._routes.publish(seen, self._run.batch_id, self._run.attempt)
 
     @property
     def rows(self) -> int:
-        """That were stored here of late."""
+        """Rows that were recently stored in this bucket."""
         return int(sum(sketch.total for sketch in self._sketches.values()))
 
     def hottest(self) -> str | None:
-        """The bucket's hottest key, for the metrics; None where no key stands out at all."""
+        """The bucket's hottest key, for the metrics; None if no key stands out."""
         found = merged(self._sketches.values()).hottest(1)
         if not found:
             return None
@@ -122,8 +124,8 @@ class KeyWatch:
             self._remember(batch.keys, hashes, sketch)
 
     def _remember(self, keys: pa.RecordBatch, hashes: Hashes, sketch: HeavyHitters) -> None:
-        """The keys themselves of those that are counted, as far as they are here; those that no
-        sketch counts any more are forgotten."""
+        """Keep the values of counted keys that are in this batch. Keys that no sketch counts any
+        more are forgotten."""
         distinct, first = np.unique(hashes, return_index=True)
         is_counted = np.isin(distinct, sketch.hashes)
         found = zip(distinct[is_counted].tolist(), first[is_counted].tolist(), strict=True)

@@ -1,22 +1,21 @@
 """Tables of routes on disk: which table a micro-batch is routed by, and what it was made from.
 
-    <state>/routes/table-0000000012-000002.json       from micro-batch 12 on, for ``PERIOD`` of them
-    <state>/routes/seen-0000000011-000007-000002-...  what bucket 7 had seen by micro-batch 11
+    <state>/routes/table-0000000012-000002.json       for ``PERIOD`` micro-batches from number 12 on
+    <state>/routes/seen-0000000011-000007-000002-...  the key counts of bucket 7 by micro-batch 11
 
-All tasks of a micro-batch must route by one table, so must its repetitions, and an attempt that
-comes late must change nothing. A table's file is therefore made whole, by whichever task of its
-micro-batches is first, and is never changed: all others, whenever they run, read that file. It
-names every key that was ever spread. What buckets have seen says which keys get more buckets, and
-from which commit of the owner they take earlier rows: one that is missing, torn or another
-attempt's does no harm. One of a micro-batch with other rows would. So both files bear the number of
-a start of the query, here the second, and count for those whose past it is (``starts``).
-
-Micro-batches of no task (Spark runs them for other operators' sake) make no table; the next one is
-made from the last there is, and names those that were *skipped*. By that a bucket which was called
-in one of their micro-batches knows that the file was there and is gone.
-
-A task knows its micro-batch by the local property ``streaming.sql.batchId``, which Spark sets for
-the jobs of a micro-batch, retried and speculative tasks included.
+- All tasks of a micro-batch, and its repetitions, must route by one table, and a late attempt must
+  change nothing. So the first task that needs a table writes its file completely, and nobody
+  changes it. All others read it, whenever they run.
+- A table names every key that was ever spread. The key counts say which keys get more buckets, and
+  from which commit of the owner they copy earlier rows. A file of counts that is missing, torn or
+  of another attempt does no harm, but counts of other rows would. So both kinds of file have the
+  number of a start of the query (here the second one), and count only for starts whose past it is
+  (``starts``).
+- Spark runs micro-batches without tasks for other operators' sake. They make no table. The next
+  table is made from the last one and names the *skipped* ones. By that, a bucket that was called in
+  a skipped micro-batch knows that its table is missing.
+- A task knows its micro-batch by the local property ``streaming.sql.batchId``, which Spark sets for
+  the jobs of a micro-batch, retried and speculative tasks included.
 """
 
 import base64
@@ -51,7 +50,7 @@ _log: Final = logging.getLogger("lsmstate")
 
 
 class Routes:
-    """The tables of one query, in its state's local directory, as a task of the newest of its
+    """The tables of one query in the local directory of its state, as a task of the newest of its
     ``starts`` sees them."""
 
     def __init__(
@@ -71,7 +70,7 @@ class Routes:
 
     @classmethod
     def of(cls, plan: StatefulPlan, run: TaskRun) -> Self:
-        """Those of the query that a task is of. InvalidArgumentError unless the state is local."""
+        """The tables of a task's query. InvalidArgumentError unless the state is local."""
         if run.place.local_directory is None:
             raise InvalidArgumentError(
                 f"{run.place.where} is not a local directory, which skew='spread' needs; name one "
@@ -86,7 +85,7 @@ class Routes:
         )
 
     def table(self, batch_id: int) -> RouteTable:
-        """The table of a micro-batch, always the same; made now if nobody asked for it before.
+        """The table of a micro-batch, always the same one. It is made now if no task asked for it.
 
         CorruptionError if a table is damaged. Cost: one small read; every ``PERIOD`` micro-batches
         a directory and its small files.
@@ -106,8 +105,9 @@ class Routes:
         return _unpacked(found)
 
     def check_is_known(self, called: int, batch_id: int) -> None:
-        """CorruptionError if the table of an earlier micro-batch, in which a bucket was ``called``,
-        was gone when that of ``batch_id`` was made: results would lack the rows it spread."""
+        """CorruptionError if the table of an earlier micro-batch, in which a bucket was
+        ``called``, was missing when that of ``batch_id`` was made. Results would lack the
+        rows that it spread."""
         found = read_record(self._table_path(_first(batch_id))) or {}
         for low, high in found.get(_SKIPPED, ()):
             if low <= _first(called) <= high:
@@ -118,15 +118,15 @@ class Routes:
                 )
 
     def publish(self, seen: Seen, batch_id: int, attempt: str) -> None:
-        """Tell the next table what a bucket has seen by the end of this micro-batch. Does nothing
-        where no table follows it."""
+        """Report the key counts of a bucket by the end of this micro-batch. Does nothing unless a
+        table follows."""
         if precedes_table(batch_id):
             start = self._starts.newest
             name = f"seen-{batch_id:010d}-{seen.bucket:06d}-{start:06d}-{attempt}.json"
             create_record(os.path.join(self._directory, name), _packed_seen(seen))
 
     def _made(self, first: int) -> dict[str, Any]:
-        """The record of the next table, from the last one there is."""
+        """The record of the next table, made from the last one."""
         last = max((n for n in _tables(self._directory, self._starts) if n < first), default=0)
         before = (read_record(self._table_path(last)) if last else None) or _packed(RouteTable())
         skipped = before.get(_SKIPPED, [])
@@ -144,8 +144,8 @@ class Routes:
         return {**_packed(table), _SKIPPED: skipped}
 
     def _seen(self, batch_id: int) -> list[Seen]:
-        """Of each bucket one: of several attempts' the first by name. Files are not forced to the
-        disk, so a power cut may tear them."""
+        """The key counts of each bucket. Of several attempts, the first by name counts. Files are
+        not forced to disk, so a power failure may tear them."""
         found: dict[int, Seen] = {}
         torn: list[str] = []
         for name in _names(self._directory, _SEEN):
@@ -169,7 +169,7 @@ class Routes:
         return list(found.values())
 
     def _remove_old(self, first: int) -> None:
-        """What no micro-batch asks for that Spark may still go back to, nor the table after it."""
+        """Remove the files that neither Spark may go back to nor the next table needs."""
         horizon = first - self._retained_batches - 2 * PERIOD
         kept = max((n for n in _tables(self._directory, self._starts) if n <= horizon), default=0)
         _remove_if(self._directory, _TABLE, lambda name: _batch(name) < kept)
@@ -186,8 +186,9 @@ class Routes:
 
 
 def begin(state_directory: str, batch_id: int) -> Starts:
-    """As a query starts, with this micro-batch: its starts, this one the newest. What others made
-    from later micro-batches, which it was set back from, counts no longer and is removed."""
+    """Record a start of the query with this micro-batch. Returns its starts, this one as the
+    newest. Files that others made from later micro-batches, before the query was set back, count no
+    more and are removed."""
     directory = os.path.join(state_directory, _DIRECTORY)
     oldest = min((_batch(name) for name in _names(directory, _TABLE)), default=0)
     starts = record_start(directory, batch_id, oldest)
@@ -235,7 +236,7 @@ def _start(name: re.Match[str]) -> int:
 def _remove_if(
     directory: str, form: re.Pattern[str], is_over: Callable[[re.Match[str]], bool]
 ) -> None:
-    """Those of a form that nobody needs."""
+    """Remove the files of a form that nobody needs."""
     for found in _names(directory, form):
         if is_over(found):
             with suppress(FileNotFoundError):  # another attempt was faster
@@ -297,7 +298,7 @@ def _packed_seen(seen: Seen) -> dict[str, Any]:
 
 
 def _unpacked_seen(bucket: int, record: dict[str, Any]) -> Seen:
-    """One of an earlier release tells nothing."""
+    """The key counts. A record of an earlier release has none."""
     sketches = record.get("sketches", {}).items()
     return Seen(
         bucket,

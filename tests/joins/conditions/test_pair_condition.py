@@ -183,5 +183,7 @@ def test_columns_that_spark_would_pad_are_refused() -> None:
 
     conditions = [PairCondition.of("a.s = 'ab'", NAMES)]
     check_evaluated_here(conditions, streams("varchar(5)"))  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgumentError, match=r"a\.s is char\(5\), which only Spark compares"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"a\.s is char\(5\), which only Spark can compare"
+    ):
         check_evaluated_here(conditions, streams("char(5)"))  # type: ignore[arg-type]

@@ -234,7 +234,7 @@ def test_q15_is_not_converted_because_one_side_is_an_aggregate():
     assert conversion.after is conversion.before
     (verdict,) = conversion.verdicts.values()
     assert verdict.reason == (
-        "its right side holds a streaming aggregate, whose results change later"
+        "the right side of the join has a streaming aggregate, whose results change later"
     )
 
 

@@ -231,7 +231,7 @@ def test_static_tables_stay_sparks():
     conversion = converted(join(join(join(A, t, "a.x = t.x"), B, "t.y = b.y"), C, "b.x = c.x"))
     (multi_join,) = conversion.multi_joins
     assert inputs(multi_join) == "Join b c"
-    assert reasons(conversion)[2] == "its right side is not a stream"
+    assert reasons(conversion)[2] == "the right side of the join is not a stream"
     # FROM a, b, t: the equality of the streams stands above the join with the table.
     conversion = converted(where(comma(A, B, t), "a.x = b.x", "b.y = t.y"))
     (multi_join,) = conversion.multi_joins

@@ -51,8 +51,11 @@ def test_batches_tables_or_nothing() -> None:
     ("found", "words"),
     [
         ({"n": 1}, "gave dict, not a pyarrow.RecordBatch or Table"),
-        (GOOD.select(["text", "n"]), r"\(text string, n int64\), the schema says \(n int64, text"),
-        (pa.table({"n": [1.5], "text": ["a"]}), r"\(n double, text string\), the schema says"),
+        (
+            GOOD.select(["text", "n"]),
+            r"\(text string, n int64\), but the schema has \(n int64, text",
+        ),
+        (pa.table({"n": [1.5], "text": ["a"]}), r"\(n double, text string\), but the schema has"),
         (pa.table({"n": pa.array([None], pa.int64()), "text": ["a"]}), "1 nulls in column 'n'"),
     ],
 )

@@ -204,7 +204,7 @@ def test_what_cannot_be_spread_is_refused(spark: Any, tmp_path: Path) -> None:
         name: frame.withColumn("at", F.timestamp_seconds("k")).withWatermark("at", "1 minute")
         for name, frame in two.items()
     }
-    refuses("has rows that are forgotten", timed, retention={"a": "1 hour"})
+    refuses("forgets rows", timed, retention={"a": "1 hour"})
     refuses("stream 'a' has Deduplicate in its plan", {"a": a.dropDuplicates(["k"]), "b": b})
     number = F.udf(lambda: 4, "int").asNondeterministic()
     for name, value in {"uuid": F.expr("uuid()"), "rand": F.rand(1), "<lambda>": number()}.items():

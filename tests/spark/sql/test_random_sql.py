@@ -155,7 +155,7 @@ def test_streams(spark: Any, tmp_path: Path, seed: int) -> None:
     with streams_of(spark, query, tmp_path) as streams:
         if some_joins_are_left(spark, query.sql):
             # A key computed of two streams makes two groups, which a streaming query cannot have.
-            with pytest.raises(InvalidArgumentError, match="Spark allows one operator"):
+            with pytest.raises(InvalidArgumentError, match="Spark allows one such operator"):
                 streaming_sql(spark, query.sql, strict=True)
             return
         converted = streaming_sql(spark, query.sql, strict=True, buckets=2, memory="8m")

@@ -77,7 +77,7 @@ def test_a_streaming_aggregate_is_no_input(spark: Any):
     counts = "SELECT ck, count(*) AS n FROM ord GROUP BY ck"
     query = streaming_sql(spark, f"SELECT * FROM cust c JOIN ({counts}) o ON c.ck = o.ck")
     assert not query.is_converted
-    assert "its right side holds a streaming aggregate" in query.note
+    assert "the right side of the join has a streaming aggregate" in query.note
     with pytest.raises(InvalidArgumentError, match=r"staged\(path\)"):
         _ = query.dataframe
 
