@@ -50,7 +50,7 @@ def test_batches_tables_or_nothing() -> None:
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        ({"n": 1}, "gave dict, not a pyarrow.RecordBatch or Table"),
+        ({"n": 1}, "returned dict as a result, not a pyarrow.RecordBatch"),
         (
             GOOD.select(["text", "n"]),
             r"\(text string, n int64\), but the schema has \(n int64, text",
