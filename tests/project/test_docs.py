@@ -145,6 +145,7 @@ def print_ends(code: str) -> set[int]:
 
 
 @pytest.mark.stress
+@pytest.mark.timeout(660)
 def test_readme_runs_as_it_stands(tmp_path: Path) -> None:
     """In a process of its own, with a session such as its reader has."""
     code = "\n".join(block.code for block in runs(README) if block.language == "python")
@@ -154,7 +155,7 @@ def test_readme_runs_as_it_stands(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == said(code)
