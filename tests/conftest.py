@@ -36,6 +36,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
         .appName("lsmstate tests")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "1g")
+        # Tests are over before code that is compiled a second time, and better, pays.
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.session.timeZone", "Europe/Berlin")
