@@ -1,1 +1,2 @@
-"""What runs once per row, key or block: Cython without the GIL. Knows no options and no streams."""
+"""Code that runs once per row, key or block: Cython without the GIL. It knows no options and no
+streams."""

@@ -1,8 +1,12 @@
-"""Counters that several threads change without a lock and without the GIL.
+"""Atomic counters that several threads change without a lock and without the GIL.
 
-No order is implied, with these exceptions: who exchanges a pointer sees what was written behind it,
-the last one to leave and who gets a lock see what was done before by those that left or had it, and
-what is read or counted in order stays between what is done before and after it."""
+Operations are relaxed, with these exceptions:
+
+- A thread that exchanges a pointer sees what was written behind it.
+- The last thread to leave, and a thread that takes a lock, see what was done before by those that
+  left or held it.
+- Reads and counts "in order" are sequentially consistent.
+"""
 
 from libc.stdint cimport int64_t, uint64_t
 

@@ -1,4 +1,4 @@
-"""Inline helpers every module shares: varints, fixed-width integers, growable buffers."""
+"""Inline helpers that all modules share: varints, fixed-width integers, growable buffers."""
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport realloc, free
@@ -21,8 +21,9 @@ cdef struct Buffer:
 
 
 cdef inline int try_reserve(Buffer* buffer, size_t extra) noexcept nogil:
-    """Room for `extra` more bytes, or -1. Grows by half: appending costs are amortised; an empty
-    one by what is wanted, which may be one row of a quarter of the memory cap."""
+    """Make room for `extra` more bytes, or return -1. A buffer grows by half, so appending has
+    amortised cost. An empty buffer grows by `extra` only, which may be one row of a quarter of the
+    memory cap."""
     cdef size_t wanted = buffer.size + extra
     cdef size_t capacity
     cdef void* data
@@ -40,7 +41,7 @@ cdef inline int try_reserve(Buffer* buffer, size_t extra) noexcept nogil:
 
 
 cdef inline int reserve(Buffer* buffer, size_t extra) except -1 nogil:
-    """Room for `extra` more bytes, or MemoryError."""
+    """Make room for `extra` more bytes; raise MemoryError if there is none."""
     if try_reserve(buffer, extra):
         with gil:
             raise MemoryError(f"cannot allocate {buffer.size + extra} bytes")
@@ -55,7 +56,7 @@ cdef inline void release(Buffer* buffer) noexcept nogil:
 
 
 cdef inline void shrink(Buffer* buffer, size_t kept) noexcept nogil:
-    """Let go what an empty buffer has, if that is more than is `kept`."""
+    """Free the memory of an empty buffer if it is more than `kept`."""
     if buffer.capacity > kept and buffer.size == 0:
         release(buffer)
 
@@ -69,7 +70,8 @@ cdef inline int put_bytes(Buffer* buffer, const void* data, size_t size) except 
 
 
 cdef inline void copy_key(uint8_t* target, const uint8_t* source, size_t size) noexcept nogil:
-    """As memcpy, without the call where a key has 8 to 16 bytes, as most have."""
+    """Copy a key as memcpy does, without the call for keys of 8 to 16 bytes, which are the most
+    common."""
     cdef uint64_t first, last
     if 8 <= size <= 16:
         memcpy(&first, source, 8)
@@ -81,8 +83,8 @@ cdef inline void copy_key(uint8_t* target, const uint8_t* source, size_t size) n
 
 
 cdef inline void copy_suffix(uint8_t* target, const uint8_t* source, size_t size) noexcept nogil:
-    """As memcpy of what a key does not share with the one before: mostly a few bytes. Eight are
-    read and written, however few they are, so there must be room for them on both sides."""
+    """Copy the suffix of a key that it does not share with the previous one, usually a few bytes.
+    Eight bytes are always read and written, so both sides need room for them."""
     if size <= 8:
         memcpy(target, source, 8)
     else:
@@ -90,7 +92,7 @@ cdef inline void copy_suffix(uint8_t* target, const uint8_t* source, size_t size
 
 
 cdef inline uint8_t* write_varint(uint8_t* target, uint64_t value) noexcept nogil:
-    """The byte after it; there must be room for ten."""
+    """Write a varint and return the next byte; there must be room for ten bytes."""
     while value >= 0x80:
         target[0] = <uint8_t> (value | 0x80)
         target += 1
@@ -114,7 +116,7 @@ cdef inline int put_u64(Buffer* buffer, uint64_t value) except -1 nogil:
 
 
 cdef inline bint lies_within(uint64_t offset, uint64_t size, uint64_t whole) noexcept nogil:
-    """Of numbers read from a file: their sum may be more than 64 bits hold."""
+    """Test numbers read from a file, whose sum may exceed 64 bits."""
     return size <= whole and offset <= whole - size
 
 
@@ -133,7 +135,7 @@ cdef inline uint64_t load_u64(const uint8_t* data) noexcept nogil:
 cdef inline const uint8_t* get_varint(
     const uint8_t* data, const uint8_t* end, uint64_t* value
 ) noexcept nogil:
-    """The byte after the varint, or NULL if it runs past `end` or past 64 bits."""
+    """Return the byte after the varint; NULL if it passes `end` or 64 bits."""
     cdef uint64_t result = 0
     cdef int shift = 0
     cdef uint8_t byte
@@ -156,8 +158,8 @@ cdef inline const uint8_t* get_varint(
 cdef inline int compare(
     const uint8_t* a, size_t a_size, const uint8_t* b, size_t b_size
 ) noexcept nogil:
-    """Order of byte strings: that of their bytes, then the shorter first. Word by word, because a
-    call of memcmp takes longer than what it does for a key."""
+    """Compare byte strings: by bytes, then the shorter first. It compares word by word, because a
+    call of memcmp takes longer than comparing a key."""
     cdef size_t shared = a_size if a_size < b_size else b_size
     cdef size_t place = 0
     cdef uint64_t ours, theirs
@@ -178,7 +180,7 @@ cdef inline int compare(
 cdef inline size_t shared_prefix(
     const uint8_t* a, size_t a_size, const uint8_t* b, size_t b_size
 ) noexcept nogil:
-    """How many bytes both begin with."""
+    """Return the length of the common prefix."""
     cdef size_t limit = a_size if a_size < b_size else b_size
     cdef size_t shared = 0
     cdef uint64_t differing
@@ -193,7 +195,7 @@ cdef inline size_t shared_prefix(
 
 
 cdef inline uint64_t mix_stream(uint64_t hash, uint32_t stream) noexcept nogil:
-    """The hash of a stored key: the typed key's hash, set apart by stream."""
+    """Return the hash of a stored key: that of the typed key, mixed with the stream's number."""
     hash ^= (<uint64_t> stream + 1) * <uint64_t> 0x9E3779B97F4A7C15
     hash ^= hash >> 32
     hash *= <uint64_t> 0xD6E8FEB86659FD93

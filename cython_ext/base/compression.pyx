@@ -171,12 +171,12 @@ cdef int unshuffle(
 
 
 def checksum(const uint8_t[::1] data not None) -> int:
-    """XXH3 of the bytes, 64 bits."""
+    """Return the XXH3 of the bytes, 64 bits."""
     return XXH3_64bits(&data[0] if data.shape[0] else NULL, data.shape[0])
 
 
 def checksum_of(pieces) -> int:
-    """The checksum of several pieces' bytes, one after the other."""
+    """Return the checksum of several pieces, one after another."""
     cdef const uint8_t[::1] piece
     cdef XXH3_state_t* state = XXH3_createState()
     if state == NULL:
@@ -195,7 +195,7 @@ _CODECS = {"none": CODEC_NONE, "lz4": CODEC_LZ4, "zstd": CODEC_ZSTD}
 
 
 def codec_number(str name not None) -> int:
-    """The number that stands for a codec on disk; never renumbered."""
+    """Return the number of a codec on disk; numbers never change."""
     return _CODECS[name]
 
 
@@ -210,7 +210,7 @@ def packed(bytes data not None, str codec not None) -> bytes | None:
 
 
 def unpacked(bytes data not None, str codec not None, size_t raw_size) -> bytes | None:
-    """The inverse of packed; None if the data is damaged."""
+    """Invert ``packed``; None if the data is damaged."""
     cdef bytearray target = bytearray(raw_size)
     cdef int number = _CODECS[codec]
     if decompress(number, <const uint8_t*> data, len(data), <uint8_t*> target, raw_size):

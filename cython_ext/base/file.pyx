@@ -34,11 +34,11 @@ cdef extern from *:
     #define begin_write_back(fd, offset, size) ((void) 0)
     #endif
     """
-    int O_NOATIME  # reading changes nothing about a file: two per cent of a read saved
+    int O_NOATIME  # reads do not update the access time: saves two per cent of a read
     void begin_write_back(int descriptor, int64_t offset, int64_t size) nogil
 
 cdef enum:
-    WRITE_BACK_BYTES = 1 << 20  # asked for at a time: a request to the disk that is worth its cost
+    WRITE_BACK_BYTES = 1 << 20  # per request: large enough to be worth its cost
 
 cdef object _hook = None
 cdef bint _hooked = False
@@ -52,9 +52,9 @@ def set_fault_hook(hook) -> None:
 
 
 cdef int64_t _ask(str operation, str path, int64_t offset, int64_t size) except -2:
-    """What the hook says: -1 to go on, otherwise how many bytes a torn append writes."""
+    """Return the hook's answer: -1 to continue, otherwise how many bytes a torn append writes."""
     hook = _hook
-    if hook is None:  # taken away since this thread saw that there was one
+    if hook is None:  # removed since this thread checked
         return -1
     answer = hook(operation, path, offset, size)
     return -1 if answer is None else <int64_t> answer
@@ -62,8 +62,8 @@ cdef int64_t _ask(str operation, str path, int64_t offset, int64_t size) except 
 
 @cython.final
 cdef class Descriptor:
-    """Of an open file, for what os and fcntl do with one: closed by close, by ``with``, or when it
-    is garbage, and once, whatever interrupts whoever has it."""
+    """An open file for os and fcntl. ``close``, ``with`` or garbage collection closes it exactly
+    once, despite interrupts."""
 
     cdef int _number
 
@@ -93,7 +93,7 @@ cdef class Descriptor:
         self.close()
 
     def close(self) -> None:
-        """A second call does nothing."""
+        """Close the file. A second call does nothing."""
         if self._number >= 0:
             c_close(self._number)
             self._number = -1
@@ -101,7 +101,7 @@ cdef class Descriptor:
 
 @cython.final
 cdef class ReadFile:
-    """An immutable file, read at offsets; closed by close or when it is garbage."""
+    """An immutable file, read at offsets; ``close`` or garbage collection closes it."""
 
     def __cinit__(self):
         self.descriptor = -1
@@ -164,7 +164,7 @@ cdef class ReadFile:
         return ahead.bytes.data + (offset - ahead.offset)
 
     def read(self, int64_t offset, Py_ssize_t size) -> bytes:
-        """Exactly `size` bytes at `offset`."""
+        """Read exactly `size` bytes at `offset`."""
         cdef bytearray target
         if size < 0 or offset < 0 or offset + size > self.size:
             raise CorruptionError(
@@ -182,14 +182,14 @@ cdef class ReadFile:
 
 @cython.final
 cdef class AppendFile:
-    """A new file, written once from front to back; an existing one is never opened."""
+    """A new file, written once from front to back; an existing file is never opened."""
 
     def __cinit__(self):
         self.descriptor = -1
 
     def __init__(self, str path not None, bint to_be_synced=False):
-        """``to_be_synced``: the system begins to write while there is more to come, so that
-        ``sync`` waits for little. A hint, which promises nothing and cannot fail."""
+        """Create the file. ``to_be_synced`` hints that the system should begin to write early, so
+        that ``sync`` waits only briefly. The hint cannot fail."""
         if _hooked:
             _ask("create", path, 0, 0)
         self.path = path
@@ -213,7 +213,7 @@ cdef class AppendFile:
         return 0
 
     cdef int64_t _begin_append(self, size_t size) except -2 nogil:
-        """How much of it may be written before it fails, -1: all."""
+        """Return how many bytes may be written before the append fails; -1: all."""
         if self.descriptor < 0:
             with gil:
                 raise ValueError(f"append to the closed file {self.path}")
@@ -251,7 +251,7 @@ cdef class AppendFile:
             raise OSError(errno.EIO, "torn write (injected)", self.path)
 
     def append(self, *pieces) -> None:
-        """Write bytes at the end, one piece after the other; to the hook they are one append."""
+        """Write pieces at the end; for the hook they are one append."""
         cdef const uint8_t[::1] piece
         cdef size_t size
         cdef size_t left = sum([len(data) for data in pieces])
@@ -268,7 +268,7 @@ cdef class AppendFile:
             self._fail_torn()
 
     def sync(self) -> None:
-        """Ask the system to put what was written on the disk; an error means it may not be."""
+        """Force what was written to disk; after an error it may not be there."""
         cdef int failed
         if _hooked:
             _ask("sync", self.path, 0, self.size)
@@ -278,7 +278,7 @@ cdef class AppendFile:
             raise OSError(c_errno, os.strerror(c_errno), self.path)
 
     def close(self) -> None:
-        """An error means that not all of it may be in the file (network file systems)."""
+        """Close the file; after an error it may be incomplete (network file systems)."""
         cdef int descriptor = self.descriptor
         self.descriptor = -1
         if descriptor >= 0 and c_close(descriptor) and c_errno != EINTR:
@@ -291,7 +291,7 @@ def sync_directory(str path not None) -> None:
 
 
 def sync_file(str path not None) -> None:
-    """As AppendFile.sync, for a file that is closed or was written by another process."""
+    """Sync a file that is closed, or that another process wrote."""
     _sync_path(path)
 
 
@@ -312,14 +312,14 @@ cdef int _sync_path(str path) except -1:
 
 
 def link(str source not None, str target not None) -> None:
-    """Give a sealed file a second name; OSError where the file system cannot (other device)."""
+    """Give a sealed file a second name; OSError if the file system cannot (other device)."""
     if _hooked:
         _ask("link", target, 0, 0)
     os.link(source, target)
 
 
 def rename(str source not None, str target not None) -> None:
-    """Give a file its final name, which no other has. The hook is told the final one."""
+    """Give a file its final unique name. The hook gets the final name."""
     if _hooked:
         _ask("rename", target, 0, 0)
     os.rename(source, target)

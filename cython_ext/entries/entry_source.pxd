@@ -14,7 +14,7 @@ cdef struct RowRef:
 
 
 cdef class EntrySource:
-    # The current entry; the key lives until next_key or seek, also while its rows are read and if
+    # The current entry. Its key lives until next_key or seek, also while its rows are read and if
     # that fails.
     cdef const uint8_t* key
     cdef size_t key_size
@@ -22,21 +22,22 @@ cdef class EntrySource:
     cdef uint64_t rows
     cdef uint64_t row_bytes
     cdef readonly KeyRanges deleted    # keys that this source deletes from all older ones, or None
-    # 1: there is an entry, 0: the end. Skips the rows of the entry before. After an error, of any
-    # method, the source is sought in, or not used any more.
+    # 1: there is an entry, 0: the end. Skips the remaining rows of the previous entry. After an
+    # error in any method, only seek is allowed.
     cdef int next_key(self) except -1 nogil
     # 1: a row, which lives until the next call of any method; 0: the entry has no more rows.
     cdef int next_row(self, RowRef* row) except -1 nogil
-    # Whoever reads all rows of an entry may take them straight from the source that has them, in the
-    # same order and without the calls on the way: those of `giver` (borrowed) by its next_row; then,
-    # if `has_givers`, those of the `giver` that next_giver sets while it returns 1.
+    # A reader of all rows of an entry may read them directly from the source that has them, in the
+    # same order and without intermediate calls. It reads those of `giver` (borrowed) by its
+    # next_row; then, if `has_givers`, those of each `giver` that next_giver sets while it returns
+    # 1.
     cdef void* giver
     cdef bint has_givers
     cdef int next_giver(self) except -1 nogil
-    # Of a giver: the row given last is not needed any more, and may be let go before the next one.
+    # Of a giver: the last row is no longer needed, and may be released before the next one.
     cdef void done_with_row(self) noexcept nogil
-    # The same of a row that is to be given again by the next call; False: it has to be kept instead.
+    # The same for a row that the next call is to return again; False: the row must be kept instead.
     cdef bint put_row_back(self) noexcept nogil
-    # Stand before the first key that is not less, so that next_key gives it. A source whose keys
-    # descend stands before the first that is less: both ways, a bound belongs to what is above it.
+    # Seek to the first key that is not less, which next_key then returns. A descending source seeks
+    # to the first key that is less: in both directions, a bound belongs to the keys above it.
     cdef int seek(self, const uint8_t* key, size_t size) except -1 nogil

@@ -1,11 +1,11 @@
-"""The one iterator contract: entries in key order, or all of them in descending key order; the rows
-of an entry in arrival order either way."""
+"""The iterator contract: entries in key order, or in descending key order; the rows of an entry
+always in arrival order."""
 
 from libc.stdint cimport uint8_t
 
 
 cdef class EntrySource:
-    """Base of memtable, SSTable and merging iterators; not usable by itself."""
+    """Base class of memtable, SSTable and merging iterators; not usable by itself."""
 
     def __cinit__(self):
         self.giver = <void*> self
@@ -32,12 +32,12 @@ cdef class EntrySource:
             raise TypeError("EntrySource is a base class")
 
     def skip_behind(self, bytes key not None) -> None:
-        """Go on with the first entry whose key is greater. Before the first entry was read."""
+        """Continue with the first greater key. Only before the first entry was read."""
         cdef bytes start = key + b"\0"
         self.seek(<const uint8_t*> start, len(start))
 
     def entries(self, bytes start not None = b"") -> list[tuple[bytes, int, list[bytes]]]:
-        """All entries from `start` on, copied out: (key, flags, rows). For tests and dumps."""
+        """Return copies of all entries from `start` on: (key, flags, rows). For tests and dumps."""
         cdef RowRef row
         cdef list found = []
         cdef list rows

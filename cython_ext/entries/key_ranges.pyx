@@ -1,7 +1,7 @@
-"""Ranges of stored keys, as deleting a range needs them: a value that says which keys it covers.
+"""Ranges of stored keys, as range deletions need them: an immutable set of keys.
 
-Each goes from its low key on and ends below its high key. Ranges that touch are one, so a key is
-found by halving.
+Each range goes from its low key on and ends below its high key. Adjacent ranges are joined, so a
+key is found by binary search.
 """
 
 from bisect import bisect_left, bisect_right
@@ -17,14 +17,14 @@ from lsmstate.cython_ext.base.coding cimport STREAM_BYTES, compare, shared_prefi
 @cython.final
 @cython.no_gc  # __dealloc__ needs the budget; it cannot be part of a cycle by itself
 cdef class KeyRanges:
-    """Ascending ranges, apart from one another; given in any order, they are brought into it."""
+    """Ascending, disjoint ranges; they may be given in any order."""
 
     def __cinit__(self, items=(), Budget budget=None):
         self.bounds = NULL
         self.count = 0
 
     def __init__(self, items=(), Budget budget=None):
-        """`budget`: charged for them as part of a memtable."""
+        """Make the ranges. `budget` is charged for them as part of a memtable."""
         cdef Py_ssize_t i
         cdef bytes bound
         self.items = _in_order(items)
@@ -60,30 +60,33 @@ cdef class KeyRanges:
         self.component = component
 
     def of_a_run(self, Budget budget not None) -> KeyRanges:
-        """The same ranges, charged beside the indexes of open tables."""
+        """Return the same ranges, charged with the indexes of open tables."""
         cdef KeyRanges found = KeyRanges(self.items)
         found._charge(budget, TABLES)
         return found
 
     def joined(self, KeyRanges other not None) -> KeyRanges:
-        """What lies in the one or in the other."""
+        """Return the union of both."""
         if self.count == 0 or other.count == 0:
             return self if other.count == 0 else other
         return KeyRanges(self.items + other.items)
 
     def contains(self, bytes key not None) -> bool:
-        """Whether the key lies in one of the ranges."""
+        """Test whether the key lies in one of the ranges."""
         return self.covers(<const uint8_t*> <const char*> key, len(key))
 
     def contain_all(self, bytes least not None, bytes greatest not None) -> bool:
-        """Whether one range holds all keys from the least to the greatest, both included."""
+        """Test whether one range holds all keys from the least to the greatest, both included."""
         return any(low <= least and greatest < high for low, high in self.items)
 
     def part_of(self, bytes least not None, bytes greatest not None) -> float:
-        """About which part of the keys from the least to the greatest lies in the ranges, 0 to 1: as
-        if they were spread evenly over the 8 bytes in which those two begin to differ. Where they
-        are of several streams, as if of each there were as many; the ranges count there that cover
-        a stream wholly, since where those between the two begin and end is not known."""
+        """Estimate the part (0 to 1) of the keys from the least to the greatest that lies in the
+        ranges.
+
+        Keys are assumed to be spread evenly over the 8 bytes in which the two begin to differ. If
+        the two belong to several streams, each stream is assumed to have as many keys, and only
+        ranges that cover a whole stream count, since the limits of its keys are unknown.
+        """
         cdef int64_t first = _stream_of(least), last = _stream_of(greatest), stream = first, reached
         cdef double covered = 0
         cdef Py_ssize_t place
@@ -108,18 +111,18 @@ cdef class KeyRanges:
         return covered / (last - first + 1)
 
     cdef Py_ssize_t _first_behind(self, bytes key) except -1:
-        """The first range that ends behind the key, and may hold it."""
+        """Return the first range that ends after the key, and may hold it."""
         cdef Py_ssize_t place = bisect_right(self.items, (key, b""))
         return place - 1 if place and self.items[place - 1][1] > key else place
 
     cdef double _part_of_one(self, bytes least, bytes greatest) except -1:
-        """As part_of, of the keys of one stream."""
+        """Estimate ``part_of`` for keys of one stream."""
         cdef Py_ssize_t i = 2 * self._first_behind(least)
         cdef const uint8_t* key = greatest
         cdef size_t size = len(greatest), least_size = len(least)
         cdef const uint8_t* least_key = least
         cdef size_t shared = shared_prefix(least_key, least_size, key, size)
-        # Differences of whole numbers: as floating-point numbers, places near 2^63 would be rounded.
+        # Integer differences: as floating-point numbers, positions near 2^63 would be rounded.
         cdef uint64_t begin = _place(least_key, least_size, shared), low
         cdef double all_keys = <double> (_place(key, size, shared) - begin) + 1, high
         cdef double covered = 0
@@ -151,12 +154,12 @@ cdef class KeyRanges:
 
 
 cdef int64_t _stream_of(bytes key) except -1:
-    """The number that a stored key begins with; what is not there of it is 0."""
+    """Return the number that a stored key begins with; missing bytes count as 0."""
     return int.from_bytes(key[:STREAM_BYTES].ljust(STREAM_BYTES, b"\0"), "big")
 
 
 cdef uint64_t _place(const uint8_t* key, size_t size, size_t shared) noexcept nogil:
-    """What the 8 bytes behind a prefix are as a number; those that are not there are 0."""
+    """Return the 8 bytes after a prefix as a number; missing bytes count as 0."""
     cdef uint64_t found = 0
     cdef size_t i
     for i in range(shared, shared + 8):
@@ -165,7 +168,7 @@ cdef uint64_t _place(const uint8_t* key, size_t size, size_t shared) noexcept no
 
 
 def _in_order(items) -> tuple:
-    """Ascending, without what is empty, those that touch or overlap as one."""
+    """Sort ranges, drop empty ones and join those that touch or overlap."""
     found = []
     reached = None
     for low, high in sorted(items):

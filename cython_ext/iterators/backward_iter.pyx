@@ -1,7 +1,7 @@
-"""Entries of a memtable and of an SSTable in descending key order; rows of a key as ever.
+"""Entries of a memtable and of an SSTable in descending key order; the rows of a key stay in order.
 
-Leaves of a memtable's tree lead both ways. Key blocks are coded against the key before, so a group of
-entries is decoded from its restart and then given from its end.
+Leaves of a memtable's tree link in both directions. Key blocks are prefix-coded, so a group of
+entries is decoded from its restart and then returned from its end.
 """
 
 cimport cython
@@ -22,7 +22,7 @@ from lsmstate.cython_ext.sstable.sst_source cimport SstSource
 
 @cython.final
 cdef class BackwardMemtableSource(MemtableSource):
-    """Entries of a memtable, the greatest key first."""
+    """Entries of a memtable, greatest key first."""
 
     def __init__(self, Memtable memtable not None):
         self.memtable = memtable
@@ -30,7 +30,7 @@ cdef class BackwardMemtableSource(MemtableSource):
         self._enter_from_behind(<int64_t> memtable.tree_count - 1)
 
     cdef void _enter_from_behind(self, int64_t stream) noexcept nogil:
-        """Stand before the last key of the last stream up to this one that has any."""
+        """Seek to the last key of the last non-empty stream up to this one."""
         self.following.leaf = NULL
         while self.following.leaf == NULL and stream >= 0:
             if stream < self.memtable.tree_count:
@@ -69,7 +69,7 @@ cdef class BackwardMemtableSource(MemtableSource):
 @cython.final
 @cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class BackwardSstSource(SstSource):
-    """Entries of one file, the greatest key first."""
+    """Entries of one file, greatest key first."""
 
     def __init__(self, Sst sst not None):
         self.sst = sst
@@ -107,7 +107,7 @@ cdef class BackwardSstSource(SstSource):
         return 1
 
     cdef int _come_home(self) except -1 nogil:
-        """Back to the block that is walked, if the rows of a huge key led away from it."""
+        """Return to the current key block, if the rows of a huge key led away from it."""
         if self.index_block == NULL:
             return 0
         if self.partition != self.home_partition:
@@ -120,7 +120,7 @@ cdef class BackwardSstSource(SstSource):
         return 0
 
     cdef int _previous_key_block(self) except -1 nogil:
-        """1 with the block before loaded, 0 at the start of the file."""
+        """Return 1 with the previous block loaded, 0 at the start of the file."""
         while self.home_place == 0:
             if self.home_partition == 0:
                 return 0
@@ -135,7 +135,7 @@ cdef class BackwardSstSource(SstSource):
         return 1
 
     cdef int _decode_group(self, uint32_t restart) except -1 nogil:
-        """The entries from one restart to the next."""
+        """Decode the entries from one restart to the next."""
         cdef const uint8_t* place = restart_place(&self.keys, restart)
         cdef const uint8_t* end = self.keys.entries_end
         cdef KeyEntry entry
@@ -158,7 +158,8 @@ cdef class BackwardSstSource(SstSource):
         return self._descend()
 
     cdef int _descend(self) except -1 nogil:
-        """The group lies before the one decoded last; it may end with a key that goes on there."""
+        """Decode the previous group; it may end with a key that continues in the group decoded
+        last."""
         cdef const uint8_t* key
         cdef size_t size
         if self.group_left == 0:
@@ -179,7 +180,8 @@ cdef class BackwardSstSource(SstSource):
         return self.group_keys.data + start
 
     cdef bint _began_earlier(self) except -1 nogil:
-        """Whether the entry goes on with a key of the block before, where its first rows are."""
+        """Test whether the entry continues a key of the previous block, which holds
+        its first rows."""
         cdef const uint8_t* key
         cdef const uint8_t* last
         cdef const uint8_t* payload

@@ -40,7 +40,7 @@ cdef class Lookup:
 
     @cython.final
     cdef inline bint holds(self, Py_ssize_t tier, uint32_t position) noexcept nogil:
-        """Whether a tier knows anything of the key, deletions included."""
+        """Whether a tier knows anything about the key, deletions included."""
         if tier >= self.run_count:
             return self.entries[tier - self.run_count][position] != NULL
         return self.runs[tier].first != NULL and self.runs[tier].first[position] >= 0

@@ -1,6 +1,6 @@
-"""What one probe of a store finds: where the rows of its keys lie, and how many there are.
+"""Lookup: where the rows of a probe's keys lie, and how many there are.
 
-Sorted keys walk each run once, block by block, and each memtable; no row is read. Runs and
+Sorted keys visit each run once, block by block, and each memtable; no row is read. Runs and
 memtables are numbered by age as *tiers*: all runs, oldest first, then all memtables.
 """
 
@@ -101,12 +101,12 @@ cdef class Lookup:
         return 0
 
     def own_keys(self) -> None:
-        """Say that the keys were encoded for this lookup: else they are the caller's, and his
-        memory."""
+        """Note that the keys were encoded for this lookup. Otherwise they, and their memory, belong
+        to the caller."""
         self._charge(self.keys.nbytes)
 
     def end_search(self) -> None:
-        """All tiers were searched: keys that were copied to bear the stream's number go."""
+        """End the search: keys that were copied to bear the stream's number are released."""
         if self.copied:
             self.budget.release(PROBE, self.copied)
             self.charged -= self.copied
@@ -114,7 +114,7 @@ cdef class Lookup:
             self.keys = KeyBatch.from_bytes([])
 
     def key_range(self) -> tuple[bytes, bytes] | None:
-        """The least and the greatest key asked for, as stored; None if there is none."""
+        """Return the least and the greatest key looked up, as stored; None if there is none."""
         cdef uint32_t low, high
         if self.selected_count == 0:
             return None
@@ -126,7 +126,7 @@ cdef class Lookup:
         )
 
     def delete_ranges(self, KeyRanges deleted not None) -> None:
-        """Say that all tiers searched so far have lost these keys: the next one deleted them."""
+        """Note that the next tier deleted these keys in all tiers searched so far."""
         cdef Py_ssize_t i
         cdef int32_t tier = <int32_t> (self.run_count + self.memtable_count)
         cdef uint64_t* offsets = self.keys.offsets
@@ -147,8 +147,8 @@ cdef class Lookup:
                     self.floor[position] = tier
 
     def search_run(self, list files not None) -> int:
-        """Look the keys up in the files of one run, in key order; runs come oldest first.
-        Returns the number of hits."""
+        """Look the keys up in the files of one run, in key order; runs come oldest first. Return
+        the number of hits."""
         cdef RunHits* run = &self.runs[self.run_count]
         cdef Sst sst
         cdef Py_ssize_t reached = 0
@@ -220,7 +220,7 @@ cdef class Lookup:
                 i += count
 
     cdef Entry** _add_memtable(self, Memtable memtable) except NULL:
-        """Room for one entry per key position."""
+        """Make room for one entry per key position."""
         cdef void* grown
         cdef Entry** entries
         self._charge((self.n + 1) * <int64_t> sizeof(Entry*))
@@ -237,7 +237,7 @@ cdef class Lookup:
         return entries
 
     def count(self) -> tuple:
-        """(rows, bytes) per key position, what was deleted left out; two int64 arrays."""
+        """Return (rows, bytes) per key position without deleted rows; two int64 arrays."""
         counts = np.zeros(self.n, dtype=np.int64)
         sizes = np.zeros(self.n, dtype=np.int64)
         cdef int64_t[::1] count_view = counts
@@ -264,7 +264,7 @@ cdef class Lookup:
     cdef bint _add(
         self, Py_ssize_t tier, uint32_t position, int64_t* rows, int64_t* row_bytes
     ) noexcept nogil:
-        """Count what a tier holds of the key; true if it hides all older tiers."""
+        """Count the rows of the key in a tier; return whether the tier hides all older ones."""
         cdef RunHits* run
         cdef Entry* entry
         cdef Hit* hit
@@ -286,8 +286,7 @@ cdef class Lookup:
         return hidden
 
     cdef void prefetch_hits(self, uint32_t position) noexcept nogil:
-        """Have what is known of a key fetched: of a large batch it is no longer in the processor's
-        caches."""
+        """Prefetch what is known of a key: in a large batch it has left the processor's caches."""
         cdef Py_ssize_t tier
         cdef const Hit* hit
         for tier in range(self.start[position], self.run_count):
@@ -297,8 +296,8 @@ cdef class Lookup:
                 prefetch_line(<const uint8_t*> (hit + 1) - 1)
 
     cdef void prefetch(self, uint32_t position, bint rows) noexcept nogil:
-        """Have a key's rows fetched that are in the block cache and in memtables, or else what says
-        where they are: the cache's slots and the memtables' entries."""
+        """Prefetch a key's rows in the block cache and in memtables, or else what locates them:
+        slots of the cache and entries of memtables."""
         cdef Py_ssize_t tier
         cdef int32_t first
         cdef RunHits* run
@@ -326,8 +325,8 @@ cdef class Lookup:
                 )
 
     def counters(self) -> tuple:
-        """Pairs of a key and a run visited, filters asked, filters that said no, and filters that
-        let an absent key through."""
+        """Return the pairs of a key and a visited run, filter checks, negatives, and false
+        positives."""
         cdef ProbeCounters* found = &self.probe_counters
         return (
             found.visited, found.filter_checks, found.filter_negatives, found.false_positives,

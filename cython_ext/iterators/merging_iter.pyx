@@ -1,11 +1,13 @@
-"""k sources in one: keys in order, the rows of a key from the oldest source to the newest.
+"""Merge of k sources: keys in order, the rows of a key from the oldest source to the newest.
 
-Sources are ordered by age and merging joins neighbours only, so the order of age is the order of
-(sequence, ordinal); an entry that resets its key hides the rows of all older sources, and so does
-a range that a source deleted. The least key is found by a tournament tree of losers (Knuth, The Art
-of Computer Programming, volume 3, 5.4.1): a step replays the matches of one leaf. Matches of keys
-up to sixteen bytes, without what all heads begin with, are decided without a branch, because nobody
-can foretell who wins.
+- Sources are ordered by age, and only neighbouring runs are merged. Order by age is thus the order
+  of (sequence, ordinal).
+- An entry that resets its key hides the rows of all older sources, and so does a range that a
+  source deleted.
+- The least key is found by a tournament tree of losers (Knuth, The Art of Computer Programming,
+  volume 3, 5.4.1): a step replays the matches of one leaf.
+- Matches of keys up to sixteen bytes, without their common prefix, have no branch, because the
+  winner is unpredictable.
 """
 
 cimport cython
@@ -136,8 +138,8 @@ cdef inline bint _begins_with(
 
 @cython.final
 cdef class MergingSource(EntrySource):
-    """Sources oldest first; they belong to this iterator from now on. With ``reverse`` they give
-    their keys in descending order, and so does it."""
+    """Sources, oldest first, which this iterator owns from now on. With ``reverse`` they, and it,
+    descend."""
 
     def __init__(self, sources: list, bint reverse=False):
         cdef EntrySource source
@@ -158,7 +160,7 @@ cdef class MergingSource(EntrySource):
         self._take_ranges()
 
     cdef int _take_ranges(self) except -1:
-        """What the sources deleted, all in all, and who deleted what."""
+        """Collect what the sources deleted in all, and which source deleted what."""
         cdef EntrySource source
         cdef KeyRanges joined = KeyRanges()
         for source in self.sources:
@@ -186,7 +188,7 @@ cdef class MergingSource(EntrySource):
         cdef Head* head = &self.heads[i]
         cdef const uint8_t* key
         cdef size_t size
-        # Before the child is asked, whose error would leave the head with a key that is gone.
+        # Before the child advances: its error would leave the head with an invalid key.
         lsm_end(head, i)
         if (<EntrySource> self.children[i]).next_key():
             key = (<EntrySource> self.children[i]).key
@@ -197,9 +199,9 @@ cdef class MergingSource(EntrySource):
         return 0
 
     cdef void _set_common(self, size_t size) noexcept nogil:
-        """All heads begin with the first `size` bytes of `common`: compare what is behind them, or
-        all if they are few. Reads the keys of all heads, also of those whose rows were read. The
-        matches that were played hold: the order of the heads is what it was."""
+        """Set the prefix of `size` bytes that all heads share: only bytes after it are compared, or
+        all if it is short. Reads the keys of all heads, also of those whose rows were read. Matches
+        that were played stay valid, since the order of the heads does not change."""
         cdef uint32_t i
         cdef Head* head
         self.common_size = size if size >= LEAST_COMMON else 0
@@ -209,8 +211,8 @@ cdef class MergingSource(EntrySource):
                 lsm_stand(head, head.key, head.size, self.common_size, i, self.sign < 0)
 
     cdef void _find_common(self) noexcept nogil:
-        """Find anew what the heads' keys begin with, if one of them is long: others are compared
-        without a branch anyway."""
+        """Find the common prefix of the heads' keys again, if one of them is long: others are
+        compared without a branch anyway."""
         cdef const Head* first = NULL
         cdef const Head* head
         cdef size_t longest = 0, shared = 0
@@ -232,11 +234,11 @@ cdef class MergingSource(EntrySource):
         self.steps_to_common = max(<uint32_t> STEPS_TO_COMMON, <uint32_t> self.count)
 
     cdef int _grow_tree(self) except -1 nogil:
-        """All matches, after every child was advanced."""
+        """Play all matches, after every child was advanced."""
         cdef size_t leaves = <size_t> self.count, node
         cdef uint32_t i, left, right
         cdef uint32_t* winners
-        # The heads' keys are gone: none may be read until every child was advanced.
+        # The heads' keys are invalid: none may be read until every child was advanced.
         for i in range(<uint32_t> leaves):
             lsm_end(&self.heads[i], i)
         self.common_size = 0
@@ -262,15 +264,15 @@ cdef class MergingSource(EntrySource):
         return 0
 
     cdef int _advance(self) except -1 nogil:
-        """Go on with every child that stands at the current key, and find the least key."""
+        """Advance every child at the current key, and find the least key."""
         cdef size_t leaves = <size_t> self.count, node
         cdef uint32_t i, loser
         cdef bint wins
         cdef Py_ssize_t turn
         if not self.has_tree:
             return self._grow_tree()
-        # The oldest of them has won. Once its matches are played again, the next one has: its head
-        # is still at the current key, and all others are behind that.
+        # The oldest of them has won. Once its matches are replayed, the next one wins: its head is
+        # still at the current key, and all others are after it.
         for turn in range(self.stand):
             i = self.tree[0]
             self._advance_child(i)
@@ -293,7 +295,7 @@ cdef class MergingSource(EntrySource):
 
     cdef void _find_equals(self, uint32_t i, size_t top) noexcept nogil:
         """Add to `standing` the children with the current key that lost to child `i` below node
-        `top`, and those that lost to these: nobody else can have beaten such a one."""
+        `top`, and those that lost to these: no other child can have beaten them."""
         cdef size_t node = (<size_t> self.count + i) >> 1
         cdef Py_ssize_t place
         cdef uint32_t loser
@@ -331,7 +333,7 @@ cdef class MergingSource(EntrySource):
         return 1
 
     cdef void _take_entries(self) noexcept nogil:
-        """From the newest child to the oldest, until one says that nothing older counts."""
+        """Collect entries from the newest child to the oldest, until one hides all older ones."""
         cdef Py_ssize_t bound = self.count
         self.flags = 0
         self.rows = 0
@@ -352,7 +354,7 @@ cdef class MergingSource(EntrySource):
         )
 
     cdef bint _is_covered(self, Py_ssize_t start, Py_ssize_t end) noexcept nogil:
-        """Whether one of these children deleted the current key as part of a range."""
+        """Test whether one of these children deleted the current key as part of a range."""
         cdef Py_ssize_t i
         for i in range(start, end):
             if self.ranges[i] != NULL and (<KeyRanges> self.ranges[i]).covers(
@@ -362,7 +364,7 @@ cdef class MergingSource(EntrySource):
         return False
 
     cdef inline void* _child(self) noexcept nogil:
-        """The one whose rows are being given."""
+        """Return the child whose rows are being read."""
         return self.children[self.standing[self.place]]
 
     cdef int next_row(self, RowRef* row) except -1 nogil:
@@ -399,7 +401,7 @@ cdef class MergingSource(EntrySource):
 
 @cython.final
 cdef class ChainSource(EntrySource):
-    """The files of one run, one after the other; each is opened when its turn comes."""
+    """The files of one run, one after another; each is opened when its turn comes."""
 
     def __init__(self, openers: list, KeyRanges deleted=None):
         self.deleted = deleted
@@ -410,7 +412,7 @@ cdef class ChainSource(EntrySource):
         if not self.waiting:
             self.source = None
             return 0
-        # What cannot be opened is not left out the next time.
+        # A file that cannot be opened is not skipped the next time.
         self.source = self.waiting[len(self.waiting) - 1]()
         self.waiting.pop()
         return 1
@@ -441,7 +443,7 @@ cdef class ChainSource(EntrySource):
         return found
 
     cdef int seek(self, const uint8_t* key, size_t size) except -1 nogil:
-        """Only from the front: files before the key are opened and left behind."""
+        """Seek once, before anything is read: files before the key are opened and skipped."""
         with gil:
             if self.source is not None:
                 raise ValueError("a chain of files is sought in once, before it is read")

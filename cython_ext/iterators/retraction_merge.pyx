@@ -1,13 +1,14 @@
-"""Entries without the rows that were retracted, for merges below which nothing is older.
+"""Entries without retracted rows, for merges into the bottom, where no run is older.
 
-Streams from the number `streams` on are hidden: they hold the retractions of the streams before
-them, which come first. What goes is found twice, key by key: at a key, the rows that were retracted;
-at the hidden key of the same name, the retractions that found a row. The same entries are read
-beside for that, so nothing is kept from one key to the other. Both answers follow from the entries
-alone, so whoever goes on behind some key comes to the same ones.
-
-Memory: one table of counts, whatever a key holds. Retractions of a key that do not fit are counted
-in parts, in so many passes over the key, each for a window of the rows that are given.
+- Streams from the number `streams` on are hidden: they hold the retractions of the streams before
+  them, which come first.
+- Each removal is determined twice, key by key: at a key, the retracted rows; at the hidden key of
+  the same name, the retractions that found a row. A second reader of the same entries supplies the
+  other side, so nothing is kept from one key to another.
+- Both answers follow from the entries alone. A merge that continues after some key therefore
+  reaches the same answers.
+- Memory: one table of counts, whatever a key holds. Retractions that do not fit are counted in
+  parts: several passes over the key, each for a window of its rows.
 """
 
 cimport cython
@@ -21,9 +22,9 @@ from lsmstate.cython_ext.entries.entry_source cimport EntrySource, RowRef
 from lsmstate.cython_ext.rows.retraction_counts cimport RowCounts
 
 cdef enum:
-    # Keys that are passed by one by one; then it is cheaper to open the files anew at the right one.
+    # Keys that are skipped one by one; beyond that, opening the files again at the key is cheaper.
     MOST_STEPS = 256
-    # Of what a table may take, a window of marks may take one.
+    # Part of a table's memory for a window of marks.
     TABLES_PER_WINDOW = 4
 
 
@@ -33,8 +34,8 @@ cdef inline uint32_t _stream_of(const uint8_t* key) noexcept nogil:
 
 @cython.final
 cdef class KeyWalk:
-    """The entries beside, looked for in ascending order. `opened` gives a source of them for those
-    from a key on."""
+    """A second reader of the entries, in ascending order. `opened` returns a source of those from a
+    key on."""
 
     cdef object opened
     cdef EntrySource source       # None: not begun
@@ -44,7 +45,7 @@ cdef class KeyWalk:
         self.opened = opened
 
     cdef int find(self, uint32_t stream, const uint8_t* key, size_t size) except -1 nogil:
-        """Whether there are rows at the key of that name in a stream; then they are next."""
+        """Test whether the key has rows in a stream; these are then next."""
         cdef int order
         cdef int steps = 0
         if <void*> self.source == <void*> None:
@@ -55,7 +56,7 @@ cdef class KeyWalk:
             if order >= 0:
                 return order == 0 and self.source.rows > 0
             steps += 1
-            if steps == MOST_STEPS:  # once: whether they lead there is up to the files
+            if steps == MOST_STEPS:  # only once: the files may not lead there
                 with gil:
                     self._open(int(stream).to_bytes(STREAM_BYTES, "big") + key[STREAM_BYTES:size])
             else:
@@ -64,7 +65,7 @@ cdef class KeyWalk:
 
     cdef int _order(self, uint32_t stream, const uint8_t* key, size_t size) noexcept nogil:
         cdef uint32_t own
-        if self.source.key_size < STREAM_BYTES:  # of a damaged file
+        if self.source.key_size < STREAM_BYTES:  # the file is damaged
             return -1
         own = _stream_of(self.source.key)
         if own != stream:
@@ -75,7 +76,7 @@ cdef class KeyWalk:
         )
 
     cdef int again(self) except -1 nogil:
-        """Stand before the first row of the same key once more."""
+        """Seek to the first row of the same key again."""
         with gil:
             self._open(<bytes> self.source.key[:self.source.key_size])
         return 0
@@ -90,8 +91,8 @@ cdef class KeyWalk:
 @cython.final
 @cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class RetractingSource(EntrySource):
-    """`source` belongs to this iterator from now on; `opened` gives others of the same entries, for
-    those from a key on. A table takes `most_bytes` at most, a window a part of that."""
+    """The filtered entries of `source`, which this iterator owns. `opened` returns other sources of
+    the same entries, from a key on. A table takes at most `most_bytes`, a window a part of that."""
 
     cdef EntrySource source
     cdef KeyWalk real
@@ -130,8 +131,8 @@ cdef class RetractingSource(EntrySource):
         free(self.marks)
 
     def has_pairs(self) -> bool:
-        """Whether there are rows that were retracted. Reads up to the first one, so it is used for
-        nothing else."""
+        """Test whether there are retracted rows. It reads up to the first one, so the source has no
+        other use afterwards."""
         cdef RowRef row
         cdef bytes front = int(self.streams).to_bytes(STREAM_BYTES, "big")
         self.source.seek(<const uint8_t*> <const char*> front, STREAM_BYTES)
@@ -172,7 +173,7 @@ cdef class RetractingSource(EntrySource):
         return 1
 
     cdef int _match(self) except -1 nogil:
-        """Find out what goes of the current key, whose other entry was found."""
+        """Determine what is removed of the current key, whose other side was found."""
         self.filtering = True
         self.parts = 1
         if self.is_hidden:
@@ -194,15 +195,15 @@ cdef class RetractingSource(EntrySource):
         return 0
 
     cdef int _fill(self, uint64_t part) except -1 nogil:
-        """Count the retractions of one part, from the first one on. 0: they do not fit, and `parts`
-        are more from now on."""
+        """Count the retractions of one part, from the first one on. Return 0 if they do not fit;
+        there are then more `parts`."""
         cdef uint64_t rows = self.hidden.source.rows
         cdef uint64_t seen = 0
         cdef RowRef row
         self.left.start(rows // self.parts + 1, part, self.parts)
         while self.hidden.source.next_row(&row):
             if not self.left.add(0, row.data, row.size):
-                # As many as it takes if what comes is like what was seen, and a tenth more.
+                # The number of parts, if the rest is like what was seen, and a tenth more.
                 self.parts = max(
                     self.parts + 1, self.parts * (rows + rows // 10) // (seen + 1)
                 )
@@ -211,7 +212,7 @@ cdef class RetractingSource(EntrySource):
         return 1
 
     cdef int _take_all(self) except -1 nogil:
-        """Leave in the table what finds no row."""
+        """Leave only the retractions without a row in the table."""
         cdef RowRef row
         while self.left.used and self.real.source.next_row(&row):
             self.left.take(0, row.data, row.size)
@@ -258,7 +259,7 @@ cdef class RetractingSource(EntrySource):
                     self._mark()
                 taken = self.marks[self.index - self.marked_from]
                 self.index += 1
-            # Rows that a retraction took go; of the retractions, all but those still left.
+            # Retracted rows are removed; of the retractions, all but those still left.
             if taken == self.is_hidden:
                 return 1
             self.left_out += 1
@@ -274,5 +275,5 @@ cdef class RetractingSource(EntrySource):
         return self._next_given(row) if self.rows else 0
 
     cdef int seek(self, const uint8_t* key, size_t size) except -1 nogil:
-        """Before the first entry was read."""
+        """Seek, before the first entry was read."""
         return self.source.seek(key, size)

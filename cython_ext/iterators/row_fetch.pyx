@@ -1,8 +1,8 @@
-"""The rows a Lookup found, read in pieces.
+"""Row fetch: reads the rows that a Lookup found, in pieces.
 
-Rows are copied, key by key and from the oldest tier to the newest, into one staging buffer of
-bounded size, and decoded into an Arrow batch, portion by portion. Sorted keys visit the blocks of
-each run in order, so each is loaded about once per batch, and only one per run is held at a time.
+Rows are copied, key by key and from the oldest tier to the newest, into a staging buffer of bounded
+size, and decoded into an Arrow batch portion by portion. Sorted keys visit the blocks of each run
+in order: each block is loaded about once per batch, and one per run is held at a time.
 """
 
 cimport cython
@@ -59,7 +59,7 @@ cdef struct RunCursor:
 @cython.final
 @cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class Cursor:
-    """Rows of the keys at some ascending positions of a Lookup, piece by piece."""
+    """Rows of the keys at ascending positions of a Lookup, piece by piece."""
 
     cdef Lookup lookup
     cdef object positions_array
@@ -125,9 +125,9 @@ cdef class Cursor:
         cursor.key_block = NULL
 
     def next_piece(self, int64_t max_bytes):
-        """(positions, RecordBatch) with about max_bytes of rows, or None at the end."""
+        """Return (positions, RecordBatch) with about max_bytes of rows, or None at the end."""
         if self.is_refused:
-            raise MemoryLimitError("this read was refused memory before; probe again")
+            raise MemoryLimitError("an earlier piece of this read found no memory; probe again")
         begin_piece(self.lookup.budget, max_bytes, &self.piece)
         try:
             self.batch = BatchBuilder(self.lookup.codec, self.lookup.budget)
@@ -147,7 +147,7 @@ cdef class Cursor:
             end_piece(self.lookup.budget, &self.piece)
 
     cdef int _read_piece(self) except -1 nogil:
-        # Without the interpreter, which another thread may have: it takes 5 ms to give it up.
+        # Without the GIL, which another thread may hold: it takes 5 ms to release it.
         self.begun = self.place
         self.portion_end = PORTION_BYTES
         begin_staging(&self.staging, self.piece.max_bytes)
@@ -175,8 +175,8 @@ cdef class Cursor:
         return positions, batch
 
     cdef int _decode_if_due(self) except -1 nogil:
-        """A portion, unless the piece is full: what was staged for a huge row, which fills it, is
-        given back before the batch is paid for."""
+        """Decode a portion, unless the piece is full: the buffer of a huge row, which fills a
+        piece, is released before the batch is charged."""
         if self.staging.decoded + <int64_t> self.staging.rows.size < self.portion_end or (
             is_full(&self.staging, 0)
         ):
@@ -198,9 +198,9 @@ cdef class Cursor:
         return 0
 
     cdef int64_t _expected(self) noexcept nogil:
-        """How many rows the piece will have, about: as those of the keys that have been read, and
-        what is left of the present one. Rather some more, as too few mean that all is copied: a
-        64th of what fills a piece, a 16th of what keys say."""
+        """Estimate the rows of the piece: rows like those of the keys read so far, and the rest of
+        the current one. The estimate is slightly high, since too low a value causes a copy: by a
+        64th of what fills a piece, or a 16th of what the keys say."""
         cdef double found = <double> rows_of(&self.staging)
         cdef double filled = <double> bytes_of(&self.staging) / self.staging.max_bytes
         cdef double read = <double> max(<Py_ssize_t> 1, self.place - self.begun) / (
@@ -211,7 +211,7 @@ cdef class Cursor:
         )
 
     cdef int _pay(self) except -1 nogil:
-        """Charge what the piece made the buffers grow by. Refused, it is lost with them."""
+        """Charge the growth of the buffers. If that fails, the piece is lost with them."""
         cdef int64_t grown = held_by(&self.staging) - self.charged
         cdef Py_ssize_t i
         for i in range(self.lookup.run_count):
@@ -221,7 +221,7 @@ cdef class Cursor:
         return 0
 
     cdef void _prefetch(self) noexcept nogil:
-        """Have fetched what the next keys need, each thing some keys before it is needed."""
+        """Prefetch what the next keys need, each item several keys ahead."""
         cdef Py_ssize_t place = self.place + AHEAD_KEYS, end = self.positions.shape[0]
         if place < end:
             self.lookup.prefetch(<uint32_t> self.positions[place], True)
@@ -233,7 +233,7 @@ cdef class Cursor:
             self.lookup.prefetch_hits(<uint32_t> self.positions[place])
 
     cdef int _read_key(self) except -1 nogil:
-        """1 if the piece is full before the key has ended, 0 if the key is done."""
+        """Return 1 if the piece is full before the key has ended, 0 if the key is done."""
         cdef uint32_t position = <uint32_t> self.positions[self.place]
         if not self.inside:
             self.inside = True
@@ -249,7 +249,7 @@ cdef class Cursor:
         return 0
 
     cdef void _enter(self, Py_ssize_t tier, uint32_t position) noexcept nogil:
-        """Stand before the first row of the key in a tier."""
+        """Seek to the first row of the key in a tier."""
         cdef Py_ssize_t memtable = tier - self.lookup.run_count
         self.tier = tier
         self.hit = -1
@@ -307,7 +307,7 @@ cdef class Cursor:
             self.block_size = hit.row_block_size
         while self.left:
             if is_full(&self.staging, 0):
-                return 1  # before a block is held for the next piece
+                return 1  # no block is held for the next piece
             if cursor.block == NULL or cursor.offset != self.block_offset or cursor.file != file:
                 self._pin_rows(run, cursor, <Sst> file)
             if self.row_index >= cursor.view.rows:
@@ -319,12 +319,12 @@ cdef class Cursor:
                 taken = self._take_rows(<Sst> file, &cursor.view)
             if taken == 0:
                 if cursor.block.size > kept_bytes(self.lookup.budget):
-                    _leave_block(cursor)  # a large row is rather read twice than held
+                    _leave_block(cursor)  # a large row is read twice instead of held
                 return 1
             self.row_index += taken
             self.left -= taken
             if self.row_index >= cursor.view.rows:
-                # Done with: huge rows of many runs are not all to be held at a time.
+                # Done: huge rows of many runs must not all be held at once.
                 _leave_block(cursor)
                 if self.left:
                     self._go_to_next_block(cursor, file, hit)
@@ -338,7 +338,7 @@ cdef class Cursor:
         return 0
 
     cdef int _pin_rows(self, RunHits* run, RunCursor* cursor, Sst file) except -1 nogil:
-        """Have the cursor at the row block, which is read if it is not cached."""
+        """Load the row block of the cursor, which is read if it is not cached."""
         if cursor.file != NULL:
             _leave_block(cursor)
             if cursor.file != <void*> file:
@@ -363,9 +363,8 @@ cdef class Cursor:
         return 0
 
     cdef uint64_t _wanted_end(self, RunHits* run, RunCursor* cursor) noexcept nogil:
-        """Where in the file the blocks end that this key and the next ones want, as far as reading
-        them together is cheaper than one by one: what lies between takes less than a system call,
-        and none of them is cached."""
+        """Return the end, in the file, of the blocks for this key and the next ones that are
+        cheaper to read together: the gaps cost less than a system call, and no block is cached."""
         cdef uint64_t most = self.block_offset + MOST_TOGETHER * <uint64_t> self.block_size
         cdef uint64_t end = self._wanted_of_hit(&run.hits.items[self.hit], cursor, most)
         cdef Py_ssize_t place = self.place + 1
@@ -392,8 +391,8 @@ cdef class Cursor:
     cdef uint64_t _wanted_of_hit(
         self, const Hit* hit, RunCursor* cursor, uint64_t most
     ) noexcept nogil:
-        """The same of this key alone, whose blocks lie one behind the other: from its second one
-        on, when it is known where. They have as many rows as the first, about."""
+        """Return the same for this key alone, whose blocks are adjacent: from the second block on,
+        when its place is known. They are assumed to hold as many rows as the first."""
         cdef uint64_t end = self.block_offset + self.block_size, rows = cursor.view.rows, offset = 0
         cdef uint32_t index = self.block_index, size = 0
         if index == hit.block_index or (
@@ -414,7 +413,7 @@ cdef class Cursor:
         return end
 
     cdef int64_t _take_transposed(self, RunCursor* cursor) except -1 nogil:
-        """As _take_rows, of a block that is."""
+        """Take rows of a transposed block; otherwise as _take_rows."""
         cdef RowBlock* view = &cursor.view
         cdef uint32_t wanted = min(<uint64_t> view.rows - self.row_index, self.left)
         cdef uint32_t taken = fitting(&self.staging, wanted, view.width)
@@ -432,8 +431,8 @@ cdef class Cursor:
         return taken
 
     cdef bint _decode_transposed(self, const RowBlock* view, uint32_t count) except -1 nogil:
-        """The rows past the staging buffer into the batch, behind those that are in it; false if
-        they are of different shapes, or it is not known yet how large the batch will be."""
+        """Decode the rows directly into the batch, without the staging buffer. Return False if they
+        have different shapes, or the size of the batch is still unknown."""
         cdef Planes planes = Planes(
             data=view.data + self.row_index, stride=view.rows, width=view.width, n=count
         )
@@ -448,8 +447,7 @@ cdef class Cursor:
         return True
 
     cdef int64_t _take_rows(self, Sst file, const RowBlock* view) except -1 nogil:
-        """Copy those of the hit's rows that lie in this block, as many as the piece has room for;
-        how many."""
+        """Copy the hit's rows in this block, as many as the piece has room for; return how many."""
         cdef uint32_t taken = 0, wanted = min(<uint64_t> view.rows - self.row_index, self.left)
         cdef size_t first = 0, start = 0, end = 0, copied
         cdef Buffer* rows = &self.staging.rows

@@ -1,4 +1,4 @@
-"""The rows of a range of keys out of any source of entries, in pieces of bounded size."""
+"""Scanner: the rows of a key range from any source of entries, in pieces of bounded size."""
 
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint64_t
@@ -16,9 +16,8 @@ from lsmstate.cython_ext.rows.row_codec cimport RowCodec
 @cython.final
 @cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class Scanner:
-    """Rows of the stored keys from `low` on and below `high` (None: no bound), in the order in
-    which the source gives keys; ``reverse`` says that this is the descending one. With a decoder,
-    the keys can be had too."""
+    """Rows of the stored keys from `low` on and below `high` (None: no bound), in the source's
+    order. ``reverse`` says that it is descending. With a decoder, keys are available too."""
 
     cdef EntrySource source
     cdef RowCodec codec
@@ -68,11 +67,11 @@ cdef class Scanner:
         self.charged = 0
 
     def next_piece(self, int64_t max_bytes):
-        """A RecordBatch with about max_bytes of encoded rows, or None at the end."""
+        """Return a RecordBatch with about max_bytes of encoded rows, or None at the end."""
         cdef const uint8_t* bound = NULL
         cdef size_t bound_size = 0
         if self.is_refused:
-            raise MemoryLimitError("this read was refused memory before; iterate again")
+            raise MemoryLimitError("an earlier piece of this read found no memory; iterate again")
         if self.bound is not None:
             bound = <const uint8_t*> <const char*> self.bound
             bound_size = len(self.bound)
@@ -100,7 +99,7 @@ cdef class Scanner:
         return found
 
     cdef int _pay(self) except -1:
-        """Charge what the piece made the buffers grow by. Refused, it is lost with them."""
+        """Charge the growth of the buffers. If that fails, the piece is lost with them."""
         cdef int64_t grown = <int64_t> (
             self.staging.capacity + self.offsets.capacity
             + self.keys.capacity + self.key_offsets.capacity + self.key.capacity
@@ -110,7 +109,7 @@ cdef class Scanner:
         return 0
 
     def keys_of_piece(self):
-        """The key of each row of the piece that was given last. Needs a decoder."""
+        """Return the key of each row of the last piece. Needs a decoder."""
         return self.decoder.codec.decode_c(
             self.keys.data, <const uint64_t*> self.key_offsets.data, self.rows, self.budget
         )
@@ -131,7 +130,7 @@ cdef class Scanner:
                 continue
             self.waiting = self._is_full(max_bytes, self.row.size)
             if self.waiting:
-                # A large one is rather read twice than held for the next piece.
+                # A large row is read twice instead of held for the next piece.
                 if self.row.size > kept_bytes(self.budget):
                     self.waiting = not (<EntrySource> self.source.giver).put_row_back()
                 break
@@ -139,7 +138,7 @@ cdef class Scanner:
             put_u64(&self.offsets, self.staging.size)
             self._put_key()
             self.rows += 1
-            if self.row.size > kept_bytes(self.budget):  # it is not to be held from piece to piece
+            if self.row.size > kept_bytes(self.budget):  # it must not be held from piece to piece
                 (<EntrySource> self.source.giver).done_with_row()
         return 0
 
@@ -157,7 +156,7 @@ cdef class Scanner:
         cdef size_t size = self.source.key_size
         self.key.size = 0
         if <void*> self.decoder != <void*> None:
-            # One that is too short is empty then, which the decoder refuses.
+            # A key that is too short is then empty, which the decoder refuses.
             size = size - STREAM_BYTES if size > STREAM_BYTES else 0
             self.decoder.put_row(self.source.key + STREAM_BYTES, size, &self.key)
         return 0
@@ -175,8 +174,8 @@ cdef class Scanner:
         return order < 0 if self.reverse else order >= 0
 
     cdef bint _is_full(self, int64_t max_bytes, size_t row_bytes) noexcept nogil:
-        """Whether one more row does not fit into the piece, which holds at least one: an empty one
-        would look like the end. The offsets count, or empty rows would never fill it."""
+        """Test whether one more row does not fit into the piece, which holds at least one: an empty
+        piece would look like the end. Offsets count, or empty rows would never fill it."""
         return self.rows > 0 and <int64_t> (
             self.staging.size + self.offsets.size + self.keys.size + row_bytes
         ) > max_bytes

@@ -2,14 +2,14 @@ from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 
 
 cdef class KeyBatch:
-    """n encoded keys in one buffer. Nothing of it changes once it bears a stream's number, so
-    threads may share it.
+    """n encoded keys in one buffer. It never changes once it bears a stream's number, so threads
+    may share it.
 
-    Key i is ``data[offsets[i]:offsets[i + 1]]``; its first two bytes are the stream's number
-    (big-endian, 0 until of_stream sets it), the rest compares by memcmp as the typed key does.
-    A key that holds a null has ``valid[i] == 0`` and only the two stream bytes.
-    ``hashes[i]`` is XXH3 of the key without its stream bytes (0 if it holds a null).
-    ``order[0:n_valid]`` are the positions of the valid keys, ascending by key, ties by position.
+    - Key i is ``data[offsets[i]:offsets[i + 1]]``. Its first two bytes are the stream's number
+      (big-endian, 0 until of_stream sets it). memcmp orders the rest as the typed keys.
+    - A key with a null has ``valid[i] == 0`` and only the two stream bytes.
+    - ``hashes[i]`` is XXH3 of the key without its stream bytes (0 if it holds a null).
+    - ``order[0:n_valid]`` are the positions of the valid keys, ascending by key, ties by position.
     """
     cdef Py_ssize_t n
     cdef Py_ssize_t n_valid

@@ -48,10 +48,10 @@ cdef extern from *:
 
 @cython.final
 cdef class KeyCodec:
-    """Encodes batches of key columns. Types that cannot be keys: InvalidArgumentError."""
+    """Encodes batches of key columns. Types that cannot be keys raise InvalidArgumentError."""
 
     cdef TypeTree tree
-    #: The plain types of the key columns, in order.
+    #: Plain types of the key columns, in order.
     cdef readonly tuple types
 
     def __cinit__(self, schema):
@@ -65,13 +65,16 @@ cdef class KeyCodec:
 
     @property
     def schema(self):
-        """The key columns with their plain types."""
+        """Return the key columns with their plain types."""
         return self.tree.schema
 
     def encode(self, batch):
-        """The keys of a batch, sorted and hashed. Column names are ignored; other types, or a
-        decimal beyond its precision, are an InvalidArgumentError. Cost: one pass over the data,
-        n log n for the sort; the result is about the size of the keys + 21 bytes each."""
+        """Encode, sort and hash the keys of a batch.
+
+        Column names are ignored. Other types, or a decimal beyond its precision, raise
+        InvalidArgumentError. Cost: one pass over the data, n log n for the sort. The result has
+        about the size of the keys and 21 bytes per key.
+        """
         cdef KeyBatch keys = KeyBatch.__new__(KeyBatch)
         _, capsule = self.tree.adapt(batch, False).__arrow_c_array__()
         cdef const ArrowArray* array = borrowed(capsule)
@@ -106,7 +109,7 @@ cdef class KeyBatch:
 
     @staticmethod
     def from_bytes(list keys):
-        """A batch of keys that are encoded already (without stream bytes; None: null)."""
+        """Make a batch of keys that are already encoded (without stream bytes; None: null)."""
         cdef KeyBatch batch = KeyBatch.__new__(KeyBatch)
         cdef Py_ssize_t i
         cdef bytes key
@@ -128,19 +131,19 @@ cdef class KeyBatch:
 
     @property
     def n_valid(self):
-        """How many keys hold no null."""
+        """Number of keys without a null."""
         return self.n_valid
 
     @property
     def nbytes(self):
-        """Bytes of memory this batch holds."""
+        """Bytes of memory of this batch."""
         if self.offsets == NULL:
             return 0
         return self.offsets[self.n] + self.n * (8 + 1 + 8 + 4) + 8
 
     @property
     def sizes(self):
-        """Bytes of each key, the stream's number left out."""
+        """Bytes of each key, without the stream's number."""
         ends = copied(self.offsets, self.n + 1, np.int64)
         return np.diff(ends) - STREAM_BYTES
 
@@ -159,7 +162,7 @@ cdef class KeyBatch:
         return copied(self.hashes, self.n, np.uint64)
 
     def to_pylist(self):
-        """The keys without their stream bytes; None for a null key."""
+        """Return the keys without their stream bytes; None for a null key."""
         cdef Py_ssize_t i
         cdef list keys = []
         for i in range(self.n):
@@ -172,8 +175,8 @@ cdef class KeyBatch:
         return keys
 
     def distinct(self):
-        """The distinct valid keys in ascending order, and where their rows are: those of distinct
-        key g are ``order[starts[g]:starts[g + 1]]``."""
+        """Return the distinct valid keys in ascending order, and where their rows are: those of
+        distinct key g are ``order[starts[g]:starts[g + 1]]``."""
         cdef KeyBatch found = KeyBatch.__new__(KeyBatch)
         cdef int64_t[::1] starts = np.empty(self.n_valid + 1, np.int64)
         cdef int64_t* first = &starts[0]
@@ -184,8 +187,8 @@ cdef class KeyBatch:
         return found, np.asarray(starts)[: found.n + 1].copy()
 
     def take(self, positions):
-        """The keys at these ascending positions (int64), sorted as they are already.
-        Cost: one pass over this batch's order, one over what is taken."""
+        """Return the keys at these ascending positions (int64); they stay sorted. Cost: one pass
+        over this batch's order, one over the result."""
         cdef const int64_t[::1] wanted = np.ascontiguousarray(positions, np.int64)
         cdef Py_ssize_t n = wanted.shape[0]
         cdef KeyBatch found = KeyBatch.__new__(KeyBatch)
@@ -202,9 +205,12 @@ cdef class KeyBatch:
         return found
 
     cpdef KeyBatch of_stream(self, uint32_t stream):
-        """The keys with a stream's number in front, as a store has them: this batch, if it bears
-        that or none yet. Else a copy, since another thread may be reading what this one bears.
-        Cost: of a copy, one pass over the keys, which count twice until it goes."""
+        """Return the keys with a stream's number in front, as a store has them.
+
+        This batch is returned if it bears that number or none yet. Otherwise it is copied, since
+        another thread may be reading it. Cost of a copy: one pass over the keys, which count twice
+        until it is released.
+        """
         cdef KeyBatch copy
         if self.stream == <int64_t> stream:
             return self
@@ -236,7 +242,7 @@ cdef class KeyBatch:
             memcpy(self.data + self.offsets[i], &number, STREAM_BYTES)
 
     cdef int take_rows(self, Py_ssize_t n) except -1 nogil:
-        """Room for n keys, all of them null and empty."""
+        """Make room for n keys, all of them null and empty."""
         if n > 0x7FFFFFFF:
             with gil:
                 raise InvalidArgumentError(
@@ -253,7 +259,7 @@ cdef class KeyBatch:
         return 0
 
     cdef int take_data(self) except -1 nogil:
-        """Turn the sizes in ``offsets[1:]`` into offsets, and allocate that much."""
+        """Turn the sizes in ``offsets[1:]`` into offsets, and allocate the data."""
         cdef Py_ssize_t i
         cdef uint64_t total = 0
         for i in range(self.n):
@@ -292,7 +298,7 @@ cdef inline uint64_t key_size(KeyBatch keys, Py_ssize_t i) noexcept nogil:
 
 
 cdef object copied(const void* source, Py_ssize_t n, object dtype):
-    """A numpy array of its own, so that it may outlive the batch."""
+    """Return a numpy array with data of its own, which may outlive the batch."""
     array = np.empty(n, dtype)
     cdef uint8_t[::1] view
     if n:
@@ -302,7 +308,7 @@ cdef object copied(const void* source, Py_ssize_t n, object dtype):
 
 
 cdef Py_ssize_t group_starts(KeyBatch keys, int64_t* starts) noexcept nogil:
-    """Where runs of equal keys start in `order`, and the number of runs."""
+    """Find where runs of equal keys start in `order`; return the number of runs."""
     cdef Py_ssize_t i
     cdef Py_ssize_t groups = 0
     cdef Py_ssize_t last = 0
@@ -323,7 +329,7 @@ cdef Py_ssize_t group_starts(KeyBatch keys, int64_t* starts) noexcept nogil:
 
 
 cdef int copy_groups(KeyBatch source, KeyBatch target, int64_t* starts) except -1 nogil:
-    """The first key of each run, which are sorted already."""
+    """Copy the first key of each run; they are already sorted."""
     cdef Py_ssize_t g
     cdef Py_ssize_t i
     for g in range(target.n):
@@ -340,7 +346,7 @@ cdef int copy_groups(KeyBatch source, KeyBatch target, int64_t* starts) except -
 
 
 cdef int copy_taken(KeyBatch source, KeyBatch target, const int64_t* positions) except -1 nogil:
-    """The keys at the positions; the source's order, without those left out, is theirs."""
+    """Copy the keys at the positions, in the source's order without those left out."""
     cdef Py_ssize_t i
     cdef Py_ssize_t n_valid = 0
     cdef int32_t* places = <int32_t*> malloc((source.n + 1) * sizeof(int32_t))
@@ -370,7 +376,7 @@ cdef int copy_taken(KeyBatch source, KeyBatch target, const int64_t* positions) 
 cdef Py_ssize_t encode_columns(
     KeyBatch keys, const Node* root, const ArrowArray* batch
 ) except -2 nogil:
-    """Fill `keys`; -1, or the number of a column with a value beyond its type."""
+    """Fill `keys`; return -1, or the number of a column with a value beyond its type."""
     cdef Py_ssize_t c
     cdef Py_ssize_t i
     cdef uint8_t** cursors

@@ -1,8 +1,8 @@
-"""Key bytes -> typed columns, the inverse of the encoding that key_codec.pyx describes.
+"""Key bytes -> typed columns, the inverse of the encoding in key_codec.pyx.
 
-A key is rewritten as a row of its columns, which the row codec turns into Arrow. What encoding
-made equal stays equal: -0.0 comes back as 0.0 and every NaN as the one quiet NaN; dictionaries
-and views come back as their plain type. The bytes are not trusted: CorruptionError.
+A key is rewritten as a row of its columns, which the row codec converts to Arrow. Values that the
+encoding made equal stay equal: -0.0 is returned as 0.0, every NaN as the one quiet NaN,
+dictionaries and views as their plain types. The bytes are not trusted: CorruptionError.
 """
 
 cimport cython
@@ -29,7 +29,7 @@ cdef enum:
 @cython.final
 @cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class KeyDecoder:
-    """Decodes keys of one schema, whose types are known to be ones that keys may have."""
+    """Decodes keys of one schema, whose types are known to be key types."""
 
     def __cinit__(self, schema):
         self.codec = RowCodec(schema)
@@ -42,11 +42,11 @@ cdef class KeyDecoder:
 
     @property
     def schema(self):
-        """What decoding returns: the key columns with plain types."""
+        """Return the schema of decoded keys: the key columns with plain types."""
         return self.codec.schema
 
     def decode(self, list keys):
-        """Keys as KeyBatch.to_pylist gives them, none of them null, as one RecordBatch."""
+        """Decode keys as KeyBatch.to_pylist returns them, without nulls, to one RecordBatch."""
         cdef Buffer rows
         cdef bytes key
         cdef Py_ssize_t i
@@ -104,7 +104,7 @@ cdef int _damaged(const char* what) except -1 nogil:
 cdef const uint8_t* _fixed(
     const Node* node, const uint8_t* at, const uint8_t* end, uint8_t* target
 ) except NULL nogil:
-    """One fixed-width value as a row has it, which takes row_width bytes; the place after it."""
+    """Write one fixed-width value as rows have it, row_width bytes; return the next place."""
     if node.kind == KIND_NULL or end - at < node.key_width:
         _damaged(b"shorter than its columns")
     if node.kind == KIND_BOOL:
@@ -129,7 +129,7 @@ cdef const uint8_t* _fixed(
 cdef inline void _from_big_endian(
     const uint8_t* source, int64_t width, uint8_t* target, int64_t kept, uint8_t sign, uint8_t flip
 ) noexcept nogil:
-    """The low `kept` bytes: `sign` is flipped in the highest byte, `flip` in all."""
+    """Copy the low `kept` bytes: `sign` is flipped in the highest byte, `flip` in all."""
     cdef int64_t i
     for i in range(kept):
         target[i] = source[width - 1 - i] ^ flip
@@ -140,7 +140,7 @@ cdef inline void _from_big_endian(
 cdef const uint8_t* _after_text(
     const uint8_t* at, const uint8_t* end, uint64_t* size
 ) except NULL nogil:
-    """The place after an escaped string, and the bytes it stands for."""
+    """Return the place after an escaped string, and the bytes it stands for."""
     cdef const uint8_t* zero
     size[0] = 0
     while True:
@@ -157,7 +157,7 @@ cdef const uint8_t* _after_text(
 cdef const uint8_t* _put_text(
     const uint8_t* at, const uint8_t* end, Buffer* target
 ) except NULL nogil:
-    """A string with its length in front; 00 FF becomes 00."""
+    """Write a string with its length in front; 00 FF becomes 00."""
     cdef uint64_t size
     cdef const uint8_t* zero
     cdef const uint8_t* after = _after_text(at, end, &size)
@@ -174,7 +174,7 @@ cdef const uint8_t* _put_text(
 cdef const uint8_t* _put_value(
     const Node* node, const uint8_t* at, const uint8_t* end, Buffer* target
 ) except NULL nogil:
-    """A nested value, or a value inside one, as rows have it."""
+    """Write a nested value, or a value inside one, as rows have it."""
     cdef int64_t k, count
     cdef size_t bitmap
     if node.kind == KIND_FIXED or node.kind == KIND_BOOL:
@@ -230,7 +230,7 @@ cdef inline bint _is_null(const uint8_t* at, const uint8_t* end) except -1 nogil
 cdef int64_t _list_length(
     const Node* child, const uint8_t* at, const uint8_t* end
 ) except -1 nogil:
-    """How many elements come before the END."""
+    """Return how many elements come before the END."""
     cdef int64_t count = 0
     while at < end and at[0] != END:
         at = at + 1 if _is_null(at, end) else _after_value(child, at + 1, end)

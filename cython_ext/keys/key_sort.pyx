@@ -1,8 +1,8 @@
 """Stable sort of byte strings: radix sort by eight bytes at a time, then merge sort by memcmp.
 
-A batch that is sorted costs one comparison a key. Most keys differ in their first eight bytes,
-which one radix sort settles without touching the keys again. Runs that are equal there are sorted
-by the next eight, and after DEEPEST bytes (long common prefixes are rare) by comparison.
+A sorted batch costs one comparison per key. Most keys differ in their first eight bytes, which one
+radix sort orders without reading the keys again. Runs of equal prefixes are sorted by the next
+eight bytes, and after DEEPEST bytes (long common prefixes are rare) by comparison.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -58,7 +58,8 @@ cdef int sort_keys(
 
 
 cdef bint are_sorted(const Keys* keys, Py_ssize_t n) noexcept nogil:
-    """Batches to be probed often are, which were grouped by key; of others few keys are seen."""
+    """Test whether keys are sorted: probe batches that were grouped by key are. Of others only a
+    few keys are read."""
     cdef Py_ssize_t i
     for i in range(1, n):
         if after(keys, &keys.entries[i - 1], &keys.entries[i]):
@@ -71,7 +72,7 @@ cdef inline uint64_t size_of(const Keys* keys, uint32_t i) noexcept nogil:
 
 
 cdef inline uint64_t load_prefix(const Keys* keys, uint32_t i, uint64_t depth) noexcept nogil:
-    """Eight bytes from `depth` on, big-endian, zeros behind the key's end."""
+    """Return eight bytes from `depth` on, big-endian, with zeros after the key's end."""
     cdef uint64_t value = 0
     cdef uint64_t size = size_of(keys, i)
     if size >= depth + 8:

@@ -1,7 +1,7 @@
-"""A process's claim to a directory: an entry in a table, and a file that is held open.
+"""A process's claim to a directory: an entry in a table, and an open file.
 
-Compiled, so that neither an interrupt nor the end of an object that nobody holds any more leaves it
-half given up: what a handler raises in ``__del__`` or in a weak reference's callback is lost.
+It is compiled, so that neither an interrupt nor garbage collection leaves it half released: an
+exception of a signal handler in ``__del__`` or in a weak reference's callback is lost.
 """
 
 import os
@@ -15,7 +15,7 @@ from lsmstate.cython_ext.base.file import Descriptor
 @cython.final
 @cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class Claim:
-    """One of the process that made it; given up with the object at the latest."""
+    """A claim of the process that made it; released with the object at the latest."""
 
     cdef dict _table
     cdef tuple _place
@@ -31,7 +31,8 @@ cdef class Claim:
         self._give_up()
 
     def take(self) -> bool:
-        """Put it into the table; False if the process has another one to the directory."""
+        """Enter the claim into the table; return False if the process has another one to the
+        directory."""
         return self._table.setdefault(self._place, id(self)) == id(self)
 
     @property
@@ -40,14 +41,14 @@ cdef class Claim:
         return getpid() == self._process and self._table.get(self._place) == id(self)
 
     def open(self, str path not None) -> int:
-        """The descriptor of a file, made if need be, that stays open until the claim is given up."""
+        """Open a file, created if necessary, until the claim is released; return the descriptor."""
         if self._file is not None:
             raise RuntimeError("a claim holds one file")
         self._file = Descriptor(path, os.O_RDWR | os.O_CREAT)
         return self._file.fileno()
 
     def give_up(self) -> None:
-        """A second call, or one in a forked child, does nothing."""
+        """Release the claim. A second call, or one in a forked child, does nothing."""
         self._give_up()
 
     cdef int _give_up(self) except -1:

@@ -1,14 +1,14 @@
-"""Locks of stores and jobs: fair ones, and turns.
+"""Locks of stores and jobs: fair locks, and turns.
 
-A write, a flush or a merge of large rows (``Budget.large_bytes``) holds several times the largest,
-up to three quarters of the cap. So once there are any, threads take turns: one write, one step of a
-read, one slice of a flush or merge in the process at a time. Before that a turn costs a look at a
-flag.
-
-Compiled, because Python looks for signals between two steps of its own: an exception that a handler
-raises there (KeyboardInterrupt) would leave what was just acquired to nobody. So they are used by
-``with``, and never inside a generator (``contextlib.contextmanager``): one that an interrupt leaves
-suspended ends with the traceback, which a shell keeps.
+- A write, a flush or a merge of large rows (``Budget.large_bytes``) holds several times the largest
+  row, up to three quarters of the cap. Once there are large rows, threads therefore take turns: one
+  write, one step of a read, one slice of a flush or merge in the process at a time. Until then a
+  turn costs one check of a flag.
+- The module is compiled, because Python checks for signals between its own steps: an exception of a
+  handler there (KeyboardInterrupt) would leave a lock that was just acquired without an owner.
+- For the same reason they are used by ``with``, never inside a generator
+  (``contextlib.contextmanager``): a generator that an interrupt suspends ends with the traceback,
+  which a shell keeps.
 """
 
 import threading
@@ -27,16 +27,16 @@ cdef object _sleep = time.sleep
 
 @cython.final
 cdef class FairLock:
-    """Of two threads that want it again and again each gets it in turn: else whoever releases it and
-    asks at once again, as the worker does between two slices, would get it before one that has to
-    wake up."""
+    """A lock that two competing threads get in turn. Otherwise a thread that releases it and asks
+    again at once, as the worker does between slices, would beat one that has to wake up."""
 
     def __cinit__(self):
         self._next = threading.Lock()
         self._held = threading.Lock()
 
     def acquire(self, patience=None) -> bool:
-        """Wait for it, so many seconds at most; False if others had it all the time."""
+        """Wait for the lock, at most so many seconds; return False if others held
+        it all the time."""
         cdef double end
         cdef bint has_it = True
         if patience is None:
@@ -64,20 +64,20 @@ cdef class FairLock:
         self._held.release()
 
     def within(self, patience):
-        """Around what is done with it: whether it could be had in so many seconds."""
+        """Return a context that tells whether the lock was acquired in so many seconds."""
         return Within(self, patience)
 
 
 @cython.final
 cdef class Standstill:
-    """Of whatever works under a lock, while the process is being forked: what a signal handler raises
-    meanwhile the interpreter reports, and forks all the same."""
+    """Pauses work under a lock while the process is being forked. The interpreter reports what a
+    signal handler raises meanwhile, and forks anyway."""
 
     def __init__(self, lock):
         self._lock = lock
 
     def begin(self) -> None:
-        """Wait for the lock, whatever interrupts it; that is raised when it is there."""
+        """Wait for the lock despite interrupts, which are raised once it is held."""
         cdef object interrupted = None
         while True:
             try:
@@ -97,7 +97,7 @@ cdef class Standstill:
 
 @cython.final
 cdef class Within:
-    """See FairLock.within."""
+    """The context of FairLock.within."""
 
     cdef FairLock _lock
     cdef object _patience
@@ -118,14 +118,14 @@ cdef class Within:
 
 @cython.final
 cdef class Turns:
-    """Of one process: who may use much memory now. A thread that has its turn may take it again."""
+    """Who may use much memory now, in one process. A thread that has its turn may take it again."""
 
     def __init__(self, Budget budget not None):
         self._budget = budget
         self.forget()
 
     def forget(self) -> None:
-        """In a forked child: the threads that had or wanted their turn are not there."""
+        """Forget all turns in a forked child, where the other threads do not exist."""
         self._lock = FairLock()
         self._thread = None
         self._depth = 0
@@ -138,8 +138,8 @@ cdef class Turns:
 
     @property
     def are_waited_for(self) -> bool:
-        """Whether threads wait for their turn which may give memory back: not the worker, nor one
-        that passed its turn on."""
+        """Whether threads wait for their turn that may release memory: not the worker, nor one that
+        passed its turn on."""
         return bool(self._waiting)
 
     cdef bint _is_own(self):
@@ -170,24 +170,24 @@ cdef class Turns:
         return 0
 
     def turn(self, *, bint counted=True, then=None):
-        """Around what is done in a turn, if turns are taken as it begins, or this thread has one.
-        ``counted``: see are_waited_for. ``then`` is called in it, too, after what went well."""
+        """Return the context of a turn, if turns are taken when it begins, or this thread has one.
+        ``counted``: see are_waited_for. ``then`` is called inside the turn after success."""
         return Turn(self, counted, then)
 
     def pass_on(self, double seconds=0.0) -> None:
-        """Let those that wait go first, if this thread has the turn, and sleep meanwhile."""
+        """Let waiting threads go first, if this thread has the turn, and sleep meanwhile."""
         with self.given_up():
             if seconds:
                 _sleep(seconds)
 
     def given_up(self):
-        """Around what is done without the turn, if this thread has it."""
+        """Return a context without the turn, if this thread has it."""
         return GivenUp(self)
 
 
 @cython.final
 cdef class Turn:
-    """See Turns.turn."""
+    """The context of Turns.turn."""
 
     cdef Turns _turns
     cdef bint _counted
@@ -214,7 +214,7 @@ cdef class Turn:
 
 @cython.final
 cdef class GivenUp:
-    """See Turns.given_up."""
+    """The context of Turns.given_up."""
 
     cdef Turns _turns
     cdef int _depth
@@ -247,8 +247,8 @@ cdef class GivenUp:
 
 @cython.final
 cdef class StoreLock:
-    """Reentrant. A thread that has no lock of this store waits for its turn first: while it waits
-    another one may have this lock, to flush the memtables."""
+    """The reentrant lock of a store. A thread without it waits for its turn first: meanwhile
+    another thread may hold the lock, to flush the memtables."""
 
     def __init__(self, Turns turns=None):
         self._turns = turns
@@ -258,7 +258,7 @@ cdef class StoreLock:
 
     @property
     def is_held_elsewhere(self) -> bool:
-        """Whether another thread has it."""
+        """Whether another thread holds the lock."""
         return self._thread is not None and self._thread != _ident()
 
     cdef bint _acquire(self, bint waiting, bint in_turn):
@@ -301,27 +301,28 @@ cdef class StoreLock:
         self._release()
 
     def changing(self):
-        """Around a change: the error that ends it is the store's ``failure`` from then on."""
+        """Return the context of a change: an error that ends it is the store's ``failure`` from
+        then on."""
         return Changing(self)
 
     def reading(self, check, explained):
-        """Around a read: ``check`` is called once the lock is there, and may raise; for damage in
-        no file that is known ``explained(error)`` is raised."""
+        """Return the context of a read. ``check`` is called once the lock is held, and may raise.
+        For damage in an unknown file, ``explained(error)`` is raised."""
         return Reading(self, check, explained)
 
     def tried(self):
-        """Around what is done with it: whether it, and a turn, could be had at once."""
+        """Return a context that tells whether the lock and a turn were free."""
         return Held(self, False, True)
 
     def out_of_turn(self):
-        """Around closing the store: the garbage collector may do so in the middle of anything, where
-        waiting for a turn could be waiting in a circle."""
+        """Return the context of closing the store. The garbage collector may close it at any time,
+        when waiting for a turn could be a deadlock."""
         return Held(self, True, False)
 
 
 @cython.final
 cdef class Held:
-    """A lock of a store, as StoreLock.tried and out_of_turn say."""
+    """The lock of a store in StoreLock.tried and out_of_turn."""
 
     cdef StoreLock _lock
     cdef bint _waiting
@@ -344,7 +345,7 @@ cdef class Held:
 
 @cython.final
 cdef class Changing:
-    """See StoreLock.changing."""
+    """The context of StoreLock.changing."""
 
     cdef StoreLock _lock
 
@@ -357,7 +358,7 @@ cdef class Changing:
     def __exit__(self, kind, error, *_) -> None:
         try:
             if kind is not None:
-                # In two steps: what an error says is put together in Python.
+                # In two steps: Python code builds the text of an error.
                 self._lock.failure = kind.__name__
                 self._lock.failure = f"{kind.__name__}: {error}".removesuffix(": ")
         finally:
@@ -366,7 +367,7 @@ cdef class Changing:
 
 @cython.final
 cdef class Reading:
-    """See StoreLock.reading."""
+    """The context of StoreLock.reading."""
 
     cdef StoreLock _lock
     cdef object _check

@@ -1,7 +1,7 @@
-"""Memory that is held for the writes of one store, from before they are logged until they are made.
+"""Memory reserved for the writes of one store, from before they are logged until they are done.
 
-Compiled, as locks are and for the same reason: however a write is interrupted, what was held for it
-is given back before the next one begins, or the next one would take it for its own.
+It is compiled for the same reason as locks: however a write is interrupted, its reservation is
+released before the next write begins, which would otherwise use it.
 """
 
 cimport cython
@@ -12,20 +12,20 @@ from lsmstate.cython_ext.locks.locks cimport StoreLock
 
 @cython.final
 cdef class Reservations:
-    """What is held for the write that is being made, and for those around it, which it is a part
-    of. ``lock``: the store's."""
+    """The reservations of the current write, and of the writes that it is a part of. ``lock``: the
+    store's."""
 
     def __init__(self, Budget budget not None, StoreLock lock not None):
         self._budget = budget
         self._lock = lock
 
     def reserve(self, admit, *, bint is_promised=False):
-        """Around a write, with the store's lock: ``admit(reservation)`` has it hold what the write
-        takes, or raises. Promised: the write is in a log, and cannot be refused."""
+        """Return the context of a write, with the store's lock. ``admit(reservation)`` reserves
+        what the write takes, or raises. Promised: the write is in a log, and cannot be refused."""
         return Reservation(self, admit, is_promised)
 
     def all(self) -> list[Reservation]:
-        """From the inmost on."""
+        """Return the reservations, innermost first."""
         cdef list found = []
         cdef Reservation reservation = self.inmost
         while reservation is not None:
@@ -42,7 +42,7 @@ cdef class Reservations:
 
     @property
     def frame_bytes(self) -> int:
-        """For what is encoded."""
+        """Bytes reserved for encoded keys and rows."""
         return sum([(<Reservation> each).frames.nbytes for each in self.all()])
 
     @property
@@ -52,7 +52,8 @@ cdef class Reservations:
 
 @cython.final
 cdef class Reservation:
-    """For one write: for its keys and rows, encoded, and for a memtable. See Reservations.reserve."""
+    """The reservation of one write: for its encoded keys and rows, and for a memtable. See
+    Reservations.reserve."""
 
     def __init__(self, Reservations owner not None, admit, bint is_promised):
         self._owner = owner

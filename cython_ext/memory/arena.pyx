@@ -1,7 +1,7 @@
-"""Slabs from mmap, charged to the budget, given back to the system all at once; but one of them
-the budget keeps for the next arena (its spare slab).
+"""Slabs from mmap, charged to the budget and returned to the system all at once. The budget keeps
+one of them for the next arena (its spare slab).
 
-malloc would keep what a mixed load frees; a mapping of our own is gone when it is unmapped.
+malloc would keep freed memory under a mixed load; an unmapped slab is returned at once.
 """
 
 cimport cython
@@ -49,14 +49,14 @@ cdef int64_t SMALL_SLAB_BYTES = 256 * 1024
 
 
 cdef inline int64_t _pages(int64_t size) noexcept nogil:
-    """The size in bytes, rounded up to whole pages."""
+    """Round the size in bytes up to whole pages."""
     return (size + PAGE - 1) & ~(PAGE - 1)
 
 
 @cython.final
 @cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class Arena:
-    """Bump allocation out of slabs; nothing is freed singly."""
+    """Bump allocation from slabs; nothing is freed individually."""
 
     def __cinit__(self, Budget budget not None, int component, int64_t slab_bytes):
         self.budget = budget
@@ -98,7 +98,7 @@ cdef class Arena:
             if <size_t> (wanted - <int64_t> sizeof(Slab)) - size > <size_t> (
                 self.free_end - self.free_start
             ):
-                # The slab with more room left serves the next calls.
+                # The slab with more room serves the next calls.
                 self.free_start = found + size
                 self.free_end = <uint8_t*> memory + wanted
             return found
@@ -113,7 +113,7 @@ cdef class Arena:
             return least
         if self.budget.try_charge(self.component, wanted) == 0:
             return wanted
-        # Where the budget has no room for a slab, a small one serves, or what is needed.
+        # If the budget has no room for a slab, a small one serves, or exactly what is needed.
         if self.budget.try_charge(self.component, smaller) == 0:
             return smaller
         if smaller > least and self.budget.try_charge(self.component, least) == 0:

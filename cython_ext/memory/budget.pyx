@@ -1,13 +1,13 @@
-"""Atomic byte counters of the one memory budget of a process.
+"""Atomic byte counters of a process's memory budget.
 
-Capacity is charged, not length: what was asked of the system, whether or not it is full. The
-policy (what to flush, when to wait) is lsmstate.process.memory_budget; here only counting and what can be
-given back at once and without the GIL: the block cache, and what is spare, a slab that a memtable
-or buffers that batches left, for the next one to take over: the system would clear new memory
-first. Any thread may charge and release at any time.
-
-A part of the limit is reserved for what flushes and merges hold: they give memory back, and do not
-ask for it. Of all else, nothing that asks is let into that part, unless it can be evicted.
+- Capacity is charged, not length: what was requested from the system, whether or not it is full.
+- The policy (what to flush, when to wait) is lsmstate.process.memory_budget. This module counts,
+  and releases what it can at once and without the GIL: the block cache and spare memory. Spare
+  memory is a slab of a memtable, or buffers of batches, kept for reuse: the system would clear new
+  memory first.
+- Any thread may charge and release at any time.
+- A part of the limit is reserved for flushes and merges, which release memory and charge without
+  asking. Everything else that asks gets no memory from that part, unless it can be evicted.
 """
 
 cimport cython
@@ -24,7 +24,7 @@ from lsmstate.cython_ext.base.atomic cimport (
 from lsmstate.cython_ext.memory.buffer_pool cimport keepable_bytes, leave_spares, new_spares, trim_spares
 
 cdef enum:
-    MOST_SMALL_BATCHES = 64  # then the room that larger ones needed is given up
+    MOST_SMALL_BATCHES = 64  # then the room for larger ones is released
     MOST_TRIES = 1000
 
 cdef extern from "<sched.h>":
@@ -34,13 +34,13 @@ COMPONENT_NAMES = ("memtable", "cache", "tables", "merge", "probe", "frames", "s
 
 
 cdef inline bint _is_firm(int component) noexcept nogil:
-    """Whether it cannot be evicted, and the reserve is not for it."""
+    """Whether it cannot be evicted and must leave the reserve free."""
     return component != CACHE and component != SPARE and component != MERGE
 
 
 @cython.final
 cdef class Budget:
-    """Bytes in use by component, against one limit."""
+    """Bytes in use by component, under one limit."""
 
     def __cinit__(self):
         cdef int component
@@ -65,12 +65,12 @@ cdef class Budget:
     def __dealloc__(self):
         self._drop_spare()
         if self.buffers != NULL:
-            self._lower_room(0)  # nobody takes what comes back later
+            self._lower_room(0)  # memory returned later is not kept
             leave_spares(self.buffers)
 
     @property
     def limit(self) -> int:
-        """The cap in bytes; it may be changed, and is then obeyed by the next charge."""
+        """The memory cap in bytes; the next charge obeys a changed cap."""
         return atomic_get(&self.limit_bytes)
 
     @limit.setter
@@ -84,7 +84,7 @@ cdef class Budget:
 
     @property
     def reserve(self) -> int:
-        """Bytes of the limit that nothing else gets by asking, but for what can be evicted."""
+        """Bytes of the limit that only flushes, merges and evictable memory may use."""
         return atomic_get(&self.merge_reserve)
 
     @reserve.setter
@@ -95,8 +95,8 @@ cdef class Budget:
 
     @property
     def large_bytes(self) -> int:
-        """A row of more bytes is large: of such rows, what several writes, flushes and merges hold
-        at a time would fill the cap. At first none is."""
+        """Size beyond which a row is large: what several writes, flushes and merges of such rows
+        hold at a time would fill the cap. At first no row is."""
         return atomic_get(&self.large_limit)
 
     @large_bytes.setter
@@ -107,7 +107,7 @@ cdef class Budget:
 
     @property
     def has_large_rows(self) -> bool:
-        """Whether there were any so far; to be set to False by whoever begins anew."""
+        """Whether there were any so far; a new start sets it to False."""
         return atomic_get(&self.large_rows) != 0
 
     @has_large_rows.setter
@@ -121,7 +121,7 @@ cdef class Budget:
         atomic_add(&self.free_pieces, -1)
 
     cpdef bint note_row(self, int64_t size) noexcept nogil:
-        """There is a row of so many bytes: whether it is large, so that has_large_rows from now on."""
+        """Note a row of this size; return whether it is large, which sets has_large_rows."""
         if size <= atomic_get(&self.large_limit):
             return False
         if not atomic_get(&self.large_rows):
@@ -167,19 +167,21 @@ cdef class Budget:
         return atomic_get(&self.limit_bytes) - atomic_get(&self.merge_reserve)
 
     cdef int64_t _add_firm(self, int64_t size) noexcept nogil:
-        """-1 if it would reach into the reserve."""
+        """Charge firm memory; -1 if it would reach into the reserve."""
         return atomic_add_within(&self.firm, size, self._limit_of_firm())
 
     cdef int64_t _merges_with(self, int64_t size) noexcept nogil:
-        """All that cannot be evicted, with so much more of it."""
+        """Return all memory that cannot be evicted, with so much more of it."""
         return atomic_get(&self.firm) + atomic_get(&self.used[MERGE]) + size
 
     cdef int64_t _add(self, int64_t size) noexcept nogil:
-        """The new total, or -1 if it does not fit although the spare slab was given up, the cache
-        was asked for room, and at last spare buffers were given up. What the cache gave may be
-        taken by another thread, so it is asked until it has no more. Likewise the room for spare
-        buffers, which is also on its way while another thread changes it: in a forked child that
-        thread may not be there, so this ends."""
+        """Charge; return the new total, or -1 if it does not fit even after the spare slab was
+        released, the cache was evicted and, last, spare buffers were released.
+
+        Another thread may take what the cache released, so the cache is asked until it has no more.
+        The room for spare buffers is handled likewise. It is in transit while another thread
+        changes it; in a forked child that thread may not exist, so this ends.
+        """
         cdef int64_t limit = atomic_get(&self.limit_bytes)
         cdef int64_t total = atomic_add_within(&self.total, size, limit)
         cdef int64_t ended
@@ -198,7 +200,7 @@ cdef class Budget:
             is_lowered = self._lower_room(0)
             total = atomic_add_within(&self.total, size, limit)
             if not is_lowered and atomic_get_in_order(&self.begun_changes) == ended:
-                break  # none was on its way
+                break  # none was in transit
             if tries & 63 == 63:
                 sched_yield()
         return total
@@ -228,13 +230,13 @@ cdef class Budget:
         atomic_add(&self.used[component], -<int64_t> SPARE_SLAB_BYTES)
         atomic_add(&self.used[SPARE], SPARE_SLAB_BYTES)
         slab = atomic_exchange(&self.spare, slab)
-        if slab != NULL:  # one was kept already: the older one goes
+        if slab != NULL:  # one was already kept: the older one is released
             munmap(slab, SPARE_SLAB_BYTES)
             self.release(SPARE, SPARE_SLAB_BYTES)
         return True
 
     cdef bint _drop_spare(self) noexcept nogil:
-        """Whether there was a slab to be given back to the system."""
+        """Release the spare slab; return whether there was one."""
         cdef void* slab = atomic_exchange(&self.spare, NULL)
         if slab == NULL:
             return False
@@ -262,12 +264,12 @@ cdef class Budget:
                 break
             room = atomic_get(&self.buffers.room)
         if raised >= 0:
-            # Another thread may have made room meanwhile, or the limit be smaller.
+            # Another thread may have made room meanwhile, or lowered the limit.
             most = atomic_get(&self.limit_bytes) // SPARE_BATCH_PART
             self._lower_room(min(most, max(size, raised - (size - room))))
 
     cdef int64_t _raise_room(self, int64_t size) noexcept nogil:
-        """The room then, or -1 if that does not fit beside all that is charged."""
+        """Raise the room for spare buffers; return it, or -1 if that does not fit."""
         cdef int64_t total, room = -1
         atomic_count_in_order(&self.begun_changes)
         total = atomic_add_within(&self.total, size, atomic_get(&self.limit_bytes))
@@ -279,7 +281,7 @@ cdef class Budget:
         return room
 
     cdef bint _evict_for(self, int64_t size) noexcept nogil:
-        """Whether cached blocks were evicted, of which all would be enough."""
+        """Evict cached blocks if all of them would suffice; return whether any were."""
         cdef int64_t limit = atomic_get(&self.limit_bytes)
         if self.evictor == NULL or self._merges_with(size) + atomic_get(&self.used[SPARE]) > limit:
             return False
@@ -288,8 +290,8 @@ cdef class Budget:
         ) != 0
 
     cdef bint _lower_room(self, int64_t room) noexcept nogil:
-        """Whether there was more. What was kept in it is freed a moment after it is not charged any
-        more, by the thread that has the lock."""
+        """Lower the room for spare buffers; return whether there was more. The thread that has the
+        lock frees the buffers just after they are no longer charged."""
         cdef int64_t freed
         if atomic_get(&self.buffers.room) <= room:
             return False
@@ -302,11 +304,11 @@ cdef class Budget:
 
     @property
     def spare_buffers(self) -> tuple[int, int]:
-        """How many buffers of batches are kept for the next ones, and their bytes."""
+        """Return the number of kept buffers and their bytes."""
         return self.buffers.count, atomic_get(&self.buffers.kept)
 
     def hold(self, str component not None, int64_t size) -> None:
-        """Charge `size` bytes (negative: give them back) for something made in Python."""
+        """Charge `size` bytes (negative: release them) for something made in Python."""
         cdef int number = COMPONENT_NAMES.index(component)
         if size >= 0:
             self.charge(number, size)
@@ -314,16 +316,16 @@ cdef class Budget:
             self.release(number, -size)
 
     def try_hold(self, str component not None, int64_t size) -> bool:
-        """As hold, for `size` bytes that are not there yet: False if they do not fit, although the
-        cache was asked for room."""
+        """Charge `size` bytes that do not exist yet; return False if they do not fit even after
+        evicting."""
         return self.try_charge(COMPONENT_NAMES.index(component), size) == 0
 
     def has_room(self, int64_t size) -> bool:
-        """Whether so many bytes fit beside all that cannot be evicted."""
+        """Test whether so many bytes fit beside everything that cannot be evicted."""
         return self._merges_with(size) <= atomic_get(&self.limit_bytes)
 
     def usage(self) -> dict[str, int]:
-        """Bytes in use by component."""
+        """Return the bytes in use by component."""
         return {
             name: atomic_get(&self.used[number]) for number, name in enumerate(COMPONENT_NAMES)
         }
@@ -334,12 +336,12 @@ cdef class Budget:
 
     @property
     def firm_bytes(self) -> int:
-        """Of the total, what the reserve is not for and nobody can evict."""
+        """Bytes that cannot be evicted, without those that the reserve is for."""
         return atomic_get(&self.firm)
 
     @property
     def peak_bytes(self) -> int:
-        """The highest total since the start or the last reset_peak."""
+        """Highest total since the start or the last reset_peak."""
         return atomic_get(&self.peak)
 
     def reset_peak(self) -> None:
@@ -349,8 +351,8 @@ cdef class Budget:
 @cython.final
 @cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class Holding:
-    """Bytes of one component that Python code has charged. What is charged and what is to be given
-    back is one number, which an interrupt cannot part; the rest is given back with the object."""
+    """Bytes of one component that Python code has charged. Charged and releasable bytes are one
+    number, which an interrupt cannot split. The rest is released with the object."""
 
     def __cinit__(self, Budget budget not None, str component not None, int64_t size=0):
         self.budget = budget
@@ -359,24 +361,24 @@ cdef class Holding:
         self.grow(size)
 
     def __dealloc__(self):
-        if self.nbytes:  # or there may be no budget
+        if self.nbytes:  # otherwise there may be no budget
             self.budget.release(self.component, self.nbytes)
 
     def grow(self, int64_t size) -> None:
-        """Charge so many bytes more, whether or not they fit."""
+        """Charge so many more bytes, whether or not they fit."""
         self.budget.charge(self.component, size)
         self.nbytes += size
 
     def try_grow(self, int64_t size) -> bool:
-        """As grow: False if they do not fit, although the cache was asked for room."""
+        """Charge so many more bytes; return False if they do not fit even after evicting."""
         if self.budget.try_charge(self.component, size) != 0:
             return False
         self.nbytes += size
         return True
 
     def try_grow_last(self, int64_t size) -> bool:
-        """As try_grow, also out of the reserve: where all else that could be given back was. A
-        flush may then pass the limit by what it holds."""
+        """Charge as try_grow, but also from the reserve, after everything else was released. A
+        flush may then exceed the limit by what it holds."""
         if self.budget.try_charge_last(self.component, size) != 0:
             return False
         self.nbytes += size
@@ -389,7 +391,7 @@ cdef class Holding:
         self.release()
 
     def release(self) -> None:
-        """Give all back; ``with`` does at its end."""
+        """Release everything, as the end of ``with`` does."""
         cdef int64_t size = self.nbytes
         self.nbytes = 0
         self.budget.release(self.component, size)

@@ -1,13 +1,14 @@
-"""Large buffers of Arrow columns that a consumer has let go, kept for the next batch.
+"""Pool of large buffers of Arrow columns: buffers that a consumer has released are kept for the
+next batch.
 
-Memory that goes back to the system comes from it again page by page, each of them cleared. How much
-goes back depends on the allocator: with glibc and its defaults in a new process, what lies at the
-end of the heap; with fixed thresholds, as Spark's workers have them here, every large buffer.
+Memory that was returned to the system comes back page by page, each of them cleared. How much is
+returned depends on the allocator: with glibc's defaults in a new process, the end of the heap; with
+fixed thresholds, as Spark's workers have them here, every large buffer.
 
-A batch may be let go by any thread, without the GIL, when its store and budget are gone. So each
-array that is out holds what it may come back to. Nobody waits for the lock: who does not get it
-does without, and who has it looks at the room again afterwards. In a forked child it may be
-another thread's of the parent for ever, which is then a holder for ever, too.
+Any thread may release a batch, without the GIL, even after its store and budget are gone. Each
+exported array therefore holds the pool. Nobody waits for the lock: a thread that does not get it
+does without the pool, and the one that has it checks the room again afterwards. In a forked child
+another thread of the parent may hold the lock, and a reference, forever.
 """
 
 from libc.stdint cimport int64_t
@@ -127,7 +128,7 @@ cdef int64_t keepable_bytes(const ArrowArray* array, int64_t most) noexcept nogi
 
 
 cdef int64_t _keepable(const ArrowArray* array, int64_t most, Py_ssize_t* count) noexcept nogil:
-    """`count` of them were found so far."""
+    """`count` is the number of buffers found so far."""
     cdef Owned* owned = <Owned*> array.private_data
     cdef int64_t found = 0, i
     for i in range(array.n_buffers):
@@ -140,8 +141,8 @@ cdef int64_t _keepable(const ArrowArray* array, int64_t most, Py_ssize_t* count)
 
 
 cdef int64_t _class_of(size_t size) noexcept nogil:
-    """The size itself or up to an eighth more: one of eight sizes between a power of two and the
-    next, so that columns of about as many rows have buffers of one size."""
+    """Return the size rounded up by at most an eighth: eight sizes between a power of two and the
+    next. Columns of similar row counts thus have buffers of one size."""
     cdef size_t step = LEAST_SPARE_BYTES // 8
     while size > 16 * step:
         step *= 2
@@ -149,7 +150,7 @@ cdef int64_t _class_of(size_t size) noexcept nogil:
 
 
 cdef void* _take(SpareBuffers* spares, int64_t* capacity) noexcept nogil:
-    """The newest of those that are the smallest of at least that capacity, and not much larger."""
+    """Take the newest of the smallest buffers that have the capacity and are not much larger."""
     cdef Py_ssize_t i, found = -1
     cdef int64_t least = capacity[0] + capacity[0] // 4 + 1
     cdef void* data = NULL
@@ -168,7 +169,7 @@ cdef void* _take(SpareBuffers* spares, int64_t* capacity) noexcept nogil:
 
 
 cdef void* _taken_out(SpareBuffers* spares, Py_ssize_t place) noexcept nogil:
-    """Under the lock."""
+    """Remove a buffer; the lock is held."""
     cdef void* data = spares.items[place].data
     spares.count -= 1
     spares.kept -= spares.items[place].capacity

@@ -1,15 +1,14 @@
-"""What probes and iterators ask of the budget.
+"""Budget of probes and iterators.
 
-Half of the cap is theirs without asking: the largest row may take a quarter, and a read that is the
-only one is not to fail because of writers, whose memtables take three eighths at most. What reads
-take beyond that has to fit beside all that cannot be evicted. An eighth of the cap is left to
-writers, or a small memtable and what flushes and merges hold or have reserved, so that a store on
-which too many iterators are open can still be written to.
-
-A batch that is made of a piece's rows takes up to twice as much as they, which is charged while it
-is made, but for one of those that are made at a time: of a single reader, for whom that would drive
-as much out of the block cache again and again (hits 8 % dearer). Where there are several, pieces
-are smaller when memory is short.
+- Half of the memory cap is theirs without asking. The largest row may take a quarter, and a single
+  read must not fail because of writers, whose memtables take at most three eighths.
+- Beyond that, reads must fit beside everything that cannot be evicted. An eighth of the cap is left
+  to writers, or a small memtable and what flushes and merges hold or have reserved. A store with
+  too many open iterators can thus still be written to.
+- A batch takes up to twice as much as its piece of rows. That is charged while it is made, except
+  for one batch at a time: for a single reader it would repeatedly evict as much from the block
+  cache (hits 8 % more expensive).
+- If there are several readers, pieces are smaller when memory is short.
 """
 
 from libc.stdint cimport int64_t
@@ -22,7 +21,7 @@ from lsmstate.cython_ext.memory.budget cimport MERGE, PROBE, Budget
 cdef enum:
     LEAST_PIECE_BYTES = 256 * 1024
     SHORT_PIECE_BYTES = 64 * 1024  # as small as a shortage makes them
-    LEAST_READ_BYTES = 1024 * 1024  # so much is never refused, however small the cap
+    LEAST_READ_BYTES = 1024 * 1024  # this much is never refused, however small the cap is
     LEAST_WRITE_BYTES = 256 * 1024  # a memtable, beside the reserve of flushes and merges
 
 
@@ -37,7 +36,8 @@ cdef int begin_piece(Budget budget, int64_t asked, Piece* piece) except -1 nogil
     piece.charged = 0
     if piece.is_free:
         return 0
-    # One takes a quarter of what is left at most: others, and lookups, may begin before it ends.
+    # A piece takes at most a quarter of what is left: others, and lookups, may begin before it
+    # ends.
     while piece.max_bytes > SHORT_PIECE_BYTES and not _fits(budget, 8 * piece.max_bytes):
         piece.max_bytes = max(piece.max_bytes // 2, <int64_t> SHORT_PIECE_BYTES)
     take_memory(budget, 2 * piece.max_bytes)
@@ -62,7 +62,7 @@ cdef void end_piece(Budget budget, Piece* piece) noexcept nogil:
 
 
 cdef size_t kept_bytes(Budget budget) noexcept nogil:
-    # What is large grows smaller with the number of stores, of which each may be read by a thread.
+    # The size of a large row decreases with the number of stores, each of which a thread may read.
     return <size_t> (2 * piece_limit(budget, atomic_get(&budget.large_limit)))
 
 
@@ -84,14 +84,15 @@ cdef int take_memory(Budget budget, int64_t size) except -1 nogil:
     else:
         with gil:
             raise MemoryLimitError(
-                f"no memory to read on, {size} bytes more: {_in_use(budget)}; close or drop some, "
-                "ask for fewer keys or smaller pieces at a time, or raise memory_bytes"
+                f"no memory to continue a read, which needs {size} more bytes: {_in_use(budget)}; "
+                "close or drop probes and iterators, ask for fewer keys or smaller pieces at a "
+                "time, or raise memory_bytes"
             )
     return 0
 
 
 def check_room(Budget budget not None, int64_t size, int64_t keys) -> None:
-    """MemoryLimitError unless there is room for a probe of so many keys, which takes about so many
+    """Raise MemoryLimitError unless there is room for a probe of so many keys and about so many
     bytes."""
     if not _fits(budget, size):
         raise MemoryLimitError(
@@ -102,6 +103,6 @@ def check_room(Budget budget not None, int64_t size, int64_t keys) -> None:
 
 cdef str _in_use(Budget budget):
     return (
-        f"probes and iterators hold {atomic_get(&budget.used[PROBE])} bytes, and all that is in "
-        f"use is {budget.usage()} of the cap of {atomic_get(&budget.limit_bytes)} bytes"
+        f"probes and iterators hold {atomic_get(&budget.used[PROBE])} bytes, and "
+        f"{budget.usage()} of the cap of {atomic_get(&budget.limit_bytes)} bytes are in use"
     )

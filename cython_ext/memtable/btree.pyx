@@ -1,14 +1,14 @@
-"""B+-trees of entries in the order of their keys, one for each stream of a memtable.
+"""B+-trees of entries in key order, one for each stream of a memtable.
 
-Searches wait for memory more than for anything else, so a page holds eight bytes of each key, and
-most searches visit no entry but the one they find. Which eight, is a page's own: those behind what
-all keys between its bounds begin with (prefix truncation; Graefe, Modern B-Tree Techniques, 2011,
-section 3.3), so that they tell keys apart however much these share. Ties are decided by whole keys.
-A group of keys asks for its leaves' memory together, then for that of its entries.
-
-Entries never move and are never taken out; a page that is full splits, its upper half moves to a
-new page behind it, or nothing where keys are put in behind the last one. Whoever calls makes pages
-and entries; here nothing is allocated.
+- Searches mostly wait for memory. A page therefore holds eight bytes of each key, and most searches
+  visit only the entry they find.
+- Each page has its own eight bytes: those after the common prefix of all keys between its bounds
+  (prefix truncation; Graefe, Modern B-Tree Techniques, 2011, section 3.3). They distinguish keys
+  however long the common prefix is. Ties are decided by whole keys.
+- A group of keys prefetches its leaves together, then its entries.
+- Entries never move and are never removed. A full page splits: its upper half moves to a new page
+  after it, or nothing if keys are inserted in ascending order.
+- The caller makes pages and entries; nothing is allocated here.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -37,7 +37,7 @@ cdef inline uint64_t _prefix(const uint8_t* key, size_t size, size_t skip) noexc
 
 
 cdef inline int _order(const Entry* entry, const uint8_t* key, size_t size) noexcept nogil:
-    """Sign of the entry's key against the key; no entry is a bound below all keys."""
+    """Compare the entry's key with the key; no entry is a bound below all keys."""
     return compare(key_of(entry), entry.key_size, key, size) if entry != NULL else -1
 
 
@@ -46,7 +46,7 @@ cdef inline const Entry* _item_entry(const Page* page, bint is_leaf, uint32_t i)
 
 
 cdef inline uint32_t _count_less(const Page* page, uint64_t prefix) noexcept nogil:
-    """How many prefixes are less; without a branch that cannot be foretold."""
+    """Count the lesser prefixes, without an unpredictable branch."""
     cdef const uint64_t* base = &page.prefixes[0]
     cdef uint32_t left = page.count, half
     if left == 0:
@@ -62,7 +62,7 @@ cdef inline uint32_t _settle(
     const Page* page, bint is_leaf, uint32_t place, uint64_t prefix, const uint8_t* key,
     size_t size, bint* found,
 ) noexcept nogil:
-    """The first item whose key is not less, of which so many have smaller prefixes."""
+    """Return the first item whose key is not less; so many items have smaller prefixes."""
     cdef uint32_t end = place, middle
     cdef int order
     found[0] = False
@@ -91,7 +91,8 @@ cdef inline uint32_t _find(
 cdef inline uint32_t _child_place(
     const Page* page, const uint8_t* key, size_t size
 ) noexcept nogil:
-    """Of the child that the key belongs to; it is not below the page's bound, nor the first one's."""
+    """Return the child that the key belongs to; the key is not below the page's bound, nor the
+    first child's."""
     cdef bint found
     cdef uint32_t place = _find(page, False, key, size, &found)
     return place if found else place - 1
@@ -100,7 +101,7 @@ cdef inline uint32_t _child_place(
 cdef Page* _leaf_of(
     const Tree* tree, const uint8_t* key, size_t size, Page** parent
 ) noexcept nogil:
-    """The leaf that the key belongs to, and the page above, NULL if there is none."""
+    """Return the leaf that the key belongs to, and the page above; NULL if there is none."""
     cdef Page* page = tree.root
     cdef int level
     parent[0] = NULL
@@ -200,7 +201,8 @@ cdef void find_group(
 
 
 cdef int _path_to(const Tree* tree, const Page* leaf, Page** path, uint32_t* places) noexcept nogil:
-    """The pages above a leaf, from the root on, and the place of the next one in each; how many."""
+    """Return how many pages are above a leaf, with the pages from the root on and the place of the
+    next one in each."""
     cdef Page* page = tree.root
     cdef int level
     for level in range(tree.height - 1):
@@ -285,7 +287,7 @@ cdef void _split_leaf(
 cdef void _put_page(
     Tree* tree, Page** path, const uint32_t* places, int depth, Page* child, Page** pages
 ) noexcept nogil:
-    """Put a new page in behind the one that the path leads to."""
+    """Insert a new page after the one that the path leads to."""
     cdef Page* page
     cdef Page* fresh
     cdef uint32_t place
@@ -323,7 +325,7 @@ cdef void _put_page(
 
 
 cdef void _put_child(Page* page, uint32_t place, Page* child) noexcept nogil:
-    """A child but the first of all, which has no bound below."""
+    """Insert a child other than the very first, which has no lower bound."""
     _put_item(page, place, _prefix(key_of(child.low), child.low.key_size, page.skip), child)
 
 
@@ -346,7 +348,8 @@ cdef void _cut(
 
 
 cdef void _tighten(Page* page, bint is_leaf) noexcept nogil:
-    """Take prefixes behind what its bounds share, if those it has do not tell its keys apart."""
+    """Use prefixes after the bounds' common prefix, if the present ones do not distinguish the
+    keys."""
     cdef uint32_t i = 1
     cdef size_t shared
     cdef const Entry* entry

@@ -1,8 +1,9 @@
-"""Ordered multimap in memory: a B+-tree per stream, an entry per key, chunks of rows at it.
+"""Memtable: an ordered multimap in memory, with a B+-tree per stream, an entry per key, and chunks
+of rows.
 
-Keys of a batch come sorted, so the tree is walked once per batch, with a finger and some keys at a
-time (btree.pyx). Rows are appended to the entry's last chunk; chunks double up to 32 KiB. Entries
-and rows are never moved, so pointers to them hold until clear().
+The keys of a batch are sorted, so the tree is visited once per batch, with a finger and several
+keys at a time (btree.pyx). Rows are appended to the entry's last chunk; chunks double up to 32 KiB.
+Entries and rows never move, so pointers to them are valid until clear().
 """
 
 cimport cython
@@ -38,7 +39,7 @@ cdef Tree* tree_of(Memtable memtable, uint32_t stream) noexcept nogil:
 
 
 def release_all(list tables not None) -> None:
-    """Take each out of the list and release it. No interrupt comes in between."""
+    """Remove each from the list and release it. No interrupt can come between."""
     while tables:
         (<Memtable?> tables.pop()).release()
 
@@ -46,7 +47,7 @@ def release_all(list tables not None) -> None:
 @cython.final
 @cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class Retained:
-    """Some memtables that are used; released with the object at the latest."""
+    """Memtables in use; released with the object at the latest."""
 
     cdef readonly list tables
 
@@ -61,7 +62,7 @@ cdef class Retained:
             release_all(self.tables)
 
     def release(self) -> None:
-        """A second call does nothing."""
+        """Release them. A second call does nothing."""
         release_all(self.tables)
 
 
@@ -111,12 +112,13 @@ cdef class Memtable:
 
     @property
     def slab_bytes(self) -> int:
-        """Bytes of a slab; what is larger than what is left of one gets a slab of its own."""
+        """Bytes of a slab; an allocation that does not fit the rest of one gets a
+        slab of its own."""
         return self.arena.slab_bytes
 
     @property
     def limit_bytes(self) -> int:
-        """Of slabs; a table that is being filled may get more room."""
+        """Limit of the slabs; it may be raised while the table is filled."""
         return self._limit_bytes
 
     @limit_bytes.setter
@@ -125,14 +127,14 @@ cdef class Memtable:
         self.arena.slab_bytes = min(SLAB_BYTES, max(value // 4, 4096))
 
     def grant(self, Holding holding not None) -> None:
-        """Take over all that is held: it serves for what is larger than a slab, and where the
-        budget has no room. ``clear`` gives the rest to the budget."""
+        """Take over everything that is held. It serves for allocations larger than a slab, and if
+        the budget has no room. ``clear`` returns the rest to the budget."""
         _check_granted(self.arena, holding)
         self.arena.granted_bytes += holding.nbytes
         holding.nbytes = 0
 
     def give_back(self, Holding holding not None) -> None:
-        """Let the holding have what is left of what was granted."""
+        """Return the rest of what was granted to the holding."""
         _check_granted(self.arena, holding)
         holding.nbytes += self.arena.granted_bytes
         self.arena.granted_bytes = 0
@@ -140,20 +142,20 @@ cdef class Memtable:
     def append(
         self, KeyBatch keys not None, RowBatch rows not None, uint64_t sequence, Py_ssize_t start
     ) -> int:
-        """Insert the valid rows from place `start` of the key order on; returns the place
-        reached, less than n_valid if the table is full. Pass the result as `start` to the next."""
+        """Insert the valid rows from place `start` of the key order on; return the place reached.
+        It is less than n_valid if the table is full: pass it as `start` to the next table."""
         if keys.n != rows.n:
             raise ValueError(f"{keys.n} keys for {rows.n} rows")
         return self._write(keys, rows, True, sequence, start)
 
     def delete(self, KeyBatch keys not None, uint64_t sequence, Py_ssize_t start) -> int:
-        """Forget the rows of the keys and mark that older ones are deleted; else as append."""
+        """Remove the rows of the keys and note that older ones are deleted; otherwise as append."""
         return self._write(keys, None, False, sequence, start)
 
     cdef Py_ssize_t _write(
         self, KeyBatch keys, RowBatch rows, bint appending, uint64_t sequence, Py_ssize_t place
     ) except -1:
-        """Append rows, or delete keys; the place reached."""
+        """Append rows, or delete keys; return the place reached."""
         cdef Search searches[GROUP]
         cdef Py_ssize_t ends[GROUP]
         cdef Page* finger = NULL
@@ -192,7 +194,7 @@ cdef class Memtable:
         self, Entry* entry, KeyBatch keys, RowBatch rows, uint64_t sequence, Py_ssize_t place,
         Py_ssize_t end,
     ) noexcept nogil:
-        """The rows of one key; the place reached."""
+        """Add the rows of one key; return the place reached."""
         cdef size_t position, size
         cdef uint8_t* space
         cdef RowHead head
@@ -231,8 +233,8 @@ cdef class Memtable:
         self.last_sequence = sequence
 
     cdef Tree* _tree_for_writing(self, KeyBatch keys) except? NULL:
-        """The tree of a batch's stream, made if need be; NULL without an exception if there is no
-        room. The batch has a valid key."""
+        """Return the tree of a batch's stream, created if necessary; NULL without an exception if
+        there is no room. The batch has a valid key."""
         cdef Tree* trees
         cdef Page* page
         cdef const uint8_t* key = keys.data + keys.offsets[keys.order[0]]
@@ -252,8 +254,8 @@ cdef class Memtable:
         return &self.trees[stream]
 
     cdef bint _full(self, size_t size) noexcept nogil:
-        """Whether room for `size` more bytes would pass the limit: a slab at least, unless there is
-        some left. A table without rows takes any one."""
+        """Test whether `size` more bytes would exceed the limit; they take at least a slab, unless
+        some room is left. A table without rows accepts any one."""
         if <size_t> (self.arena.free_end - self.arena.free_start) >= size or (
             self.rows == 0 and self.keys <= 1
         ):
@@ -261,11 +263,11 @@ cdef class Memtable:
         return self.arena.held_bytes + max(<int64_t> size, self.arena.slab_bytes) > self._limit_bytes
 
     cdef void* _allocate(self, size_t size) noexcept nogil:
-        """NULL if there is no room."""
+        """Allocate; NULL if there is no room."""
         return NULL if self._full(size) else self.arena.allocate(size)
 
     cdef Entry* _put(self, Tree* tree, Search* searches, int count) noexcept nogil:
-        """A new entry for the first of some searches; NULL if there is no room."""
+        """Insert a new entry for the first of several searches; NULL if there is no room."""
         cdef Page* pages[MOST_LEVELS]
         cdef int i
         cdef Entry* entry = <Entry*> self._allocate(sizeof(Entry) + searches.size)
@@ -319,15 +321,16 @@ cdef class Memtable:
         return space
 
     def source(self) -> MemtableSource:
-        """An iterator over all entries; the table must not be written to meanwhile."""
+        """Return an iterator over all entries; the table must not be written to meanwhile."""
         return MemtableSource(self)
 
     def retain(self) -> None:
-        """One more user, who will call release; whoever made the table is the first."""
+        """Add a user, who will call release; the creator is the first."""
         self.users += 1
 
     def release(self) -> None:
-        """One user less; the last one clears the table. A table that is garbage is cleared too."""
+        """Remove a user; the last one clears the table. A garbage-collected table
+        is cleared too."""
         if self.users <= 0:
             raise ValueError("a memtable was released more often than retained")
         self.users -= 1
@@ -335,7 +338,7 @@ cdef class Memtable:
             self.clear()
 
     def clear(self) -> None:
-        """Give all memory back; iterators and probes of it are invalid from now on."""
+        """Release all memory; iterators and probes of it become invalid."""
         self.arena.clear()
         free(self.trees)
         self.trees = NULL
@@ -345,7 +348,7 @@ cdef class Memtable:
         self.deleted = KeyRanges()
 
     def check(self) -> None:
-        """Raise AssertionError unless every invariant holds; walks everything."""
+        """Raise AssertionError unless every invariant holds; everything is visited."""
         cdef uint32_t stream
         cdef uint64_t keys = 0, rows = 0
         cdef Place place
@@ -362,7 +365,7 @@ cdef class Memtable:
 cdef int _gather(
     KeyBatch keys, Py_ssize_t place, Search* searches, Py_ssize_t* ends
 ) noexcept nogil:
-    """The next distinct keys, up to GROUP of them; the places of each reach up to its end."""
+    """Collect the next distinct keys, up to GROUP; the places of each reach up to its end."""
     cdef const uint8_t* key
     cdef size_t position, size
     cdef int count = 0
@@ -384,7 +387,7 @@ cdef int _gather(
 
 
 cdef inline void _prefetch_chunks(const Search* searches, int count) noexcept nogil:
-    """Of the keys that are there already."""
+    """Prefetch chunks of the keys that already exist."""
     cdef int i
     for i in range(count):
         if searches[i].entry != NULL:
@@ -392,7 +395,7 @@ cdef inline void _prefetch_chunks(const Search* searches, int count) noexcept no
 
 
 cdef inline void _prefetch_row(RowBatch rows, size_t position) noexcept nogil:
-    """Rows are taken in the order of their keys, which is none to the memory they lie in."""
+    """Prefetch a row: rows are taken in key order, which is random in memory."""
     cdef const uint8_t* row = rows.data + rows.offsets[position]
     __builtin_prefetch(row)
     __builtin_prefetch(row + 64)
@@ -407,7 +410,7 @@ cdef class MemtableSource(EntrySource):
         self._enter(0)
 
     cdef void _enter(self, uint32_t stream) noexcept nogil:
-        """Stand before the first key of the first stream from this one on that has any."""
+        """Seek to the first key of the first non-empty stream from this one on."""
         self.following.leaf = NULL
         self.stream = stream
         while self.stream < self.memtable.tree_count:
@@ -431,7 +434,7 @@ cdef class MemtableSource(EntrySource):
         return 1
 
     cdef void _step(self) noexcept nogil:
-        """Find the entry behind the following one, maybe in the next stream."""
+        """Find the entry after the next one, perhaps in the next stream."""
         go_on(&self.following)
         if self.following.leaf == NULL:
             self._enter(self.stream + 1)

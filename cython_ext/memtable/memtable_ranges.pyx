@@ -1,7 +1,7 @@
-"""Deleting a range of keys in a memtable.
+"""Range deletion in a memtable.
 
-What the table holds of it is forgotten at once; the range itself is kept beside the keys, because
-it deletes from all older tables and runs too. Appends that follow are newer, so they are kept.
+The table's own entries in the range are removed at once. The range itself is kept beside the keys,
+because it deletes from all older tables and runs too. Later appends are newer, so they stay.
 """
 
 from libc.stdint cimport uint8_t
@@ -19,8 +19,8 @@ cdef enum:
 def delete_range(
     Memtable memtable not None, bytes low not None, bytes high not None, sequence
 ) -> bool:
-    """Delete the stored keys of one stream from `low` on and below `high`; False if the table has
-    too many ranges already and is to be flushed."""
+    """Delete the stored keys of one stream from `low` on and below `high`. False: the table has too
+    many ranges and must be flushed."""
     cdef KeyRanges deleted = KeyRanges([*memtable.deleted.items, (low, high)], memtable.arena.budget)
     if deleted.nbytes > MOST_RANGE_BYTES and memtable.deleted.count:
         return False

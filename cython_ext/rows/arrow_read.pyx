@@ -1,7 +1,7 @@
-"""Type trees: a schema as C structs, and batches brought to that schema's plain types.
+"""Type trees: a schema as C structs, and conversion of batches to that schema's plain types.
 
-Plain means: no dictionaries, no views, no extension types. They are made plain before C looks at a
-batch; unions and run-end-encoded columns are refused.
+Plain means: no dictionaries, no views, no extension types. Batches are converted before C code
+reads them; unions and run-end-encoded columns are refused.
 """
 
 cimport cython
@@ -22,7 +22,7 @@ cdef int DEEPEST = 64  # levels of nesting; recursion in C stays far below the s
 @cython.final
 cdef class TypeTree:
     """The columns of a schema as nodes. ``schema`` has plain types, but keeps extension types of
-    whole columns; ``storage`` is what their arrays hold."""
+    whole columns; ``storage`` has their storage types."""
 
     def __cinit__(self, schema, bint for_keys=False):
         if not isinstance(schema, pa.Schema):
@@ -53,8 +53,8 @@ cdef class TypeTree:
         free_children(&self.root)
 
     cdef object adapt(self, object batch, bint named):
-        """The batch with plain types; InvalidArgumentError if its types (and with ``named`` its
-        column names) are not this tree's."""
+        """Return the batch with plain types; raise InvalidArgumentError if its types (and with
+        ``named`` its column names) are not this tree's."""
         if not isinstance(batch, pa.RecordBatch):
             raise InvalidArgumentError(
                 f"got a {type(batch).__name__}; pass a pyarrow.RecordBatch"
@@ -81,17 +81,17 @@ cdef class TypeTree:
 
 
 cdef const ArrowArray* borrowed(object capsule) except NULL:
-    """The array inside a capsule; it lives as long as the capsule."""
+    """Return the array in a capsule; it lives as long as the capsule."""
     return <const ArrowArray*> PyCapsule_GetPointer(capsule, "arrow_array")
 
 
 def plain_column(column, wanted):
-    """The column as one of type ``wanted``, its plain type."""
+    """Convert the column to ``wanted``, its plain type."""
     if column.type == wanted:
         return column
     if pt.is_dictionary(column.type):
         values, places = column.dictionary, column.indices
-        if not len(values):  # all are null; what a null struct hides may not say so
+        if not len(values):  # all are null, even if a null struct hides that
             return pa.nulls(len(places), wanted)
         try:
             used = values.take(places) if len(places) < len(values) else None
@@ -122,7 +122,7 @@ def castable(found, wanted) -> bool:
 
 
 def plain_type(t):
-    """The type without dictionaries and views, to any depth."""
+    """Return the type without dictionaries and views, at any depth."""
     if pt.is_dictionary(t):
         return plain_type(t.value_type)
     if pt.is_string_view(t):
@@ -144,14 +144,16 @@ def plain_type(t):
     if pt.is_fixed_size_list(t):
         return pa.list_(t.value_field.with_type(plain_type(t.value_type)), t.list_size)
     if isinstance(t, pa.BaseExtensionType):
-        raise InvalidArgumentError(f"{t} inside a nested type; cast it to {t.storage_type}")
+        raise InvalidArgumentError(
+            f"{t} cannot be stored inside a nested type; cast it to {t.storage_type}"
+        )
     if pt.is_union(t) or pt.is_run_end_encoded(t):
         raise InvalidArgumentError(f"{t} cannot be stored; cast the column to a plain type")
     return t
 
 
 def refuse_maps(t) -> None:
-    """Maps have no order and no equality to join by."""
+    """Raise for maps: they have no order and no equality to join by."""
     if pt.is_map(t):
         raise InvalidArgumentError(
             f"{t} cannot be a key, maps have no order; use a list of sorted entries"
@@ -194,7 +196,7 @@ cdef int fill_node(Node* node, object t, int depth) except -1:
 
 
 cdef int fill_fixed(Node* node, object t) except -1:
-    """A type of fixed width: numbers, times, decimals, fixed-size binary."""
+    """Describe a type of fixed width: numbers, times, decimals, fixed-size binary."""
     try:
         # Their bits are counted in 32 bits.
         node.width = t.byte_width if pt.is_fixed_size_binary(t) else t.bit_width // 8
@@ -220,7 +222,7 @@ cdef int fill_fixed(Node* node, object t) except -1:
 
 
 def narrowed(precision: int) -> int:
-    """The bytes that hold any decimal of this precision."""
+    """Return the bytes that hold any decimal of this precision."""
     if precision <= 9:
         return 4
     if precision <= 18:

@@ -1,9 +1,10 @@
-"""Byte planes, packed: of bytes of equal meaning only the low bits in which they differ.
+"""Byte planes, bit-packed: of bytes of equal meaning, only the low bits in which they differ are
+kept.
 
-Shuffled rows are planes, one for each byte of a row: those of high bytes are all alike, some
-differ in a few low bits, and only what is left is noise. A plane is the number of its varying
-bits (its *width*), the bits that all its bytes share, and the others side by side. That takes half
-the time of LZ4, which looks for matches that such bytes do not have.
+Shuffled rows are planes, one per byte of a row. Planes of high bytes are constant, some differ in a
+few low bits, and only the rest is noise. A packed plane has the number of its varying bits (its
+*width*), the bits that all its bytes share, and the varying bits side by side. That takes half the
+time of LZ4, which looks for matches that such bytes do not have (bench/README.md).
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -25,14 +26,14 @@ cdef extern from *:
 
 
 cdef inline size_t _size_of(size_t size, int width) noexcept nogil:
-    """Of a packed plane."""
+    """Return the size of a packed plane."""
     if width == WHOLE:
         return size
     return 1 + (size + SMALL_PIECE - 1) // SMALL_PIECE * width
 
 
 cdef inline int _width(const uint8_t* plane, size_t size) noexcept nogil:
-    """How many low bits differ, or WHOLE where packing would not save a byte."""
+    """Return how many low bits differ, or WHOLE if packing would not save a byte."""
     cdef uint64_t first = EACH * plane[0], differing = 0
     cdef size_t i, words = size // 8
     cdef int width = 0
@@ -55,8 +56,8 @@ cdef inline void _put_word(uint8_t* target, uint64_t word) noexcept nogil:
 
 
 cdef inline uint8_t* _pack_piece(const uint8_t* source, int width, uint8_t* target) noexcept nogil:
-    """32 bytes: fields of 4, 2 and 1 bits, of which `width` is the sum. A byte takes the fields of
-    2, 4 or 8 that lie equally far from each other, so that words are packed at once."""
+    """Pack 32 bytes: fields of 4, 2 and 1 bits, of which `width` is the sum. A byte has the fields
+    of 2, 4 or 8 bytes at equal distances, so that whole words are packed at once."""
     cdef uint64_t a = load_u64(source), b = load_u64(source + 8)
     cdef uint64_t c = load_u64(source + 16), d = load_u64(source + 24)
     cdef uint64_t fields
@@ -88,7 +89,7 @@ cdef inline uint8_t* _pack_piece(const uint8_t* source, int width, uint8_t* targ
 cdef inline const uint8_t* _unpack_piece(
     const uint8_t* source, int width, uint64_t shared, uint8_t* target
 ) noexcept nogil:
-    """The reverse; `shared` is eight times the byte that all begin with."""
+    """Invert _pack_piece; `shared` is eight times the byte that all begin with."""
     cdef uint64_t a = shared, b = shared, c = shared, d = shared, fields
     cdef int shift = 0
     if width & 4:
@@ -124,7 +125,7 @@ cdef inline const uint8_t* _unpack_piece(
 
 
 cdef uint64_t _padded(const uint8_t* source, size_t left) noexcept nogil:
-    """The last bytes of a plane; what is missing is like the first of them."""
+    """Return the last bytes of a plane, padded with copies of the first of them."""
     cdef uint64_t word = EACH * source[0]
     memcpy(&word, source, min(left, <size_t> SMALL_PIECE))
     return word
@@ -133,7 +134,7 @@ cdef uint64_t _padded(const uint8_t* source, size_t left) noexcept nogil:
 cdef uint8_t* _pack_rest(
     const uint8_t* source, size_t size, int width, uint8_t* target
 ) noexcept nogil:
-    """Pieces of 8 bytes: of each bit, from the lowest on, those of all eight in a byte."""
+    """Pack pieces of 8 bytes: each bit of all eight in a byte, lowest bit first."""
     cdef size_t start = 0
     cdef int bit
     cdef uint64_t word
@@ -166,8 +167,7 @@ cdef const uint8_t* _unpack_rest(
 cdef inline size_t _pack(
     const uint8_t* source, size_t planes, size_t size, uint8_t* target
 ) noexcept nogil:
-    """Inlined for the sizes that nearly all planes have: of blocks of 8 and 16 KiB of rows of 100
-    bytes."""
+    """Inlined for the usual sizes of planes: blocks of 8 and 16 KiB with rows of 100 bytes."""
     cdef uint8_t* widths = target
     cdef uint8_t* place = target + (planes + 1) // 2
     cdef size_t i, piece
@@ -258,7 +258,7 @@ def packed(bytes data not None, size_t size) -> bytes:
 
 
 def unpacked(bytes data not None, size_t planes, size_t size) -> bytes | None:
-    """The inverse of packed; None if the data is damaged."""
+    """Invert ``packed``; None if the data is damaged."""
     cdef bytearray target = bytearray(planes * size)
     if unpack_planes(<const uint8_t*> data, len(data), planes, size, <uint8_t*> target):
         return None

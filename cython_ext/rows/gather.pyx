@@ -1,7 +1,7 @@
-"""Rows of several batches side by side, picked by position: what a join's results are made of.
+"""Gather: rows of several batches side by side, picked by position, as the results of joins.
 
-One call makes a whole result of all columns. pyarrow's take does the same with a call per column
-and a check per value, some three times as dear for rows of 89 columns (docs/benchmarks/joins.md).
+One call makes a whole result of all columns. pyarrow's take needs a call per column and a check per
+value, which takes about three times as long for rows of 89 columns (bench/README.md).
 """
 
 cimport cython
@@ -86,11 +86,11 @@ cdef class Gatherer:
         ]
 
     def sources(self, batches):
-        """What rows can be picked of: a batch per side. InvalidArgumentError for other types."""
+        """Return the source of rows: one batch per side. InvalidArgumentError for other types."""
         return Sources(self, batches)
 
     cdef object as_wanted(self, object batch):
-        """The batch with the types of `schema`, whatever they are."""
+        """Convert the batch to the types of `schema`."""
         columns = batch.columns
         for c in self.unplain:
             columns[c] = restored(columns[c], self.schema.field(c).type)
@@ -99,7 +99,7 @@ cdef class Gatherer:
 
 @cython.final
 cdef class Sources:
-    """The batches that rows are picked of; they live as long as this."""
+    """The batches from which rows are picked; they live as long as this object."""
 
     cdef Gatherer gatherer
     cdef list capsules
@@ -129,8 +129,10 @@ cdef class Sources:
         free(self.arrays)
 
     def gather(self, places):
-        """Row i of the result is row ``places[s][i]`` of each side s. IndexError for a place that
-        is not there. Cost: one pass per column, some 2 ns a value."""
+        """Make a batch: row i has row ``places[s][i]`` of each side s.
+
+        IndexError for a place that does not exist. Cost: one pass per column, about 2 ns per value.
+        """
         cdef Builder builder
         cdef ArrowArray array
         cdef Rows* rows
@@ -189,7 +191,7 @@ cdef class Sources:
 
 
 cdef int gather_column(Builder* builder, const ArrowArray* array, const Rows* rows) except -1 nogil:
-    """Fills an empty builder."""
+    """Fill an empty builder."""
     cdef const Node* node = builder.node
     cdef int64_t valid = rows.n
     cdef int64_t c
@@ -220,7 +222,7 @@ cdef int gather_column(Builder* builder, const ArrowArray* array, const Rows* ro
 
 
 cdef int64_t gather_bits(uint8_t* target, const uint8_t* bits, const Rows* rows) noexcept nogil:
-    """How many of them are set."""
+    """Return how many of them are set."""
     cdef int64_t i, k
     cdef int64_t found = 0
     cdef uint32_t bit, byte
@@ -261,7 +263,7 @@ cdef void gather_cells(cell* target, const cell* source, const Rows* rows) noexc
 
 
 cdef bint is_null(const Builder* builder, int64_t i) noexcept nogil:
-    """Of what was gathered."""
+    """Test a gathered value."""
     return builder.null_count and not bit_at(builder.validity.data, i)
 
 

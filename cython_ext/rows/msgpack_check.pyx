@@ -1,8 +1,8 @@
-"""Whether bytes are msgpack documents: one map each, with text keys, to the last byte.
+"""Check that bytes are msgpack documents: one map each, with text keys, to the last byte.
 
-Looked through without a Python object and without trusting a length: a document that passes can be
-decoded with memory in proportion to its size. Extension types, whose meaning would be up to the
-reader, are refused. Whether text is UTF-8 shows when it is decoded.
+The check makes no Python objects and trusts no length: a valid document can be decoded with memory
+in proportion to its size. Extension types are refused, since their meaning would depend on the
+reader. Decoding checks whether text is UTF-8.
 """
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
@@ -25,7 +25,7 @@ cdef enum:
 cdef tuple REASONS = (
     "", "it is not a map", "it ends too early", f"it is nested over {DEEPEST} levels deep",
     "a key of a map is not text", "it holds an extension type", "a byte has no meaning in msgpack",
-    "bytes follow behind its end",
+    "bytes follow its end",
 )
 
 cdef enum:
@@ -48,7 +48,7 @@ cdef inline uint64_t _big_endian(const uint8_t* data, uint32_t width) noexcept n
 
 
 cdef int _read_head(const uint8_t** place, const uint8_t* end, Item* item) noexcept nogil:
-    """The tag at `place` and its length; `place` then stands behind them."""
+    """Read the tag at `place` and its length; advance `place` past them."""
     cdef uint8_t tag
     cdef uint32_t width = 0
     if place[0] >= end:
@@ -91,7 +91,7 @@ cdef int _read_head(const uint8_t** place, const uint8_t* end, Item* item) noexc
 
 
 cdef int _check(const uint8_t* place, const uint8_t* end) noexcept nogil:
-    """Why one document is refused, or FINE."""
+    """Return why one document is refused, or FINE."""
     cdef uint64_t left[DEEPEST]      # items still to come, per open array or map
     cdef uint8_t is_map[DEEPEST]
     cdef int depth = 0, state
@@ -123,7 +123,7 @@ cdef int _check(const uint8_t* place, const uint8_t* end) noexcept nogil:
 
 
 def check_documents(const uint8_t[::1] data not None, const int32_t[::1] offsets not None) -> None:
-    """InvalidArgumentError naming the first of the documents that is none. Document i lies from
+    """Raise InvalidArgumentError that names the first invalid document. Document i lies from
     offsets[i] to offsets[i + 1] of `data`."""
     cdef Py_ssize_t i, count = offsets.shape[0] - 1
     cdef Py_ssize_t size = data.shape[0]
@@ -139,6 +139,6 @@ def check_documents(const uint8_t[::1] data not None, const int32_t[::1] offsets
                 break
     if state != FINE:
         raise InvalidArgumentError(
-            f"document {i} is no msgpack document: {REASONS[state]}; make documents with "
+            f"document {i} is not a msgpack document: {REASONS[state]}; make documents with "
             "lsmstate.schema.documents.encode_documents, or with msgpack.packb of a dict with text keys"
         )

@@ -1,8 +1,8 @@
-"""Nested columns made anew of their parts.
+"""Nested columns rebuilt from their parts.
 
-pyarrow's cast knows nothing inside dictionaries, makes no dictionary inside a nested type, gives a
-list of nulls too few of them and list views wrong offsets (pyarrow 26); so only columns that are not
-nested are cast.
+pyarrow 26 has these limits: its cast does not look inside dictionaries, makes no dictionary inside
+a nested type, and returns wrong lengths or offsets for lists of nulls and list views. So only
+columns that are not nested are cast.
 """
 
 import numpy as np
@@ -14,9 +14,8 @@ from lsmstate.cython_ext.errors import InvalidArgumentError
 
 
 def remade(column, t, convert):
-    """The nested column as one of type ``t``, which nests alike but for lists and their views, with
-    the children that ``convert(child, type)`` gives. Of a slice only its own part of the children
-    is converted."""
+    """Rebuild the nested column with type ``t``, which nests in the same way except for lists and
+    list views. ``convert(child, type)`` converts the children; of a slice only its own part."""
     if not len(column):
         return pa.nulls(0, t)  # an empty list may lack its only offset
     validity = pc.is_valid(column).buffers()[1] if column.null_count else None
@@ -48,8 +47,8 @@ def is_any_list_view(t) -> bool:
 
 
 def view_offsets(column, t):
-    """Offsets of the lists of a column of views, one after the other; InvalidArgumentError if
-    lists of type ``t`` do not count as many."""
+    """Return offsets of the lists of a column of views, one after another; raise
+    InvalidArgumentError if lists of type ``t`` cannot count as many."""
     sizes = column.sizes.to_numpy()
     if column.null_count:
         sizes = np.where(pc.is_valid(column).to_numpy(zero_copy_only=False), sizes, 0)

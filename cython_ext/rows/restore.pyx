@@ -1,6 +1,7 @@
-"""Columns of plain types, as rows are stored, made what they were: dictionaries, views, extensions.
+"""Columns of plain types, as rows are stored, converted back to dictionaries, views and extension
+types.
 
-Arrow casts numbers to no dictionary; those are made of their parts.
+Arrow cannot cast numbers to a dictionary, so dictionaries are built from their parts.
 """
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from lsmstate.cython_ext.rows.row_codec import RowCodec
 
 
 def restored(column, t):
-    """A column of ``plain_type(t)`` as one of type ``t``."""
+    """Convert a column of ``plain_type(t)`` to type ``t``."""
     if column.type == t:
         return column
     if isinstance(t, pa.BaseExtensionType):
@@ -24,9 +25,9 @@ def restored(column, t):
 
 
 def in_dictionary(column, t):
-    """The column as the dictionary type ``t``: each value once."""
+    """Convert the column to the dictionary type ``t``: each value once."""
     if pt.is_nested(column.type):
-        # Arrow finds no equal ones among nested values; equal values are equal bytes as rows.
+        # Arrow cannot compare nested values; equal values have equal bytes as rows.
         batch = pa.record_batch([column], ["value"])
         missing = column.is_null().to_numpy(zero_copy_only=False)
         rows = RowCodec(batch.schema).encode(batch).to_pylist()
@@ -38,7 +39,7 @@ def in_dictionary(column, t):
         values = encoded.dictionary
     if len(values) > 1 << (t.index_type.bit_width - pt.is_signed_integer(t.index_type)):
         raise InvalidArgumentError(
-            f"{len(values)} values in a column of {t} are more than {t.index_type} counts; cast "
+            f"{len(values)} values in a column of {t} are more than {t.index_type} can count; cast "
             "the column to one with wider indices"
         )
     return pa.DictionaryArray.from_arrays(

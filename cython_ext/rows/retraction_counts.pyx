@@ -1,10 +1,10 @@
-"""How often each row of a group was retracted: a hash table that keeps no row, in bounded memory.
+"""How often each row of a group was retracted: a hash table in bounded memory that stores no row.
 
-A row is known by 128 bits of SipHash-2-4 (Aumasson and Bernstein, "SipHash: a fast short-input
-PRF", 2012) under a secret that is drawn for each table, and rows of equal hash count as equal. That
-is right although nobody compares them: without the secret no two rows can be found or made that
-collide, and of 2^32 rows against 2^32 retractions any two collide by chance once in 2^64 tables.
-The 64 bits of checksum that every block is trusted by on reading are wrong far more often.
+A row is identified by 128 bits of SipHash-2-4 (Aumasson and Bernstein, "SipHash: a fast short-input
+PRF", 2012) with a random secret per table. Rows of equal hash count as equal, and are not compared.
+Without the secret no two colliding rows can be found or made. For 2^32 rows and 2^32 retractions,
+any two collide by chance in one of 2^64 tables. The 64-bit checksums that protect blocks fail far
+more often.
 
 What does not fit at once is counted in parts: a part has the rows of some hashes, of all groups.
 """
@@ -87,7 +87,7 @@ cdef enum:
 
 
 def row_hash(bytes secret not None, int64_t group, bytes row not None) -> bytes:
-    """What stands for a row. For tests."""
+    """Return the hash of a row. For tests."""
     cdef uint64_t words[2]
     cdef uint64_t found[2]
     if len(secret) != sizeof(words):
@@ -100,7 +100,7 @@ def row_hash(bytes secret not None, int64_t group, bytes row not None) -> bytes:
 
 
 cdef inline size_t _slots_of(size_t rows) noexcept nogil:
-    """So that three of four slots are taken at most."""
+    """Return the number of slots, of which at most three of four are used."""
     return rows + rows // 3 + 1
 
 
@@ -111,8 +111,8 @@ cdef inline size_t _rows_of(size_t slots) noexcept nogil:
 @cython.final
 @cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class RowCounts:
-    """Takes ``most_bytes`` at most, charged to a component of the budget; less, down to 48 KiB,
-    where the budget has no more."""
+    """A table of at most ``most_bytes``, charged to a component of the budget; smaller, down to 48
+    KiB, if the budget has no more."""
 
     def __cinit__(self):
         self.slots = NULL
@@ -133,22 +133,23 @@ cdef class RowCounts:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory this table holds."""
+        """Bytes of memory of this table."""
         return self.room * sizeof(Slot)
 
     @property
     def most_rows(self) -> int:
-        """Different rows that fit into ``most_bytes``."""
+        """Distinct rows that fit into ``most_bytes``."""
         return _rows_of(self.most_slots)
 
     def begin(self, size_t expected, uint64_t part=0, uint64_t parts=1) -> int:
-        """Forget all, and count the rows of one part from now on; for how many different ones there
-        is room, if there are to be so many."""
+        """Clear the table, and count the rows of one part from now on; return for how many distinct
+        rows there is room, if so many are expected."""
         self.start(expected, part, parts)
         return _rows_of(self.room)
 
     def add_rows(self, const int64_t[::1] groups, RowBatch rows not None) -> int:
-        """Count rows, each of its group. How many of them were: less than all if there is no room."""
+        """Count rows, each in its group; return how many were counted: less than all if there is no
+        room."""
         cdef Py_ssize_t i = 0
         if rows.n != groups.shape[0]:
             raise ValueError(f"{rows.n} rows of {groups.shape[0]} groups")
@@ -163,8 +164,8 @@ cdef class RowCounts:
         self, const int64_t[::1] groups, RowBatch rows not None, Py_ssize_t start, Py_ssize_t end,
         uint8_t[::1] taken,
     ) -> None:
-        """Note by a 1 in ``taken`` which of the rows from ``start`` to ``end`` are counted here,
-        and count each once less."""
+        """Write a 1 to ``taken`` for each of the rows from ``start`` to ``end`` that is counted
+        here, and count it once less."""
         cdef Py_ssize_t i
         if not 0 <= start <= end <= rows.n or not rows.n == groups.shape[0] == taken.shape[0]:
             raise ValueError(f"rows {start} to {end} of {rows.n}, {groups.shape[0]} groups")
@@ -192,7 +193,7 @@ cdef class RowCounts:
         return 0
 
     cdef int _resize(self, size_t room, bint forced) except -1 nogil:
-        """1: there is room for more; 0: the budget has none."""
+        """Return 1 if there is room for more, 0 if the budget has none."""
         cdef Slot* before = self.slots
         cdef size_t i, slots = self.room
         cdef Slot* slot
@@ -217,7 +218,7 @@ cdef class RowCounts:
         return 1
 
     cdef Slot* _find(self, uint64_t low, uint64_t high) noexcept nogil:
-        """The slot of a hash, or the one that it would get: there always is a free one."""
+        """Return the slot of a hash, or the one that it would get: a free one always exists."""
         cdef size_t place = <size_t> lsm_place(high, self.room)
         cdef Slot* slot = &self.slots[place]
         while slot.low | slot.high and (slot.low != low or slot.high != high):
@@ -231,7 +232,7 @@ cdef class RowCounts:
         lsm_sip_hash(self.secret, <uint64_t> group, row, size, &low, &high)
         if lsm_place(low, self.parts) != self.part:
             return 1
-        low |= low | high == 0  # which would mean nobody's
+        low |= low | high == 0  # zero would mean a free slot
         slot = self._find(low, high)
         if slot.low | slot.high == 0:
             if self.used >= _rows_of(self.room):

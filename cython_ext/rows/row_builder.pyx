@@ -1,4 +1,4 @@
-"""Arrow columns that grow: their life, single values at any depth, and their way to Arrow.
+"""Growing Arrow columns: memory, single values at any depth, and export to Arrow.
 
 The bytes are not trusted: every length is checked against the end of its value before it is used.
 """
@@ -39,7 +39,7 @@ cdef int corrupt(const char* what) except -1 nogil:
 cdef int open_builder(
     Builder* builder, const Node* node, SpareBuffers* spares
 ) except -1 nogil:
-    """`builder` is zeroed memory; close_builder frees it also after a failure."""
+    """Open a builder in zeroed memory; close_builder frees it also after a failure."""
     cdef Py_ssize_t i
     builder.node = node
     builder.spares = spares
@@ -106,8 +106,8 @@ cdef int reserve_rows(Builder* batch, int64_t rows, int64_t expected) except -1 
 cdef int64_t _make_column_room(
     Builder* column, int64_t length, int64_t rows, int64_t spare_rows
 ) except -1 nogil:
-    """For how many rows there is room then. A buffer is grown by what it holds, so that has to be
-    said: its size follows from the length, and is set at the end."""
+    """Make room; return for how many rows there is room then. A buffer grows by its size, which is
+    therefore set here: it follows from the length, and is otherwise set at the end."""
     cdef const Node* node = column.node
     cdef size_t bits = <size_t> (length + 7) >> 3
     cdef int64_t more = rows - length
@@ -137,14 +137,14 @@ cdef inline int64_t _bits_fitting(const Buffer* bits) noexcept nogil:
 
 
 cdef void _start_validity(Buffer* validity, int64_t room) noexcept nogil:
-    """Those that come are valid until a null is read."""
+    """Mark the next rows valid until a null is read."""
     cdef size_t size = <size_t> (room + 7) >> 3
     memset(validity.data + validity.size, 0xFF, size - validity.size)
     validity.size = size
 
 
 cdef int grow_bytes(Builder* builder, int64_t extra) except -1 nogil:
-    """Room for the bytes of strings, and 16 more for copies that write too much."""
+    """Make room for the bytes of strings, and 16 more for copies that write too much."""
     cdef int64_t total = <int64_t> builder.values.size + extra
     if builder.node.kind == KIND_BYTES and total > INT32_MAX:
         with gil:
@@ -175,7 +175,7 @@ cdef int read_nested(Builder* builder, Py_ssize_t c, Tile* tile, Place* place) e
 cdef int push_bit(
     const Builder* builder, Buffer* bits, int64_t at, bint value
 ) except -1 nogil:
-    """Bit number `at`, which is the next one."""
+    """Write bit number `at`, which is the next one."""
     if at & 7 == 0:
         reserve_spare(builder.spares, bits, 1)
         bits.data[bits.size] = 0
@@ -221,7 +221,7 @@ cdef const uint8_t* add_child(
 
 
 cdef int add_null(Builder* builder) except -1 nogil:
-    """What a null takes in the buffers other than validity; `length` counts it already."""
+    """Add a null to the buffers other than validity; `length` already counts it."""
     cdef const Node* node = builder.node
     cdef int64_t k
     if node.kind == KIND_BOOL:
@@ -244,7 +244,7 @@ cdef int add_null(Builder* builder) except -1 nogil:
 
 
 cdef int add_hidden(Builder* builder) except -1 nogil:
-    """A slot under a null parent; null itself."""
+    """Add a slot under a null parent, which is null itself."""
     push_bit(builder, &builder.validity, builder.length, False)
     builder.length += 1
     builder.null_count += 1
@@ -254,7 +254,7 @@ cdef int add_hidden(Builder* builder) except -1 nogil:
 cdef const uint8_t* add_value(
     Builder* builder, const uint8_t* at, const uint8_t* end
 ) except NULL nogil:
-    """Read one value that is not null; the byte behind it."""
+    """Read one value that is not null; return the next byte."""
     cdef const Node* node = builder.node
     cdef uint64_t size = 0
     if node.kind == KIND_FIXED:
@@ -284,7 +284,7 @@ cdef const uint8_t* add_value(
         builder.values.size += size
         push_offset(builder, builder.values.size)
         return at + size
-    if at == NULL or size > 8 * <uint64_t> (end - at):  # each element has a bit at least
+    if at == NULL or size > 8 * <uint64_t> (end - at):  # each element has at least one bit
         corrupt(b"a nested list is longer than its bytes")
     at = add_children(builder, size, at, end)
     push_offset(builder, builder.children.length)
@@ -294,7 +294,7 @@ cdef const uint8_t* add_value(
 cdef const uint8_t* add_children(
     Builder* builder, int64_t n, const uint8_t* at, const uint8_t* end
 ) except NULL nogil:
-    """The children of a struct, or the elements of a list, behind their null bitmap."""
+    """Read the children of a struct, or the elements of a list, after their null bitmap."""
     cdef const uint8_t* bitmap = at
     cdef bint struct_like = builder.node.kind == KIND_STRUCT
     cdef Builder* child
@@ -312,7 +312,7 @@ cdef const uint8_t* add_children(
 
 
 cdef int export_builder(Builder* builder, ArrowArray* array) except -1 nogil:
-    """Children first; on failure what was exported so far belongs to `array` all the same."""
+    """Export, children first; after a failure `array` owns what was exported so far."""
     cdef Py_ssize_t i
     cdef const Node* node = builder.node
     memset(array, 0, sizeof(ArrowArray))
@@ -361,12 +361,12 @@ cdef int export_builder(Builder* builder, ArrowArray* array) except -1 nogil:
 
 
 cdef size_t values_size(const Node* node, int64_t n) noexcept nogil:
-    """Of values of one width."""
+    """Return the size of values of one width."""
     return <size_t> ((n + 7) >> 3 if node.kind == KIND_BOOL else n * node.width)
 
 
 cdef void shrink_offsets(Builder* builder) noexcept nogil:
-    """How many there are follows from the length: who gathers them does not count them."""
+    """Set the number of offsets from the length: gathering does not count them."""
     cdef bint is_large = builder.node.kind == KIND_LARGE_BYTES or builder.node.kind == KIND_LARGE_LIST
     builder.offsets.size = <size_t> (builder.length + 1) * (8 if is_large else 4)
     trim_buffer(&builder.offsets)
@@ -380,7 +380,8 @@ cdef void hand_over(Buffer* buffer, ArrowArray* array, int place) noexcept nogil
 
 
 cdef void release_array(ArrowArray* array) noexcept nogil:
-    """The callback of the Arrow C data interface. A consumer may have taken children out."""
+    """The release callback of the Arrow C data interface. A consumer may have moved
+    children out."""
     cdef Owned* owned = <Owned*> array.private_data
     cdef int64_t i
     for i in range(array.n_children):

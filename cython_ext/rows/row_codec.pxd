@@ -30,8 +30,9 @@ cdef class RowCodec:
 
 
 cdef class BatchBuilder:
-    """One batch of rows that come in portions: these are decoded while the processor's cache has
-    them. `codec` is the rows', `budget` may keep large buffers that are let go for the next batch."""
+    """One batch of rows that arrive in portions, which are decoded while they are in the
+    processor's cache. `codec` is the rows'; `budget` may keep large released buffers for the next
+    batch."""
     cdef RowCodec codec
     cdef Budget budget
     cdef Builder builder

@@ -73,11 +73,11 @@ cdef class RowBatch:
 
     @property
     def nbytes(self):
-        """Bytes of memory this batch holds."""
+        """Bytes of memory of this batch."""
         return self.offsets[self.n] + (self.n + 1) * 8 if self.offsets else 0
 
     def sizes(self):
-        """Bytes of each row; an int64 array."""
+        """Return the bytes of each row; an int64 array."""
         found = np.empty(self.n, dtype=np.int64)
         cdef int64_t[::1] view = found
         cdef Py_ssize_t i
@@ -94,8 +94,8 @@ cdef class RowBatch:
 
 @cython.final
 cdef class RowCodec:
-    """Encodes and decodes rows of one schema. Types that cannot be stored (unions, run-end
-    encoded, extensions inside nested types): InvalidArgumentError."""
+    """Encodes and decodes rows of one schema. Types that cannot be stored (unions, run-end encoded,
+    extensions inside nested types) raise InvalidArgumentError."""
 
     def __cinit__(self, schema):
         cdef Py_ssize_t c
@@ -133,23 +133,25 @@ cdef class RowCodec:
 
     @property
     def schema(self):
-        """What decoding returns: the schema with plain types."""
+        """Return the schema of decoded rows: the schema with plain types."""
         return self.tree.schema
 
     def encode(self, batch):
-        """The rows of a batch whose column names and types are the schema's. Other columns, a
-        null in a column that is not nullable or a decimal beyond its precision:
-        InvalidArgumentError. Cost: one pass to measure, one to write."""
+        """Encode the rows of a batch with the schema's column names and types.
+
+        InvalidArgumentError: other columns, a null in a column that is not nullable, or a decimal
+        beyond its precision. Cost: one pass to measure, one to write.
+        """
         return self.encode_c(batch)
 
     def plain(self, batch):
-        """The batch as it will come back, with the types of ``schema``; refused as by ``encode``,
-        but that no decimal is looked at. Cost: none if the types are plain."""
+        """Return the batch as it will be decoded, with the types of ``schema``. It is checked as by
+        ``encode``, except for decimals. Cost: none if the types are plain."""
         batch = checked(self, batch)
         return self.wrapped(batch) if self.extensions else batch
 
     def decode(self, list rows):
-        """The rows as one RecordBatch; damaged bytes are a CorruptionError."""
+        """Decode the rows to one RecordBatch; damaged bytes raise CorruptionError."""
         cdef bytes data = b"".join(rows)
         cdef Py_ssize_t i
         cdef uint64_t* offsets = <uint64_t*> malloc((len(rows) + 1) * sizeof(uint64_t))
@@ -269,7 +271,7 @@ cdef class BatchBuilder:
 
 
 cdef object checked(RowCodec codec, object batch):
-    """The batch with plain types, as encoding takes it."""
+    """Return the batch with plain types, as encoding takes it."""
     batch = codec.tree.adapt(batch, True)
     for c in codec.required:
         if batch.column(c).null_count:
@@ -281,9 +283,12 @@ cdef object checked(RowCodec codec, object batch):
 
 
 def decode_portions(RowCodec codec not None, list portions) -> tuple:
-    """Decode as a read does, for tests: each portion is (rows, first, count, transposed), of which
-    rows[first:first + count] are decoded. `transposed`: they have one width and lie as in a block
-    that is. The batch, and for each portion whether its rows were taken from their planes."""
+    """Decode as a read does, for tests.
+
+    Each portion is (rows, first, count, transposed), of which rows[first:first + count] are
+    decoded. `transposed`: they have one width and are transposed as in a block. Return the batch,
+    and for each portion whether its rows were read from their planes.
+    """
     cdef BatchBuilder batch = BatchBuilder(codec)
     cdef Planes planes
     cdef bytes data

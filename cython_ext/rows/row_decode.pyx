@@ -123,7 +123,7 @@ cdef int read_column(
 
 
 cdef int64_t read_validity(uint8_t* validity, Py_ssize_t c, Tile* tile) noexcept nogil:
-    """Collect one column's bits; the number of nulls."""
+    """Collect one column's bits; return the number of nulls."""
     cdef Py_ssize_t i
     cdef Py_ssize_t k
     cdef Py_ssize_t byte = c >> 3
@@ -184,7 +184,7 @@ cdef void read_cells(word* target, int64_t at, Tile* tile) noexcept nogil:
 
 
 cdef void read_wide(uint64_t* target, word unused, int64_t at, Tile* tile) noexcept nogil:
-    """Narrowed decimals back to 16 bytes."""
+    """Widen decimals back to 16 bytes."""
     cdef Py_ssize_t i
     cdef word value
     cdef int64_t low
@@ -196,7 +196,7 @@ cdef void read_wide(uint64_t* target, word unused, int64_t at, Tile* tile) noexc
 
 
 cdef int read_sizes(Py_ssize_t c, bint nulls, Tile* tile, Place* place) except -1 nogil:
-    """The lengths of a variable column; the tails move behind them."""
+    """Read the lengths of a variable column; the tails move past them."""
     cdef Py_ssize_t i
     cdef uint64_t size = 0
     cdef const uint8_t* at
@@ -244,7 +244,7 @@ cdef int read_bytes(Builder* builder, Tile* tile, Place* place) except -1 nogil:
 
 
 cdef int put_offsets(Builder* builder, Tile* tile) except -1 nogil:
-    """The ends of a tile's strings; values.size is still where they start."""
+    """Write the ends of a tile's strings; values.size is still where they start."""
     cdef Py_ssize_t i
     cdef int64_t end = builder.values.size
     cdef int32_t* narrow

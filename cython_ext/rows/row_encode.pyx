@@ -1,7 +1,7 @@
 """Arrow columns -> rows, column by column over tiles of rows that stay in the first-level cache.
 
-The inner loops are typed and know no nulls: a mask per row makes the cell zero. What is not
-fixed-width is measured first, so that all rows are written into one allocation.
+The inner loops are typed and know no nulls: a mask per row makes the cell zero. Variable-width
+values are measured first, so that all rows are written into one allocation.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -81,7 +81,7 @@ cdef void measure_bytes(const offset_t* ends, int64_t n, uint64_t* offsets) noex
 
 
 cdef int64_t framed_size(const Node* node, const ArrowArray* array, int64_t i) noexcept nogil:
-    """A value of a variable column with the length in front."""
+    """Return the size of a value of a variable column with the length in front."""
     cdef int64_t size
     if node.kind == KIND_BYTES or node.kind == KIND_LARGE_BYTES:
         bytes_at(node, array, i, &size)
@@ -91,7 +91,7 @@ cdef int64_t framed_size(const Node* node, const ArrowArray* array, int64_t i) n
 
 
 cdef int64_t value_size(const Node* node, const ArrowArray* array, int64_t i) noexcept nogil:
-    """A value inside a nested one, or a whole nested one; it is not null."""
+    """Return the size of a value inside a nested one, or of a whole nested one; it is not null."""
     cdef int64_t size
     cdef int64_t start
     cdef int64_t total
@@ -175,7 +175,7 @@ cdef bint write_column(
 cdef void set_masks(
     const Node* node, const ArrowArray* array, int64_t start, Py_ssize_t c, Tile* tile
 ) noexcept nogil:
-    """The masks of a column, and its bits in the rows' null bitmaps."""
+    """Set the masks of a column, and its bits in the rows' null bitmaps."""
     cdef Py_ssize_t i
     cdef uint64_t valid
     cdef Py_ssize_t byte = c >> 3
@@ -229,7 +229,7 @@ cdef void write_cells(const word* values, int64_t place, Tile* tile) noexcept no
 cdef bint write_narrow(
     const uint64_t* values, word unused, int64_t place, Tile* tile
 ) noexcept nogil:
-    """Decimals of 16 bytes in fewer; False if one does not fit."""
+    """Write decimals of 16 bytes in fewer; return False if one does not fit."""
     cdef Py_ssize_t i
     cdef int64_t low
     cdef int64_t kept
@@ -246,7 +246,7 @@ cdef bint write_narrow(
 
 
 cdef bint write_cell(const Node* node, const uint8_t* source, uint8_t* target) noexcept nogil:
-    """One fixed-width value; False if it is a decimal that does not fit."""
+    """Write one fixed-width value; return False if it is a decimal that does not fit."""
     cdef int64_t i
     cdef uint8_t sign
     memcpy(target, source, node.row_width)
@@ -273,7 +273,7 @@ cdef void write_bytes(const offset_t* ends, const void* data, Tile* tile) noexce
 cdef uint8_t* write_value(
     const Node* node, const ArrowArray* array, int64_t i, uint8_t* target
 ) noexcept nogil:
-    """A value inside a nested one, or a whole nested one; NULL if a decimal does not fit."""
+    """Write a value inside a nested one, or a whole nested one; NULL if a decimal does not fit."""
     cdef int64_t size
     cdef int64_t start
     cdef int64_t k
@@ -327,7 +327,7 @@ cdef inline uint8_t* write_child(
     int64_t k,
     uint8_t* target,
 ) noexcept nogil:
-    """Child k of a nested value, or its bit in the bitmap if it is null."""
+    """Write child k of a nested value, or its bit in the bitmap if it is null."""
     if is_valid(node, array, i):
         return write_value(node, array, i, target)
     bitmap[k >> 3] |= <uint8_t> (1 << (k & 7))

@@ -1,9 +1,8 @@
-"""Transposed rows -> Arrow buffers, column by column, without the rows in between.
+"""Transposed rows -> Arrow buffers, column by column, without intermediate rows.
 
-The bytes of a fixed-width column are planes that lie side by side, and its values are their bytes
-interleaved, for 16 rows at a time in the processor's vectors. A string of the same length in all
-rows is such a column, too. That takes half the time of setting rows upright, copying and reading
-them (docs/design/store.md).
+The bytes of a fixed-width column are adjacent planes. Its values are these bytes interleaved, for
+16 rows at a time in vector registers. A string column with one length in all rows is handled
+likewise. That takes half the time of transposing, copying and reading rows (docs/design/store.md).
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
@@ -129,7 +128,7 @@ cdef inline const uint8_t* _plane(const Planes* planes, size_t byte) noexcept no
 
 
 cdef inline uint8_t _any_bits(const uint8_t* plane, Py_ssize_t n) noexcept nogil:
-    """Those that some byte has."""
+    """Return the bits that are set in any byte."""
     cdef uint8_t found = 0
     cdef Py_ssize_t i
     for i in range(n):
@@ -156,7 +155,7 @@ cdef Py_ssize_t _nulls(const Planes* planes, Py_ssize_t c) noexcept nogil:
 cdef int64_t _read_nulls(
     const Planes* planes, Py_ssize_t c, uint8_t* validity, int64_t first
 ) noexcept nogil:
-    """Clear the bits of nulls; how many there are."""
+    """Clear the bits of nulls; return how many there are."""
     cdef const uint8_t* plane = _plane(planes, c >> 3)
     cdef int64_t found = 0
     cdef Py_ssize_t i
@@ -207,7 +206,7 @@ cdef void _read_fixed(
 cdef size_t _read_bytes(
     const Planes* planes, size_t at, bint is_null, Builder* column
 ) except 0 nogil:
-    """Strings of one length, or of none; where the next ones lie."""
+    """Read strings of one length, or of none; return where the next ones lie."""
     cdef size_t size = 0 if is_null else _plane(planes, at)[0]
     cdef int64_t end = <int64_t> column.values.size
     cdef int64_t first = column.length
@@ -240,7 +239,7 @@ cdef void _interleave(
     const uint8_t* plane, Py_ssize_t stride, Py_ssize_t n, Py_ssize_t size, Py_ssize_t step,
     uint8_t* target,
 ) noexcept nogil:
-    """Values of `size` bytes each, to places `step` bytes apart."""
+    """Write values of `size` bytes each, to places `step` bytes apart."""
     cdef Py_ssize_t i, j
     if size == 1 and step == 1:
         memcpy(target, plane, n)
@@ -263,7 +262,7 @@ cdef inline void _put(uint8_t* target, Vector vector) noexcept nogil:
 
 
 cdef inline void _weave(const Vector* source, Vector* target, int n) noexcept nogil:
-    """The bytes of the first half of n vectors and of the second, by turns. After log2(n) times
+    """Interleave the bytes of the first half of n vectors and of the second. After log2(n) times
     the vectors of n planes are the values of 16 rows."""
     cdef int i
     for i in range(n // 2):
@@ -274,7 +273,7 @@ cdef inline void _weave(const Vector* source, Vector* target, int n) noexcept no
 cdef inline void _load_values(
     const uint8_t* plane, size_t stride, int size, Vector* values
 ) noexcept nogil:
-    """16 values of 2, 4 or 8 bytes each."""
+    """Load 16 values of 2, 4 or 8 bytes each."""
     cdef Vector woven[8]
     cdef int j
     for j in range(size):
@@ -302,7 +301,7 @@ cdef inline void _interleave_values(
 cdef void _scatter_longs(
     const uint8_t* plane, size_t stride, Py_ssize_t n, size_t step, uint8_t* target
 ) noexcept nogil:
-    """Eight bytes of each value, and none behind the last."""
+    """Write eight bytes of each value, and none after the last."""
     cdef Vector values[8]
     cdef Py_ssize_t i, k
     for i in range(0, n, 16):
@@ -314,7 +313,7 @@ cdef void _scatter_longs(
 cdef void _widen_ints(
     const uint8_t* plane, size_t stride, Py_ssize_t n, uint8_t* target
 ) noexcept nogil:
-    """Decimals of 4 bytes to 16: each is followed by three times its sign."""
+    """Widen decimals of 4 bytes to 16: each is followed by three times its sign."""
     cdef Vector values[8]
     cdef Vector signs, low, high
     cdef Py_ssize_t i
@@ -335,7 +334,7 @@ cdef void _widen_ints(
 cdef void _widen_longs(
     const uint8_t* plane, size_t stride, Py_ssize_t n, uint8_t* target
 ) noexcept nogil:
-    """Decimals of 8 bytes to 16."""
+    """Widen decimals of 8 bytes to 16."""
     cdef Vector values[8]
     cdef Vector signs
     cdef Py_ssize_t i

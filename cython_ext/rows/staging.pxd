@@ -1,5 +1,5 @@
-"""The rows of a piece: copied here one behind the other, and decoded while they are in the nearer
-caches. Which key each of them is of stays for the whole piece."""
+"""Staging of a piece's rows: they are copied here and decoded while they are in the nearer caches.
+The key position of each row stays for the whole piece."""
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
@@ -30,31 +30,31 @@ cdef inline void free_staging(Staging* staging) noexcept nogil:
 
 
 cdef inline int64_t held_by(const Staging* staging) noexcept nogil:
-    """Bytes of memory."""
+    """Bytes of memory held."""
     return <int64_t> (
         staging.rows.capacity + staging.ends.capacity + staging.positions.capacity
     )
 
 
 cdef inline int64_t rows_of(const Staging* staging) noexcept nogil:
-    """In the piece so far."""
+    """Rows in the piece so far."""
     return <int64_t> (staging.positions.size // 8)
 
 
 cdef inline int64_t bytes_of(const Staging* staging) noexcept nogil:
-    """Of the piece so far: the positions count, or empty rows would never fill it."""
+    """Bytes of the piece so far: the positions count, or empty rows would never fill it."""
     return staging.decoded + <int64_t> (staging.rows.size + staging.positions.size)
 
 
 cdef inline int note_row(Staging* staging, size_t end, int64_t position) except -1 nogil:
-    """A row of that key ends there in the staging buffer."""
+    """Note that a row of that key ends there in the staging buffer."""
     put_u64(&staging.ends, end)
     put_u64(&staging.positions, <uint64_t> position)
     return 0
 
 
 cdef inline int note_positions(Staging* staging, uint32_t count, int64_t position) except -1 nogil:
-    """So many rows are of that key."""
+    """Note that so many rows belong to that key."""
     cdef int64_t* positions
     cdef uint32_t i
     reserve(&staging.positions, 8 * <size_t> count)
@@ -68,10 +68,10 @@ cdef inline int note_positions(Staging* staging, uint32_t count, int64_t positio
 cdef inline uint8_t* stage_rows(
     Staging* staging, uint32_t count, size_t width, int64_t position
 ) except NULL nogil:
-    """Where so many rows of one width are to be copied to."""
+    """Return where so many rows of one width are to be copied."""
     cdef size_t start = staging.rows.size, i
     cdef uint64_t* ends
-    reserve(&staging.rows, count * width + 1)  # a place even for rows of no bytes
+    reserve(&staging.rows, count * width + 1)  # a valid pointer even for rows of no bytes
     reserve(&staging.ends, 8 * <size_t> count)
     note_positions(staging, count, position)
     ends = <uint64_t*> (staging.ends.data + staging.ends.size)
@@ -83,8 +83,7 @@ cdef inline uint8_t* stage_rows(
 
 
 cdef inline uint32_t fitting(const Staging* staging, uint32_t wanted, size_t width) noexcept nogil:
-    """How many rows of one width can be taken until the piece is full: one at least if it is
-    empty."""
+    """Return how many rows of one width fit the piece: at least one if it is empty."""
     cdef int64_t row = <int64_t> width, room = staging.max_bytes - bytes_of(staging) - row
     if room < 0:
         return 0 if staging.positions.size else 1
@@ -92,7 +91,7 @@ cdef inline uint32_t fitting(const Staging* staging, uint32_t wanted, size_t wid
 
 
 cdef inline bint is_full(const Staging* staging, size_t extra) noexcept nogil:
-    """Whether so many bytes more do not fit. A piece holds at least one row."""
+    """Test whether so many more bytes do not fit. A piece holds at least one row."""
     return staging.positions.size > 0 and (
         bytes_of(staging) + <int64_t> extra > staging.max_bytes
     )

@@ -1,6 +1,6 @@
-"""One block: sealing, checking, and reading rows in place. disk-format.md has every byte.
+"""One block: sealing, checking, and reading rows in place (docs/design/disk-format.md).
 
-Nothing here trusts a length: a checksum says the bytes are those that were written, the parsers
+No length is trusted. The checksum shows that the bytes are those that were written, and the parsers
 still refuse what would lead outside the block.
 """
 
@@ -17,22 +17,22 @@ from lsmstate.cython_ext.rows.bit_planes cimport pack_planes, unpack_planes
 from lsmstate.cython_ext.rows.row_layout cimport WIDEST_TRANSPOSED
 
 cdef enum:
-    LARGEST_SHUFFLED_BLOCK = 1 << 20  # a block of one huge row is not worth a second copy
-    # Columns of bytes, and what keys do not share, repeat at once or never: looking less closely
-    # makes LZ4 twice as fast and blocks 2 % larger.
+    LARGEST_SHUFFLED_BLOCK = 1 << 20  # larger blocks, of one huge row, are not worth a second copy
+    # Shuffled columns and key suffixes repeat soon or never: searching less makes LZ4 twice as fast
+    # and blocks 2 % larger (bench/README.md).
     ACCELERATION = 8
-    # Planes this much smaller than their rows are taken; else LZ4 may do better.
+    # Planes are used if they are this much smaller than their rows; else LZ4 may do better.
     PLANES_EIGHTHS = 5
     ARRAY_PLANES = 8  # behind the rows: four of sequence numbers, four of ordinals
-    # The most that a byte of LZ4 and a block of Zstandard, of four bytes at least, expand to.
+    # Most bytes that a byte of LZ4 and a block of Zstandard (at least four bytes) expand to.
     LZ4_EXPANSION = 255
     ZSTD_BLOCK_BYTES = 128 << 10
     LEAST_ZSTD_BLOCK_BYTES = 4
 
 
 cdef uint64_t _checksum(const uint8_t* stored, size_t payload, uint64_t offset) noexcept nogil:
-    """Over payload, the trailer's first half and the block's place, so that a block that was
-    written elsewhere is not taken for this one."""
+    """Checksum of the payload, the trailer's first half and the block's offset, so that a block
+    from another place is not accepted."""
     cdef uint64_t parts[3]
     parts[0] = xxh3(stored, payload)
     parts[1] = load_u64(stored + payload)
@@ -61,7 +61,7 @@ cdef int seal_block(
             and raw.size <= LARGEST_SHUFFLED_BLOCK
             and parse_row_block(raw.data, raw.size, &rows) == 0
         ):
-            # Bytes of equal meaning side by side: columns of equal-sized rows, and the arrays.
+            # Bytes of equal meaning side by side: columns of rows of one size, and the arrays.
             scratch.size = 0
             reserve(scratch, raw.size)
             _row_shuffle(&rows, raw.data, raw.size, scratch.data, True)
@@ -115,8 +115,8 @@ cdef size_t _pack_rows(
     const RowBlock* rows, const uint8_t* source, size_t size, uint8_t* target, size_t capacity,
     int* codec,
 ) noexcept nogil:
-    """Pack shuffled rows of one width as planes, or by LZ4 where planes stay large and that makes
-    them smaller; 0 if neither does."""
+    """Pack shuffled rows of one width as planes, or by LZ4 if planes stay large and LZ4 is smaller;
+    0 if neither helps."""
     cdef size_t packed = _put_planes(rows, source, size, target), written
     if packed <= size * PLANES_EIGHTHS // 8:
         codec[0] = CODEC_PLANES
@@ -131,7 +131,7 @@ cdef size_t _pack_rows(
 cdef size_t _put_planes(
     const RowBlock* rows, const uint8_t* source, size_t size, uint8_t* target
 ) noexcept nogil:
-    """Planes of rows, sequence numbers and ordinals; and the tail, which tells how many."""
+    """Write the planes of rows, sequence numbers and ordinals, and the tail with their number."""
     cdef size_t packed = pack_planes(source, rows.width + ARRAY_PLANES, rows.rows, target)
     memcpy(target + packed, source + size - ROW_TAIL_BYTES, ROW_TAIL_BYTES)
     return packed + ROW_TAIL_BYTES
@@ -140,7 +140,7 @@ cdef size_t _put_planes(
 cdef int _expand(
     int codec, const uint8_t* source, size_t size, uint8_t* target, size_t raw_size
 ) noexcept nogil:
-    """The reverse of what seal_block does with shuffled rows; -1 if they do not decode."""
+    """Invert seal_block for shuffled rows; -1 if they do not decode."""
     cdef RowBlock rows
     if codec != CODEC_PLANES:
         return decompress(codec, source, size, target, raw_size)
@@ -173,7 +173,8 @@ cdef long check_block(
 
 
 cdef bint _may_decode(const uint8_t* trailer, size_t payload, size_t raw_size) noexcept nogil:
-    """Whether a payload of this size can stand for so many bytes: what memory is taken for."""
+    """Test whether a payload of this size can decode to so many bytes, before
+    memory is allocated."""
     if raw_size > LARGEST_RAW or (trailer[2] and raw_size > LARGEST_SHUFFLED_BLOCK):
         return False
     if trailer[1] == CODEC_NONE:

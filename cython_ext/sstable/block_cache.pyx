@@ -1,34 +1,38 @@
-"""Byte-charged cache of decoded blocks, keyed by file identity and offset.
+"""Block cache: decoded blocks, charged by bytes, with file identity and offset as the key.
 
-The files are immutable and their identity is drawn at random when they are written, so a cached
-block can never be wrong, and the cache outlives the stores. Invariants: every block in the table
-is in the list; pinned blocks are not evicted; the capacity of all blocks is charged.
-Most blocks are not in the processor's caches, so a look-up touches no other block than the one it
-finds: the table holds hashes, and a hit is a mark ("second chance": a marked block that comes up for
-eviction loses its mark and goes to the other end of the list instead).
-Threads share it: one mutex guards table, list and counters, is held for no longer than it takes to
-change them, and while it is held nothing is charged, read or compressed (releasing a charge is
-atomic). It is the last lock of docs/design/memory-and-threads.md: its holder takes no other. Without it
-pins are taken back, so a block without any is evicted under the mutex, where nobody takes new ones.
-What a block holds is written before it is published and never again.
+Files are immutable and have random identities. A cached block is therefore never outdated, and the
+cache outlives the stores.
 
-Probes of sorted batches sweep over a state that may be larger than the cache, and a sweep would turn
-a cache over without ever hitting it. So a new block enters at the end that is evicted first, but for
-one in KEPT, and a hit marks it ("bimodal insertion", Qureshi et al., ISCA 2007): part of a sweep
-stays for the next, and what is asked for often still gets in.
+Invariants: every block in the table is in the list; pinned blocks are not evicted; the capacity of
+all blocks is charged.
 
-Keeping a block costs as much as reading it: memory that was never touched, all rows set upright,
-another block's eviction. So readers of row blocks ask first ("doorkeeper", Einziger et al., ACM
-Transactions on Storage 2017): a block missed once is passed over, one missed again while its mark
-is there is kept, or one in KEPT of those once memory is short. What is passed over is decoded
-into memory of the reader's own.
+Lookups: most blocks are not in the processor's caches, so a lookup touches no block but its hit.
+The table holds hashes, and a hit sets a mark ("second chance": a marked block that is next for
+eviction loses its mark and moves to the other end of the list).
 
-A scan takes what is there, marks nothing and puts its own blocks where they are evicted first: it
-replaces its own last block, not what probes work with. Its hits and misses are not counted.
+Threads share the cache. One mutex guards table, list and counters. It is held only while they
+change, and nothing is charged, read or compressed meanwhile (releasing a charge is atomic). It is
+the last lock of docs/design/memory-and-threads.md: its holder takes no other. Pins are released
+without it. A block without pins is evicted under the mutex, where no new pins are taken. A block's
+content is written before it is published, and never again.
 
-A block for which the budget has no room is handed out all the same, as a transient one that
-is charged, and freed at its last unpin: a reader never fails for want of cache. So is every block
-of a merge, which is charged what it holds.
+Insertion: probes of sorted batches sweep over a state that may be larger than the cache, and a
+sweep would replace a cache without ever hitting it. A new block is therefore inserted at the end
+that is evicted first, except one in KEPT, and a hit marks it ("bimodal insertion", Qureshi et al.,
+ISCA 2007). Part of a sweep stays for the next one, and frequent blocks still get in.
+
+Admission: keeping a block costs as much as reading it (untouched memory, transposing all rows,
+another eviction). Readers of row blocks therefore ask first ("doorkeeper", Einziger et al., ACM
+Transactions on Storage 2017). A block missed once is not kept. One missed again while its mark
+exists is kept, or one in KEPT of those once memory is short. A block that is not kept is decoded
+into the reader's own memory.
+
+Scans use cached blocks, set no marks, and insert their own blocks where they are evicted first. A
+scan thus replaces its own last block. Its hits and misses are not counted.
+
+A block for which the budget has no room is transient: charged, and freed at its last unpin. A
+reader never fails for lack of cache. Every block of a merge is transient, too, and charged what it
+holds.
 """
 
 cimport cython
@@ -88,7 +92,7 @@ cdef int64_t _evict(void* cache, int64_t size) noexcept nogil:
 @cython.final
 @cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class BlockCache:
-    """One per budget, shared by all stores that are charged to it."""
+    """The block cache of a budget, shared by all stores that are charged to it."""
 
     def __cinit__(self, Budget budget not None):
         self.budget = budget
@@ -150,7 +154,7 @@ cdef class BlockCache:
         return block
 
     cdef size_t _find(self, uint64_t file, uint64_t offset) noexcept nogil:
-        """The slot of a block, or the free one where it would be put."""
+        """Return the slot of a block, or the free one where it would be put."""
         cdef uint32_t hash = <uint32_t> _hash(file, offset)
         cdef size_t place = hash & (self.slot_count - 1)
         cdef CachedBlock* block = self.slots[place].block
@@ -162,14 +166,14 @@ cdef class BlockCache:
         return place
 
     cdef void prefetch_slot(self, uint64_t file, uint64_t offset) noexcept nogil:
-        # Without the mutex: if the table changes meanwhile a wrong line is fetched.
+        # Without the mutex: if the table changes meanwhile, a wrong line is fetched.
         prefetch_line(&self.slots[_hash(file, offset) & (self.slot_count - 1)])
 
     cdef void prefetch(
         self, uint64_t file, uint64_t offset, size_t start, size_t size
     ) noexcept nogil:
-        # Without the mutex, too: nothing behind what is found is read. A table lives as long as the
-        # cache, and is never smaller than the size that was seen before.
+        # Without the mutex, too: only the slots are read. A table lives as long as the cache, and
+        # is never smaller than the size seen before.
         cdef uint32_t hash = <uint32_t> _hash(file, offset)
         cdef size_t mask = seen_size(&self.slot_count) - 1
         cdef Slot* slots = self.slots
@@ -181,7 +185,7 @@ cdef class BlockCache:
             if found.block == NULL:
                 return
             if found.hash == hash:
-                # The record itself is not there yet, so its place and size are not asked of it.
+                # The record itself is not fetched yet, so its place and size are not read from it.
                 prefetch_line(found.block)
                 data = <uint8_t*> found.block + sizeof(CachedBlock)
                 prefetch_line(data + found.size - 1)
@@ -197,15 +201,15 @@ cdef class BlockCache:
         cdef int64_t capacity = <int64_t> size + OVERHEAD
         cdef int component = CACHE
         cdef CachedBlock* block
-        # A very large one is not kept: while it is read it could not be evicted.
+        # A very large block is not kept: it could not be evicted while it is read.
         if (
             not kept or <int64_t> size > atomic_get(&self.budget.limit_bytes) // LARGEST_PART
             or self.budget.try_charge(CACHE, capacity)
         ):
-            # Reads have a share of their own, of which merges are to take nothing.
+            # Reads have a share of their own, which merges must not use.
             component = PROBE if kept else MERGE
             self.budget.charge(component, capacity)
-        # Only now, when a block was evicted for it, which mostly has its size.
+        # Only now, after the eviction of a block, which mostly has this size.
         block = <CachedBlock*> malloc(sizeof(CachedBlock) + size)
         if block == NULL:
             self.budget.release(component, capacity)
@@ -273,8 +277,8 @@ cdef class BlockCache:
         if block.listed:
             take_pin(&block.pins)
         else:
-            # It is the reader's alone: a transient one, or an error came before publish, or there
-            # was one already, or no slot for it.
+            # It belongs to the reader: it is transient, or an error came before publish, or another
+            # one was already there, or there was no slot.
             self._destroy(block)
 
     cdef int64_t evict(self, int64_t size) noexcept nogil:
@@ -300,8 +304,8 @@ cdef class BlockCache:
         return freed
 
     def drop(self, const uint64_t[::1] files not None) -> None:
-        """Let the blocks of some files go, by identity, since they will hardly be asked for again.
-        Cost: a look at every block."""
+        """Drop the blocks of some files, by identity, since they will hardly be used again. Cost:
+        every block is visited."""
         cdef CachedBlock* block
         cdef CachedBlock* newer
         cdef Py_ssize_t i
@@ -318,7 +322,7 @@ cdef class BlockCache:
             pthread_mutex_unlock(<pthread_mutex_t*> self.mutex)
 
     cdef void _drop(self, CachedBlock* block) noexcept nogil:
-        """Out of table and list, and free its memory; under the mutex."""
+        """Remove a block from table and list, and free its memory; under the mutex."""
         self._unlink(block)
         self._empty_slot(self._find(block.file, block.offset))
         self._destroy(block)
@@ -347,7 +351,7 @@ cdef class BlockCache:
             self.oldest = block.newer
 
     cdef void _empty_slot(self, size_t place) noexcept nogil:
-        """Blocks behind it that are away from the slot of their hash move up."""
+        """Empty a slot: following blocks that are away from the slot of their hash move up."""
         cdef size_t mask = self.slot_count - 1
         cdef size_t later = (place + 1) & mask
         while self.slots[later].block != NULL:
@@ -359,7 +363,7 @@ cdef class BlockCache:
         self.count -= 1
 
     cdef bint _grow(self) noexcept nogil:
-        """Twice the slots; whether there was memory for them."""
+        """Double the slots; return whether there was memory for them."""
         cdef size_t mask = self.slot_count * 2 - 1
         cdef Slot* slots = <Slot*> calloc(mask + 1, sizeof(Slot))
         cdef size_t i, place
@@ -372,13 +376,13 @@ cdef class BlockCache:
                     place = (place + 1) & mask
                 slots[place] = self.slots[i]
         self.slots[0].block = <CachedBlock*> self.outgrown
-        self.outgrown = self.slots  # prefetch may be looking at them
+        self.outgrown = self.slots  # prefetch may be reading them
         self.slots = slots
         set_size(&self.slot_count, mask + 1)
         return True
 
     def clear(self) -> int:
-        """Evict all that is not pinned; the bytes freed."""
+        """Evict all blocks that are not pinned; return the freed bytes."""
         return self.evict(<int64_t> 1 << 62)
 
     def __len__(self) -> int:
@@ -389,7 +393,7 @@ cdef int make_room(PassedBlock* passed, size_t size) noexcept nogil:
     cdef CachedBlock* block = &passed.block
     if block.data == NULL or block.capacity < 2 * size:
         free(block.data)
-        block.data = <uint8_t*> malloc(2 * size + 1)  # a block that says it is empty is damaged
+        block.data = <uint8_t*> malloc(2 * size + 1)  # the block may be damaged and claim to be empty
         block.capacity = 2 * size if block.data != NULL else 0
     block.size = size
     return 0 if block.data != NULL else -1
@@ -400,7 +404,8 @@ cdef size_t passed_bytes(const PassedBlock* passed) noexcept nogil:
 
 
 cdef void free_passed(PassedBlock* passed) noexcept nogil:
-    """Also once more: a read that was refused memory lets all go, and is dropped later."""
+    """Free its blocks; may be called again: a read that found no memory frees everything, and is
+    dropped later."""
     free(passed.block.data)
     passed.block.data = NULL
     passed.block.capacity = 0

@@ -1,4 +1,4 @@
-"""Sealed blocks on their way into a file, many at a time."""
+"""Sealed blocks that are written to a file, many at a time."""
 
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
@@ -10,13 +10,14 @@ from lsmstate.cython_ext.base.coding cimport put_bytes, release, shrink
 from lsmstate.cython_ext.base.file cimport AppendFile
 
 cdef enum:
-    # LZ4 makes little of most key blocks: what their keys share is left out already. One in so many
-    # is tried, and the others are stored as they are unless it left at most so many eighths.
+    # LZ4 hardly shrinks most key blocks, whose common prefixes are already left out. One in so many
+    # is tried. The others are stored uncompressed unless that one shrank to at most so many
+    # eighths.
     KEY_BLOCKS_PER_TRIAL = 16
     WORTHWHILE_EIGHTHS = 5
     LEAST_KEPT_BYTES = 64 << 10
-    # To the file at a time, in place there too: else the system has its pages one by one, which
-    # costs it twice as much, and single blocks four times. A power of two.
+    # Bytes per write, also aligned in the file: otherwise the system handles single pages, which
+    # costs it twice as much, and single blocks four times (bench/README.md). A power of two.
     WRITE_BYTES = 128 << 10
 
 
@@ -69,7 +70,7 @@ cdef class BlockOutput:
         return self.raw.capacity + self._stored.capacity + self._scratch.capacity
 
     cdef int _write_out(self, size_t kept) except -1 nogil:
-        """Write what is stored, but for so many bytes at its end."""
+        """Write what is stored, except so many bytes at its end."""
         cdef size_t size = self._stored.size - kept
         self.file.append_c(self._stored.data, size)
         memmove(self._stored.data, self._stored.data + size, kept)

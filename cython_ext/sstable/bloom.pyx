@@ -1,8 +1,8 @@
 """Blocked Bloom filter: all bits of a key lie in one cache line of 64 bytes.
 
-Bytes: lines of 64 bytes, then one byte with the number of bits set per key. The line is chosen
-by the high half of the key's hash, the bits in it by double hashing of the low half. One miss of
-the memory per key asked, for about 1.3 times the false positives of an unblocked filter.
+A filter is lines of 64 bytes, then one byte with the number of bits set per key. The high half of
+the key's hash selects the line, double hashing of the low half the bits in it. A check costs one
+cache miss, for about 1.3 times the false positives of an unblocked filter.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t

@@ -1,7 +1,7 @@
-"""Index blocks, read in place: the index of a partition, and the top index; and which keys they
-hold.
+"""Index blocks, read in place: the index of a partition, and the top index; also the separators in
+them.
 
-As in block.pyx nothing that reads trusts a length.
+As in block.pyx, no length is trusted.
 """
 
 from libc.stdint cimport uint8_t, uint32_t
@@ -9,8 +9,8 @@ from libc.stdint cimport uint8_t, uint32_t
 from lsmstate.cython_ext.base.coding cimport Buffer, compare, load_u32, put_bytes, put_u32, shared_prefix
 
 cdef enum:
-    # An index block is read, and held, as a whole. One of few long keys is larger: else the top
-    # index would have nearly all of them.
+    # An index block is read, and held, as a whole. A block of few long keys is larger: otherwise
+    # the top index would hold nearly all of them.
     ENOUGH_BYTES = 64 << 10
     ENOUGH_ENTRIES = 16
 

@@ -1,6 +1,6 @@
-"""Key blocks: reading their entries, and searching in them for ascending keys, in place.
+"""Key blocks: reading their entries, and searching them for ascending keys, in place.
 
-As with all blocks, nothing here trusts a length, nor that keys ascend (block.pyx).
+As in all blocks, neither lengths nor the order of keys are trusted (block.pyx).
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -53,8 +53,8 @@ cdef const uint8_t* next_entry(
     place = get_varint(place, end, &unshared)
     if place == NULL or shared > key.size or unshared > <uint64_t> (end - place):
         return NULL
-    # Keys ascend: behind what an entry shares with the key before it is greater. So a damaged
-    # block does not make rows come out of order, into a merge's file or past a bound.
+    # Keys ascend: after the prefix shared with the previous key, an entry is greater. A damaged
+    # block thus cannot make rows come out of order, into a merge's file or past a bound.
     if shared + unshared < STREAM_BYTES or not _ascends(key, shared, place, unshared):
         return NULL
     if unshared + 8 > key.capacity - shared:
@@ -133,7 +133,7 @@ cdef int _restart_key(
 cdef int restart_before(
     const KeyBlock* block, const uint8_t* key, size_t key_size, uint32_t* found
 ) noexcept nogil:
-    """The last restart whose key is not greater, or the first."""
+    """Return the last restart whose key is not greater, or the first."""
     cdef uint32_t low = 0, high = block.restart_count - 1, middle
     cdef const uint8_t* other
     cdef size_t other_size
@@ -191,7 +191,7 @@ cdef int search_key_block(KeySearch* search, const uint8_t* key, size_t size) ex
 
 
 cdef inline int _enter_group(KeySearch* search) noexcept nogil:
-    """Stand before the first entry of the restart's group; -1: a damaged block."""
+    """Seek to the first entry of the restart's group; -1: a damaged block."""
     cdef const KeyBlock* block = &search.block
     search.place = restart_place(block, search.restart)
     search.group_end = block.entries_end
@@ -207,7 +207,7 @@ cdef inline int _enter_group(KeySearch* search) noexcept nogil:
 
 
 cdef inline void _prefetch_group(const uint8_t* start, const uint8_t* end) noexcept nogil:
-    """Its first line is there: galloping looked at the key in it."""
+    """Prefetch a group, except its first line: galloping has read the key in it."""
     cdef Py_ssize_t line, lines = min(LINES_AHEAD, (end - start) // LINE_BYTES)
     for line in range(1, lines + 1):
         __builtin_prefetch(start + line * LINE_BYTES)
@@ -216,7 +216,7 @@ cdef inline void _prefetch_group(const uint8_t* start, const uint8_t* end) noexc
 cdef inline int _compare_behind(
     size_t shared, const uint8_t* a, size_t a_size, const uint8_t* b, size_t b_size
 ) noexcept nogil:
-    """As compare, of two keys that both begin with the same `shared` bytes."""
+    """Compare two keys that both begin with the same `shared` bytes."""
     cdef size_t shorter = min(a_size, b_size)
     if shared + 8 > shorter:  # a whole word, if they have one
         shared = shorter - 8 if shorter > 8 else 0
@@ -224,10 +224,11 @@ cdef inline int _compare_behind(
 
 
 cdef int _seek_restart(KeySearch* search, const uint8_t* key, size_t size) noexcept nogil:
-    """Go on to the last restart whose key is not greater, if there is one; -1: a damaged block.
+    """Seek to the last restart whose key is not greater, if there is one; -1: a damaged block.
 
-    Gallops from the one that the search before ended at, whose key is not greater either; a key
-    that does not begin as the restarts do goes to the last one at once."""
+    Gallops from the restart of the previous search, whose key is not greater either. A key without
+    the restarts' common prefix goes to the last one at once.
+    """
     cdef const KeyBlock* block = &search.block
     cdef const uint8_t* other
     cdef size_t other_size, shared = search.shared

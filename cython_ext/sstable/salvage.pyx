@@ -1,8 +1,9 @@
-"""What is left of a damaged SSTable: its blocks, found by their own checksums, and what they hold.
+"""The readable part of a damaged SSTable: its blocks, found by their own checksums, and their
+content.
 
-A block's checksum covers its place in the file, so a block that checks is the one that was written
-there. Nothing else of the file is trusted: neither footer nor index. Used for repair only, where
-being simple counts more than being fast; an entry is a Python object here.
+A block's checksum covers its offset in the file, so a block that passes is the one that was written
+there. Nothing else in the file is trusted: neither footer nor index. It is used for repair only,
+where simple code matters more than speed; an entry is a Python object here.
 """
 
 cimport cython
@@ -26,7 +27,7 @@ from lsmstate.cython_ext.errors import CorruptionError
 
 
 cdef bint _is_trailer(const uint8_t* trailer) noexcept nogil:
-    """Whether these bytes could begin a block's trailer: kind, codec, shuffled, zero."""
+    """Test whether these bytes could begin a block's trailer: kind, codec, shuffled, zero."""
     return (
         BLOCK_ROWS <= trailer[0] <= BLOCK_EDIT and trailer[1] <= CODEC_PLANES and trailer[2] <= 1
         and trailer[3] == 0
@@ -34,7 +35,7 @@ cdef bint _is_trailer(const uint8_t* trailer) noexcept nogil:
 
 
 cdef bint _may_span(const uint8_t* data, size_t start, size_t end) noexcept nogil:
-    """Whether a block could lie from `start` to `end`: cheap, before any checksum."""
+    """Test whether a block could lie from `start` to `end`: cheap, before any checksum."""
     cdef const uint8_t* trailer = data + end - TRAILER_BYTES
     cdef size_t payload = end - start - TRAILER_BYTES
     if not _is_trailer(trailer):
@@ -45,7 +46,7 @@ cdef bint _may_span(const uint8_t* data, size_t start, size_t end) noexcept nogi
 
 
 cdef size_t _end_of_block(const uint8_t* data, size_t size, size_t start) noexcept nogil:
-    """Where the whole block that begins at `start` ends; 0 if none does."""
+    """Return the end of the undamaged block that begins at `start`; 0 if there is none."""
     cdef size_t end
     for end in range(start + TRAILER_BYTES, size + 1):
         if _may_span(data, start, end) and check_block(
@@ -71,7 +72,7 @@ cdef size_t _next_start(const uint8_t* data, size_t size, size_t start) noexcept
 
 
 def find_blocks(const uint8_t[::1] data not None) -> list:
-    """(offset, size, kind) of every whole block of a file, in the order they lie in."""
+    """Return (offset, size, kind) of every undamaged block of a file, in order."""
     cdef size_t start = HEADER_BYTES, end = 0, size = data.shape[0]
     cdef const uint8_t* bytes_ = &data[0] if size else NULL
     found = []
@@ -88,8 +89,7 @@ def find_blocks(const uint8_t[::1] data not None) -> list:
 
 
 def block_bytes(const uint8_t[::1] data not None, size_t offset, size_t size) -> bytes:
-    """The decoded content of a block that find_blocks has found. CorruptionError if it does not
-    decode."""
+    """Decode a block that find_blocks has found. CorruptionError if it does not decode."""
     cdef const uint8_t* stored
     cdef uint8_t* raw
     cdef size_t raw_size
@@ -109,8 +109,8 @@ def block_bytes(const uint8_t[::1] data not None, size_t offset, size_t size) ->
 
 
 def key_entries(bytes block not None) -> tuple:
-    """Of a key block: its entries (key, flags, rows, row block, row in it), and the offset of each
-    row block."""
+    """Return the entries of a key block (key, flags, rows, row block, row in it), and the offset of
+    each row block."""
     cdef KeyBlock keys
     cdef KeyEntry entry
     cdef Buffer key
@@ -145,7 +145,8 @@ def key_entries(bytes block not None) -> tuple:
 
 
 def block_rows(bytes block not None) -> list:
-    """(sequence, ordinal, row) of each row of a row block; sequences count from the file's base."""
+    """Return (sequence, ordinal, row) of each row of a row block; sequences count from the file's
+    base."""
     cdef RowBlock rows
     cdef const uint8_t* data = NULL
     cdef size_t size = 0
@@ -165,7 +166,7 @@ def block_rows(bytes block not None) -> list:
 
 @cython.final
 cdef class ListedEntries(EntrySource):
-    """Entries given one by one from Python: (key, flags, [(sequence, ordinal, row), ...])."""
+    """Entries from Python, one by one: (key, flags, [(sequence, ordinal, row), ...])."""
 
     cdef object entries
     cdef bytes current_key

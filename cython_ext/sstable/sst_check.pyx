@@ -1,7 +1,7 @@
-"""A whole SSTable at a time: check every block of it, or say what its parts take.
+"""Checks of a whole SSTable, and the sizes of its parts.
 
-Checksums say that blocks are those that were written; here they are also held against each other,
-so that one that was made wrong (by bad memory, or a mistake of ours) does not pass.
+Checksums show that blocks are those that were written. Here they are also compared with each other,
+so that a block that was built wrong (by bad memory or a bug) is found.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -34,7 +34,8 @@ cdef struct Before:    # the key block before
 
 
 def layout(Sst sst not None) -> dict[str, int]:
-    """Partitions, and stored bytes of index and filter partitions. No block is read."""
+    """Return the number of partitions, and stored bytes of index and filter partitions. No block is
+    read."""
     cdef uint32_t partition
     cdef uint64_t index_bytes = 0, filter_bytes = 0
     cdef const uint8_t* payload
@@ -50,16 +51,16 @@ def layout(Sst sst not None) -> dict[str, int]:
 
 
 def verify(Sst sst not None) -> dict[str, int]:
-    """Read and check the header and every block, and whether they fit; counts of keys and rows.
-    CorruptionError. Cost: the whole file is read, its key blocks twice."""
-    # Opened anew: who shares this table goes on reading it through the cache.
+    """Read and check the header and every block, and whether they fit together; return counts of
+    keys and rows. CorruptionError. Cost: the whole file is read, its key blocks twice."""
+    # Opened again: others that share this table continue to read through the cache.
     cdef Sst own
     try:
         own = Sst(sst.file.path, sst.cache, sst.file.size, sst._renew)
     except FileNotFoundError:
         if sst._renew is None:
             raise
-        sst._renew(sst.file.size)  # a copy, which was evicted
+        sst._renew(sst.file.size)  # a copy that was evicted
         own = Sst(sst.file.path, sst.cache, sst.file.size, sst._renew)
     own._verifying = True
     _check_header(own)
@@ -70,12 +71,12 @@ def verify(Sst sst not None) -> dict[str, int]:
 
 
 cdef int _check_header(Sst sst) except -1:
-    """The first bytes, which nothing else reads, against the footer."""
+    """Check the first bytes, which nothing else reads, against the footer."""
     cdef bytes footer = sst.file.read(sst.file.size - FOOTER_BYTES, FOOTER_BYTES)
     cdef bytes magic = footer[72:], version = footer[36:40]
     if sst.file.read(0, HEADER_BYTES) != magic + version + bytes(4):
         raise CorruptionError(
-            "the header is damaged, on which no row depends; lsmstate repair writes the file anew",
+            "the header is damaged, but no row depends on it; lsmstate repair rewrites the file",
             sst.file.path,
             0,
         )
@@ -83,7 +84,7 @@ cdef int _check_header(Sst sst) except -1:
 
 
 cdef const uint8_t* _partition(Sst sst, uint32_t number) except NULL:
-    """What the top index says of a partition."""
+    """Return the top index entry of a partition."""
     cdef const uint8_t* key
     cdef const uint8_t* payload
     cdef size_t key_size
@@ -93,7 +94,7 @@ cdef const uint8_t* _partition(Sst sst, uint32_t number) except NULL:
 
 
 cdef int _check_partitions(Sst sst) except -1:
-    """Index, filter and key blocks against each other."""
+    """Check index, filter and key blocks against each other."""
     cdef uint32_t number
     cdef const uint8_t* key
     cdef const uint8_t* payload
@@ -155,8 +156,9 @@ cdef bint _check_key_block(
     Sst sst, CachedBlock* filter, uint64_t offset, uint32_t size, const uint8_t* bound,
     size_t bound_size, Before* before,
 ) except -1 nogil:
-    """Its restarts and entries, whether the filter knows its keys, and whether its row blocks lie
-    before it; whether its keys lie where the index says. ``before`` becomes it, but the bound."""
+    """Check its restarts and entries, whether the filter knows its keys, whether its row blocks
+    precede it, and whether its keys lie where the index says. ``before`` becomes it, except the
+    bound."""
     cdef CachedBlock* block = sst.load(offset, size, BLOCK_KEYS, USE_ONCE)
     cdef KeyBlock keys
     cdef KeyEntry entry
@@ -203,7 +205,7 @@ cdef bint _check_key_block(
 
 
 cdef bint _may_follow(const Buffer* key, const Before* before) noexcept nogil:
-    """Whether the next key block may begin with this key."""
+    """Test whether the next key block may begin with this key."""
     cdef int order
     if before.bound.size == 0:
         return True
@@ -219,8 +221,8 @@ cdef uint64_t _hash_of(const Buffer* key) noexcept nogil:
 
 
 def _check_entries(Sst sst not None) -> dict[str, int]:
-    """Rows against the entries that speak of them: each has its own, one behind the other, and all
-    of them, in the order of arrival."""
+    """Check rows against the entries that refer to them: each entry has its own, one after another,
+    all rows belong to one, and they are in the order of arrival."""
     cdef SstSource source = SstSource(sst)
     cdef RowRef row
     cdef uint64_t keys = 0, rows = 0, seen, seen_bytes, sequence
@@ -252,7 +254,7 @@ def _check_entries(Sst sst not None) -> dict[str, int]:
             if seen != source.rows or seen_bytes != source.row_bytes:
                 sst.damaged(source.key_block.offset, BLOCK_KEYS)
             rows += seen
-            if seen == 0:  # what deletes a key may stand behind the last row of a full block
+            if seen == 0:  # a tombstone may follow the last row of a full block
                 continue
             key_block = source.key_block.offset  # of the last segment
             block = source.block_index

@@ -1,7 +1,7 @@
-"""Looking a sorted batch of keys up in one SSTable: where their rows lie, without reading one.
+"""Probe of one SSTable: where the rows of a sorted batch of keys lie, without reading a row.
 
-Partitions, key blocks and keys are walked in order, so each block is loaded at most once per
-batch; the filter of a partition is asked before its index is.
+Partitions, key blocks and keys are visited in order, so each block is loaded at most once per
+batch. The filter of a partition is checked before its index is read.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -70,7 +70,7 @@ cdef Py_ssize_t _walk(
     Sst sst, Prober* prober, KeyBatch keys, const uint32_t* positions, Py_ssize_t count,
     Py_ssize_t start, HitList* hits
 ) except -1 nogil:
-    """Walk partitions, key blocks and keys in order; each block is loaded at most once."""
+    """Visit partitions, key blocks and keys in order; each block is loaded at most once."""
     cdef Py_ssize_t i
     cdef size_t position, key_size
     cdef const uint8_t* key
@@ -223,10 +223,11 @@ cdef int _add_segments(
     Sst sst, Prober* prober, HitList* hits, uint32_t partition, uint32_t position,
     const uint8_t* key, size_t key_size
 ) except -1 nogil:
-    """More segments of a huge key: each is the first entry of the key block that follows.
+    """Add more segments of a huge key: each is the first entry of the following key block.
 
-    All of them lie in the partition that the key ends in, because a partition is closed only
-    behind a whole key."""
+    All of them lie in the partition in which the key ends, because a partition is closed only after
+    a whole key.
+    """
     cdef KeyEntry entry
     cdef Buffer* found
     cdef const uint8_t* last

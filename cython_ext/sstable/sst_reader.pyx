@@ -31,7 +31,7 @@ cdef tuple KINDS = ("", "row", "key", "index", "filter", "top index", "propertie
 @cython.final
 @cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class Sst:
-    """One immutable file. Shared by stores and threads; closed when it is garbage."""
+    """One immutable file. Stores and threads share it; garbage collection closes it."""
 
     def __init__(
         self, str path not None, BlockCache cache not None, int64_t expected_size=-1, renew=None
@@ -116,7 +116,7 @@ cdef class Sst:
     cdef CachedBlock* _read_or_renew(
         self, uint64_t offset, uint32_t size, int kind, Use use, PassedBlock* passed
     ) except NULL:
-        """As _read. The file is a copy: if it is damaged it is brought once more."""
+        """Read as _read does. The file is a copy: if it is damaged, it is brought again."""
         cdef CachedBlock* block = NULL
         try:
             with nogil:
@@ -148,7 +148,7 @@ cdef class Sst:
         cdef int component = MERGE if use == USE_ONCE else PROBE
         if size < TRAILER_BYTES or not lies_within(offset, size, self.file.size):
             self.damaged(offset, kind)
-        # Large ones are read one by one: several of them at a time would be memory nobody counted.
+        # Large blocks are read one by one: several at a time would be uncounted memory.
         if passed != NULL and size <= STACK_BYTES and self._renew is None:
             stored = self.file.read_ahead(offset, size, &passed.ahead)
         if stored == NULL and size > STACK_BYTES:
@@ -171,7 +171,7 @@ cdef class Sst:
         return block
 
     cdef CachedBlock* _cached(self, uint64_t offset, Use use) noexcept nogil:
-        """A block of the cache, pinned, or NULL."""
+        """Return a cached block, pinned, or NULL."""
         if self._verifying:
             return NULL
         return self.cache.get(self.uid, offset, use == USE_PROBE)
@@ -180,7 +180,7 @@ cdef class Sst:
         self, const uint8_t* stored, uint64_t offset, uint32_t size, int kind, Use use,
         PassedBlock* passed,
     ) except NULL nogil:
-        """A pinned block, or that of `passed` if the cache does not want it."""
+        """Return a pinned block, or that of `passed` if the cache does not want it."""
         cdef long raw_size = check_block(stored, size, offset, kind)
         cdef CachedBlock* block
         if raw_size < 0:
@@ -207,7 +207,7 @@ cdef class Sst:
         return block
 
     def section(self, str name not None) -> bytes:
-        """The bytes of the section "properties" or "edit"."""
+        """Return the bytes of the section "properties" or "edit"."""
         cdef int number = {"properties": 1, "edit": 2}[name]
         cdef CachedBlock* block = self.load(
             self._sections[number], self._section_sizes[number],
@@ -219,7 +219,7 @@ cdef class Sst:
             self.cache.unpin(block)
 
     def counters(self) -> dict[str, int]:
-        """What was done with this file since it was opened."""
+        """Return what was done with this file since it was opened."""
         return {
             "filter_checks": atomic_seen(&self.filter_checks),
             "filter_negatives": atomic_seen(&self.filter_negatives),
@@ -238,5 +238,5 @@ cdef class Sst:
 
     @property
     def index_bytes(self) -> int:
-        """Bytes of memory the open table holds: its top index."""
+        """Bytes of memory that the open table holds: its top index."""
         return <int64_t> self.top_raw.capacity

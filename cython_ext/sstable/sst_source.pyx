@@ -1,7 +1,7 @@
-"""An iterator over the entries of one SSTable, in key order.
+"""Iterator over the entries of one SSTable, in key order.
 
-Merges read everything once and from front to back, past the block cache and much at a time; scans
-go through the cache, where what they bring is evicted first.
+Merges read everything once from front to back, past the block cache, in large reads. Scans go
+through the cache, where their blocks are evicted first.
 """
 
 cimport cython
@@ -24,13 +24,13 @@ from lsmstate.cython_ext.sstable.key_block cimport (
 from lsmstate.cython_ext.sstable.sst_reader cimport INDEX_PAYLOAD, USE_ONCE, USE_SCAN, Sst
 
 cdef enum:
-    AHEAD_BYTES = 32 << 10  # read at a time where everything is: 2.5 times cheaper than by block
+    AHEAD_BYTES = 32 << 10  # per read of a merge: 2.5 times cheaper than single blocks
 
 
 @cython.no_gc  # __dealloc__ needs what it holds; it cannot be part of a cycle by itself
 cdef class SstSource(EntrySource):
-    """Entries of one file in key order; segments of a key are given as one entry. What is read
-    stays in the cache, where it is evicted first, if ``scanning``; else nothing is kept."""
+    """Entries of one file in key order; segments of a key are returned as one entry. If
+    ``scanning``, blocks stay in the cache and are evicted first; otherwise nothing is kept."""
 
     def __init__(self, Sst sst not None, bint scanning=False):
         self.sst = sst
@@ -48,12 +48,12 @@ cdef class SstSource(EntrySource):
 
     @property
     def key_block_offset(self):
-        """Of the key block that is being read."""
+        """Offset of the current key block."""
         return self.key_block.offset if self.key_block else 0
 
     cdef CachedBlock* _load(self, uint64_t offset, uint32_t size, int kind) except NULL nogil:
-        """As Sst.load. A source that keeps nothing reads everything once and from front to back:
-        what follows in the file is read along."""
+        """Load as Sst.load does. A source that keeps nothing reads everything once from front to
+        back: what follows in the file is read ahead."""
         cdef CachedBlock* block
         cdef size_t wanted
         if self.use != USE_ONCE or size > AHEAD_BYTES // 2 or self.sst._renew is not None:
@@ -91,8 +91,8 @@ cdef class SstSource(EntrySource):
         self.pending = False
 
     cdef void done_with_row(self) noexcept nogil:
-        """Let a block go as soon as its last row is done with: of many merged sources each would
-        else hold one, however large its row is."""
+        """Release a block as soon as its last row is done: otherwise each of many merged sources
+        would hold one, however large its row is."""
         if self.consumed:
             self.sst.cache.unpin(self.row_block)
             self.row_block = NULL
@@ -109,7 +109,7 @@ cdef class SstSource(EntrySource):
         return True
 
     cdef int _next_key_block(self) except -1 nogil:
-        """1 with the next key block loaded, 0 at the end of the file."""
+        """Return 1 with the next key block loaded, 0 at the end of the file."""
         if self.index_block != NULL:
             self.index_place += 1
         while self.index_block == NULL or self.index_place >= self.index.count:
@@ -125,7 +125,7 @@ cdef class SstSource(EntrySource):
         return 1
 
     cdef int _load_index(self) except -1 nogil:
-        """The index block of self.partition."""
+        """Load the index block of self.partition."""
         cdef const uint8_t* key
         cdef const uint8_t* payload
         cdef size_t key_size
@@ -143,7 +143,7 @@ cdef class SstSource(EntrySource):
         return 0
 
     cdef int _load_key_block(self) except -1 nogil:
-        """The key block that self.index_place says."""
+        """Load the key block at self.index_place."""
         cdef const uint8_t* key
         cdef const uint8_t* payload
         cdef size_t key_size
@@ -163,8 +163,8 @@ cdef class SstSource(EntrySource):
         return 0
 
     cdef int _decode(self, Buffer* key) except -1 nogil:
-        """Decode the entry at self.place; restarts begin afresh. *key holds the key before, or
-        nothing, and then the entry's."""
+        """Decode the entry at self.place; restarts begin without a prefix. *key holds the previous
+        key, or nothing, and then the entry's."""
         if self.place[0] == 0:  # shared == 0: a restart, where block indexes are absolute
             self.entry.block_index = 0
         elif self.place == self.keys.entries:  # what *key holds is of the block before
@@ -176,7 +176,7 @@ cdef class SstSource(EntrySource):
         return 0
 
     cdef void _begin_rows(self) noexcept nogil:
-        """Stand before the first row of the decoded entry."""
+        """Seek to the first row of the decoded entry."""
         self.rows_left = self.entry.rows
         self.continues = (self.entry.flags & FLAG_CONTINUES) != 0
         self.block_index = self.entry.block_index
@@ -205,7 +205,7 @@ cdef class SstSource(EntrySource):
         self.row_bytes = self.entry.row_bytes
 
     cdef int _next_segment(self) except -1 nogil:
-        """Go on with the same key in the next key block; its rows are added to the entry's."""
+        """Continue the same key in the next key block; its rows are added to the entry's."""
         if self._next_key_block() == 0:
             self.sst.damaged(<uint64_t> self.sst.file.size, BLOCK_KEYS)
         self.segment_key.size = 0
@@ -242,7 +242,7 @@ cdef class SstSource(EntrySource):
         return 1
 
     cdef int _load_row_block(self) except -1 nogil:
-        """The row block that self.block_index says."""
+        """Load the row block of self.block_index."""
         cdef uint64_t offset = 0
         cdef uint32_t size = 0
         if row_block_place(&self.keys, self.block_index, &offset, &size):

@@ -1,10 +1,11 @@
-"""Sorted entries -> an immutable file: row blocks, key blocks, index, filters, footer.
+"""SSTable writer: sorted entries -> an immutable file of row blocks, key blocks, index, filters and
+footer.
 
-Rows go to row blocks, and a key's place among them to a key block, which is written after the row
-blocks it speaks of: asking whether a key exists reads no row. Every so many keys, or bytes of
-index, make a partition with an index block and a filter of its own; the top index, one entry a
-partition, is all that an open table keeps in memory. Both have separators instead of keys, as
-short as can be: keys may have any size.
+- Rows go to row blocks. A key's place among them goes to a key block, which is written after its
+  row blocks: looking up a key reads no row.
+- A number of keys, or bytes of index, make a partition with an index block and a filter. The top
+  index, with one entry per partition, is all that an open table keeps in memory.
+- Both indexes hold separators instead of keys, as short as possible: keys may have any size.
 """
 
 cimport cython
@@ -35,7 +36,7 @@ from lsmstate.cython_ext.sstable.key_block cimport RESTART_ENTRIES
 cdef enum:
     KEYS_PER_PARTITION = 8192
     ROW_BLOCKS_PER_KEY_BLOCK = 1024
-    SHUFFLED_ROWS = 32  # at a time; what is over goes byte by byte, so a full block has none over
+    SHUFFLED_ROWS = 32  # at a time; a full block leaves no rest, which would go byte by byte
     MOST_ENTRY_BYTES = 61  # of an entry without its key: six varints, and the flags
     SUFFIX_ROOM = 8  # behind a key: copy_suffix reads up to there
     ROW_BLOCK_TAIL = 32  # behind the only row of a block
@@ -67,7 +68,7 @@ cdef class SstWriter:
         self.base_sequence = base_sequence
         self.min_sequence = <uint64_t> -1
         self.row_base = HEADER_BYTES
-        # A number for each of the most rows that a block can have.
+        # One number for each row that a block can have at most.
         reserve(&self.row_ends, block_bytes + 4)
         reserve(&self.row_sequences, block_bytes + 4)
         reserve(&self.row_ordinals, block_bytes + 4)
@@ -94,8 +95,8 @@ cdef class SstWriter:
             self.budget.release(MERGE, self.charged)
 
     cdef void _account(self) noexcept nogil:
-        """Charge what the buffers hold now; give back what one huge row has made them grow to: a
-        merge that rests between two slices would hold several such rows, and nobody could use it."""
+        """Charge what the buffers hold now, and release what one huge row made them grow to: a
+        merge that pauses between two slices would otherwise hold several such rows unused."""
         cdef int64_t held
         shrink(&self.row_data, self.output.kept_bytes)
         held = (
@@ -137,8 +138,8 @@ cdef class SstWriter:
         return 0
 
     cdef bint _shares(self, const uint8_t* key, size_t size) noexcept nogil:
-        """Whether a long key goes into a block that is full: little of it is new. So most keys that
-        begin alike share one whole key, in the block and in the index."""
+        """Test whether a long key goes into a full block, because little of it is new. Most keys
+        with a common prefix thus share one whole key, in the block and in the index."""
         cdef size_t shared
         if size <= self.block_bytes // 8 or self.since_restart == 0:
             return False
@@ -161,15 +162,15 @@ cdef class SstWriter:
         if self.entry_rows == 0:
             self.entry_block = <uint32_t> (self.block_ends.size // 8)
             self.entry_row = self.row_count
-        # Older ones count as the file's first: a key's rows are in the order of arrival all the same.
+        # Older writes count as the file's first: a key's rows stay in the order of arrival.
         if row.sequence > self.base_sequence:
             sequence = row.sequence - self.base_sequence
         if sequence > <uint64_t> 0xFFFFFFFF:
             with gil:
                 raise CorruptionError(
                     f"a row of write {row.sequence} cannot be in a file of the writes from "
-                    f"{self.base_sequence} on: a file that is read for it is damaged, and "
-                    "lsmstate verify says which"
+                    f"{self.base_sequence} on: an input file is damaged; run lsmstate verify to "
+                    "find it"
                 )
         if self.row_data.capacity - self.row_data.size < row.size:
             reserve(&self.row_data, row.size + ROW_BLOCK_TAIL)
@@ -196,8 +197,8 @@ cdef class SstWriter:
         return 0
 
     cdef int _close_key_block_if_full(self) except -1 nogil:
-        """Where its table of row blocks is full, the key goes on in the next one. A long key does
-        so later, as the index has it once for each of them."""
+        """Close the block if its table of row blocks is full; the key continues in the next block.
+        A long key does so later, as the index has it once for each block."""
         if self.block_ends.size < 8 * max(<size_t> ROW_BLOCKS_PER_KEY_BLOCK, self.entry_key.size):
             return 0
         if self.entry_rows:
@@ -266,7 +267,7 @@ cdef class SstWriter:
         if self.row_data.size > <size_t> 0x7D000000:
             with gil:
                 raise ValueError(f"a row of {self.row_data.size} bytes")
-        # The rows change hands instead of being copied: the output's are empty between two blocks.
+        # The buffers are swapped instead of copied: the output's are empty between two blocks.
         self.output.raw, self.row_data = self.row_data, self.output.raw
         if self.row_mixed:
             put_bytes(&self.output.raw, self.row_ends.data, array_bytes)
@@ -285,8 +286,8 @@ cdef class SstWriter:
     cdef int _close_key_block(
         self, const uint8_t* following, size_t following_size
     ) except -1 nogil:
-        """Rows before keys: the entries may speak only of row blocks that are in the file.
-        ``following``: the next block's first key; NULL: not known, or the last one here."""
+        """Write rows before keys: entries may refer only to row blocks that are in the file.
+        ``following``: the next block's first key; NULL: unknown, or there is none."""
         cdef uint64_t offset
         cdef uint32_t size
         self._close_row_block()
@@ -314,7 +315,7 @@ cdef class SstWriter:
         return 0
 
     cdef int _close_partition(self) except -1 nogil:
-        """Index and filter of the keys since the last partition."""
+        """Write index and filter of the keys since the last partition."""
         cdef uint64_t index_offset, filter_offset = 0
         cdef uint32_t index_size, filter_size = 0
         self._close_key_block(NULL, 0)
@@ -344,11 +345,17 @@ cdef class SstWriter:
         self, EntrySource source not None, int64_t max_bytes, int64_t file_bytes, bint bottom,
         bint standing=False,
     ) -> int:
-        """Write entries until the source ends (0), about `max_bytes` are done (1), the file has
-        reached `file_bytes` (2), or it has an eighth of them and a stream ends (3): then the
-        source stands at the next stream's first entry, which the next call is told by `standing`.
-        In the middle of a key it pauses only for `max_bytes`, and the next call goes on with it. At
-        the bottom nothing older exists: marks of deletion go."""
+        """Write entries; return why it stopped.
+
+        - 0: the source ended.
+        - 1: about `max_bytes` are done.
+        - 2: the file has reached `file_bytes`.
+        - 3: the file has an eighth of them, and a stream ended. The source is at the next stream's
+          first entry, which the next call learns by `standing`.
+
+        Inside a key it stops only for `max_bytes`, and the next call continues with it. At the
+        bottom nothing is older, so tombstones are dropped.
+        """
         cdef int64_t done = 0
         cdef uint8_t flags
         cdef int result = 0
@@ -387,7 +394,7 @@ cdef class SstWriter:
     cdef int _consume_rows(
         self, EntrySource source, int64_t max_bytes, int64_t* done
     ) except -1 nogil:
-        """The rows of the key; 1: it paused, and some may be left."""
+        """Write the rows of the key; 1: it stopped, and some may be left."""
         cdef RowRef row
         cdef int64_t seen = done[0]
         cdef size_t largest = self.row_block_bytes
@@ -407,7 +414,7 @@ cdef class SstWriter:
                 return 0
 
     def facts(self) -> dict[str, object]:
-        """What was written so far: counts, key range, sequence range; for the manifest."""
+        """Return what was written so far: counts, key range, sequence range; for the manifest."""
         return {
             "keys": self.keys,
             "rows": self.rows,
@@ -421,7 +428,7 @@ cdef class SstWriter:
         }
 
     def finish(self, bytes properties not None, bytes edit not None, bint sync) -> int:
-        """Write what is pending, the two sections and the footer; the checksum of the footer."""
+        """Write the rest, the two sections and the footer; return the checksum of the footer."""
         cdef uint64_t top_offset, properties_offset, edit_offset, checksum
         cdef uint32_t top_size, properties_size, edit_size
         cdef Buffer* footer = &self.output.raw
@@ -457,7 +464,7 @@ cdef class SstWriter:
 
     @property
     def size(self) -> int:
-        """Bytes of the file so far, also of those that are still to be written out."""
+        """Bytes of the file so far, including those still to be written."""
         return self.output.place()
 
     @property

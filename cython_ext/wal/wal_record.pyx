@@ -1,7 +1,7 @@
-"""One write of a standalone store as bytes for its changelog, and back.
+"""One write of a standalone store as bytes for its write-ahead log, and back.
 
-Everything is length-checked before it is believed: a record that does not add up raises
-CorruptionError. Framing and checksum are the log's (lsmstate/lsm/wal.py).
+Every length is checked before it is used: an inconsistent record raises CorruptionError. Framing
+and checksum are the log's (lsmstate/lsm/wal.py).
 """
 
 from cpython.buffer cimport PyBUF_READ
@@ -21,8 +21,9 @@ cdef enum:
 
 
 def write_pieces(KeyBatch keys not None, RowBatch rows) -> list:
-    """Keys, and the rows of an append (None for a delete): counts, offsets, bytes. Most pieces are
-    views of the batches, which must outlive them: what is logged is not copied first."""
+    """Return the pieces of a write: counts, offsets and bytes of keys, and of the rows of an append
+    (None for a delete). Most pieces are views of the batches, which must outlive them, so nothing
+    is copied first."""
     cdef uint64_t head[3]
     cdef uint64_t n = keys.n
     cdef list pieces
@@ -46,7 +47,7 @@ cdef object _view(const void* data, size_t size):
 
 
 def unpack_write(const uint8_t[::1] record not None, bint with_rows) -> tuple:
-    """(KeyBatch, RowBatch or None) of one packed write."""
+    """Return (KeyBatch, RowBatch or None) of one packed write."""
     cdef size_t size = record.shape[0]
     cdef const uint8_t* data
     cdef uint64_t n, key_bytes, row_bytes
@@ -105,7 +106,7 @@ cdef int _check_offsets(
 
 
 def largest_entry(KeyBatch keys not None, RowBatch rows) -> int:
-    """Bytes of the largest key together with its row, if there are rows."""
+    """Return the bytes of the largest key together with its row, if there are rows."""
     cdef Py_ssize_t i
     cdef uint64_t size, largest = 0
     if rows is not None and rows.n != keys.n:
@@ -120,7 +121,7 @@ def largest_entry(KeyBatch keys not None, RowBatch rows) -> int:
 
 
 def largest_row(RowBatch rows not None) -> int:
-    """Bytes of the largest row; 0 if there is none."""
+    """Return the bytes of the largest row; 0 if there is none."""
     cdef Py_ssize_t i
     cdef uint64_t largest = 0
     for i in range(rows.n):

@@ -114,7 +114,7 @@ def test_a_length_that_is_not_there_allocates_nothing():
     [
         (b"\x93\x01\x02\x03", "not a map"),
         (b"\x81\xa1a\xc1", "no meaning"),
-        (b"\x80\x00", "behind its end"),
+        (b"\x80\x00", "follow its end"),
         (b"\x81\xc4\x01a\x01", "key of a map is not text"),
         (b"\x81\xa1a\xd6\xff\x00\x00\x00\x00", "extension"),
         (b"\x81\xa1a" + b"\x91" * 100 + b"\x00", "over 100 levels"),

@@ -159,7 +159,7 @@ def test_a_piece_is_charged_while_it_is_made_beside_another(tmp_path, read):
                 used = budget.usage()["probe"]
                 with (
                     held_beside(budget, 100 * KIB),
-                    pytest.raises(MemoryLimitError, match="no memory to read on"),
+                    pytest.raises(MemoryLimitError, match="no memory to continue a read"),
                 ):
                     next(pieces())
                 assert budget.usage()["probe"] == used

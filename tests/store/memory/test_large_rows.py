@@ -310,7 +310,7 @@ def test_a_read_that_was_refused_memory_can_be_dropped(tmp_path):
         for component, size in taken.items():
             budget.hold(component, size)
         try:
-            with pytest.raises(MemoryLimitError, match="no memory to read on"):
+            with pytest.raises(MemoryLimitError, match="no memory to continue a read"):
                 list(pieces)
         finally:
             for component, size in taken.items():
