@@ -102,7 +102,7 @@ class Changelog:
 def warn_of_torn_end(path: str, size: int) -> None:
     """Log a warning that the last bytes of a write-ahead log are ignored."""
     _log.warning(
-        "%s: a crash interrupted the last write (%d bytes); it is ignored",
+        "%s: the last %d bytes are ignored, because a crash interrupted their write",
         path,
         size,
     )

@@ -91,7 +91,7 @@ def test_zeros_from_any_sector_of_the_last_records_on(memory_path, caplog):
         report = repair(str(copy), str(memory_path / "repaired"))
         assert report.losses == ()
         shutil.rmtree(memory_path / "repaired")
-    assert "it is ignored" in caplog.text
+    assert "are ignored" in caplog.text
 
 
 def test_zeros_from_within_the_frame_of_a_record_on(memory_path):
