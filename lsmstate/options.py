@@ -212,6 +212,7 @@ class Options:
 
     @property
     def memtable_limit_bytes(self) -> int:
+        """Size at which a memtable is flushed: ``memtable_bytes``, or its default."""
         return self.memtable_bytes or max(256 * KIB, self.memory_bytes // 4)
 
     @property
