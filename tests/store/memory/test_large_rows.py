@@ -16,11 +16,9 @@ import pytest
 
 from lsmstate.cython_ext.memory.budget import Holding
 from lsmstate.errors import MemoryLimitError, StoreClosedError
-from lsmstate.expiry_rules import Expiry
 from lsmstate.lsm.compaction_picker import Task
 from lsmstate.lsm.jobs import EVERYTHING
 from lsmstate.lsm.store import LsmStore
-from lsmstate.opening import open_store
 from lsmstate.options import KIB, MIB, Options
 from lsmstate.process.memory_budget import process_memory
 from lsmstate.store import StreamSchema
@@ -429,50 +427,6 @@ def test_many_small_rows_at_a_time_are_no_large_ones(tmp_path):
             assert store.stats().counters["runs"], "it was more than a memtable takes"
             store.commit()
         assert not process_memory().budget.has_large_rows
-
-
-def test_a_rule_of_the_users_may_wait_for_a_thread_that_waits_for_its_turn(tmp_path):
-    options = Options(memory_bytes=16 * MIB, sync="never")
-    lock, asked, reads = threading.Lock(), threading.Event(), threading.Event()
-
-    def keep(rows):
-        if kept_from.is_set():
-            asked.set()
-            assert reads.wait(60)
-        with lock:
-            return pa.array([True] * rows.num_rows)
-
-    kept_from = threading.Event()
-    stream = StreamSchema(
-        "s",
-        pa.schema([("k", pa.int64())]),
-        pa.schema([("t", pa.binary()), ("at", pa.int64())]),
-        expiry=Expiry("at", 100, keep),
-    )
-
-    def rows(count, at):
-        texts = pa.array([b"x" * 200_000] * count)
-        return pa.RecordBatch.from_arrays([texts, pa.array([at] * count)], ["t", "at"])
-
-    def other():
-        assert asked.wait(60)
-        with lock:
-            reads.set()
-            return sum(piece.num_rows for piece in two.scan("s"))
-
-    with (
-        open_store(str(tmp_path / "one"), [stream], options=options) as one,
-        LsmStore.open(str(tmp_path / "two"), [BINARY], options=options) as two,
-        ThreadPoolExecutor(1) as pool,
-    ):
-        two.append("s", rows_of(b"x" * 2 * MIB), keys_of(1))
-        one.append("s", rows(2, 1000), keys_of(1, 2))
-        one.advance("s", 1050)
-        assert process_memory().budget.has_large_rows
-        kept_from.set()
-        read = pool.submit(other)
-        assert one.append("s", rows(20, 10), keys_of(*range(20))) == 20
-        assert read.result(60) == 1
 
 
 def test_what_is_left_of_a_grant_stays_with_the_whole_write(tmp_path, monkeypatch):
