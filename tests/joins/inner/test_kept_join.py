@@ -38,36 +38,48 @@ def files_in(path):
 @pytest.mark.parametrize(
     ("on", "options", "other", "other_options", "words"),
     [
-        ("a.k = b.k", {}, "a.j = b.j", {}, r"keys: \['a.k = b.k'\]; asked .*'a.j = b.j'"),
+        (
+            "a.k = b.k",
+            {},
+            "a.j = b.j",
+            {},
+            r"keys: \['a.k = b.k'\], and this join has .*'a.j = b.j'",
+        ),
         (
             "a.k = b.k",
             {},
             LEFT,
             CHANGES,
-            "joins: inner, emit: append; asked for joins: a LEFT JOIN",
+            "joins: inner, emit: append, and this join has joins: a LEFT JOIN",
         ),
         (LEFT, CHANGES, LEFT.replace("LEFT", "FULL"), CHANGES, "joins: a LEFT JOIN b ON"),
-        (LEFT, CHANGES, LEFT, CHANGES | {"changes": {"b": "op"}}, r"changelogs: \[\]; asked"),
+        (
+            LEFT,
+            CHANGES,
+            LEFT,
+            CHANGES | {"changes": {"b": "op"}},
+            r"changelogs: \[\], and this join",
+        ),
         (
             f"{LEFT} AND a.j <= b.j",
             CHANGES,
             f"{LEFT} AND a.j >= b.j",
             CHANGES,
-            "joins: .*a.j <= b.j; asked",
+            "joins: .*a.j <= b.j, and this join",
         ),
         (
             NEAR,
             TIMED,
             NEAR.replace(">= a.at", "> a.at"),
             TIMED,
-            r"intervals: \['a.at <= b.at'.*; asked for",
+            r"intervals: \['a.at <= b.at'.*, and this join has",
         ),
         (
             f"a LEFT JOIN b ON {NEAR}",
             TIMED | {"emit": "final"},
             f"a LEFT JOIN b ON {NEAR} AND a.j = 2",
             TIMED | {"emit": "final"},
-            "joins: .*asked for joins: .* AND a.j = 2",
+            "joins: .*this join has joins: .* AND a.j = 2",
         ),
     ],
 )
@@ -97,7 +109,7 @@ def test_a_directory_without_a_state_takes_any_join(tmp_path):
     """One of hash tables has a state when it is committed."""
     join(tmp_path, "a.k = b.k", "memory").close()
     kept(tmp_path, "a.j = b.j", "memory")
-    with pytest.raises(InvalidArgumentError, match="asked for"):
+    with pytest.raises(InvalidArgumentError, match="and this join has"):
         join(tmp_path, "a.k = b.k", "memory")
 
 
@@ -107,7 +119,7 @@ def test_a_state_that_does_not_say_of_which_join_it_is_becomes_that_of_the_first
     kept(tmp_path, "a.k = b.k", backend)
     (tmp_path / FILE_NAME).unlink()
     kept(tmp_path, "a.k = b.k", backend)
-    with pytest.raises(InvalidArgumentError, match="asked for"):
+    with pytest.raises(InvalidArgumentError, match="and this join has"):
         join(tmp_path, "a.j = b.j", backend)
 
 

@@ -307,7 +307,7 @@ def test_staged_answers_after_every_micro_batch(
     assert len(answers[2]) > 5
     for changed in ("c.ck = o.ck + 1", "c.ck = o.ck AND c.ck < 40"):
         other = streaming_sql(spark, LARGE.replace("c.ck = o.ck", changed), buckets=2)
-        with pytest.raises(InvalidArgumentError, match="was started with"):
+        with pytest.raises(InvalidArgumentError, match="belongs to a query with the fragments"):
             other.staged(str(tmp_path)).start(keep)
 
 
@@ -317,7 +317,7 @@ def test_staged_mode_refuses_subqueries_that_it_does_not_find(spark: Any, tmp_pa
         "Aggregate": "SELECT seg, sum(nk + (SELECT max(price) FROM ord)) FROM cust GROUP BY seg",
         "Sort": "SELECT seg FROM cust ORDER BY (SELECT max(price) FROM ord) + nk",
     }.items():
-        with pytest.raises(InvalidArgumentError, match=f"stands in the {where} of the query"):
+        with pytest.raises(InvalidArgumentError, match=f"a subquery in the {where} of the query"):
             streaming_sql(spark, sql).staged(str(tmp_path))
     static = "SELECT seg, sum(nk + (SELECT max(nk) FROM nation)) FROM cust GROUP BY seg"
     assert streaming_sql(spark, static).staged(str(tmp_path)).fragments == ("cust",)

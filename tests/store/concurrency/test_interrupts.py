@@ -158,7 +158,7 @@ def test_interrupted_writes_are_whole_or_not_there_and_nothing_stays_charged(
             if number in found:  # it may have been logged
                 acknowledged[number] = rows
             assert found == acknowledged
-        assert all("change (KeyboardInterrupt)" in reason for reason in reasons)
+        assert all("half-way (KeyboardInterrupt)" in reason for reason in reasons)
         if len(acknowledged) * rows * size > 40 * MIB:
             directory = str(tmp_path / str(number))
             acknowledged.clear()
@@ -317,4 +317,4 @@ def test_interrupted_calls_of_every_kind_leave_a_store_that_works_or_can_be_clos
     gc.collect()
     assert held_bytes() == before
     assert len(kinds) >= 9  # of 11
-    assert all("change (KeyboardInterrupt)" in each or "is closed" in each for each in reasons)
+    assert all("half-way (KeyboardInterrupt)" in each or "is closed" in each for each in reasons)
