@@ -41,7 +41,7 @@ class WithoutInlineCte:
 
 @pytest.mark.parametrize("error", [Py4JError, PySparkException])
 def test_a_release_that_lacks_something_is_refused_by_name(error: type[Exception]) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"Spark 4\.3\.7 cannot build query plans here: InlineCTE"):
+    with pytest.raises(InvalidArgumentError, match=r"Spark 4\.3\.7 cannot build .*InlineCTE"):
         Catalyst(session("4.3.7", WithoutInlineCte(error)))
 
 
