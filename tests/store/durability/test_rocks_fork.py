@@ -57,7 +57,7 @@ def test_a_forked_child_lets_go_of_a_database_and_opens_none(tmp_path: Path) -> 
         return str(caught.value)
 
     assert in_child(let_go) == "done"
-    assert f"was forked from {os.getpid()}" in in_child(open_another)
+    assert f"was forked from process {os.getpid()}" in in_child(open_another)
     snapshot[0].close()
     stores[0].append("s", rows, keys)
     assert stores[0].probe("s", keys).counts.tolist() == [2] * 100
