@@ -131,13 +131,13 @@ define install
 	@LSMSTATE_NO_EXTENSIONS=1 $(PIP) install --no-build-isolation --no-deps --editable .
 endef
 
-$(STAMPS)/run: pyproject.toml | $(VENV)/bin/python
+$(STAMPS)/run: pyproject.toml setup.py | $(VENV)/bin/python
 	@echo "installing into $(VENV) (Spark is large: some minutes the first time)" >&2
 	$(call install,spark rocksdb demo)
 	@touch $@
 
 # What tests, checks and documents need beside that; the main job does not wait for it.
-$(STAMPS)/dev: pyproject.toml | $(VENV)/bin/python
+$(STAMPS)/dev: pyproject.toml setup.py | $(VENV)/bin/python
 	@echo "installing into $(VENV), with what tests need (Spark is large: some minutes the first time)" >&2
 	$(call install,spark rocksdb demo docs dev)
 	@touch $@ $(STAMPS)/run

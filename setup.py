@@ -13,6 +13,9 @@ spec, never imported.
 A wheel holds to Python's stable ABI, so that one serves CPython 3.11 and every later one; since
 whole batches cross from Python to C, that costs next to nothing. Builds in the tree are for the
 Python that builds them; free-threaded ones have no stable ABI: a wheel each.
+
+An editable installation is a finder of imports, and Spark looks for data sources in the folders of
+the path. So the module that names ours is copied beside the finder.
 """
 
 import importlib.util
@@ -23,7 +26,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from setuptools import Extension, setup
+from setuptools import Command, Extension, setup
+from setuptools.command.build import build
 
 HERE = Path(__file__).parent
 EXTENSIONS = HERE / "lsmstate" / "cython_ext"
@@ -120,7 +124,29 @@ def options() -> dict[str, dict[str, str]]:
     return {"bdist_wheel": {"py_limited_api": "cp311"}} if STABLE_ABI else {}
 
 
+class CopyDataSource(Command):
+    """A step of the build, which does something in an editable installation only."""
+
+    #: Setuptools sets it.
+    editable_mode = False
+
+    def initialize_options(self) -> None:
+        """There are none."""
+
+    def finalize_options(self) -> None:
+        """There are none."""
+
+    def run(self) -> None:
+        if self.editable_mode:
+            self.copy_file("pyspark_lsmstate.py", self.get_finalized_command("install").install_lib)
+
+
+class Build(build):
+    sub_commands = [*build.sub_commands, ("copy_data_source", None)]  # noqa: RUF012
+
+
 setup(
+    cmdclass={"build": Build, "copy_data_source": CopyDataSource},
     ext_modules=cythonized() if COMPILES else [],
     options=options(),
 )

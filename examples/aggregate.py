@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from lsmstate import MultimapStore
-from lsmstate.spark import Bucket, InputBatch, stateful_batches
+from lsmstate.spark import Bucket, InputBatch, configure, stateful_batches
 
 TOTALS = "orders BIGINT, total DECIMAL(18,2), least DECIMAL(9,2), greatest DECIMAL(9,2)"
 _MERGED = [("orders", "sum"), ("total", "sum"), ("least", "min"), ("greatest", "max")]
@@ -72,7 +72,7 @@ def _merged(
 
 
 def main(orders: str, checkpoint: str, out: str, memory: str = "16m") -> StreamingQuery:
-    spark = SparkSession.builder.master("local[2]").getOrCreate()
+    spark = configure(SparkSession.builder.master("local[2]")).getOrCreate()
     schema = spark.read.parquet(orders).schema
     stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(orders)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from lsmstate.spark import to_multiway
+from lsmstate.spark import configure, to_multiway
 
 
 def main(home: str, checkpoint: str, out: str, memory: str = "64m") -> StreamingQuery:
-    spark = SparkSession.builder.master("local[2]").getOrCreate()
+    spark = configure(SparkSession.builder.master("local[2]")).getOrCreate()
 
     def stream(name: str) -> DataFrame:
         path = str(Path(home) / name)

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from lsmstate import MultimapStore
-from lsmstate.spark import Bucket, InputBatch, stateful_batches
+from lsmstate.spark import Bucket, InputBatch, configure, stateful_batches
 
 
 def deduplicate(events: DataFrame, key: str | list[str], **options: Any) -> DataFrame:
@@ -45,7 +45,7 @@ def first_rows(
 
 
 def main(events: str, checkpoint: str, out: str, memory: str = "64m") -> StreamingQuery:
-    spark = SparkSession.builder.master("local[2]").getOrCreate()
+    spark = configure(SparkSession.builder.master("local[2]")).getOrCreate()
     schema = spark.read.parquet(events).schema
     stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(events)
     query = (

@@ -11,7 +11,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from lsmstate.spark import streaming_sql
+from lsmstate.spark import configure, streaming_sql
 
 SQL = """
 SELECT c.name, o.day, l.price
@@ -21,7 +21,7 @@ WHERE l.price > 1
 
 
 def main(home: str, checkpoint: str, out: str, memory: str = "64m") -> StreamingQuery:
-    spark = SparkSession.builder.master("local[2]").getOrCreate()
+    spark = configure(SparkSession.builder.master("local[2]")).getOrCreate()
     for name in ("customers", "orders", "lines"):
         path = str(Path(home) / name)
         stream = spark.readStream.schema(spark.read.parquet(path).schema).parquet(path)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lsmstate.spark_integration.metrics.query import QueryMetrics, metrics_of
     from lsmstate.spark_integration.plan.bucket import Bucket, InputBatch
     from lsmstate.spark_integration.rescale.rescale import drop_original, rescale, undo_rescale
+    from lsmstate.spark_integration.session.configure import configure
     from lsmstate.spark_integration.state_reader.data_source import register
     from lsmstate.spark_integration.state_reader.query_state import QueryState
     from lsmstate.spark_integration.stateful_batches import stateful_batches
@@ -30,6 +31,7 @@ __all__ = [
     "PrometheusListener",
     "QueryMetrics",
     "QueryState",
+    "configure",
     "drop_original",
     "explain_join",
     "metrics_of",
@@ -52,6 +54,7 @@ _MODULES = {
     "PrometheusListener": "lsmstate.spark_integration.metrics.prometheus",
     "QueryMetrics": "lsmstate.spark_integration.metrics.query",
     "QueryState": "lsmstate.spark_integration.state_reader.query_state",
+    "configure": "lsmstate.spark_integration.session.configure",
     "drop_original": "lsmstate.spark_integration.rescale.rescale",
     "explain_join": "lsmstate.spark_integration.joins.shares",
     "metrics_of": "lsmstate.spark_integration.metrics.query",
@@ -70,3 +73,7 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

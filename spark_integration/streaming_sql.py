@@ -19,6 +19,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.spark_integration.catalyst.catalyst import Catalyst, is_classic
 from lsmstate.spark_integration.columns.key_types import quiet_query_log
+from lsmstate.spark_integration.session.worker_python import check_worker_python
 from lsmstate.spark_integration.sql.convert import Converted, convert
 from lsmstate.spark_integration.sql.staged import StagedQuery
 
@@ -177,6 +178,7 @@ def streaming_sql(
     if not is_classic(spark):
         _check_options(options)
         return _query_of(_unseen(spark.sql(sql)), strict, _no_stages)
+    check_worker_python(spark)
     catalyst = Catalyst(spark)
     df, refusal = None, ""
     try:
@@ -220,6 +222,7 @@ def to_multiway(
     """
     if not is_classic(df.sparkSession):
         return _query_of(_unseen(df), strict, _no_stages)
+    check_worker_python(df.sparkSession)
     catalyst = Catalyst(df.sparkSession)
     return _query(catalyst, catalyst.analyzed(df), df, strict, rows or {}, options)
 

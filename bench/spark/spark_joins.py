@@ -79,9 +79,9 @@ def run_side(name: str, scale: float, home: Path) -> dict[str, float]:
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as F
 
-    from lsmstate.spark_integration.catalyst.local_session import ARROW_OPTIONS
     from lsmstate.spark_integration.demo.query import read_streams
     from lsmstate.spark_integration.demo.tpcds import stream_files
+    from lsmstate.spark_integration.session.configure import ARROW_OPTIONS
 
     side = SIDES[name]
     files = stream_files(ROOT / ".data", scale, BATCHES)

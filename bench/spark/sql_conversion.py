@@ -26,8 +26,8 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from lsmstate.spark import streaming_sql
-from lsmstate.spark_integration.catalyst.local_session import start_session
 from lsmstate.spark_integration.demo.query import ALIASES
+from lsmstate.spark_integration.session.local_session import start_session
 from support.benchmark_tables import tpcds_streams, tpch_streams
 from support.sql_answers import views
 from support.tpcds_queries import PAPER

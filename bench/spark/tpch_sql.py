@@ -18,7 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
-from lsmstate.spark_integration.catalyst.local_session import start_session
+from lsmstate.spark_integration.session.local_session import start_session
 from support.benchmark_tables import tpcds_streams, tpch_streams
 from support.sql_answers import (
     COMPARED,

@@ -13,7 +13,6 @@ from rich.console import Console
 from lsmstate.errors import LsmStateError
 from lsmstate.opening import check_backend
 from lsmstate.options import Options, parse_bytes
-from lsmstate.spark_integration.catalyst.local_session import LOG_NAME, start_session
 from lsmstate.spark_integration.demo.check import compare
 from lsmstate.spark_integration.demo.kafka_broker import running_broker
 from lsmstate.spark_integration.demo.progress import BatchReport, Display, WorkerMemory, report_of
@@ -22,6 +21,7 @@ from lsmstate.spark_integration.demo.report import Summary, draw_plot, print_sum
 from lsmstate.spark_integration.demo.settings import DemoSettings
 from lsmstate.spark_integration.demo.tpcds import StreamFiles, stream_files
 from lsmstate.spark_integration.demo.workdir import fresh_directory
+from lsmstate.spark_integration.session.local_session import LOG_NAME, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

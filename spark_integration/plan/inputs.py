@@ -13,6 +13,7 @@ from lsmstate.spark_integration.columns.key_columns import Key
 from lsmstate.spark_integration.columns.key_types import KeyColumn
 from lsmstate.spark_integration.columns.schemas import arrow_schema, pinned_type
 from lsmstate.spark_integration.plan.stateful_plan import InputPlan
+from lsmstate.spark_integration.session.worker_python import check_worker_python
 
 
 class UnfitInputError(InvalidArgumentError):
@@ -111,8 +112,8 @@ class Inputs:
 
 def session_of(frames: Mapping[str, DataFrame], word: str, remedy: str) -> SparkSession:
     """The session of the inputs. InvalidArgumentError unless all are streaming DataFrames with
-    names. ``word`` is what the operator calls an input; ``remedy`` ends the message about a static
-    DataFrame."""
+    names, and the session's workers can run lsmstate. ``word`` is what the operator calls an input;
+    ``remedy`` ends the message about a static DataFrame."""
     for name, frame in frames.items():
         if not isinstance(name, str) or not hasattr(frame, "isStreaming"):
             raise InvalidArgumentError(
@@ -123,7 +124,9 @@ def session_of(frames: Mapping[str, DataFrame], word: str, remedy: str) -> Spark
             raise InvalidArgumentError(
                 f"{word} {name!r} is a static DataFrame; {remedy.format(name=name)}"
             )
-    return next(iter(frames.values())).sparkSession
+    spark = next(iter(frames.values())).sparkSession
+    check_worker_python(spark)
+    return spark
 
 
 def _input_plan(

@@ -26,8 +26,8 @@ _OPTIONS: Final = ("path", "stream", "batchId", "bucket", "withKeys", "stateDir"
 def register(spark: SparkSession) -> None:
     """Make ``spark.read.format("lsmstate")`` known to a session.
 
-    Spark finds the format by itself if the package is on the path of ``PYSPARK_PYTHON``, but not if
-    it is installed in editable mode. A second call does nothing.
+    Spark finds the format by itself if ``PYSPARK_PYTHON`` has lsmstate as the session starts. A
+    second call does nothing.
 
     Args:
         spark: The session.

@@ -117,6 +117,24 @@ def test_a_traceback_names_the_file_of_the_tree(tmp_path: Path) -> None:
     assert "lsmstate.InvalidArgumentError: " in shown.splitlines()[-1]
 
 
+def test_spark_finds_the_data_source_of_an_editable_installation(tmp_path: Path) -> None:
+    clone, site = tmp_path / "clone", tmp_path / "site"
+    shutil.copytree(ROOT, clone, ignore=NOT_CLONED)
+    build = subprocess.run(
+        [sys.executable, "setup.py", "--quiet", "editable_wheel", "--dist-dir", str(tmp_path)],
+        cwd=clone,
+        env={**os.environ, "LSMSTATE_NO_EXTENSIONS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert build.returncode == 0, build.stderr[-2000:]
+    (wheel,) = tmp_path.glob("*.editable-*.whl")
+    zipfile.ZipFile(wheel).extractall(site)
+    # As Spark looks: ``pyspark.sql.worker.lookup_data_sources``.
+    code = f"import pkgutil; print(*pkgutil.iter_modules([{str(site)!r}]))"
+    assert "name='pyspark_lsmstate'" in python_says(tmp_path, code).stdout
+
+
 @each_is_slow
 def test_the_wheel_is_for_every_python_from_3_11(wheel: Path) -> None:
     assert re.fullmatch(r"lsmstate-[0-9.]+-cp311-abi3-\w+\.whl", wheel.name)

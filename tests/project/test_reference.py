@@ -32,7 +32,7 @@ PAGES = ROOT / "docs" / "reference"
 RE_SECTION = re.MULTILINE | re.DOTALL
 LAYERS = [ROOT / layer for layer in ("lsmstate", "joins", "spark_integration")]
 #: Settings of the session that the demo makes for itself.
-NOT_OF_QUERIES = ROOT / "spark_integration" / "catalyst" / "local_session.py"
+NOT_OF_QUERIES = ROOT / "spark_integration" / "session" / "local_session.py"
 
 Row = dict[str, str]
 

@@ -11,16 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.spark_integration.session.configure import configure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 #: What Spark logs of a run, in the run's directory.
 LOG_NAME = "spark.log"
-
-#: Leaves out checks of Arrow's Java that Spark has made before: of where a value lies, and whether
-#: it is null. They were a quarter of the time of a wide join's executors.
-ARROW_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
 
 def start_session(directory: Path, cores: int, batches: int = 0) -> "SparkSession":
@@ -36,7 +33,7 @@ def start_session(directory: Path, cores: int, batches: int = 0) -> "SparkSessio
     log_settings = Path(__file__).with_name("log4j2.properties")
     java_options = (
         f"-Dlog4j2.configurationFile={log_settings.as_uri()} "
-        f'"-Dlsmstate.log={directory / LOG_NAME}" {ARROW_OPTIONS}'
+        f'"-Dlsmstate.log={directory / LOG_NAME}"'
     )
     builder = (
         SparkSession.builder.master(f"local[{cores}]")
@@ -52,7 +49,7 @@ def start_session(directory: Path, cores: int, batches: int = 0) -> "SparkSessio
         .config("spark.sql.streaming.numRecentProgressUpdates", 2 * batches + 100)
     )
     with _interrupt_waits() as interrupted:
-        spark = builder.getOrCreate()
+        spark = configure(builder).getOrCreate()
     if interrupted:
         spark.stop()
         raise KeyboardInterrupt

@@ -1,0 +1,1 @@
+"""How a Spark session is set up, and whether its workers can run lsmstate."""
