@@ -1,6 +1,6 @@
 """MultiwayJoin: the join for plain Python, with Arrow batches in and Arrow batches out."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import datetime
 from tempfile import TemporaryDirectory
@@ -9,21 +9,15 @@ import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.arrow_views import Views
-from lsmstate.joins.local.changes.input import check_unmatched
-from lsmstate.joins.local.changes.multi_key_join import GraphChangeJoin
-from lsmstate.joins.local.changes.one_key_join import ChangeJoin
-from lsmstate.joins.local.inner.binary_tree_join import TreeJoin
+from lsmstate.joins.kinds import local_join
+from lsmstate.joins.local.changes.input import UNMATCHED_RETRACTIONS, check_unmatched
 from lsmstate.joins.local.inner.binary_tree_order import BEST, Sample, TriedOrders, best_tree
-from lsmstate.joins.local.inner.multi_key_join import GraphJoin
-from lsmstate.joins.local.inner.umjoin import UMJoin
 from lsmstate.joins.local.parts.results import Results, check_finished
-from lsmstate.joins.local.rooted.change_join import RootedChangeJoin
-from lsmstate.joins.local.timed.event_time_join import EventTimeJoin
-from lsmstate.joins.local.timed.final_join import FinalJoin
+from lsmstate.joins.local.timed.event_time_join import LATE_ROWS
+from lsmstate.joins.protocols import Batch, Context, Spec
 from lsmstate.joins.recorded_join import KeptJoin
 from lsmstate.joins.specs.binary_tree import BinaryTree, Order
-from lsmstate.joins.specs.changes import FINAL, ChangeSpec, GraphChangeSpec
-from lsmstate.joins.specs.changes_multi_key import RootedChangeSpec
+from lsmstate.joins.specs.changes import FINAL
 from lsmstate.joins.specs.choose import ChangingSpec, create_join
 from lsmstate.joins.specs.event_time import EventTime, Retention, TimeOptions, create_timed
 from lsmstate.joins.specs.final import FinalSpec
@@ -34,23 +28,10 @@ from lsmstate.opening import open_store
 from lsmstate.options import Options, parse_bytes
 from lsmstate.schema.columns import by_name
 from lsmstate.stats import StoreStats
-from lsmstate.store import MultimapStore, StreamSchema
 from lsmstate.store_base.checks import check_is_batch, nearest
 
 #: How several streams are joined; see MultiwayJoin.
 ALGORITHMS = ("umjoin", "tree")
-
-Spec = JoinSpec | GraphSpec | ChangingSpec | FinalSpec
-Operator = (
-    UMJoin
-    | GraphJoin
-    | ChangeJoin
-    | GraphChangeJoin
-    | RootedChangeJoin
-    | TreeJoin
-    | EventTimeJoin
-    | FinalJoin
-)
 
 
 class MultiwayJoin:
@@ -150,14 +131,14 @@ class MultiwayJoin:
         check_unmatched(unmatched)
         check_streams(streams)
         told = TimeOptions(event_time or {}, retention or {}, late)
-        self.spec, timing = _spec_of(streams, on, how, emit, changes, told)
+        self.spec = _spec_of(streams, on, how, emit, changes, told)
         self._declared = dict(streams)
         self._views = Views(streams)
         inside = self.spec
         if self._views.any:
-            inside, timing = _spec_of(self._views.streams, on, how, emit, changes, told)
-        _check_algorithm(inside, algorithm, order, sample, timing)
-        kept = None if path is None else KeptJoin(path, backend, self.spec, timing)
+            inside = _spec_of(self._views.streams, on, how, emit, changes, told)
+        _check_algorithm(inside, algorithm, order, sample)
+        kept = None if path is None else KeptJoin(path, backend, self.spec)
         if kept is not None:
             kept.check()
         options = Options(memory_bytes=parse_bytes(memory))
@@ -171,15 +152,18 @@ class MultiwayJoin:
                 tree, self.tried_orders = best_tree(inside, some, path, backend, options)
             else:
                 tree = BinaryTree.create(inside, list(streams) if order is None else order)
-        schemas, operator = _operator(inside, tree, timing, unmatched, piece_bytes)
+        context = Context(piece_bytes=piece_bytes, unmatched=unmatched)
         self._unfinished: Results | None = None
         with ExitStack() as opened:
             directory = path or opened.enter_context(TemporaryDirectory(prefix="lsmstate-"))
-            self._store = open_store(directory, schemas, backend=backend, options=options)
+            joined: Spec = tree or inside
+            self._store = open_store(
+                directory, joined.stream_schemas, backend=backend, options=options
+            )
             opened.callback(self._store.close)
             if kept is not None:
                 kept.keep()
-            self._join = operator(self._store)
+            self._join = local_join(joined, self._store, context)
             self._opened = opened.pop_all()
 
     @property
@@ -207,7 +191,7 @@ class MultiwayJoin:
             batch = by_name(batch, self._declared[stream], f"process({stream!r})")
         self._came_in = batch.schema
         batch = self._views.plain(stream, batch)
-        self._unfinished = self._shown(self._join.process(stream, batch))
+        self._unfinished = self._shown(self._join.process(Batch(stream, batch)))
         return self._unfinished
 
     def _shown(self, results: Results) -> Results:
@@ -235,48 +219,45 @@ class MultiwayJoin:
             InvalidArgumentError: Earlier results are not read, no stream has an event time, or the
                 watermark has no time zone although an event time has one.
         """
-        if self._timed is None or not self._timed.event_time.columns:
+        timing = self.event_time
+        if timing is None or not timing.columns:
             raise InvalidArgumentError(
                 f"advance({watermark!r}): no stream has an event time; name their columns of time "
                 'stamps, as in event_time={"a": "at", "b": "at"}'
             )
         check_finished(f"advance({watermark!r})", self._unfinished)
-        watermark_us = self._timed.event_time.watermark_us(self.spec.streams, watermark)
-        if isinstance(self._timed, FinalJoin):
-            self._unfinished = self._shown(self._timed.advance(watermark_us))
-            return self._unfinished
-        self._timed.advance(watermark_us)
-        return Results(iter(()))
+        watermark_us = timing.watermark_us(self.spec.streams, watermark)
+        self._unfinished = self._shown(self._join.advance(watermark_us))
+        return self._unfinished
 
     @property
     def event_time(self) -> EventTime | None:
         """Event times of the streams, and how long their rows are kept; None: all rows, for
         ever."""
-        return self._timed.event_time if self._timed else None
+        return self.spec.event_time
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """The join's counters since it was opened, by name; ``late_rows`` for example."""
+        return self._join.counts
 
     @property
     def late_count(self) -> int:
         """Number of rows that came late since the join was opened, also with ``late="join"``."""
-        return self._timed.late_count if self._timed else 0
+        return self._join.counts.get(LATE_ROWS, 0)
 
     @property
     def late_rows(self) -> pa.RecordBatch | None:
         """With ``late="side"``, the late rows of the last batch, as they came."""
-        late = self._timed.late_rows if self._timed else None
+        late = self._join.late_rows
         if late is None or not self._views.any:
             return late
         return self._views.declared(late, self._came_in)
 
     @property
-    def _timed(self) -> EventTimeJoin | FinalJoin | None:
-        return self._join if isinstance(self._join, EventTimeJoin | FinalJoin) else None
-
-    @property
     def unmatched_retractions(self) -> int:
         """Number of retractions ignored so far because the row was not stored."""
-        if isinstance(self._join, ChangeJoin | GraphChangeJoin | RootedChangeJoin | EventTimeJoin):
-            return self._join.unmatched_retractions
-        return 0
+        return self._join.counts.get(UNMATCHED_RETRACTIONS, 0)
 
     def commit(self) -> None:
         """Make everything that was fed durable, so that opening ``path`` again finds it.
@@ -285,8 +266,7 @@ class MultiwayJoin:
             InvalidArgumentError: A join with ``emit="final"`` has results that were not read. Its
                 state depends on them.
         """
-        if isinstance(self._join, FinalJoin):
-            self._join.finish()
+        self._join.finish()
         self._store.commit()
 
     def stats(self) -> StoreStats:
@@ -311,19 +291,18 @@ def _spec_of(
     emit: str,
     changes: Mapping[str, str] | None,
     told: TimeOptions,
-) -> tuple[Spec, EventTime | None]:
-    """The spec of the join, and the event times of a join that forgets rows by them."""
+) -> Spec:
+    """What is joined, with the event times of a join that forgets rows by them."""
     typed = typed_condition({name: s.names for name, s in streams.items()}, on, how)
     if typed.tree is not None and emit == FINAL and not changes:
         graph = GraphSpec.create(streams, in_text(typed), splits=True)
-        return FinalSpec.of(graph, typed.tree, *told), None
+        return FinalSpec.of(graph, typed.tree, *told)
     if typed.tree is None and emit in ("append", FINAL) and not changes:
         return create_timed(streams, typed.on, *told)
     spec = create_join(streams, on, how, emit, changes, told)
-    timing = spec.event_time if isinstance(spec, ChangingSpec) else None
-    if timing is None:
+    if spec.event_time is None:
         _check_keeps_all(told)
-    return spec, timing
+    return spec
 
 
 def _check_keeps_all(told: TimeOptions) -> None:
@@ -337,47 +316,11 @@ def _check_keeps_all(told: TimeOptions) -> None:
             )
 
 
-def _operator(
-    spec: Spec,
-    tree: BinaryTree | None,
-    timing: EventTime | None,
-    unmatched: str,
-    piece_bytes: int,
-) -> tuple[Sequence[StreamSchema], Callable[[MultimapStore], Operator]]:
-    """The streams of the join's store, and a function that makes the operator over it."""
-    if isinstance(spec, FinalSpec):
-        return spec.stream_schemas, lambda store: FinalJoin(spec, store, piece_bytes)
-    if isinstance(spec, GraphChangeSpec | RootedChangeSpec) and timing is not None:
-        return spec.stream_schemas, lambda store: EventTimeJoin(
-            spec, timing, store, piece_bytes, unmatched=unmatched
-        )
-    if isinstance(spec, ChangeSpec):
-        return spec.stream_schemas, lambda store: ChangeJoin(spec, store, piece_bytes, unmatched)
-    if isinstance(spec, GraphChangeSpec):
-        return spec.stream_schemas, lambda store: GraphChangeJoin(
-            spec, store, piece_bytes, unmatched
-        )
-    if isinstance(spec, RootedChangeSpec):
-        return spec.stream_schemas, lambda store: RootedChangeJoin(
-            spec, store, piece_bytes, unmatched
-        )
-    if tree is not None:
-        return tree.stream_schemas, lambda store: TreeJoin(tree, store, piece_bytes)
-    if timing is not None:
-        return timing.store_streams(spec), lambda store: EventTimeJoin(
-            spec, timing, store, piece_bytes
-        )
-    if isinstance(spec, GraphSpec):
-        return spec.stream_schemas, lambda store: GraphJoin(spec, store, piece_bytes)
-    return spec.stream_schemas, lambda store: UMJoin(spec, store, piece_bytes)
-
-
 def _check_algorithm(
     spec: Spec,
     algorithm: str,
     order: Order | None,
     sample: Sample | None,
-    timing: EventTime | None,
 ) -> None:
     """InvalidArgumentError if options of ``algorithm="tree"`` do not fit the others."""
     if algorithm not in ALGORITHMS:
@@ -395,7 +338,7 @@ def _check_algorithm(
             "algorithm='tree' applies to append-only inner joins; leave algorithm out for other "
             "join types and changelogs"
         )
-    if algorithm == "tree" and timing is not None:
+    if algorithm == "tree" and spec.event_time is not None:
         raise InvalidArgumentError(
             "algorithm='tree' joins over the full history; leave out algorithm, or event_time, "
             "retention and time intervals"

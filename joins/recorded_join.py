@@ -11,14 +11,8 @@ from typing import Any, Final
 
 from lsmstate.cython_ext.base.file import AppendFile, ReadFile, link, remove, sync_directory
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
-from lsmstate.joins.conditions.join_tree import bound_text
-from lsmstate.joins.specs.changes import FINAL, ChangeSpec, GraphChangeSpec
-from lsmstate.joins.specs.changes_multi_key import RootedChangeSpec
-from lsmstate.joins.specs.choose import ChangingSpec
-from lsmstate.joins.specs.event_time import EventTime
-from lsmstate.joins.specs.final import FinalSpec
-from lsmstate.joins.specs.multi_key import GraphSpec
-from lsmstate.joins.specs.one_key import JoinSpec
+from lsmstate.joins.kinds import pinned
+from lsmstate.joins.protocols import Spec
 from lsmstate.lsm.checksummed_text import seal_text, unseal_text
 from lsmstate.tools.recorded_streams import kept_streams
 
@@ -35,11 +29,11 @@ class KeptJoin:
         self,
         directory: str,
         backend: str,
-        spec: JoinSpec | GraphSpec | ChangingSpec | FinalSpec,
-        timing: EventTime | None,
+        spec: Spec,
     ) -> None:
         self._path = os.path.join(directory, FILE_NAME)
-        self._asked = _described(spec, timing)
+        self._asked = spec.described()
+        self._spec = spec
         #: Whether there is a state at all. A join's file without one says nothing.
         self._has_state = kept_streams(directory, backend=backend) is not None
         self._kept: dict[str, Any] | None = None
@@ -73,7 +67,9 @@ class KeptJoin:
                 remove(left)
         file = AppendFile(new)
         try:
-            text = json.dumps({"format": _VERSION, **self._asked}, ensure_ascii=True)
+            text = json.dumps(
+                {"format": _VERSION, **self._asked, **pinned(self._spec)}, ensure_ascii=True
+            )
             file.append(seal_text(text.encode()))
             file.sync()
         finally:
@@ -81,43 +77,6 @@ class KeptJoin:
         link(new, self._path)
         remove(new)
         sync_directory(os.path.dirname(self._path))
-
-
-def _described(
-    spec: JoinSpec | GraphSpec | ChangingSpec | FinalSpec, timing: EventTime | None
-) -> dict[str, Any]:
-    """Everything that decides which results there are; equal for joins that are the same."""
-    joins, emit = "inner", "append"
-    if isinstance(spec, ChangeSpec | RootedChangeSpec | FinalSpec):
-        joins = str(spec.tree)
-    if isinstance(spec, FinalSpec):
-        emit = FINAL
-    elif isinstance(spec, GraphChangeSpec | RootedChangeSpec) or (
-        isinstance(spec, ChangeSpec) and spec.emits_changes
-    ):
-        emit = "changes"
-    operations = getattr(spec, "operations", {})
-    return {
-        "keys": sorted(_keys(spec)),
-        "joins": joins,
-        "emit": emit,
-        "changelogs": sorted(f"{name}.{column}" for name, column in operations.items()),
-        "intervals": sorted({bound_text(bound) for bound in timing.bounds}) if timing else [],
-    }
-
-
-def _keys(spec: JoinSpec | GraphSpec | ChangingSpec | FinalSpec) -> list[str]:
-    if isinstance(spec, ChangeSpec):
-        spec = spec.keys
-    if isinstance(spec, JoinSpec):
-        classes = [
-            [f"{name}.{columns[k]}" for name, columns in spec.keys.items()]
-            for k in range(len(spec.key_schema))
-        ]
-    else:
-        graph = spec if isinstance(spec, GraphSpec) else spec.graph
-        classes = [[f"{name}.{c}" for name, c in each.columns.items()] for each in graph.classes]
-    return [" = ".join(sorted(members)) for members in classes]
 
 
 def _read(path: str) -> dict[str, Any] | None:

@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.routing.hash_router import HashRouting
 from lsmstate.spark_integration.columns.schemas import Schema, arrow_schema, struct_type
 from lsmstate.spark_integration.plan.bucket import BucketFunction
 from lsmstate.spark_integration.plan.inputs import Inputs, session_of
@@ -141,6 +142,7 @@ def stateful_batches(
         output=arrow_schema("schema", output),
         settings=_pinned(inputs, streams, columns, checked, null_keys),
         keeps_null_keys=null_keys == KEEP,
+        routing=HashRouting(keeps_null_keys=null_keys == KEEP),
         output_mode=output_mode,
         options=checked.store,
         backend=checked.backend,

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from bench.common.measures import disk_bytes
 from lsmstate.joins.local.inner.binary_tree_join import TreeJoin
 from lsmstate.joins.local.inner.umjoin import UMJoin
+from lsmstate.joins.protocols import Batch
 from lsmstate.joins.specs.binary_tree import BinaryTree
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.opening import open_attempt, open_store
@@ -109,7 +110,7 @@ def run(arguments: argparse.Namespace) -> None:
         rows_in = rows_out = 0
         for stream, batch in batches or arrivals(arguments.scale):
             rows_in += batch.num_rows
-            for piece in join.process(stream, batch):
+            for piece in join.process(Batch(stream, batch)):
                 rows_out += piece.num_rows
             spent = {
                 "seconds": time.perf_counter() - start,

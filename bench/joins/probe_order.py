@@ -20,6 +20,7 @@ from rich.table import Table
 
 from lsmstate.joins.local.inner.umjoin import UMJoin
 from lsmstate.joins.local.parts.probe_order import ProbeOrder
+from lsmstate.joins.protocols import Batch
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.opening import open_attempt
 from lsmstate.options import Options, parse_bytes
@@ -77,7 +78,7 @@ def run(order: ProbeOrder, keys: int, slices: int, memory: int) -> tuple[float, 
                 order.half = half
             batch = batch_of(half * keys + rng.integers(0, keys, SLICE_ROWS))
             start = time.process_time()
-            found += sum(piece.num_rows for piece in join.process("a", batch))
+            found += sum(piece.num_rows for piece in join.process(Batch("a", batch)))
             seconds += time.process_time() - start
         asked = store.stats().counters["probed_keys"] - before
         store.close()

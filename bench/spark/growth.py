@@ -30,6 +30,7 @@ import psutil
 import pyarrow as pa
 
 from lsmstate.joins.local.inner.umjoin import UMJoin
+from lsmstate.joins.protocols import Batch
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.lsm.store import LsmStore
 from lsmstate.options import Options, parse_bytes
@@ -85,7 +86,7 @@ def micro_batch(
     ) as store:
         joined = UMJoin(join, store)
         results = sum(
-            found.num_rows for name in NAMES for found in joined.process(name, arrived[name])
+            found.num_rows for name in NAMES for found in joined.process(Batch(name, arrived[name]))
         )
         pointer = store.commit()
         stats = store.stats()

@@ -25,6 +25,7 @@ from rich.table import Table
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.joins.local.inner.umjoin import UMJoin
+from lsmstate.joins.protocols import Batch, Role
 from lsmstate.joins.routing.hash import bucket_of
 from lsmstate.joins.routing.skew.heavy_hitters import HeavyHitters
 from lsmstate.joins.routing.skew.respread import Seen, respread
@@ -84,23 +85,23 @@ class Run:
             keys = CODEC.encode(rows.select(["key"]))
             owners = bucket_of(keys, BUCKETS)
             self.remember(keys.hashes, rows)
-            positions, buckets, is_stored = self.table.route(
+            positions, buckets, roles, _ = self.table.route(
                 stream,
                 keys.hashes,
                 owners,
                 lambda p, r=rows: content_hashes(r.take(pa.array(p)), ROWS),
             )
-            if is_stored is None:
-                is_stored = np.ones(len(positions), np.bool_)
+            if roles is None:
+                roles = np.full(len(positions), Role.STORE)
             for bucket in range(BUCKETS):
                 started = time.process_time()
-                for stored in (False, True):
-                    mine = positions[(buckets == bucket) & (is_stored == stored)]
+                for role in Role:
+                    mine = positions[(buckets == bucket) & (roles == role)]
                     part = rows.take(pa.array(mine))
-                    found = self.joins[bucket].process(stream, part, is_stored=stored)
+                    found = self.joins[bucket].process(Batch(stream, part, role=role))
                     rows_out[bucket] += sum(piece.num_rows for piece in found)
                     rows_in[bucket] += part.num_rows
-                    if stored:
+                    if role != Role.PROBE:
                         self.count(bucket, stream, keys.hashes[mine], part)
                 seconds[bucket] += time.process_time() - started
         self.measured.rows_in.append(rows_in)

@@ -4,10 +4,10 @@ An *order* is a sequence that is folded from the left: ``["a", "b", "c"]`` joins
 with c. Its items may be orders themselves: ``["a", ["b", "c"]]`` joins a with what b and c give.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import pyarrow as pa
 
@@ -20,19 +20,6 @@ Order: TypeAlias = str | Sequence["Order"]
 
 #: The two inputs of a node, as its own join calls them.
 SIDES = ("left", "right")
-
-
-@dataclass(frozen=True)
-class NodeSpec(JoinSpec):
-    """The join of a node's two sides. Keys are compared in the types of the whole join's classes,
-    which other streams may have widened."""
-
-    class_types: pa.Schema
-
-    @cached_property
-    def key_schema(self) -> pa.Schema:
-        """The types of the classes that both sides hold, named k0, k1, ..."""
-        return self.class_types
 
 
 @dataclass(frozen=True)
@@ -50,11 +37,12 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Node:
-    """A two-way join, whose result is stored under ``name`` unless it is the root."""
+    """A two-way join, whose result is stored under ``name`` unless it is the root. Its keys are
+    compared in the types of the whole join's classes, which other streams may have widened."""
 
     left: "Leaf | Node"
     right: "Leaf | Node"
-    spec: NodeSpec
+    spec: JoinSpec
 
     @property
     def name(self) -> str:
@@ -78,6 +66,7 @@ class BinaryTree:
 
     join: GraphSpec
     root: Node
+    event_time: ClassVar[None] = None
 
     @classmethod
     def create(cls, spec: JoinSpec | GraphSpec, order: Order) -> "BinaryTree":
@@ -98,6 +87,28 @@ class BinaryTree:
     def stream_schemas(self) -> tuple[StreamSchema, ...]:
         """What a store is opened with: every stream, and the result of every node but the root."""
         return tuple(_stored(self.root))
+
+    @property
+    def streams(self) -> Mapping[str, pa.Schema]:
+        """The columns of each stream."""
+        return self.join.streams
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """The columns of a result."""
+        return self.join.output_schema
+
+    def computed(self, stream: str) -> Sequence[str]:
+        """None: keys are made of the rows."""
+        return ()
+
+    def described(self) -> dict[str, Any]:
+        """What is compared with a kept state."""
+        return self.join.described()
+
+    def check_stream(self, stream: str) -> None:
+        """InvalidArgumentError, with the nearest name, if there is no such stream."""
+        self.join.check_stream(stream)
 
     def path_of(self, stream: str) -> list[tuple[Node, str]]:
         """The nodes from a stream up to the root, each with the side the rows come from."""
@@ -176,7 +187,7 @@ def _node(join: GraphSpec, order: Order) -> Leaf | Node:
     return node
 
 
-def _node_spec(join: GraphSpec, left: Leaf | Node, right: Leaf | Node) -> NodeSpec:
+def _node_spec(join: GraphSpec, left: Leaf | Node, right: Leaf | Node) -> JoinSpec:
     sides = dict(zip(SIDES, (left, right), strict=True))
     shared = _shared(join, _leaf_names(left), _leaf_names(right))
     if not shared:
@@ -186,7 +197,7 @@ def _node_spec(join: GraphSpec, left: Leaf | Node, right: Leaf | Node) -> NodeSp
         )
     keys = {side: tuple(_holder(join, node, n) for n in shared) for side, node in sides.items()}
     types = pa.schema([(f"k{k}", join.classes[n].type) for k, n in enumerate(shared)])
-    return NodeSpec({side: _columns(join, node) for side, node in sides.items()}, keys, types)
+    return JoinSpec({side: _columns(join, node) for side, node in sides.items()}, keys, types)
 
 
 def _leaf_names(node: Leaf | Node) -> list[str]:

@@ -1,15 +1,17 @@
 """Specs of joins with retractions: join types other than inner, and changelogs as inputs."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.conditions.intervals import Bound
 from lsmstate.joins.conditions.join_tree import Tree, products, takes_back
 from lsmstate.joins.conditions.key_classes import resolved
+from lsmstate.joins.specs.described import described
 from lsmstate.joins.specs.event_time import EventTime
 from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.one_key import JoinSpec
@@ -90,6 +92,19 @@ class ChangeSpec:
         """Whether a row that has no partner at all is a result."""
         return products(self.tree, {stream}) == (frozenset({stream}),)
 
+    def computed(self, stream: str) -> Sequence[str]:
+        """The key of each row."""
+        return self.keys.computed(stream)
+
+    def described(self) -> dict[str, Any]:
+        """What is compared with a kept state."""
+        return described(
+            self.keys.equal_columns(),
+            joins=str(self.tree),
+            emit="changes" if self.emits_changes else "append",
+            operations=self.operations,
+        )
+
     def check_stream(self, stream: str) -> None:
         """InvalidArgumentError, with the nearest name, if there is no such stream."""
         self.keys.check_stream(stream)
@@ -141,6 +156,23 @@ class GraphChangeSpec:
     def owners(self) -> Mapping[str, str]:
         """By stream of the store, whose rows it holds."""
         return self.graph.owners
+
+    def bounds_of(self, stream: str) -> tuple[Bound, ...]:
+        """The intervals without whose times a row is in no result: all of them."""
+        return self.event_time.bounds if self.event_time is not None else ()
+
+    def computed(self, stream: str) -> Sequence[str]:
+        """None: keys are made of the rows."""
+        return ()
+
+    def described(self) -> dict[str, Any]:
+        """What is compared with a kept state."""
+        return described(
+            self.graph.equal_columns(),
+            emit="changes",
+            operations=self.operations,
+            bounds=self.bounds_of(""),
+        )
 
     def check_stream(self, stream: str) -> None:
         """InvalidArgumentError, with the nearest name, if there is no such stream."""

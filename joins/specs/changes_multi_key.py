@@ -1,8 +1,9 @@
 """Joins of any type by several keys that say what changes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 
@@ -10,6 +11,7 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.intervals import Bound
 from lsmstate.joins.conditions.join_tree import Tree, bounds_of
 from lsmstate.joins.specs.changes import FINAL, check_emit, check_operation, with_operation
+from lsmstate.joins.specs.described import described
 from lsmstate.joins.specs.event_time import EventTime, TimeOptions, lasting
 from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.output_rows import shown_in_order, tree_rows
@@ -123,6 +125,20 @@ class RootedChangeSpec:
         """The step of a stream that is no root, which has the same join in all parts."""
         steps = (part.step_of(stream) for part in self.parts)
         return next(step for step in steps if step is not None)
+
+    def computed(self, stream: str) -> Sequence[str]:
+        """None: keys are made of the rows."""
+        return ()
+
+    def described(self) -> dict[str, Any]:
+        """What is compared with a kept state."""
+        return described(
+            self.graph.equal_columns(),
+            joins=str(self.tree),
+            emit="changes",
+            operations=self.operations,
+            bounds=() if self.event_time is None else self.event_time.bounds,
+        )
 
     def check_stream(self, stream: str) -> None:
         """InvalidArgumentError, with the nearest name, if there is no such stream."""

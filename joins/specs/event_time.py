@@ -6,10 +6,11 @@
   not late can match it, or its retention is over.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple
+from functools import cached_property
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -27,6 +28,7 @@ from lsmstate.joins.conditions.join_tree import bound_text
 from lsmstate.joins.conditions.key_classes import resolved
 from lsmstate.joins.conditions.split import SplitCondition, split_condition
 from lsmstate.joins.conditions.tokens import Column
+from lsmstate.joins.specs.described import described
 from lsmstate.joins.specs.multi_key import GraphSpec, create_spec
 from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
 from lsmstate.store import StreamSchema
@@ -131,15 +133,59 @@ class EventTime:
         return Expiry(column, min(-(-kept // tick), most) * timedelta(microseconds=tick))
 
 
+@dataclass(frozen=True)
+class TimedSpec:
+    """An inner join that knows of event time."""
+
+    joined: JoinSpec | GraphSpec
+    event_time: EventTime
+
+    @property
+    def streams(self) -> Mapping[str, pa.Schema]:
+        """The columns of each stream."""
+        return self.joined.streams
+
+    @cached_property
+    def stream_schemas(self) -> tuple[StreamSchema, ...]:
+        """The streams of the store, with their expiry, and the watermark's."""
+        return self.event_time.store_streams(self.joined)
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """The columns of a result."""
+        return self.joined.output_schema
+
+    @property
+    def owners(self) -> Mapping[str, str]:
+        """By stream of the store, whose rows it holds."""
+        return self.joined.owners
+
+    def bounds_of(self, stream: str) -> tuple[Bound, ...]:
+        """The intervals without whose times a row is in no result: all of them."""
+        return self.event_time.bounds
+
+    def computed(self, stream: str) -> Sequence[str]:
+        """Names of the columns that the local join is given beside the rows."""
+        return self.joined.computed(stream)
+
+    def described(self) -> dict[str, Any]:
+        """What is compared with a kept state."""
+        return described(self.joined.equal_columns(), bounds=self.event_time.bounds)
+
+    def check_stream(self, stream: str) -> None:
+        """InvalidArgumentError, with the nearest name, if there is no such stream."""
+        self.joined.check_stream(stream)
+
+
 def create_timed(
     streams: Mapping[str, pa.Schema],
     on: Condition,
     columns: Mapping[str, str],
     retention: Retention,
     late: str,
-) -> tuple[JoinSpec | GraphSpec, EventTime | None]:
-    """The spec of a condition that may have time intervals, and what it knows of time: None if
-    neither condition nor options say anything of it. InvalidArgumentError names what does not fit,
+) -> JoinSpec | GraphSpec | TimedSpec:
+    """The spec of a condition that may have time intervals; a TimedSpec if the condition or the
+    options say anything of time. InvalidArgumentError names what does not fit,
     among it conditions that are neither equalities nor intervals."""
     condition = SplitCondition("", ())
     if isinstance(on, str):
@@ -157,7 +203,7 @@ def create_timed(
             "the results for it"
         )
     timing = EventTime.create(spec, columns, bounds, retention, late)
-    return spec, timing if columns or bounds or retention else None
+    return TimedSpec(spec, timing) if columns or bounds or retention else spec
 
 
 class TimeOptions(NamedTuple):

@@ -6,16 +6,17 @@
   side (``rooted_steps``).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.join_tree import Tree, bounds_of, joins_of
 from lsmstate.joins.specs.changes import FINAL
+from lsmstate.joins.specs.described import described
 from lsmstate.joins.specs.event_time import EventTime, Retention, TimeOptions, lasting
 from lsmstate.joins.specs.multi_key import GraphSpec, Index
 from lsmstate.joins.specs.output_rows import shown_in_order, tree_rows
@@ -102,6 +103,19 @@ class FinalSpec:
             StreamSchema(waiting_stream(name), TICKS, self.streams[name]) for name in self.waiting
         )
         return (*partners, *waiting, watermark)
+
+    def computed(self, stream: str) -> Sequence[str]:
+        """None: keys are made of the rows."""
+        return ()
+
+    def described(self) -> dict[str, Any]:
+        """What is compared with a kept state."""
+        return described(
+            self.graph.equal_columns(),
+            joins=str(self.tree),
+            emit=FINAL,
+            bounds=self.event_time.bounds,
+        )
 
     def check_stream(self, stream: str) -> None:
         """InvalidArgumentError, with the nearest name, if there is no such stream."""

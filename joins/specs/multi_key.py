@@ -6,9 +6,10 @@
   stream of the store that holds all rows of its stream.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -21,6 +22,7 @@ from lsmstate.joins.conditions.key_classes import (
     written_pairs,
 )
 from lsmstate.joins.conditions.key_types import cast_key
+from lsmstate.joins.specs.described import described
 from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams, joined_schema
 from lsmstate.store import StreamSchema
 
@@ -68,6 +70,7 @@ class GraphSpec:
     shown: Mapping[str, int]
     more_indexes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """Streams and sets of classes that rows are looked up by beside the neighbours' ones."""
+    event_time: ClassVar[None] = None
 
     @classmethod
     def create(
@@ -162,6 +165,18 @@ class GraphSpec:
             name if firsts.index(name) == number else str(self.classes[number])
             for number, name in enumerate(firsts)
         )
+
+    def computed(self, stream: str) -> Sequence[str]:
+        """None: keys are made of the rows."""
+        return ()
+
+    def equal_columns(self) -> list[list[str]]:
+        """The columns of each key, as ``stream.column``."""
+        return [[f"{name}.{c}" for name, c in each.columns.items()] for each in self.classes]
+
+    def described(self) -> dict[str, Any]:
+        """What is compared with a kept state."""
+        return described(self.equal_columns())
 
     def check_stream(self, stream: str) -> None:
         """InvalidArgumentError, with the nearest name, if there is no such stream."""

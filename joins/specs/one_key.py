@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -22,6 +23,7 @@ from lsmstate.joins.conditions.key_classes import (
 )
 from lsmstate.joins.conditions.key_types import cast_key, common_key_type
 from lsmstate.joins.conditions.tokens import Column
+from lsmstate.joins.specs.described import described
 from lsmstate.store import StreamSchema
 
 __all__ = ["Condition", "JoinSpec", "common_key_type", "output_names"]
@@ -40,10 +42,14 @@ class JoinSpec:
     Attributes:
         streams: Columns of each stream.
         keys: Key columns of each stream. The n-th ones of all streams are equal in a result.
+        compared_as: The types in which keys are compared, if the caller casts them. None: the
+            common types of the columns.
     """
 
     streams: Mapping[str, pa.Schema]
     keys: Mapping[str, tuple[str, ...]]
+    compared_as: pa.Schema | None = None
+    event_time: ClassVar[None] = None
 
     @classmethod
     def create(cls, streams: Mapping[str, pa.Schema], on: Condition) -> "JoinSpec":
@@ -81,6 +87,8 @@ class JoinSpec:
     @cached_property
     def key_schema(self) -> pa.Schema:
         """Types in which the key columns are compared, under the names k0, k1, and so on."""
+        if self.compared_as is not None:
+            return self.compared_as
         fields = []
         for k in range(len(next(iter(self.keys.values())))):
             fields.append(pa.field(f"k{k}", class_type(self.streams, self._columns(k))))
@@ -114,6 +122,19 @@ class JoinSpec:
             for name, field in zip(self.keys[stream], self.key_schema, strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self.key_schema)
+
+    def computed(self, stream: str) -> Sequence[str]:
+        """The key of each row."""
+        return tuple(self.key_schema.names)
+
+    def equal_columns(self) -> list[list[str]]:
+        """The columns of each key, as ``stream.column``."""
+        count = len(self.key_schema)
+        return [[f"{name}.{c[k]}" for name, c in self.keys.items()] for k in range(count)]
+
+    def described(self) -> dict[str, Any]:
+        """What is compared with a kept state."""
+        return described(self.equal_columns())
 
     def check_stream(self, stream: str) -> None:
         """InvalidArgumentError, with the nearest name, if there is no such stream."""

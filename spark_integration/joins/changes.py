@@ -1,7 +1,7 @@
 """multiway_join with retractions: join types other than inner, and changelogs as inputs."""
 
-import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,10 +16,6 @@ from lsmstate.joins.conditions.join_tree import (
     conditions_of,
     nullable_streams,
 )
-from lsmstate.joins.local.changes.multi_key_join import GraphChangeJoin
-from lsmstate.joins.local.changes.one_key_join import ChangeJoin
-from lsmstate.joins.local.rooted.change_join import RootedChangeJoin
-from lsmstate.joins.local.timed.event_time_join import EventTimeJoin
 from lsmstate.joins.specs.changes import (
     OPERATION,
     ChangeSpec,
@@ -34,19 +30,14 @@ from lsmstate.joins.specs.one_key import output_names
 from lsmstate.joins.specs.typed_tree import settled
 from lsmstate.spark_integration.checkpoint.pinned_settings import JOIN_CONDITIONS, OTHER_CONDITIONS
 from lsmstate.spark_integration.columns.schemas import output_fields
-from lsmstate.spark_integration.joins.inner import CoercedSpec, coerced_graph, stored_rows
-from lsmstate.spark_integration.joins.late_rows import LateRows
+from lsmstate.spark_integration.joins.inner import coerced_graph, coerced_spec
 from lsmstate.spark_integration.joins.residual_filter import check_evaluated_here
 from lsmstate.spark_integration.joins.watermarks import (
     check_hours,
     check_keeps_all,
     explained_time,
 )
-from lsmstate.spark_integration.plan.bucket import Bucket, BucketFunction, InputBatch
 from lsmstate.spark_integration.plan.inputs import Inputs
-from lsmstate.store import MultimapStore
-
-_log = logging.getLogger("lsmstate")
 
 
 def change_spec(
@@ -85,10 +76,10 @@ def change_spec(
         shown = {name: count - (name in operations) for name, count in graph.shown.items()}
         stored_graph = GraphSpec(stored, graph.classes, shown)
         return changing_spec(stored_graph, tree, emit, operations, bounds, told)
-    spec = CoercedSpec.of(inputs)
+    spec = coerced_spec(inputs)
     check_no_keys(spec, operations)
     stored = _without_operations(rows, operations)
-    return changing_spec(CoercedSpec(stored, spec.keys, spec.coerced), tree, emit, operations)
+    return changing_spec(replace(spec, streams=stored), tree, emit, operations)
 
 
 def check_time(
@@ -193,52 +184,6 @@ def joined_fields(
     ]
 
 
-def change_join_function(
-    spec: ChangingSpec, inputs: Inputs, unmatched: str, late: LateRows
-) -> BucketFunction:
-    """The stateful function. All batches of an input in one micro-batch count as one, so a
-    retraction may come before its row. With time intervals, changes are late by the watermark of
-    the previous micro-batch, as in Spark's joins."""
-    plans = {plan.name: plan for plan in inputs.plans}
-    arriving = {} if isinstance(spec, ChangeSpec) else coerced_graph(inputs).streams
-
-    def join(
-        bucket: Bucket, batches: Iterator[InputBatch], store: MultimapStore
-    ) -> Iterator[pa.RecordBatch]:
-        joined: ChangeJoin | GraphChangeJoin | RootedChangeJoin | EventTimeJoin
-        if not isinstance(spec, ChangeSpec) and spec.event_time is not None:
-            joined = EventTimeJoin(spec, spec.event_time, store, unmatched=unmatched)
-        elif isinstance(spec, ChangeSpec):
-            joined = ChangeJoin(spec, store, unmatched=unmatched)
-        elif isinstance(spec, GraphChangeSpec):
-            joined = GraphChangeJoin(spec, store, unmatched=unmatched)
-        else:
-            joined = RootedChangeJoin(spec, store, unmatched=unmatched)
-        late.forget(bucket, store)
-        for batch, more in _with_more(batches):
-            if isinstance(joined, ChangeJoin):
-                yield from joined.process(batch.input, batch.rows, batch.keys, more=more)
-            else:
-                rows = stored_rows(plans[batch.input], batch, arriving[batch.input])
-                yield from joined.process(batch.input, rows, more=more)
-            if isinstance(joined, EventTimeJoin):
-                late.keep(bucket, store, batch, joined.late_rows, joined.watermark_us)
-        if isinstance(joined, EventTimeJoin):
-            bucket.tally.late_rows = joined.late_count
-            if bucket.watermark_us is not None:
-                joined.advance(bucket.watermark_us)
-        bucket.tally.unmatched_retractions = joined.unmatched_retractions
-        if joined.unmatched_retractions:
-            _log.warning(
-                "bucket %d, micro-batch %d: ignored %d retractions of rows that are not stored",
-                bucket.number,
-                bucket.batch_id,
-                joined.unmatched_retractions,
-            )
-
-    return join
-
-
 def _tree(spec: ChangingSpec) -> Tree | None:
     return None if isinstance(spec, GraphChangeSpec) else spec.tree
 
@@ -255,12 +200,3 @@ def _without_operations(
         name: pa.schema([field for field in schema if field.name != operations.get(name)])
         for name, schema in streams.items()
     }
-
-
-def _with_more(batches: Iterator[InputBatch]) -> Iterator[tuple[InputBatch, bool]]:
-    """Each batch, and whether the next one is of the same input."""
-    waiting = next(batches, None)
-    while waiting is not None:
-        following = next(batches, None)
-        yield waiting, following is not None and following.input == waiting.input
-        waiting = following

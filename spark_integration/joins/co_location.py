@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.routing.hash_router import HashRouting
 from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.rooted_steps import RootedJoins, meeting_classes
 from lsmstate.spark_integration.joins.shares import with_shares
@@ -28,18 +29,17 @@ def meeting(
     Raises:
         InvalidArgumentError: There is no such routing.
     """
-    plan = replace(plan, routes_null_keys=frozenset(part.root for part in parts))
+    roots = frozenset(part.root for part in parts)
     everything = tuple(range(len(graph.classes)))
     steps = [step for part in parts for step in part.all_steps]
     found = meeting_classes(parts, graph)
     if found == everything and all(step.classes == everything for step in steps):
-        return plan
+        return replace(plan, routing=HashRouting(routes_null_keys=roots))
     if not found and plan.buckets != 1:
-        roots = " and ".join(repr(part.root) for part in parts)
+        listed = " and ".join(repr(part.root) for part in parts)
         raise InvalidArgumentError(
-            f"the joins share no key by which each row of {roots} and all its partners lie in "
+            f"the joins share no key by which each row of {listed} and all its partners lie in "
             "one bucket; give buckets=1 (one task does all the work), compare every stream by a "
-            f"key of {roots}, or run the joins by other keys in a query of their own"
+            f"key of {listed}, or run the joins by other keys in a query of their own"
         )
-    plan = replace(plan, matches_by_part_of_keys=True)
-    return with_shares(plan, graph, rows, shares, found)
+    return with_shares(plan, graph, rows, shares, found, roots)

@@ -7,7 +7,7 @@ time, so that Spark's watermark goes on while the join finds nothing. The plan d
 that.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -19,97 +19,46 @@ from pyspark.sql import types as T
 
 from lsmstate.joins.conditions.tokens import Column as StreamColumn
 from lsmstate.joins.local.parts.time_checks import result_columns
-from lsmstate.joins.local.timed.event_time_join import EventTimeJoin
-from lsmstate.joins.specs.event_time import EventTime
-from lsmstate.joins.specs.multi_key import GraphSpec
-from lsmstate.joins.specs.one_key import JoinSpec
+from lsmstate.joins.specs.event_time import TimedSpec
 from lsmstate.spark_integration.catalyst.names import quoted
 from lsmstate.spark_integration.columns.schemas import WATERMARK_METADATA
-from lsmstate.spark_integration.joins.inner import learned, stored_rows
-from lsmstate.spark_integration.joins.late_rows import LateRows
 from lsmstate.spark_integration.joins.watermarks import result_time_type
-from lsmstate.spark_integration.plan.bucket import Bucket, BucketFunction, InputBatch
-from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan
-from lsmstate.store import MultimapStore
+from lsmstate.spark_integration.plan.bucket import InputBatch
+from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
 
 #: A column of the operator's result, true in ticks, that nobody sees.
 TICK: Final = "lsmstate.tick"
 
 
-def timed_output(
-    spec: JoinSpec | GraphSpec, timing: EventTime, result_time: str | None
-) -> pa.Schema:
+def timed_output(spec: TimedSpec, result_time: str | None) -> pa.Schema:
     """The columns of the result as they leave the operator."""
     if result_time is None:
         return spec.output_schema
     return pa.schema(
         [
             *(field.with_nullable(True) for field in spec.output_schema),
-            pa.field(result_time, result_time_type(spec, timing)),
+            pa.field(result_time, result_time_type(spec.joined, spec.event_time)),
             pa.field(TICK, pa.bool_()),
         ]
     )
 
 
-def with_time(
-    plan: StatefulPlan,
-    spec: JoinSpec | GraphSpec,
-    timing: EventTime,
-    result_time: str | None,
-) -> StatefulPlan:
+def with_time(plan: StatefulPlan, spec: TimedSpec, result_time: str | None) -> StatefulPlan:
     """The plan of a join that forgets rows."""
     return replace(
         plan,
-        state=timing.store_streams(spec),
-        output=timed_output(spec, timing, result_time),
+        output=timed_output(spec, result_time),
         watches_time=True,
         result_time=result_time,
     )
 
 
-def timed_join_function(
-    spec: JoinSpec | GraphSpec,
-    inputs: Sequence[InputPlan],
-    timing: EventTime,
-    late: LateRows,
-    result_time: str | None,
-) -> BucketFunction:
-    """The stateful function: judge rows by the watermark of the previous micro-batch, as Spark's
-    joins do; join them; forget what is due by the watermark of this one."""
-
-    plans = {source.name: source for source in inputs}
-    learned_as = str(spec.classes if isinstance(spec, GraphSpec) else spec.keys)
-
-    def join(
-        bucket: Bucket, batches: Iterator[InputBatch], store: MultimapStore
-    ) -> Iterator[pa.RecordBatch]:
-        joined = EventTimeJoin(spec, timing, store, probe_order=learned(learned_as))
-        times = _ResultTimes(spec, timing, bucket.schema)
-        late.forget(bucket, store)
-        for batch in batches:
-            if isinstance(spec, GraphSpec):
-                rows = stored_rows(plans[batch.input], batch, spec.streams[batch.input])
-                found = joined.process(batch.input, rows)
-            else:
-                found = joined.process(batch.input, batch.rows, batch.keys)
-            times.arrived(batch)
-            yield from found if result_time is None else map(times.added, found)
-            late.keep(bucket, store, batch, joined.late_rows, joined.watermark_us)
-        bucket.tally.late_rows = joined.late_count
-        if bucket.watermark_us is not None:
-            joined.advance(bucket.watermark_us)
-        if result_time is not None:
-            bucket.tally.ticks = 1
-            yield times.tick(bucket.watermark_us)
-
-    return join
-
-
-class _ResultTimes:
+class ResultTimes:
     """The result time of rows, and of a tick."""
 
-    def __init__(self, spec: JoinSpec | GraphSpec, timing: EventTime, schema: pa.Schema) -> None:
-        names = result_columns(spec)
+    def __init__(self, spec: TimedSpec, schema: pa.Schema) -> None:
+        names = result_columns(spec.joined)
+        timing = spec.event_time
         self._columns = dict(timing.columns)
         self._names = [names[StreamColumn(s, c)] for s, c in timing.columns.items()]
         self._schema = schema

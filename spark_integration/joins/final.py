@@ -1,26 +1,21 @@
 """multiway_join with emit="final": outer, semi and anti joins that wait for the watermark."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.join_tree import Tree, conditions_of, nullable_streams
-from lsmstate.joins.local.timed.final_join import FinalJoin
 from lsmstate.joins.specs.event_time import Retention
 from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.spark_integration.joins.changes import joined_fields
-from lsmstate.spark_integration.joins.inner import coerced_graph, learned, stored_rows
-from lsmstate.spark_integration.joins.late_rows import LateRows
+from lsmstate.spark_integration.joins.inner import coerced_graph
 from lsmstate.spark_integration.joins.residual_filter import check_evaluated_here
 from lsmstate.spark_integration.joins.watermarks import check_hours, watermarked
-from lsmstate.spark_integration.plan.bucket import Bucket, BucketFunction, InputBatch
 from lsmstate.spark_integration.plan.inputs import Inputs
-from lsmstate.store import MultimapStore
 
 
 def final_spec(
@@ -64,25 +59,3 @@ def final_output(spec: FinalSpec, schemas: Mapping[str, T.StructType]) -> T.Stru
     """The columns of the result as Spark sees them."""
     shown = {name: schemas[name] for name in spec.shown}
     return T.StructType(joined_fields(shown, nullable_streams(spec.tree)))
-
-
-def final_join_function(spec: FinalSpec, inputs: Inputs, late: LateRows) -> BucketFunction:
-    """The stateful function: join what comes, then emit what is final by the watermark of this
-    micro-batch. Rows are late by the watermark of the previous one, as in Spark's joins."""
-    plans = {source.name: source for source in inputs.plans}
-
-    def join(
-        bucket: Bucket, batches: Iterator[InputBatch], store: MultimapStore
-    ) -> Iterator[pa.RecordBatch]:
-        joined = FinalJoin(spec, store, probe_order=learned(str(spec.graph.classes)))
-        late.forget(bucket, store)
-        for batch in batches:
-            rows = stored_rows(plans[batch.input], batch, spec.streams[batch.input])
-            yield from joined.process(batch.input, rows)
-            late.keep(bucket, store, batch, joined.late_rows, joined.watermark_us)
-        bucket.tally.late_rows = joined.late_count
-        if bucket.watermark_us is not None:
-            yield from joined.advance(bucket.watermark_us)
-        joined.finish()
-
-    return join

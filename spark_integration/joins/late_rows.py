@@ -16,6 +16,8 @@ from typing import Final
 import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.protocols import Role, Routing
+from lsmstate.joins.routing.shares_router import SharesRouting
 from lsmstate.joins.specs.event_time import EventTime
 from lsmstate.spark_integration.plan.bucket import Bucket, InputBatch
 from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan
@@ -64,7 +66,7 @@ class LateRows:
             plan,
             state=(*plan.state, *self.streams.values()),
             settings={**plan.settings, LATE_KEPT: list(self.streams) or None},
-            marks_copies=bool(self.streams),
+            routing=_marking_copies(plan.routing) if self.streams else plan.routing,
             explanation=plan.explanation + (f"\nlate rows are kept in {kept}" if kept else ""),
         )
 
@@ -88,7 +90,7 @@ class LateRows:
     ) -> None:
         """Store late rows of a batch, perhaps with keys beside them. The batch's results must be
         read before, because a write ends the reads that they come from."""
-        if late is None or not late.num_rows or not batch.is_stored:
+        if late is None or not late.num_rows or batch.role != Role.STORE:
             return
         stream = self.streams.get(batch.input)
         if stream is None:
@@ -103,6 +105,17 @@ class LateRows:
         ]
         rows = pa.RecordBatch.from_arrays(columns, schema=stream.rows)
         store.append(stream.name, rows, pa.RecordBatch.from_arrays([batches], schema=_KEY))
+
+
+#: Of a join that keeps none.
+NO_LATE_ROWS: Final = LateRows({}, None)
+
+
+def _marking_copies(routing: Routing) -> Routing:
+    """The routing, by which only one bucket takes a row for its own."""
+    if isinstance(routing, SharesRouting):
+        return replace(routing, marks_copies=True)
+    return routing
 
 
 def late_stream(name: str) -> str:

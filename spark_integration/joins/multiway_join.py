@@ -18,13 +18,13 @@ from lsmstate.joins.conditions.key_classes import written_pairs
 from lsmstate.joins.conditions.split import split_condition
 from lsmstate.joins.local.changes.input import check_unmatched
 from lsmstate.joins.specs.changes import FINAL
-from lsmstate.joins.specs.event_time import Retention, TimeOptions
+from lsmstate.joins.specs.event_time import Retention, TimedSpec, TimeOptions
 from lsmstate.joins.specs.multi_key import GraphSpec, create_spec
-from lsmstate.joins.specs.one_key import Condition, check_streams
+from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
 from lsmstate.joins.specs.typed_condition import How, TypedCondition, in_text, typed_condition
 from lsmstate.spark_integration.joins.changes import change_spec, check_time
 from lsmstate.spark_integration.joins.final import final_spec
-from lsmstate.spark_integration.joins.inner import CoercedSpec, coerced_graph
+from lsmstate.spark_integration.joins.inner import coerced_graph, coerced_spec
 from lsmstate.spark_integration.joins.late_rows import check_late
 from lsmstate.spark_integration.joins.request import OPERATOR, InnerJoin, JoinRequest
 from lsmstate.spark_integration.joins.watermarks import check_not_named, timing_of, watermarked
@@ -223,7 +223,7 @@ def multiway_join(
     timing = timing_of(spec, streams, rest, retention or {}, late, result_time)
     if timing is not None:
         check_skew(skew, list(streams), "forgets rows")
-        return request.in_time(spec, timing, result_time)
+        return request.in_time(TimedSpec(spec, timing), result_time)
     return request.full_history(spec)
 
 
@@ -288,9 +288,9 @@ def _alike(streams: Mapping[str, DataFrame]) -> dict[str, pa.Schema]:
     }
 
 
-def _spec(inputs: Inputs) -> CoercedSpec | GraphSpec:
+def _spec(inputs: Inputs) -> JoinSpec | GraphSpec:
     """By several keys if an input lacks one that others have."""
-    return coerced_graph(inputs) if inputs.has_several_keys else CoercedSpec.of(inputs)
+    return coerced_graph(inputs) if inputs.has_several_keys else coerced_spec(inputs)
 
 
 def _check_reserved(reserved: Mapping[str, Any]) -> None:

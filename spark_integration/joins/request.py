@@ -2,18 +2,23 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
+from lsmstate.joins.kinds import pinned
+from lsmstate.joins.protocols import Spec
+from lsmstate.joins.routing.hash_router import HashRouting
+from lsmstate.joins.routing.skew.spread_router import SpreadRouting
 from lsmstate.joins.specs.changes import OPERATION, ChangeSpec, GraphChangeSpec
 from lsmstate.joins.specs.changes_multi_key import RootedChangeSpec
 from lsmstate.joins.specs.choose import ChangingSpec
-from lsmstate.joins.specs.event_time import EventTime
+from lsmstate.joins.specs.event_time import TimedSpec
 from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.joins.specs.multi_key import GraphSpec
-from lsmstate.joins.specs.one_key import output_names
+from lsmstate.joins.specs.one_key import JoinSpec, output_names
 from lsmstate.spark_integration.checkpoint.pinned_settings import (
     KEPT,
     OTHER_CONDITIONS,
@@ -22,7 +27,6 @@ from lsmstate.spark_integration.checkpoint.pinned_settings import (
 )
 from lsmstate.spark_integration.columns.schemas import output_fields
 from lsmstate.spark_integration.joins.changes import (
-    change_join_function,
     change_output,
     change_settings,
     conditions_beside,
@@ -34,27 +38,20 @@ from lsmstate.spark_integration.joins.changes import (
 from lsmstate.spark_integration.joins.co_location import meeting
 from lsmstate.spark_integration.joins.event_time import (
     TICK,
-    timed_join_function,
+    ResultTimes,
     with_result_time,
     with_time,
     with_watermark,
 )
 from lsmstate.spark_integration.joins.final import (
     explained_final,
-    final_join_function,
     final_output,
     final_settings,
 )
-from lsmstate.spark_integration.joins.inner import (
-    CoercedSpec,
-    condition_of,
-    graph_join_function,
-    join_function,
-    picking_graph_join_function,
-    picking_join_function,
-)
+from lsmstate.spark_integration.joins.inner import condition_of
 from lsmstate.spark_integration.joins.late_rows import LateRows
 from lsmstate.spark_integration.joins.residual_filter import filtered
+from lsmstate.spark_integration.joins.run_join import run_join
 from lsmstate.spark_integration.joins.shares import with_shares
 from lsmstate.spark_integration.joins.watermarks import described, explained_time
 from lsmstate.spark_integration.plan.bucket import BucketFunction
@@ -63,7 +60,7 @@ from lsmstate.spark_integration.plan.options import OperatorOptions
 from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
 from lsmstate.spark_integration.plan.storage import Storage
 from lsmstate.spark_integration.skew.checks import explained_skew
-from lsmstate.spark_integration.skew.key_watch import skew_streams
+from lsmstate.spark_integration.skew.key_watch import SPREAD, skew_streams
 from lsmstate.spark_integration.stateful_operator.build import default_buckets, stateful_operator
 
 OPERATOR: Final = "multiway_join"
@@ -87,34 +84,26 @@ class JoinRequest:
     late_batches: int | None = None
     """For how many micro-batches late rows are kept."""
 
-    def full_history(self, spec: CoercedSpec | GraphSpec) -> DataFrame:
+    def full_history(self, spec: JoinSpec | GraphSpec) -> DataFrame:
         """Build the inner join of all rows."""
-        join = self.inner(spec)
-        if isinstance(spec, GraphSpec):
-            parts, function = spec.shown_rows, picking_graph_join_function(spec, self.inputs)
-        else:
-            parts, function = spec.streams, picking_join_function(spec)
-        plan = replace(join.plan, parts=tuple(parts.values()))
-        joined = stateful_operator(plan, join.inputs, function, join.output)
+        parts = spec.shown_rows if isinstance(spec, GraphSpec) else spec.streams
+        plan = replace(self._inner_plan(spec), parts=tuple(parts.values()))
+        function = run_join(spec, plan.inputs, gives_picks=True)
+        joined = stateful_operator(plan, self.inputs, function, self._inner_output())
         return filtered(joined, self._columns, self.residual)
 
-    def inner(self, spec: CoercedSpec | GraphSpec) -> "InnerJoin":
+    def inner(self, spec: JoinSpec | GraphSpec) -> "InnerJoin":
         """The inner join by its equalities alone, before an operator is made of it."""
-        function = (
-            graph_join_function(spec, self.inputs)
-            if isinstance(spec, GraphSpec)
-            else join_function(spec)
-        )
-        return InnerJoin(self._inner_plan(spec, None), self.inputs, function, self._inner_output())
+        plan = self._inner_plan(spec)
+        function = run_join(spec, plan.inputs)
+        return InnerJoin(plan, self.inputs, function, self._inner_output())
 
-    def in_time(
-        self, spec: CoercedSpec | GraphSpec, timing: EventTime, result_time: str | None
-    ) -> DataFrame:
+    def in_time(self, spec: TimedSpec, result_time: str | None) -> DataFrame:
         """Build the inner join of the rows that event time keeps."""
-        late = LateRows.of(self.inputs.plans, timing, self.late_batches)
-        plan = with_time(self._inner_plan(spec, timing), spec, timing, result_time)
-        plan = late.added_to(plan)
-        function = timed_join_function(spec, plan.inputs, timing, late, result_time)
+        late = LateRows.of(self.inputs.plans, spec.event_time, self.late_batches)
+        plan = late.added_to(with_time(self._inner_plan(spec), spec, result_time))
+        times = None if result_time is None else partial(ResultTimes, spec)
+        function = run_join(spec, plan.inputs, late=late, result_times=times)
         output = with_result_time(self._inner_output(), self.streams, result_time)
         joined = stateful_operator(plan, self.inputs, function, output)
         if result_time is None:
@@ -127,18 +116,18 @@ class JoinRequest:
         """Build the join of other types or of changelogs."""
         rest = conditions_beside(self.inputs, self.residual)
         settings = {**change_settings(spec), **pinned_conditions(rest, self.streams)}
-        plan = self._plan(spec, settings, spec.event_time)
+        plan = self._plan(spec, settings)
         plan = replace(plan, watches_time=spec.event_time is not None)
         if isinstance(spec, GraphChangeSpec) and self.inputs.has_several_keys:
             plan = with_shares(plan, spec.graph, self.rows or {}, self.shares)
         elif isinstance(spec, RootedChangeSpec):
             plan = meeting(plan, spec.graph, spec.parts, self.rows or {}, self.shares)
         elif isinstance(spec, ChangeSpec):
-            plan = replace(plan, routes_null_keys=routes_null_keys(spec))
+            plan = replace(plan, routing=HashRouting(routes_null_keys=routes_null_keys(spec)))
         schemas = {name: frame.schema for name, frame in self.streams.items()}
         late = LateRows.of(self.inputs.plans, spec.event_time, self.late_batches)
         plan = late.added_to(_explaining(plan, explained(spec)))
-        function = change_join_function(spec, self.inputs, unmatched, late)
+        function = run_join(spec, plan.inputs, unmatched=unmatched, late=late)
         joined = stateful_operator(plan, self.inputs, function, change_output(spec, schemas))
         columns = {
             name: [column for column in frame.columns if column != spec.operations.get(name)]
@@ -148,33 +137,29 @@ class JoinRequest:
 
     def final(self, spec: FinalSpec) -> DataFrame:
         """Build the join of other types whose results come once."""
-        plan = self._plan(spec, final_settings(spec), spec.event_time)
+        plan = self._plan(spec, final_settings(spec))
         plan = replace(plan, watches_time=True)
         plan = meeting(plan, spec.graph, spec.parts, self.rows or {}, self.shares)
         schemas = {name: frame.schema for name, frame in self.streams.items()}
         late = LateRows.of(self.inputs.plans, spec.event_time, self.late_batches)
         plan = late.added_to(_explaining(plan, explained_final(spec)))
-        function = final_join_function(spec, self.inputs, late)
+        function = run_join(spec, plan.inputs, late=late)
         return stateful_operator(plan, self.inputs, function, final_output(spec, schemas))
 
     @property
     def _columns(self) -> dict[str, list[str]]:
         return {name: frame.columns for name, frame in self.streams.items()}
 
-    def _inner_plan(self, spec: CoercedSpec | GraphSpec, timing: EventTime | None) -> StatefulPlan:
+    def _inner_plan(self, spec: JoinSpec | GraphSpec | TimedSpec) -> StatefulPlan:
         conditions = written_conditions(self.inputs, self.residual)
         settings = {**change_settings(None), OTHER_CONDITIONS: conditions or None}
-        plan = self._plan(spec, settings, timing)
-        if isinstance(spec, GraphSpec):
-            plan = with_shares(plan, spec, self.rows or {}, self.shares)
-        return _explaining(plan, explained_time(timing))
+        plan = self._plan(spec, settings)
+        joined = spec.joined if isinstance(spec, TimedSpec) else spec
+        if isinstance(joined, GraphSpec):
+            plan = with_shares(plan, joined, self.rows or {}, self.shares)
+        return _explaining(plan, explained_time(spec.event_time))
 
-    def _plan(
-        self,
-        spec: CoercedSpec | GraphSpec | ChangingSpec | FinalSpec,
-        types: Mapping[str, Any],
-        timing: EventTime | None,
-    ) -> StatefulPlan:
+    def _plan(self, spec: Spec, types: Mapping[str, Any]) -> StatefulPlan:
         condition = condition_of(self.inputs)
         return StatefulPlan(
             operator=OPERATOR,
@@ -185,7 +170,7 @@ class JoinRequest:
                 {
                     **self._pinned(condition),
                     **types,
-                    KEPT: described(timing),
+                    KEPT: described(spec.event_time),
                     SKEW: self.skew,
                 },
                 self.pins,
@@ -202,6 +187,8 @@ class JoinRequest:
             storage=self.storage,
             storage_key=self.storage.keep(),
             skew=self.skew,
+            routing=SpreadRouting() if self.skew == SPREAD else HashRouting(),
+            join=pinned(spec),
         )
 
     def _pinned(self, condition: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
+from lsmstate.joins.routing.several import SeveralRoutings
 from lsmstate.spark_integration.checkpoint.pinned_settings import PINS
 from lsmstate.spark_integration.columns.arrow_substitutes import nullable_parts
 from lsmstate.spark_integration.joins.multiway_join import inner_join
@@ -25,7 +26,6 @@ from lsmstate.spark_integration.plan.options import OperatorOptions
 from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
 from lsmstate.spark_integration.plan.storage import Storage
 from lsmstate.spark_integration.stateful_operator.build import stateful_operator
-from lsmstate.spark_integration.stateful_operator.routers import SHARES
 from lsmstate.state_location import DEFAULT_CACHE
 from lsmstate.store import MultimapStore
 
@@ -120,12 +120,14 @@ def plan_of_all(plans: Sequence[StatefulPlan], output: pa.Schema) -> StatefulPla
         state=tuple(stream for plan in plans for stream in plan.state),
         output=output,
         settings={"backend": plans[0].backend, **settings},
-        graph=None,
-        adopted={SHARES: [plan.adopted.get(SHARES) for plan in plans]},
+        routing=SeveralRoutings(
+            tuple(plan.routing for plan in plans),
+            tuple(frozenset(source.name for source in plan.inputs) for plan in plans),
+        ),
+        join={},
         explanation="\n".join(
             f"join {number}:\n{plan.explanation}" for number, plan in enumerate(plans, 1)
         ),
-        joins=tuple(plans),
     )
 
 

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.routing.shares import JoinGraph, Shares, choose
+from lsmstate.joins.routing.shares_router import SharesRouting
 from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.spark_integration.catalyst.catalyst import analyzed_plan, is_classic
 from lsmstate.spark_integration.checkpoint.location import below
@@ -21,7 +22,6 @@ from lsmstate.spark_integration.skew.checks import check_local
 from lsmstate.spark_integration.skew.key_watch import SPREAD
 from lsmstate.spark_integration.skew.route_tables import newest_table
 from lsmstate.spark_integration.stateful_operator.query_start import operators_in
-from lsmstate.spark_integration.stateful_operator.routers import SHARES
 from lsmstate.state_location import local_path
 
 
@@ -31,15 +31,18 @@ def with_shares(
     rows: Mapping[str, int],
     forced: Mapping[str, int] | None,
     splittable: Collection[int] | None = None,
+    routes_null_keys: frozenset[str] = frozenset(),
 ) -> StatefulPlan:
-    """Add the join graph, the shares for its buckets, and their explanation to a plan.
+    """Add the routing by shares and its explanation to a plan.
 
     Args:
         plan: The plan of the operator.
         spec: The join.
         rows: Rows per stream, in proportion; other streams count as the largest.
         forced: Shares that the user gave; None: choose them.
-        splittable: The only key classes that may be split; None: all.
+        splittable: The only key classes that may be split, where rows may match by part of their
+            keys; None: all, and rows match by all of their keys.
+        routes_null_keys: Streams whose rows go to a bucket also if a key holds a null.
 
     Returns:
         The new plan.
@@ -62,8 +65,12 @@ def with_shares(
     return replace(
         plan,
         settings=settings,
-        graph=graph,
-        adopted={SHARES: shares.to_json()},
+        routing=SharesRouting(
+            graph,
+            shares,
+            by_part_of_keys=splittable is not None,
+            routes_null_keys=routes_null_keys,
+        ),
         explanation=_explained(spec, shares),
     )
 

@@ -3,6 +3,7 @@ commit."""
 
 import time
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Final
 
 from lsmstate.spark_integration.metrics.fan_out import FanOut
@@ -31,8 +32,8 @@ class CallMetrics:
         self.watched_rows = 0
         self.taken_rows = 0
         self.rows_out = 0
-        self.late_rows = 0
-        self.unmatched_retractions = 0
+        #: The join's own counters.
+        self.counts: Mapping[str, int] = {}
         self.fan_out = FanOut()
         self._directory = directory
         self._is_handed_over = pointer is not None and _committed.get(directory) != pointer
@@ -46,10 +47,9 @@ class CallMetrics:
         self._open_seconds = time.perf_counter() - self._opening
         self._cache = store.stats().cache
 
-    def watched(self, rows: int, copied: int, taken: int) -> None:
+    def watched(self, rows: int, taken: int) -> None:
         """Record the counts of skew, which ``BucketMetrics`` explains."""
         self.watched_rows = rows
-        self.copied_rows += copied
         self.taken_rows = taken
 
     def commit(self, store: MultimapStore) -> str:
@@ -75,8 +75,8 @@ class CallMetrics:
             taken_rows=self.taken_rows,
             watched_rows=self.watched_rows,
             rows_out=self.rows_out,
-            late_rows=self.late_rows,
-            unmatched_retractions=self.unmatched_retractions,
+            late_rows=self.counts.get("late_rows", 0),
+            unmatched_retractions=self.counts.get("unmatched_retractions", 0),
             probed_keys=after.probes.keys,
             matches=self.fan_out.matches,
             runs_searched=after.probes.runs_searched,

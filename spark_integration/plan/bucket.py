@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from lsmstate.joins.local.parts.row_picks import Picked
+from lsmstate.joins.protocols import Role
 from lsmstate.store import MultimapStore
 from lsmstate.store_base.key_groups import KeyGroups
 
@@ -15,8 +16,8 @@ from lsmstate.store_base.key_groups import KeyGroups
 class Tally:
     """Counts of our own functions for the metrics."""
 
-    late_rows: int = 0
-    unmatched_retractions: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    """Those of the local join."""
     ticks: int = 0
     """Rows of the result that the plan drops above the operator."""
 
@@ -47,9 +48,10 @@ class InputBatch(NamedTuple):
     """All columns of the input."""
     keys: pa.RecordBatch
     """The key of each row, in the types in which Spark's ``=`` compares it. The store takes it."""
-    is_stored: bool = True
-    """False: rows of a hot key that are stored in another bucket and only probe this one, or copies
-    of rows that are counted in another bucket."""
+    role: Role = Role.STORE
+    """What the rows do in this bucket. Other roles than STORE: rows of a hot key, or copies."""
+    marks: pa.RecordBatch | None = None
+    """What the router wrote beside each row; None: nothing."""
 
     def groups(self) -> KeyGroups:
         """Group the rows by key.

@@ -6,11 +6,13 @@ It is a value and travels inside the functions that Spark sends to its workers.
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
 
-from lsmstate.joins.routing.shares import JoinGraph
+from lsmstate.joins.protocols import Routing
+from lsmstate.joins.routing.hash_router import HashRouting
 from lsmstate.options import Options
 from lsmstate.spark_integration.plan.storage import Storage
 from lsmstate.store import StreamSchema
@@ -18,6 +20,8 @@ from lsmstate.store import StreamSchema
 #: A pinned setting, and its value where rows with null keys are kept.
 NULL_KEYS: Final = "null keys"
 KEEP: Final = "keep"
+#: Under which the description of the join stands among what later starts adopt.
+JOIN: Final = "join"
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,30 @@ class InputPlan:
         columns = routed.columns[: len(self.rows)]
         return pa.RecordBatch.from_arrays(columns, schema=self.rows)
 
+    @cached_property
+    def stored(self) -> pa.Schema:
+        """The rows, and the keys that were cast under names that the rows do not have."""
+        taken = set(self.rows.names)
+        fields = list(self.rows)
+        for cast in self.cast_keys:
+            name = cast.name
+            while name in taken:
+                name += "_"
+            taken.add(name)
+            fields.append(cast.with_name(name))
+        return pa.schema(fields)
+
+    def with_cast_keys(self, rows: pa.RecordBatch, keys: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with the columns of ``stored``."""
+        places = [k for k, place in enumerate(self.key_positions) if place >= len(self.rows)]
+        columns = [*rows.columns, *(keys.column(k) for k in places)]
+        return pa.RecordBatch.from_arrays(columns, schema=self.stored)
+
+    def marks_of(self, routed: pa.RecordBatch) -> pa.RecordBatch | None:
+        """What the router wrote beside each row; None: nothing."""
+        marks = range(len(self.rows) + len(self.cast_keys), routed.num_columns)
+        return routed.select(list(marks)) if marks else None
+
 
 @dataclass(frozen=True)
 class StatefulPlan:
@@ -63,7 +91,7 @@ class StatefulPlan:
     settings: Mapping[str, Any]
     """What the checkpoint pins, in the operator's own words, beside the buckets."""
     keeps_null_keys: bool
-    """Whether rows with a null in their key are routed and stored like others, or left out."""
+    """Whether rows with a null in their key are stored like others."""
     output_mode: str
     """Spark's: ``append`` or ``update``."""
     options: Options
@@ -73,16 +101,12 @@ class StatefulPlan:
     """As asked for; None adopts what the checkpoint pins, or takes the default."""
     default_buckets: int
     state_dir: str | None
-    graph: JoinGraph | None = None
-    """Who holds which key, where the inputs have none in common; then rows go by shares."""
-    adopted: Mapping[str, Any] = field(default_factory=dict)
-    """What the first start pins and later ones take over, whatever they would choose now."""
+    routing: Routing = field(default_factory=HashRouting)
+    """Which buckets see a row."""
+    join: Mapping[str, Any] = field(default_factory=dict)
+    """The join as ``kinds.pinned`` describes it, for a rescale; empty: it is none of ours."""
     explanation: str = ""
     """For people: how the operator will work."""
-    routes_null_keys: frozenset[str] = frozenset()
-    """Inputs whose rows with null keys, which match nothing, go to a bucket all the same."""
-    matches_by_part_of_keys: bool = False
-    """Whether a row with a null in one key may match others by another one."""
     storage: Storage = field(default_factory=Storage)
     """How that, or the checkpoint location, is reached."""
     storage_key: str = ""
@@ -91,10 +115,6 @@ class StatefulPlan:
     """Whether buckets are called with each new watermark, also where they have no rows."""
     result_time: str | None = None
     """The column of the result that has a true watermark."""
-    joins: tuple["StatefulPlan", ...] = ()
-    """Where it serves several joins: the plan of each, of which its inputs are routed."""
-    marks_copies: bool = False
-    """Whether of a row that lies in several buckets all but one know that they are copies."""
     parts: tuple[pa.Schema, ...] = ()
     """Whose columns, side by side, are those of the result, where the function may give picks of
     their rows instead of results."""
@@ -106,6 +126,15 @@ class StatefulPlan:
         """The cap of what the state of one running task may hold."""
         return self.options.memory_bytes
 
+    @property
+    def adopted(self) -> dict[str, Any]:
+        """What the first start pins and later ones take over, whatever they would choose now."""
+        return {**self.routing.adopted, **({JOIN: dict(self.join)} if self.join else {})}
+
+    def framed(self, source: InputPlan) -> pa.Schema:
+        """What a frame of an input holds: what is routed, and the marks beside it."""
+        return pa.schema([*source.routed, *self.routing.marks])
+
     def wanted(self) -> "Wanted":
         """What the checkpoint must agree with."""
         return Wanted(
@@ -114,7 +143,7 @@ class StatefulPlan:
             self.default_buckets,
             self.state_dir,
             self.operator,
-            dict(self.adopted),
+            self.adopted,
             self.explanation,
             self.storage_key,
             self.watches_time,

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.routing.shares import JoinGraph, Shares, choose
+from lsmstate.joins.routing.shares_router import SHARES
 from lsmstate.opening import open_attempt
 from lsmstate.options import Options
 from lsmstate.remote.bucket import DurableBucket
@@ -21,7 +22,6 @@ from lsmstate.spark_integration.checkpoint.pinned_settings import (
 )
 from lsmstate.spark_integration.rescale.fill import Contents
 from lsmstate.spark_integration.rescale.places import GridPlaces, HashPlaces, Places, owner_of
-from lsmstate.spark_integration.stateful_operator.routers import SHARES
 from lsmstate.state_location import StatePlace
 
 FORCED: Final = "forced shares"

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.joins.local.parts.row_text import shown_row
+from lsmstate.joins.protocols import Role
 from lsmstate.joins.routing.skew.heavy_hitters import SKETCH, Hashes, HeavyHitters, merged
 from lsmstate.joins.routing.skew.respread import Seen
 from lsmstate.joins.routing.skew.spread import RouteTable
@@ -66,7 +67,7 @@ class KeyWatch:
         self._tells_keys = len(plan.inputs) > 2 and precedes_table(run.batch_id)
         self._routes = Routes.of(plan, run) if plan.skew == SPREAD else None
         self._table = self._routes.table(run.batch_id) if self._routes else RouteTable()
-        self.copied_rows = self.taken_rows = 0
+        self.taken_rows = 0
         for keys, rows in store.iterate(SKETCHES.name):
             for stream, row in zip(keys.column(0).to_pylist(), rows.to_pylist(), strict=True):
                 sketch = self._sketches[stream] = HeavyHitters.from_row(row)
@@ -80,7 +81,7 @@ class KeyWatch:
     def passing(self, batches: Iterator[InputBatch]) -> Iterator[InputBatch]:
         """The batches unchanged. Rows that are stored in this bucket are counted."""
         for batch in batches:
-            if batch.is_stored:
+            if batch.role != Role.PROBE:
                 self._count(batch)
             yield batch
 
@@ -118,8 +119,6 @@ class KeyWatch:
         hashes = self._codecs[batch.input].encode(batch.keys).hashes
         sketch = self._sketches.setdefault(batch.input, HeavyHitters())
         sketch.add(hashes, lambda position: _text(batch.keys, position))
-        copied = self._table.copied_to(self._place, batch.input)
-        self.copied_rows += int(np.isin(hashes, copied).sum())
         if self._tells_keys:
             self._remember(batch.keys, hashes, sketch)
 

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from pyspark.sql.streaming.state import GroupState
 
+from lsmstate.joins.protocols import Role
 from lsmstate.options import MIB
 from lsmstate.spark_integration.checkpoint.attempt import (
     attempt_store,
@@ -84,11 +85,10 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
                 if waiting:
                     yield _results(waiting)
                 measured.rows_out -= bucket.tally.ticks
-                measured.late_rows = bucket.tally.late_rows
+                measured.counts = bucket.tally.counts
                 if watch is not None:
-                    measured.watched(watch.rows, watch.copied_rows, watch.taken_rows)
+                    measured.watched(watch.rows, watch.taken_rows)
                     watch.keep()
-                measured.unmatched_retractions = bucket.tally.unmatched_retractions
                 pointer = measured.commit(store)
                 if watch is not None:
                     watch.publish(pointer)
@@ -150,11 +150,11 @@ def _metrics(numbers: list[int], hottest: str | None) -> pd.DataFrame:
 
 def _batches(plan: StatefulPlan, spool: FrameSpool, measured: CallMetrics) -> Iterator[InputBatch]:
     """The batches of the bucket, in an order that does not change on a retry."""
-    frames = spool.in_order([source.routed for source in plan.inputs])
+    frames = spool.in_order([plan.framed(source) for source in plan.inputs])
     for kind, routed in joined(frames, min(_BATCH_BYTES, plan.memory_bytes // _BATCH_SHARE)):
         source = plan.inputs[kind.stream]
         measured.rows_in += routed.num_rows
-        is_copy = not kind.is_stored and plan.skew is not None
+        is_copy = kind.role != Role.STORE and plan.skew is not None
         measured.copied_rows += routed.num_rows if is_copy else 0
         rows, keys = source.rows_of(routed), source.keys_of(routed)
-        yield InputBatch(source.name, rows, keys, kind.is_stored)
+        yield InputBatch(source.name, rows, keys, kind.role, source.marks_of(routed))

@@ -123,7 +123,7 @@ def _routed(plan: StatefulPlan, inputs: Inputs) -> DataFrame:
         functions.append((rows, route_function(plan, number)))
     routed = mapped_together(functions, FRAME_DDL)
     bucket = F.col("bucket").alias("bucket", metadata={PLAN_METADATA: plan.wanted().to_json()})
-    columns = ["stream", "is_stored", "partition", "number", "rows", "payload"]
+    columns = ["stream", "role", "partition", "number", "rows", "payload"]
     if not plan.watches_time:
         return routed.select(bucket, *columns)
     # mapInArrow dropped the mark by which Spark hands the watermark over. It is on a column of

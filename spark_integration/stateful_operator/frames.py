@@ -2,9 +2,9 @@
 
 - One row of Spark is one frame of about 64 to 256 KiB. A very large row is a frame of its own.
 - So pandas, which Spark puts in between, never sees a cell of user data, and every type survives.
-- Invariant: the frames of a bucket are processed in the order (stream, partition, number), of each
-  stream first those whose rows are stored elsewhere. That does not depend on the order in which
-  Spark delivers them, so a repeated micro-batch gives the same rows.
+- Invariant: the frames of a bucket are processed in the order (stream, role, partition, number).
+  Rows that are stored elsewhere come first. That does not depend on the order in which Spark
+  delivers them, so a repeated micro-batch gives the same rows.
 """
 
 import os
@@ -18,17 +18,18 @@ import pandas as pd
 import pyarrow as pa
 
 from lsmstate.errors import CorruptionError
+from lsmstate.joins.protocols import Role
 from lsmstate.options import KIB, MIB
 
 FRAME_DDL: Final = (
-    "bucket BIGINT, stream INT, is_stored BOOLEAN, partition INT, number BIGINT, rows INT, "
+    "bucket BIGINT, stream INT, role TINYINT, partition INT, number BIGINT, rows INT, "
     "payload BINARY"
 )
 _FRAME_SCHEMA: Final = pa.schema(
     [
         ("bucket", pa.int64()),
         ("stream", pa.int32()),
-        ("is_stored", pa.bool_()),
+        ("role", pa.int8()),
         ("partition", pa.int32()),
         ("number", pa.int64()),
         ("rows", pa.int32()),
@@ -49,10 +50,10 @@ class FramePacker:
     Memory: rows that wait stay under ``_WAITING_BYTES`` however many buckets there are.
     """
 
-    def __init__(self, stream: int, partition: int, *, is_stored: bool = True) -> None:
-        """``is_stored``: False for rows that only probe a bucket and are stored in another one."""
+    def __init__(self, stream: int, partition: int, role: Role = Role.STORE) -> None:
+        """``role``: what the rows do in their buckets."""
         self._stream = stream
-        self._is_stored = is_stored
+        self._role = role
         self._partition = partition
         self._number = 0
         self._waiting: dict[int, list[pa.RecordBatch]] = {}
@@ -107,7 +108,7 @@ class FramePacker:
         columns = [
             buckets,
             [self._stream] * count,
-            [self._is_stored] * count,
+            [self._role] * count,
             [self._partition] * count,
             numbers,
             rows,
@@ -135,7 +136,7 @@ class Source(NamedTuple):
     """The origin of the rows of a frame."""
 
     stream: int
-    is_stored: bool
+    role: Role
 
 
 def joined(
@@ -185,10 +186,10 @@ class FrameSpool:
     def add(self, frames: pd.DataFrame) -> None:
         """Add the frames of one of the pieces that Spark delivers."""
         columns = [frames[name].tolist() for name in _FRAME_SCHEMA.names[1:]]
-        for stream, is_stored, partition, number, rows, payload in zip(*columns, strict=True):
+        for stream, role, partition, number, rows, payload in zip(*columns, strict=True):
             if not rows:
                 continue
-            source = Source(stream, is_stored)
+            source = Source(stream, Role(role))
             place = _Place(source, partition, number, rows, self._end, len(payload))
             self._places.append(place)
             self._end += len(payload)

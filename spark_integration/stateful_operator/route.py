@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pyarrow as pa
 
+from lsmstate.joins.protocols import Role
 from lsmstate.joins.routing.hash import NO_BUCKET
 from lsmstate.spark_integration.checkpoint.task_run import current_run
 from lsmstate.spark_integration.columns.schemas import as_schema
 from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
 from lsmstate.spark_integration.stateful_operator.frames import FramePacker
-from lsmstate.spark_integration.stateful_operator.routers import called_buckets, router_of
+from lsmstate.spark_integration.stateful_operator.task_router import called_buckets, router_of
 
 RouteFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -22,27 +23,31 @@ def route_function(plan: StatefulPlan, number: int) -> RouteFunction:
     """The function that mapInArrow runs over input ``number`` of the operator."""
     source = plan.inputs[number]
     routed = source.routed
+    framed = plan.framed(source)
 
     def route(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         run = current_run(plan)
         ids = pa.array(run.pinned.bucket_ids, pa.int64()).to_numpy()
-        stored = FramePacker(number, run.partition)
-        probing = FramePacker(number, run.partition, is_stored=False)
+        packers = {role: FramePacker(number, run.partition, role) for role in Role}
         router = router_of(plan, source, run)
         for batch in batches:
             if not batch.num_rows:
                 continue
             rows = as_schema(batch, routed)
-            positions, buckets, is_stored = router.route(rows)
-            if not np.array_equal(positions, np.arange(rows.num_rows)):
-                rows = rows.take(pa.array(positions))
-            if is_stored is None:
-                yield from stored.add(rows, ids[buckets])
-            else:
-                yield from stored.add(rows, np.where(is_stored, ids[buckets], NO_BUCKET))
-                yield from probing.add(rows, np.where(is_stored, NO_BUCKET, ids[buckets]))
-        stored.call(ids[bucket] for bucket in called_buckets(plan, run))
-        yield from stored.finish()
-        yield from probing.finish()
+            found = router.route(source.rows_of(rows), source.keys_of(rows))
+            if not np.array_equal(found.positions, np.arange(rows.num_rows)):
+                rows = rows.take(pa.array(found.positions))
+            if found.marks is not None:
+                columns = [*rows.columns, *found.marks.columns]
+                rows = pa.RecordBatch.from_arrays(columns, schema=framed)
+            buckets = ids[found.buckets]
+            if found.roles is None:
+                yield from packers[Role.STORE].add(rows, buckets)
+                continue
+            for role, packer in packers.items():
+                yield from packer.add(rows, np.where(found.roles == role, buckets, NO_BUCKET))
+        packers[Role.STORE].call(ids[bucket] for bucket in called_buckets(plan, run))
+        for packer in packers.values():
+            yield from packer.finish()
 
     return route

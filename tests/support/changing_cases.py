@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import pyarrow as pa
 
 from lsmstate.joins.local.parts.changelog import OPERATIONS
+from lsmstate.joins.protocols import Batch
 from lsmstate.joins.specs.changes import GraphChangeSpec
 from support.join_cases import MOST_ROWS, attempt
 from support.multi_key_cases import random_graph
@@ -81,7 +82,7 @@ def check_changes(case, join_over, expected, backend, piece_bytes):
                     store.close()
                 store = attempt(directory, spec, backend, number, pointer)
                 join = join_over(spec, store, piece_bytes, unmatched="error")
-            pieces = list(join.process(name, batch_of(spec, name, changes)))
+            pieces = list(join.process(Batch(name, batch_of(spec, name, changes))))
             assert all(piece.schema == spec.output_schema for piece in pieces)
             apply(shown, pieces)
             tables = {n: table_of(spec.streams[n], rows) for n, rows in live.items()}

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from lsmstate.joins.protocols import Batch
 from lsmstate.opening import open_attempt
 from lsmstate.options import Options
 
@@ -124,7 +125,7 @@ def run(join_over, spec, tables, arrivals, restarts, backend):
                 join = join_over(store)
             batches = tables[name].slice(first, last - first).combine_chunks().to_batches()
             nothing = pa.RecordBatch.from_pylist([], schema=tables[name].schema)
-            found += list(join.process(name, batches[0] if batches else nothing))
+            found += list(join.process(Batch(name, batches[0] if batches else nothing)))
         if store is not None:
             store.close()
     return found

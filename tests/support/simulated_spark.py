@@ -17,12 +17,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.lsm.store import LsmStore
 from lsmstate.options import Options
 from lsmstate.spark_integration.checkpoint.attempt import bucket_files
 from lsmstate.spark_integration.checkpoint.pinned_settings import Pinned
 from lsmstate.spark_integration.checkpoint.task_run import TaskRun
-from lsmstate.spark_integration.joins.inner import CoercedSpec, join_function
+from lsmstate.spark_integration.joins.run_join import run_join
 from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan
 from lsmstate.spark_integration.stateful_operator import body as stateful_body
 from lsmstate.spark_integration.stateful_operator.frames import FramePacker, unpack_rows
@@ -40,7 +41,7 @@ Rows = list[tuple[str, int, int]]
 
 def join_plan() -> tuple[StatefulPlan, Any]:
     """Three streams by one key, and the function that joins them."""
-    spec = CoercedSpec(ROWS, {name: ["k"] for name in NAMES}, KEY)
+    spec = JoinSpec(ROWS, {name: ["k"] for name in NAMES}, KEY)
     inputs = tuple(InputPlan(name, ROWS[name], KEY, (0,), pa.schema([]), ()) for name in NAMES)
     plan = StatefulPlan(
         operator="multiway_join",
@@ -56,7 +57,7 @@ def join_plan() -> tuple[StatefulPlan, Any]:
         default_buckets=BUCKETS,
         state_dir=None,
     )
-    return plan, join_function(spec)
+    return plan, run_join(spec, plan.inputs)
 
 
 class State:

@@ -13,11 +13,13 @@ import pyarrow as pa
 import pytest
 
 from lsmstate.errors import LsmStateError
+from lsmstate.joins.routing.skew.spread_router import SpreadRouting
+from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.options import Options
 from lsmstate.spark_integration.checkpoint.pinned_settings import Pinned
 from lsmstate.spark_integration.checkpoint.starts import Starts
 from lsmstate.spark_integration.checkpoint.task_run import TaskRun
-from lsmstate.spark_integration.joins.inner import CoercedSpec, join_function
+from lsmstate.spark_integration.joins.run_join import run_join
 from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan
 from lsmstate.spark_integration.skew.key_watch import SPREAD, skew_streams
 from lsmstate.spark_integration.skew.route_tables import begin
@@ -62,7 +64,7 @@ class SkewedQuery:
         self.home, self.rng = home, rng
         self.schemas = {n: pa.schema([("k", pa.int64()), (f"{n}_row", pa.int64())]) for n in names}
         keys = dict.fromkeys(names, ("k",))
-        self.spec = CoercedSpec(self.schemas, keys, KEY)
+        self.spec = JoinSpec(self.schemas, keys, KEY)
         self.plan = StatefulPlan(
             operator="multiway_join",
             inputs=tuple(
@@ -79,8 +81,11 @@ class SkewedQuery:
             default_buckets=BUCKETS,
             state_dir=None,
             skew=SPREAD,
+            routing=SpreadRouting(),
         )
-        self.function: Any = stateful_body.stateful_function(self.plan, join_function(self.spec))
+        self.function: Any = stateful_body.stateful_function(
+            self.plan, run_join(self.spec, self.plan.inputs)
+        )
         #: By micro-batch: what was run, and shown.
         self.ran: list[Ran] = []
         self.shown: list[Results] = []

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,9 @@ from lsmstate.schema.arrow_sizes import row_sizes
 from lsmstate.schema.columns import by_name
 from lsmstate.store import StateStore
 
-UNMATCHED = ("count", "error")
+UNMATCHED: Final = ("count", "error")
+#: The counter of retractions that were left out.
+UNMATCHED_RETRACTIONS: Final = "unmatched_retractions"
 #: Retractions that wait for their row may take this much.
 _WAITING_BYTES = 4 << 20
 

@@ -1,21 +1,23 @@
 """Inner joins of changelogs by several keys: results come and go with the rows they are made of."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
-from lsmstate.joins.local.changes.input import ChangeInput
+from lsmstate.joins.local.changes.input import UNMATCHED_RETRACTIONS, ChangeInput
 from lsmstate.joins.local.inner.multi_key_join import GraphJoin
 from lsmstate.joins.local.parts.changelog import ADDED, REMOVED
+from lsmstate.joins.local.parts.full_history import KeepsAllRows
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.write_parts import WriteParts
+from lsmstate.joins.protocols import Batch, Context
 from lsmstate.joins.specs.changes import GraphChangeSpec
 from lsmstate.store import MultimapStore, Mutation
 
 
-class GraphChangeJoin:
+class GraphChangeJoin(KeepsAllRows):
     """The operator over one store, whose streams are ``spec.stream_schemas``; ``unmatched`` as in
     ChangeJoin. Not thread-safe. The store belongs to the caller."""
 
@@ -36,18 +38,24 @@ class GraphChangeJoin:
         self._index = {index.stream: index for index in reversed(spec.graph.indexes)}
         self._unfinished: Results | None = None
 
-    @property
-    def unmatched_retractions(self) -> int:
-        """Retractions left out so far."""
-        return self._input.unmatched_retractions
+    @classmethod
+    def of(cls, spec: GraphChangeSpec, store: MultimapStore, context: Context) -> "GraphChangeJoin":
+        """The join in a bucket."""
+        return cls(spec, store, context.piece_bytes, context.unmatched)
 
-    def process(self, stream: str, batch: pa.RecordBatch, *, more: bool = False) -> Results:
-        """Store the batch now; return what it changes: first what goes, then what comes. All else
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """``unmatched_retractions``: retractions left out so far."""
+        return {UNMATCHED_RETRACTIONS: self._input.unmatched_retractions}
+
+    def process(self, batch: Batch) -> Results:
+        """Store a batch, and return what it changes: first what goes, then what comes. All else is
         as in ChangeJoin.process and GraphJoin.process."""
+        stream = batch.stream
         self._spec.check_stream(stream)
         check_finished(f"process({stream!r})", self._unfinished)
         with self._input.undone_if_refused():
-            gone, come = self._arrived(stream, batch, more)
+            gone, come = self._arrived(stream, batch.rows, batch.is_more_coming)
         self._unfinished = Results(self._results(stream, gone, come))
         return self._unfinished
 

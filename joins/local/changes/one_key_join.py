@@ -6,7 +6,7 @@ rows that came or went come or go; where the first comes or the last goes, the p
 those that are no longer part of the result are taken back, before those that now are come.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 
 import numpy as np
@@ -15,20 +15,22 @@ import pyarrow as pa
 from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.join_tree import required_streams
-from lsmstate.joins.local.changes.input import ChangeInput
+from lsmstate.joins.local.changes.input import UNMATCHED_RETRACTIONS, ChangeInput
 from lsmstate.joins.local.changes.results import Changed, Emitter
 from lsmstate.joins.local.parts.changelog import WRITES, Changes
 from lsmstate.joins.local.parts.combiner import GroupedRows, starts_of
+from lsmstate.joins.local.parts.full_history import KeepsAllRows
 from lsmstate.joins.local.parts.probe_order import ProbeOrder
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.write_parts import WriteParts
+from lsmstate.joins.protocols import Batch, Context
 from lsmstate.joins.specs.changes import ChangeSpec, null_stream
 from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
 from lsmstate.store import MultimapStore, Mutation, Probe
 from lsmstate.store_base.null_safe import null_safe_keys, null_safe_schema
 
 
-class ChangeJoin:
+class ChangeJoin(KeepsAllRows):
     """The operator over one store, whose streams are ``spec.stream_schemas``.
 
     ``unmatched`` says what becomes of a retraction of a row that is not there: "count" leaves it
@@ -42,6 +44,7 @@ class ChangeJoin:
         store: MultimapStore,
         piece_bytes: int = 1 << 20,
         unmatched: str = "count",
+        probe_order: ProbeOrder | None = None,
     ) -> None:
         if piece_bytes < 1:
             raise InvalidArgumentError(f"piece_bytes={piece_bytes!r}: must be at least 1")
@@ -59,38 +62,52 @@ class ChangeJoin:
         )
         self._codec = KeyCodec(spec.keys.key_schema)
         self._null_codec = KeyCodec(null_safe_schema(spec.keys.key_schema))
-        self._probe_order = ProbeOrder()
+        self._probe_order = probe_order or ProbeOrder()
         self._emitter = Emitter(spec, piece_bytes)
         self._required = required_streams(spec.tree)
         self._unfinished: Results | None = None
 
+    @classmethod
+    def of(cls, spec: ChangeSpec, store: MultimapStore, context: Context) -> "ChangeJoin":
+        """The join in a bucket."""
+        return cls(spec, store, context.piece_bytes, context.unmatched, context.learned)
+
     @property
-    def unmatched_retractions(self) -> int:
-        """Retractions left out so far."""
-        return self._input.unmatched_retractions
+    def counts(self) -> Mapping[str, int]:
+        """``unmatched_retractions``: retractions left out so far."""
+        return {UNMATCHED_RETRACTIONS: self._input.unmatched_retractions}
 
-    def process(
-        self,
-        stream: str,
-        batch: pa.RecordBatch,
-        keys: pa.RecordBatch | None = None,
-        *,
-        more: bool = False,
-    ) -> Results:
-        """Store the batch now; return what it changes, worked out as it is asked for.
+    def process(self, batch: Batch) -> Results:
+        """Store a batch, and return what it changes.
 
-        ``batch`` has the stream's operation column if it is a changelog; its rows count together,
-        in whatever order they stand. With ``more`` a retraction whose row is not there waits for
-        the next call of the stream, which belongs to this one (at most 4 MiB, MemoryLimitError).
-        ``keys`` are the batch's keys if the caller has them. Results come in pieces of at most
-        ``piece_bytes`` of Arrow data or one row, with the columns of ``spec.output_schema``;
-        consume or close them before the next call. A batch that is refused changes nothing.
-        Cost: that of an inner join's probes; a retraction reads its stream's rows of the key.
+        A batch that is refused changes nothing.
+
+        Args:
+            batch: The rows, with the operation column if the stream is a changelog. Its rows count
+                together, in whatever order they stand. With ``is_more_coming``, a retraction whose
+                row is not there waits for the next batch of the stream. ``computed`` is the key of
+                each row.
+
+        Returns:
+            The changes in pieces of at most ``piece_bytes`` or one row, computed as they are read,
+            with the columns ``spec.output_schema``. Read them to the end, or close them, before the
+            next call.
+
+        Raises:
+            InvalidArgumentError: The stream or the columns do not fit, or earlier results are not
+                read.
+            MemoryLimitError: More than 4 MiB of retractions wait.
+
+        Cost:
+            That of an inner join's probes. A retraction reads its stream's rows of the key.
         """
+        stream = batch.stream
         self._spec.check_stream(stream)
         check_finished(f"process({stream!r})", self._unfinished)
+        assert batch.computed is None or isinstance(batch.computed, pa.RecordBatch)
         with self._input.undone_if_refused():
-            changed, alone = self._arrived(stream, self._input.arrived(stream, batch, keys), more)
+            changes = self._input.arrived(stream, batch.rows, batch.computed)
+            changed, alone = self._arrived(stream, changes, batch.is_more_coming)
         self._unfinished = Results(self._results(stream, changed, alone))
         return self._unfinished
 

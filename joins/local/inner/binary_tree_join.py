@@ -20,9 +20,12 @@ import pyarrow as pa
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.inner.umjoin import UMJoin
+from lsmstate.joins.local.parts.full_history import KeepsAllRows
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.write_parts import WriteParts
-from lsmstate.joins.specs.binary_tree import SIDES, BinaryTree, Leaf, Node, NodeSpec
+from lsmstate.joins.protocols import Batch, Context, Role
+from lsmstate.joins.specs.binary_tree import SIDES, BinaryTree, Leaf, Node
+from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
 from lsmstate.schema.columns import by_name
 from lsmstate.store import MultimapStore, Mutation, Positions, Probe, StateStore, StreamSchema
@@ -31,7 +34,7 @@ from lsmstate.store import MultimapStore, Mutation, Positions, Probe, StateStore
 KEPT_BYTES = 4 << 20
 
 
-class TreeJoin:
+class TreeJoin(KeepsAllRows):
     """The operator over one store, whose streams are ``tree.stream_schemas``.
 
     Not thread-safe. The store belongs to the caller, who commits and closes it.
@@ -56,24 +59,40 @@ class TreeJoin:
         self._columns = _output_columns(tree)
         self._unfinished: Results | None = None
 
-    def process(self, stream: str, batch: pa.RecordBatch) -> Results:
-        """Store the batch and its intermediate results now; return the new results, worked out as
-        they are asked for.
+    @classmethod
+    def of(cls, spec: BinaryTree, store: MultimapStore, context: Context) -> "TreeJoin":
+        """The join in one store."""
+        return cls(spec, store, context.piece_bytes)
 
-        Results come in pieces of at most ``piece_bytes`` of Arrow data or one row, with the columns
-        of the join's ``output_schema``; consume or close them before the next call
-        (InvalidArgumentError): closing gives up the rest of them. A batch that the store refuses is
-        not stored at all, nor are its intermediate results. Memory: per node a piece, what UMJoin
-        takes, and KEPT_BYTES; more intermediate results lie in temporary files.
+    def process(self, batch: Batch) -> Results:
+        """Store a batch and its intermediate results, and return its new results.
+
+        A batch that the store refuses is not stored at all, nor are its intermediate results.
+
+        Args:
+            batch: The rows; columns are taken by name.
+
+        Returns:
+            The results in pieces of at most ``piece_bytes`` or one row, computed as they are read.
+            Read them to the end, or close them, before the next call.
+
+        Raises:
+            InvalidArgumentError: The stream or the columns do not fit, or earlier results are not
+                read.
+
+        Cost:
+            Per node a piece, what UMJoin takes, and KEPT_BYTES of memory. More intermediate results
+            lie in temporary files.
         """
+        stream = batch.stream
         self._tree.join.check_stream(stream)
         check_finished(f"process({stream!r})", self._unfinished)
-        batch = _checked(stream, batch, self._tree.join.streams[stream])
+        rows = _checked(stream, batch.rows, self._tree.join.streams[stream])
         path = self._paths[stream]
         for inputs in self._inputs.values():
             inputs.let_go()
         node, side = path[0]
-        renamed = pa.RecordBatch.from_arrays(batch.columns, schema=node.spec.streams[side])
+        renamed = pa.RecordBatch.from_arrays(rows.columns, schema=node.spec.streams[side])
         for part in pieces_of(row_sizes(renamed), self._piece_bytes):
             self._climb(path, renamed.slice(part.start, part.stop - part.start))
         self._store.write_all(
@@ -92,7 +111,7 @@ class TreeJoin:
                 continue
             node, side = path[len(levels) - 1]
             if len(levels) < len(path):
-                levels.append(self._joins[node.name].process(side, piece))
+                levels.append(self._joins[node.name].process(Batch(side, piece)))
             else:
                 self._inputs[node.name].append(side, piece, node.spec.key_batch(side, piece))
 
@@ -100,7 +119,8 @@ class TreeJoin:
         """What the root's new input, which has been stored, becomes there."""
         schema = self._tree.join.output_schema
         for rows, keys in self._inputs[root.name].kept(side):
-            for found in self._joins[root.name].process(side, rows, keys, is_stored=False):
+            probing = Batch(side, rows, keys, Role.PROBE)
+            for found in self._joins[root.name].process(probing):
                 columns = [found.column(place) for place in self._columns]
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -158,7 +178,7 @@ class KeptBack:
     """Rows in arrival order with their keys: some in memory, those after them in a temporary file,
     which goes with the object."""
 
-    def __init__(self, spec: NodeSpec, side: str, most_bytes: int | None) -> None:
+    def __init__(self, spec: JoinSpec, side: str, most_bytes: int | None) -> None:
         """``most_bytes`` are kept in memory; None: all."""
         self._spec = spec
         self._side = side

@@ -18,6 +18,7 @@ import pyarrow as pa
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.inner.binary_tree_join import TreeJoin
+from lsmstate.joins.protocols import Batch
 from lsmstate.joins.specs.binary_tree import BinaryTree, Order, all_orders, stored_order
 from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.one_key import JoinSpec
@@ -198,7 +199,7 @@ def _cost(
     ):
         join = TreeJoin(tree, _Counting(store, spec.streams, cost))
         for stream, rows in arrivals:
-            for _ in join.process(stream, rows):
+            for _ in join.process(Batch(stream, rows)):
                 pass  # what its results cost is counted as they are made
     return cost
 

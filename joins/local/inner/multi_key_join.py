@@ -26,17 +26,19 @@ from lsmstate.joins.local.parts.bound_rows import (
     grouped,
     parts_of,
 )
+from lsmstate.joins.local.parts.full_history import KeepsAllRows
 from lsmstate.joins.local.parts.probe_order import ProbeOrder
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.row_picks import Numbers, Picked
 from lsmstate.joins.local.parts.write_parts import WriteParts
+from lsmstate.joins.protocols import Batch, Context, Role
 from lsmstate.joins.specs.multi_key import GraphSpec, Index
 from lsmstate.schema.arrow_sizes import least_row_bytes, row_sizes
 from lsmstate.schema.columns import by_name
 from lsmstate.store import MultimapStore, Mutation, Probe
 
 
-class GraphJoin:
+class GraphJoin(KeepsAllRows):
     """The operator over one store, among whose streams are ``spec.stream_schemas``.
 
     Not thread-safe. The store belongs to the caller, who commits and closes it.
@@ -67,37 +69,51 @@ class GraphJoin:
         self._probe_order = probe_order or ProbeOrder()
         self._unfinished: Results | None = None
 
-    def process(self, stream: str, batch: pa.RecordBatch) -> Results:
-        """Store the batch now; return the new results, worked out as they are asked for.
+    @classmethod
+    def of(cls, spec: GraphSpec, store: MultimapStore, context: Context) -> "GraphJoin":
+        """The join in a bucket."""
+        return cls(spec, store, context.piece_bytes, context.learned)
 
-        Rows with a null in a key are in no result and are not stored. Results come in pieces of
-        at most ``piece_bytes`` of Arrow data or one row, with the columns of
-        ``spec.output_schema``; consume or close them before the next call (InvalidArgumentError).
-        A batch that the store refuses is not stored at all. Memory: per stream a piece of
-        fetched rows and 16,384 combinations, whatever the data.
+    def process(self, batch: Batch) -> Results:
+        """Store a batch, and return its new results.
+
+        Rows with a null in a key are in no result and are not stored. A batch that the store
+        refuses is not stored at all.
+
+        Args:
+            batch: The rows; columns are taken by name.
+
+        Returns:
+            The results in pieces of at most ``piece_bytes`` or one row, computed as they are read,
+            with the columns ``spec.output_schema``. Read them to the end, or close them, before the
+            next call.
+
+        Raises:
+            InvalidArgumentError: The stream or the columns do not fit, or earlier results are not
+                read.
+
+        Cost:
+            Per stream a piece of fetched rows and 16,384 combinations in memory, whatever the data.
         """
-        self._spec.check_stream(stream)
-        check_finished(f"process({stream!r})", self._unfinished)
-        batch = by_name(batch, self._spec.streams[stream], f"process({stream!r})")
-        self._unfinished = Results(self.results(stream, self._stored(stream, batch)))
+        call = f"process({batch.stream!r})"
+        self._spec.check_stream(batch.stream)
+        check_finished(call, self._unfinished)
+        rows = by_name(batch.rows, self._spec.streams[batch.stream], call)
+        parts = self._arrived(batch.stream, rows, batch.role)
+        self._unfinished = Results(
+            self.results(batch.stream, parts),
+            (self._picked(c) for part in parts for c in self._combinations(batch.stream, part)),
+        )
         return self._unfinished
 
-    def picked(self, stream: str, batch: pa.RecordBatch) -> Iterator[Picked]:
-        """``process`` for a caller who makes the results of rows himself, or has somebody else do
-        it; to be consumed before the next call. A piece has at most 16,384 results."""
-        self._spec.check_stream(stream)
-        check_finished(f"picked({stream!r})", self._unfinished)
-        batch = by_name(batch, self._spec.streams[stream], f"picked({stream!r})")
-        parts = self._stored(stream, batch)
-        return (self._picked(c) for part in parts for c in self._combinations(stream, part))
-
-    def _stored(self, stream: str, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        """Append the rows in all indexes of the stream; those that can be joined, in parts for
-        ``results``."""
-        parts = self.parts(stream, self.joinable(stream, batch))
-        self._store.write_all(
-            WriteParts(lambda: (self.writes(stream, part, "append") for part in parts))
-        )
+    def _arrived(self, stream: str, rows: pa.RecordBatch, role: Role) -> list[pa.RecordBatch]:
+        """The rows that can be joined, in parts for ``results``; stored in all indexes of the
+        stream, unless they only probe."""
+        parts = self.parts(stream, self.joinable(stream, rows))
+        if role != Role.PROBE:
+            self._store.write_all(
+                WriteParts(lambda: (self.writes(stream, part, "append") for part in parts))
+            )
         return parts
 
     def results(self, stream: str, parts: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -15,10 +15,12 @@ import pyarrow as pa
 from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.parts.combiner import Combiner, GroupedRows
+from lsmstate.joins.local.parts.full_history import KeepsAllRows
 from lsmstate.joins.local.parts.join_inputs import JoinInputs
 from lsmstate.joins.local.parts.probe_order import ProbeOrder
 from lsmstate.joins.local.parts.results import Results, check_finished
-from lsmstate.joins.local.parts.row_picks import Numbers, Picked
+from lsmstate.joins.local.parts.row_picks import Numbers
+from lsmstate.joins.protocols import Batch, Context, Role
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
 from lsmstate.schema.columns import by_name
@@ -32,7 +34,7 @@ SLICE_ROWS = 10_000
 Matches: TypeAlias = tuple[dict[str, GroupedRows], dict[str, Probe], Numbers]
 
 
-class UMJoin:
+class UMJoin(KeepsAllRows):
     """The operator UMJoin over one store, whose streams include ``spec.stream_schemas``.
 
     It is not thread-safe. The store belongs to the caller, who commits and closes it.
@@ -72,23 +74,18 @@ class UMJoin:
         self._probe_order = probe_order or ProbeOrder()
         self._unfinished: Results | None = None
 
-    def process(
-        self,
-        stream: str,
-        batch: pa.RecordBatch,
-        keys: pa.RecordBatch | KeyBatch | None = None,
-        *,
-        is_stored: bool = True,
-    ) -> Results:
+    @classmethod
+    def of(cls, spec: JoinSpec, store: JoinInputs, context: Context) -> "UMJoin":
+        """The join in a bucket."""
+        return cls(spec, store, context.piece_bytes, context.learned)
+
+    def process(self, batch: Batch) -> Results:
         """Store a batch, and return its new results.
 
         A batch that the store refuses is not stored at all.
 
         Args:
-            stream: Name of the stream.
-            batch: The rows; columns are taken by name.
-            keys: The key of each row, if the caller has them.
-            is_stored: False: the rows only probe, because another store has them.
+            batch: The rows; columns are taken by name. ``computed`` is the key of each row.
 
         Returns:
             The results in pieces of at most ``piece_bytes`` or one row, computed as they are read,
@@ -103,58 +100,32 @@ class UMJoin:
             Memory for a piece and about ``piece_bytes`` of fetched rows per stream, whatever the
             data.
         """
-        arrived = self._arrive(f"process({stream!r})", stream, batch, keys, is_stored)
-        matches = self._matches(stream, arrived)
-        self._unfinished = Results(rows for m in matches for rows in self._combiner.combined(*m))
+        arrived = self._arrive(f"process({batch.stream!r})", batch)
+        matches = self._matches(batch.stream, arrived)
+        self._unfinished = Results(
+            (rows for m in matches for rows in self._combiner.combined(*m)),
+            (picked for m in matches for picked in self._combiner.picked(*m)),
+        )
         return self._unfinished
 
-    def picked(
-        self,
-        stream: str,
-        batch: pa.RecordBatch,
-        keys: pa.RecordBatch | KeyBatch | None = None,
-        *,
-        is_stored: bool = True,
-    ) -> Iterator[Picked]:
-        """Store a batch like ``process``, and return picks of rows instead of results.
-
-        Args:
-            stream: Name of the stream.
-            batch: The rows.
-            keys: The key of each row, if the caller has them.
-            is_stored: False: the rows only probe, because another store has them.
-
-        Returns:
-            Pieces of at most 32,768 results, from batches of about ``piece_bytes`` per stream. Read
-            them to the end before the next call.
-        """
-        arrived = self._arrive(f"picked({stream!r})", stream, batch, keys, is_stored)
-        return (p for m in self._matches(stream, arrived) for p in self._combiner.picked(*m))
-
-    def _arrive(
-        self,
-        call: str,
-        stream: str,
-        batch: pa.RecordBatch,
-        keys: pa.RecordBatch | KeyBatch | None,
-        is_stored: bool,
-    ) -> "list[Arrived]":
+    def _arrive(self, call: str, arriving: Batch) -> "list[Arrived]":
         """The batch in slices, which are stored if they are to be."""
+        stream, rows, keys = arriving.stream, arriving.rows, arriving.computed
         self._spec.check_stream(stream)
         check_finished(call, self._unfinished)
-        batch = by_name(batch, self._spec.streams[stream], call)
+        rows = by_name(rows, self._spec.streams[stream], call)
         if keys is None:
-            keys = self._spec.key_batch(stream, batch)
-        if len(keys) != batch.num_rows:
+            keys = self._spec.key_batch(stream, rows)
+        if len(keys) != rows.num_rows:
             raise InvalidArgumentError(
-                f"{call}: {batch.num_rows} rows but {len(keys)} keys; give one key per row"
+                f"{call}: {rows.num_rows} rows but {len(keys)} keys; give one key per row"
             )
         if isinstance(keys, pa.RecordBatch):
             keys = self._codec.encode(keys)
-        if is_stored:
+        if arriving.role != Role.PROBE:
             # In one call: a batch that is refused is not stored in part.
-            self._store.append(stream, batch, keys)
-        return self._cut(batch, keys)
+            self._store.append(stream, rows, keys)
+        return self._cut(rows, keys)
 
     def _cut(self, batch: pa.RecordBatch, keys: KeyBatch) -> "list[Arrived]":
         """The batch in slices of at most SLICE_ROWS rows and piece_bytes bytes."""

@@ -1,45 +1,88 @@
-"""Results of a local join: pieces of rows, computed as they are read."""
+"""Results of a local join: matches that are made into rows as they are read."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.local.parts.row_picks import Picked
+
+_Piece = TypeVar("_Piece")
 
 
 class Results(Iterator[pa.RecordBatch]):
     """An iterator over pieces of a join's result. After an error the result is incomplete, and each
-    read raises that error again."""
+    read raises that error again.
 
-    def __init__(self, pieces: Iterator[pa.RecordBatch]) -> None:
-        self._pieces = pieces
+    A caller who sends results elsewhere, or only counts them, asks for ``picks`` or ``count``
+    instead. All of them read the same results, so use one.
+    """
+
+    def __init__(
+        self, pieces: Iterable[pa.RecordBatch], picks: Iterable[Picked] | None = None
+    ) -> None:
+        """Hold results that are not read yet.
+
+        Args:
+            pieces: The rows, in bounded pieces.
+            picks: The same results as picks of stored rows. None: the join makes rows at once.
+        """
+        self._pieces = iter(pieces)
+        self._picks = None if picks is None else iter(picks)
         self._error: BaseException | None = None
         self.is_finished = False
 
     def __next__(self) -> pa.RecordBatch:
-        if self._error is not None:
-            raise self._error
-        if self.is_finished:
-            raise StopIteration
-        try:
-            return next(self._pieces)
-        except StopIteration:
-            self.is_finished = True
-            raise
-        except BaseException as error:
-            self._error = error
-            raise
+        return self._next(self._pieces)
+
+    def picks(self) -> Iterator[Picked | pa.RecordBatch]:
+        """The results as picks of rows, which somebody else makes; as rows where the join has no
+        picks."""
+        source: Iterator[Picked] | Iterator[pa.RecordBatch] = (
+            self._pieces if self._picks is None else self._picks
+        )
+        while True:
+            try:
+                found = self._next(source)
+            except StopIteration:
+                return
+            yield found
+
+    def count(self) -> int:
+        """Read the results to the end, and return how many there are. No row is made where the
+        join has picks."""
+        return sum(
+            found.num_rows if isinstance(found, pa.RecordBatch) else len(found)
+            for found in self.picks()
+        )
 
     def through(self, change: Callable[[pa.RecordBatch], pa.RecordBatch]) -> "Results":
         """Return these results with ``change`` applied to each piece. Empty pieces are left out."""
         changed = map(change, self._pieces)
         self._pieces = (piece for piece in changed if piece.num_rows)
+        self._picks = None
         return self
 
     def close(self) -> None:
         """Give up the results that were not read yet."""
         self.is_finished = True
         self._pieces = iter(())
+        self._picks = None
+
+    def _next(self, source: Iterator[_Piece]) -> _Piece:
+        if self._error is not None:
+            raise self._error
+        if self.is_finished:
+            raise StopIteration
+        try:
+            return next(source)
+        except StopIteration:
+            self.is_finished = True
+            raise
+        except BaseException as error:
+            self._error = error
+            raise
 
     def __enter__(self) -> "Results":
         return self

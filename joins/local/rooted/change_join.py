@@ -16,16 +16,18 @@ import numpy as np
 import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
-from lsmstate.joins.local.changes.input import ChangeInput
+from lsmstate.joins.local.changes.input import UNMATCHED_RETRACTIONS, ChangeInput
 from lsmstate.joins.local.inner.multi_key_join import GraphJoin
 from lsmstate.joins.local.parts.bound_rows import parts_of
 from lsmstate.joins.local.parts.changelog import ADDED, REMOVED, WRITES, Changes
+from lsmstate.joins.local.parts.full_history import KeepsAllRows
 from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.write_parts import WriteParts
 from lsmstate.joins.local.rooted.combinations import Found
 from lsmstate.joins.local.rooted.partner_changes import Turned
 from lsmstate.joins.local.rooted.root_changes import TurnedRoots
 from lsmstate.joins.local.rooted.search import Probed, RootedSearch
+from lsmstate.joins.protocols import Batch, Context
 from lsmstate.joins.specs.changes_multi_key import RootedChangeSpec, all_rows
 from lsmstate.joins.specs.rooted_steps import RootedJoins, Step
 from lsmstate.store import MultimapStore, Mutation
@@ -35,7 +37,7 @@ from lsmstate.store_base.null_safe import null_safe_keys, null_safe_schema
 Signed = Mapping[bool, pa.RecordBatch]
 
 
-class RootedChangeJoin:
+class RootedChangeJoin(KeepsAllRows):
     """The operator over one store, whose streams are ``spec.stream_schemas``; ``unmatched`` as in
     ChangeJoin. Not thread-safe. The store belongs to the caller."""
 
@@ -56,18 +58,26 @@ class RootedChangeJoin:
         )
         self._unfinished: Results | None = None
 
-    @property
-    def unmatched_retractions(self) -> int:
-        """Retractions left out so far."""
-        return self._input.unmatched_retractions
+    @classmethod
+    def of(
+        cls, spec: RootedChangeSpec, store: MultimapStore, context: Context
+    ) -> "RootedChangeJoin":
+        """The join in a bucket."""
+        return cls(spec, store, context.piece_bytes, context.unmatched)
 
-    def process(self, stream: str, batch: pa.RecordBatch, *, more: bool = False) -> Results:
-        """Store the batch now; return what it changes: first what goes, then what comes. All else
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """``unmatched_retractions``: retractions left out so far."""
+        return {UNMATCHED_RETRACTIONS: self._input.unmatched_retractions}
+
+    def process(self, batch: Batch) -> Results:
+        """Store a batch, and return what it changes: first what goes, then what comes. All else is
         as in ChangeJoin.process."""
+        stream = batch.stream
         self._spec.check_stream(stream)
         check_finished(f"process({stream!r})", self._unfinished)
         with self._input.undone_if_refused():
-            rows, examples = self._arrived(stream, batch, more)
+            rows, examples = self._arrived(stream, batch.rows, batch.is_more_coming)
         self._unfinished = Results(self._results(stream, rows, examples))
         return self._unfinished
 

@@ -6,7 +6,7 @@ leave and partners that are forgotten change together, after the results were ha
 that is broken off is made again from the state before.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 
 import numpy as np
@@ -21,7 +21,12 @@ from lsmstate.joins.local.parts.time_checks import BoundCheck, LateRows
 from lsmstate.joins.local.parts.write_parts import WriteParts
 from lsmstate.joins.local.rooted.condition_check import ConditionCheck
 from lsmstate.joins.local.rooted.search import RootedSearch
-from lsmstate.joins.local.timed.event_time_join import kept_watermark, watermark_write
+from lsmstate.joins.local.timed.event_time_join import (
+    LATE_ROWS,
+    kept_watermark,
+    watermark_write,
+)
+from lsmstate.joins.protocols import Batch, Context
 from lsmstate.joins.specs.final import TICKS, FinalSpec, waiting_stream
 from lsmstate.schema.columns import by_name
 from lsmstate.store import KeyBounds, MultimapStore, Mutation
@@ -41,7 +46,7 @@ class FinalJoin:
         probe_order: ProbeOrder | None = None,
     ) -> None:
         """``probe_order``: what an operator of the same join has learned before."""
-        self.event_time = spec.event_time
+        self._event_time = spec.event_time
         self._spec = spec
         self._store = store
         self._piece_bytes = piece_bytes
@@ -55,30 +60,40 @@ class FinalJoin:
         }
         #: Microseconds since 1970; None before the first ``advance``.
         self.watermark_us = kept_watermark(store)
-        #: Rows that came late, since this object was made.
-        self.late_count = 0
         #: With ``late="side"``: the late rows of the last batch.
         self.late_rows: pa.RecordBatch | None = None
+        self._late_count = 0
         self._next_us = self.watermark_us
         self._unfinished: Results | None = None
         if self.watermark_us is not None:
             self._forget(self.watermark_us)  # perhaps it was broken off
 
-    def process(self, stream: str, batch: pa.RecordBatch) -> Results:
-        """Store the batch now; return the results that are known with it, as GraphJoin.process
-        does. Late rows are left out. A row without an event time matches nothing."""
+    @classmethod
+    def of(cls, spec: FinalSpec, store: MultimapStore, context: Context) -> "FinalJoin":
+        """The join in a bucket."""
+        return cls(spec, store, context.piece_bytes, context.learned)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """``late_rows``: rows that came late."""
+        return {LATE_ROWS: self._late_count}
+
+    def process(self, arriving: Batch) -> Results:
+        """Store a batch, and return the results that are known with it, as GraphJoin.process does.
+        Late rows are left out. A row without an event time matches nothing."""
+        stream = arriving.stream
         self._spec.check_stream(stream)
         self._settle(f"process({stream!r})")
-        batch = by_name(batch, self._spec.streams[stream], f"process({stream!r})")
+        batch = by_name(arriving.rows, self._spec.streams[stream], f"process({stream!r})")
         is_late = self._late(stream, batch)
-        column = self.event_time.columns.get(stream)
+        column = self._event_time.columns.get(stream)
         is_timed = np.ones(batch.num_rows, dtype=np.bool_)
         if column is not None:
             is_timed = batch.column(column).is_valid().to_numpy(zero_copy_only=False)
         parts = self._matches.parts(stream, batch.filter(pa.array(is_timed & ~is_late)), 1)
         self._store.write_all(WriteParts(lambda: self._writes(stream, parts)))
-        self.late_count += int(is_late.sum())
-        if self.event_time.late == "side":
+        self._late_count += int(is_late.sum())
+        if self._event_time.late == "side":
             self.late_rows = batch.filter(pa.array(is_late))
         alone = self._alone(stream, batch.filter(pa.array(~is_timed)))
         self._unfinished = Results(chain(alone, self._matched(stream, parts)))
@@ -90,7 +105,7 @@ class FinalJoin:
         gives and changes nothing. Cost: that of the rows whose waiting is over."""
         self._settle("advance()")
         if self.watermark_us is not None and watermark_us <= self.watermark_us:
-            return Results(iter(()))
+            return Results(())
         self._next_us = watermark_us
         self._unfinished = Results(self._finalised(watermark_us))
         return self._unfinished
@@ -164,7 +179,7 @@ class FinalJoin:
     def _waits(self, stream: str, rows: pa.RecordBatch) -> list[Mutation]:
         if stream not in self._searches:
             return []
-        ticks = rows.column(self.event_time.columns[stream]).view(pa.int64())
+        ticks = rows.column(self._event_time.columns[stream]).view(pa.int64())
         keys = pa.RecordBatch.from_arrays([ticks], schema=TICKS)
         return [Mutation("append", waiting_stream(stream), keys, rows)]
 

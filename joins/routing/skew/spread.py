@@ -30,27 +30,15 @@ relation's tuples partitioned, the others' copied.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from lsmstate.cython_ext.base.compression import checksum
 from lsmstate.cython_ext.rows.row_codec import RowCodec
+from lsmstate.joins.protocols import Numbers, Role, Routed
 from lsmstate.joins.routing.hash import NO_BUCKET
 from lsmstate.joins.routing.skew.heavy_hitters import Hashes
-
-Numbers = npt.NDArray[np.int64]
-
-
-class Routed(NamedTuple):
-    """Where rows go: ``positions[i]``, ascending, to bucket ``buckets[i]``. There it is stored, or
-    only looks for matches where ``is_stored[i]`` says so; None: all are stored."""
-
-    positions: Numbers
-    buckets: Numbers
-    is_stored: npt.NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True)
@@ -101,7 +89,7 @@ class RouteTable:
         operations, some more for each spread key in the batch."""
         rows = np.flatnonzero(owners != NO_BUCKET)
         buckets = owners.copy()
-        copies: list[tuple[Numbers, Numbers, bool]] = []
+        copies: list[tuple[Numbers, Numbers, Role]] = []
         for number in np.unique(hashes[rows[np.isin(hashes[rows], self._hashes)]]).tolist():
             key = self._by_hash[number]
             mine = rows[hashes[rows] == np.uint64(number)]
@@ -112,33 +100,20 @@ class RouteTable:
                 buckets[mine] = among[places]
             if key.stream != stream:
                 others = (places[:, None] + np.arange(1, len(among))) % len(among)
-                is_stored = key.stream is not None
-                copies.append((np.repeat(mine, len(among) - 1), among[others].ravel(), is_stored))
+                role = Role.PROBE if key.stream is None else Role.COPY
+                copies.append((np.repeat(mine, len(among) - 1), among[others].ravel(), role))
         if not copies:
             return Routed(rows, buckets[rows])
         positions = np.concatenate([rows, *(p for p, _, _ in copies)])
-        stored = [np.ones(len(rows), np.bool_), *(np.full(len(p), s) for p, _, s in copies)]
-        is_stored_at = np.concatenate(stored)
+        own = np.full(len(rows), Role.STORE, np.int8)
+        roles = np.concatenate([own, *(np.full(len(p), r, np.int8) for p, _, r in copies)])
         order = np.argsort(positions, kind="stable")
         all_buckets = np.concatenate([buckets[rows], *(b for _, b, _ in copies)])
-        return Routed(
-            positions[order],
-            all_buckets[order],
-            None if is_stored_at.all() else is_stored_at[order],
-        )
+        return Routed(positions[order], all_buckets[order], roles[order])
 
     def __getitem__(self, number: int) -> SpreadKey | None:
         """The key of this hash; None: it is not spread."""
         return self._by_hash.get(number)
-
-    def copied_to(self, bucket: int, stream: str) -> Hashes:
-        """Keys whose rows of the stream a bucket stores beside their owner."""
-        found = [
-            key.hash
-            for key in self.keys
-            if key.stream not in (None, stream) and bucket in key.buckets[1:]
-        ]
-        return np.array(found, np.uint64)
 
     def added(self) -> tuple[int, ...]:
         """Buckets that have rows to take over, ascending."""

@@ -16,6 +16,7 @@ from lsmstate.joins.conditions.join_tree import SQL_NAMES, Comparison, Join, sho
 from lsmstate.joins.conditions.tokens import Column
 from lsmstate.joins.local.changes.one_key_join import ChangeJoin
 from lsmstate.joins.local.parts.changelog import OPERATIONS
+from lsmstate.joins.protocols import Batch
 from lsmstate.joins.specs.changes import ChangeSpec
 from lsmstate.joins.specs.choose import create_join
 from lsmstate.joins.specs.one_key import JoinSpec
@@ -187,16 +188,16 @@ def test_a_retraction_may_wait_for_its_row(tmp_path):
     }
     with closing(attempt(tmp_path, spec, "memory")) as store:
         join = ChangeJoin(spec, store, unmatched="error")
-        assert list(join.process("p", rows["-D"], more=True)) == []
-        assert list(join.process("p", rows["+I"], more=True)) == []
-        assert list(join.process("p", rows["-U"], more=True)) == []
-        assert list(join.process("p", rows["-U"], more=True)) == []
+        assert list(join.process(Batch("p", rows["-D"], is_more_coming=True))) == []
+        assert list(join.process(Batch("p", rows["+I"], is_more_coming=True))) == []
+        assert list(join.process(Batch("p", rows["-U"], is_more_coming=True))) == []
+        assert list(join.process(Batch("p", rows["-U"], is_more_coming=True))) == []
         with pytest.raises(InvalidArgumentError, match="2 rows are retracted"):
-            join.process("p", rows["-U"].slice(1))
+            join.process(Batch("p", rows["-U"].slice(1)))
         large = pa.RecordBatch.from_arrays([["-D"], [1], [5]], schema=PAYMENTS)
         large = pa.concat_batches([large] * 400_000)
         with pytest.raises(MemoryLimitError, match="400002 retractions"):
-            join.process("p", large, more=True)
+            join.process(Batch("p", large, is_more_coming=True))
 
 
 def test_a_hot_key_comes_in_bounded_pieces(tmp_path):
@@ -209,7 +210,7 @@ def test_a_hot_key_comes_in_bounded_pieces(tmp_path):
         join = ChangeJoin(spec, watched, 20_000)
         for name, expected in (("a", {"+I": 300}), ("b", {"-D": 300, "+I": 90_000})):
             rows = Counter()
-            for piece in join.process(name, ones):
+            for piece in join.process(Batch(name, ones)):
                 rows[piece.column("op")[0].as_py()] += piece.num_rows
                 assert row_sizes(piece).sum() <= 20_000 + 10 * piece.num_rows
             assert rows == expected
@@ -222,7 +223,7 @@ def test_a_stream_that_changes_no_others_results_is_not_asked_for_its_own_rows(t
     with closing(attempt(tmp_path, spec, "memory")) as store:
         join = ChangeJoin(spec, store)
         before = store.stats().counters["probed_keys"]
-        list(join.process("o", row))
+        list(join.process(Batch("o", row)))
         assert store.stats().counters["probed_keys"] == before + 1
 
 

@@ -12,6 +12,7 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
 from lsmstate.joins.local.inner.multi_key_join import GraphJoin
 from lsmstate.joins.local.parts.bound_rows import coalesced
+from lsmstate.joins.protocols import Batch
 from lsmstate.joins.specs.multi_key import create_spec
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.lsm.store import LsmStore
@@ -69,9 +70,9 @@ def test_no_row_is_fetched_where_a_neighbour_has_no_partner(tmp_path):
     with closing(attempt(tmp_path, spec, "memory")) as store:
         join = GraphJoin(spec, store)
         many = list(range(1000))
-        list(join.process("c", rows("c", many, ["s"] * 1000)))
+        list(join.process(Batch("c", rows("c", many, ["s"] * 1000))))
         fetched = store.stats().counters.get("fetched_rows", 0)
-        assert list(join.process("o", rows("o", many, many, many))) == []
+        assert list(join.process(Batch("o", rows("o", many, many, many)))) == []
         assert store.stats().counters.get("fetched_rows", 0) == fetched
 
 
@@ -79,10 +80,10 @@ def test_a_hot_key_comes_in_bounded_pieces(tmp_path):
     spec = create_spec(INTS, CHAIN)
     with closing(attempt(tmp_path, spec, "memory")) as store:
         join = GraphJoin(spec, store, 20_000)
-        list(join.process("c", rows("c", [1] * 300, ["x" * 40] * 300)))
-        list(join.process("l", rows("l", [7] * 200, [float(n) for n in range(200)])))
+        list(join.process(Batch("c", rows("c", [1] * 300, ["x" * 40] * 300))))
+        list(join.process(Batch("l", rows("l", [7] * 200, [float(n) for n in range(200)]))))
         seen = np.zeros(200, dtype=np.int64)
-        for piece in join.process("o", rows("o", [7, 7], [1, 1], [0, 1])):
+        for piece in join.process(Batch("o", rows("o", [7, 7], [1, 1], [0, 1]))):
             assert row_sizes(piece).sum() <= 20_000
             np.add.at(seen, piece.column("price").to_numpy().astype(int), 1)
         assert seen.tolist() == [600] * 200
@@ -113,10 +114,10 @@ def test_a_large_key_is_not_copied_for_each_combination(tmp_path):
     with closing(attempt(tmp_path, spec, "memory")) as store:
         join = GraphJoin(spec, store)
         for name, row in (("a", {"x": 1, "y": key}), ("c", {"y": key + "!", "z": 3})):
-            list(join.process(name, pa.RecordBatch.from_pylist([row], schema=streams[name])))
+            list(join.process(Batch(name, pa.RecordBatch.from_pylist([row], schema=streams[name]))))
         many = pa.RecordBatch.from_pylist([{"x": 1}] * 2000, schema=streams["b"])
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        assert list(join.process("b", many)) == []
+        assert list(join.process(Batch("b", many))) == []
         grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         assert grown_kib < 100_000
 
@@ -136,10 +137,10 @@ def test_rows_with_many_indexes_are_stored_under_a_small_cap(tmp_path):
     )
     with closing(opened) as store:
         join = GraphJoin(spec, store)
-        assert list(join.process("fact", facts)) == []
+        assert list(join.process(Batch("fact", facts))) == []
         one = pa.array([2999], pa.int64())
         for name in names:
-            found = list(join.process(name, pa.record_batch([one], schema=streams[name])))
+            found = list(join.process(Batch(name, pa.record_batch([one], schema=streams[name]))))
         assert sum(piece.num_rows for piece in found) == 1
 
 
@@ -163,8 +164,8 @@ def test_results_must_be_consumed_before_the_next_call(tmp_path):
     spec = create_spec(INTS, CHAIN)
     with closing(attempt(tmp_path, spec, "memory")) as store:
         join = GraphJoin(spec, store)
-        unread = join.process("c", rows("c", [1], ["x"]))
+        unread = join.process(Batch("c", rows("c", [1], ["x"])))
         with pytest.raises(InvalidArgumentError, match="not consumed"):
-            join.process("c", rows("c", [1], ["x"]))
+            join.process(Batch("c", rows("c", [1], ["x"])))
         unread.close()
-        assert list(join.process("l", rows("l", [1], [0.0]))) == []
+        assert list(join.process(Batch("l", rows("l", [1], [0.0])))) == []

@@ -12,6 +12,7 @@ from lsmstate.joins.local.inner.multi_key_join import GraphJoin
 from lsmstate.joins.local.inner.umjoin import UMJoin
 from lsmstate.joins.local.parts import probe_order
 from lsmstate.joins.local.parts.probe_order import FADING_KEYS, RECHECKED_SLICES, ProbeOrder
+from lsmstate.joins.protocols import Batch
 from lsmstate.joins.specs.multi_key import create_spec
 from lsmstate.joins.specs.one_key import JoinSpec
 from support.join_cases import QUICK, attempt
@@ -110,20 +111,20 @@ def test_a_join_probes_fewer_keys_once_it_has_learned_and_again_after_a_change(
         join = UMJoin(spec, store, probe_order=ProbeOrder(itertools.count().__next__))
         held = {"b": range(100), "c": range(20), "d": range(1)}
         for name, ids in held.items():
-            list(join.process(name, batch_of(list(ids))))
+            list(join.process(Batch(name, batch_of(list(ids)))))
 
         def probed(first):
             before = store.stats().counters["probed_keys"]
-            list(join.process("a", batch_of(list(range(first, first + 200)))))
+            list(join.process(Batch("a", batch_of(list(range(first, first + 200))))))
             return store.stats().counters["probed_keys"] - before
 
         assert probed(0) == 200 + 100 + 20
         for _ in range(6):
             probed(0)
         assert probed(0) == 200 + 1 + 1
-        list(join.process("d", batch_of(list(range(1000, 1150)))))
-        list(join.process("b", batch_of([1000])))
-        list(join.process("c", batch_of(list(range(1000, 1020)))))
+        list(join.process(Batch("d", batch_of(list(range(1000, 1150))))))
+        list(join.process(Batch("b", batch_of([1000]))))
+        list(join.process(Batch("c", batch_of(list(range(1000, 1020))))))
         before = probed(1000)
         for _ in range(60):
             probed(1000)
@@ -155,7 +156,11 @@ def test_the_rows_come_alike_in_any_order_of_probing(tmp_path_factory, case):
             got = []
             for name, first, last in arrivals:
                 for batch in tables[name].slice(first, last - first).combine_chunks().to_batches():
-                    got += [row for piece in join.process(name, batch) for row in piece.to_pylist()]
+                    got += [
+                        row
+                        for piece in join.process(Batch(name, batch))
+                        for row in piece.to_pylist()
+                    ]
             found.append(repr(got))
     assert found[0] == found[1] == found[2]
 
@@ -165,9 +170,9 @@ def test_a_join_by_several_keys_too(tmp_path, seed):
     spec = create_spec(INTS, CHAIN)
     with closing(attempt(tmp_path, spec, "memory")) as store:
         join = GraphJoin(spec, store, probe_order=AnyOrder(seed))
-        list(join.process("c", rows("c", [1, 2, 3], ["x", "y", "z"])))
-        list(join.process("l", rows("l", [10, 10, 12, 13], [0.5, 1.5, 2.5, 3.5])))
-        found = join.process("o", rows("o", [10, 11, 12, 13], [1, 1, 2, 4], [5, 6, 7, 8]))
+        list(join.process(Batch("c", rows("c", [1, 2, 3], ["x", "y", "z"]))))
+        list(join.process(Batch("l", rows("l", [10, 10, 12, 13], [0.5, 1.5, 2.5, 3.5]))))
+        found = join.process(Batch("o", rows("o", [10, 11, 12, 13], [1, 1, 2, 4], [5, 6, 7, 8])))
         got = [(r["seg"], r["day"], r["price"]) for piece in found for r in piece.to_pylist()]
     assert sorted(got) == [("x", 5, 0.5), ("x", 5, 1.5), ("y", 7, 2.5)]
 

@@ -12,6 +12,7 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
 from lsmstate.joins.local.inner import binary_tree_join as tree_join
 from lsmstate.joins.local.inner.binary_tree_join import TreeJoin
+from lsmstate.joins.protocols import Batch
 from lsmstate.joins.specs.binary_tree import BinaryTree, all_orders
 from lsmstate.joins.specs.multi_key import GraphSpec, create_spec
 from lsmstate.joins.specs.one_key import JoinSpec
@@ -83,7 +84,7 @@ def test_intermediate_results_are_stored_in_the_order_that_was_asked_for(tmp_pat
         with closing(attempt(tmp_path / str(number), tree, "lsm")) as store:
             join = TreeJoin(tree, store)
             for name, batch in {"a": ids, "b": ids * 4, "c": [1]}.items():
-                list(join.process(name, batch_of(batch)))
+                list(join.process(Batch(name, batch_of(batch))))
             for name in store.streams:
                 stored[name] = sum(piece.num_rows for piece in store.scan(name))
     assert stored == {"a": 50, "b": 200, "c": 1, "(a b)": 200, "(a c)": 1}

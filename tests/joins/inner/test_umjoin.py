@@ -16,6 +16,7 @@ from lsmstate.errors import InvalidArgumentError, MemoryLimitError
 from lsmstate.join import MultiwayJoin
 from lsmstate.joins.local.inner.umjoin import SLICE_ROWS, UMJoin
 from lsmstate.joins.local.parts.cross_product import Side, cross_product
+from lsmstate.joins.protocols import Batch
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.schema.arrow_sizes import row_sizes
 from support.join_cases import DAY, NAN, PIECES, QUICK, D, attempt, run
@@ -94,8 +95,8 @@ def test_rows_that_are_small_only_when_stored_are_fetched_in_bounded_pieces(tmp_
     with closing(attempt(tmp_path, spec, "rocksdb")) as store:
         watched = WatchedStore(store)
         join = UMJoin(spec, watched, 50_000)
-        list(join.process("a", null_rows(spec, "a", keys)))
-        found = list(join.process("b", null_rows(spec, "b", sorted(set(keys)))))
+        list(join.process(Batch("a", null_rows(spec, "a", keys))))
+        found = list(join.process(Batch("b", null_rows(spec, "b", sorted(set(keys))))))
         assert sum(piece.num_rows for piece in found) == watched.rows == 1000
         assert watched.largest <= 2 * 50_000
 
@@ -161,11 +162,11 @@ def test_keys_may_be_given_encoded_or_not(tmp_path, count):
     encoded = KeyCodec(spec.key_schema).encode(keys)
     with closing(attempt(tmp_path, spec, "memory")) as store:
         join = UMJoin(spec, store)
-        assert list(join.process("a", batch, encoded)) == []
-        assert sum(p.num_rows for p in join.process("b", batch, keys)) == count
+        assert list(join.process(Batch("a", batch, encoded))) == []
+        assert sum(p.num_rows for p in join.process(Batch("b", batch, keys))) == count
         for given_keys in (encoded, keys):
             with pytest.raises(InvalidArgumentError, match="give one key per row"):
-                join.process("b", batch.slice(1), given_keys)
+                join.process(Batch("b", batch.slice(1), given_keys))
 
 
 def test_rows_of_one_batch_do_not_see_each_other():
@@ -272,15 +273,15 @@ def test_a_failed_result_is_not_taken_for_a_whole_one(tmp_path):
     spec = JoinSpec.create({"a": INT, "b": INT}, ["id"])
     store = attempt(tmp_path, spec, "memory")
     join = UMJoin(spec, store, 10)
-    list(join.process("a", batch_of([1, 1, 1])))
-    results = join.process("b", batch_of([1]))
+    list(join.process(Batch("a", batch_of([1, 1, 1]))))
+    results = join.process(Batch("b", batch_of([1])))
     next(results)
     store.append("a", batch_of([9]), spec.key_batch("a", batch_of([9])))
     for _ in range(2):
         with pytest.raises(InvalidArgumentError, match="probe"):
             list(results)
     with pytest.raises(InvalidArgumentError, match="not consumed"):
-        join.process("a", batch_of([1]))
+        join.process(Batch("a", batch_of([1])))
     store.close()
 
 

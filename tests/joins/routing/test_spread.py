@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lsmstate.cython_ext.rows.row_codec import RowCodec
+from lsmstate.joins.protocols import Role
 from lsmstate.joins.routing.hash import NO_BUCKET, bucket_of_hashes
 from lsmstate.joins.routing.skew.heavy_hitters import Hashes, HeavyHitters
 from lsmstate.joins.routing.skew.respread import LEAST_ROWS, Seen, respread
@@ -64,12 +65,12 @@ class Buckets:
         valid = np.ones(len(rows), np.bool_)
         owners = bucket_of_hashes(hashes, valid, self.count)
         routed = table.route(stream, hashes, owners, contents_of(rows))
-        stored = np.ones(len(routed.positions), np.bool_)
-        if routed.is_stored is not None:
-            stored = routed.is_stored
-        for position, bucket, is_stored in zip(*routed[:2], stored, strict=True):
+        roles = np.full(len(routed.positions), Role.STORE)
+        if routed.roles is not None:
+            roles = routed.roles
+        for position, bucket, role in zip(*routed[:2], roles, strict=True):
             key, number = rows[position]
-            if is_stored:
+            if role != Role.PROBE:
                 self.stored[bucket][stream].append((key, number))
             here = {
                 other: [n for k, n in mine if k == key]
@@ -141,8 +142,9 @@ def test_rows_are_stored_by_their_content_and_copied_to_the_others() -> None:
     routed = table.route("a", hashes, owners, contents_of(rows))
     assert routed.positions.tolist() == [0, 0, 0, 1, 2, 2, 2, 3, 3, 3]
     assert routed.buckets.tolist() == [0, 3, 1, 2, 3, 1, 0, 0, 3, 1]
-    assert routed.is_stored is not None
-    assert np.flatnonzero(routed.is_stored).tolist() == [0, 3, 4, 7]
+    assert routed.roles is not None
+    assert np.flatnonzero(routed.roles == Role.STORE).tolist() == [0, 3, 4, 7]
+    assert Role.COPY not in routed.roles
     assert "hot key seven: spread over buckets 1, 0, 3" in table.explain()
 
 
@@ -151,13 +153,13 @@ def test_of_three_streams_one_is_spread_and_the_others_are_stored_in_all_buckets
     rows = [(7, 1), (5, 0), (7, 2)]
     hashes, owners = np.array([key for key, _ in rows], np.uint64), np.array([1, 2, 1])
     spread, copied = (table.route(s, hashes, owners, contents_of(rows)) for s in "bc")
-    assert spread.is_stored is None
-    assert copied.is_stored is None
+    assert spread.roles is None
+    assert copied.roles is not None
+    assert np.flatnonzero(copied.roles == Role.COPY).tolist() == [1, 4]
+    assert Role.PROBE not in copied.roles
     assert spread.buckets.tolist() == [0, 2, 1]
     assert list(zip(*copied[:2], strict=True)) == [(0, 1), (0, 0), (1, 2), (2, 1), (2, 0)]
     assert table.added() == (0,)
-    assert table.copied_to(0, "c").tolist() == [7]
-    assert [len(table.copied_to(b, s)) for b, s in ((1, "c"), (0, "b"), (2, "a"))] == [0, 0, 0]
     assert "rows of b spread over buckets 1, 0, rows of the other streams" in table.explain()
 
 

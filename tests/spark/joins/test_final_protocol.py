@@ -4,17 +4,15 @@ import random
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.typed_condition import typed_condition
-from lsmstate.spark_integration.joins.final import final_join_function
 from lsmstate.spark_integration.joins.late_rows import LateRows
-from lsmstate.spark_integration.plan.inputs import Inputs
+from lsmstate.spark_integration.joins.run_join import run_join
 from support.faults import Faults, faults
 from support.timed_protocol_cases import INTERVAL, MINUTE_MS, ROWS, Query, Row, plan_of
 
@@ -27,9 +25,8 @@ def final_query(root: Path, monkeypatch: pytest.MonkeyPatch) -> Query:
     times = {"a": "at", "b": "at"}
     spec = FinalSpec.of(GraphSpec.create(ROWS, "a.k = b.k"), tree, times, {}, "drop")
     plan = plan_of(spec.stream_schemas, spec.output_schema)
-    inputs = cast(Inputs, SimpleNamespace(plans=plan.inputs))
     late = LateRows.of(plan.inputs, spec.event_time, None)
-    return Query(root, monkeypatch, plan, final_join_function(spec, inputs, late))
+    return Query(root, monkeypatch, plan, run_join(spec, plan.inputs, late=late))
 
 
 def full_join(rows: list[Row]) -> Counter[tuple[int | None, int | None]]:

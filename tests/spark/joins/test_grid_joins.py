@@ -21,6 +21,7 @@ from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.changes.multi_key_join import GraphChangeJoin
 from lsmstate.joins.local.rooted.change_join import RootedChangeJoin
 from lsmstate.joins.local.timed.final_join import FinalJoin
+from lsmstate.joins.protocols import Batch
 from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.options import Options
 from lsmstate.spark_integration.checkpoint.pinned_settings import Pinned
@@ -28,7 +29,7 @@ from lsmstate.spark_integration.checkpoint.task_run import TaskRun
 from lsmstate.spark_integration.joins.co_location import meeting
 from lsmstate.spark_integration.joins.shares import with_shares
 from lsmstate.spark_integration.plan.stateful_plan import InputPlan, StatefulPlan
-from lsmstate.spark_integration.stateful_operator.routers import router_of
+from lsmstate.spark_integration.stateful_operator.task_router import router_of
 from lsmstate.state_location import StatePlace
 from support import rooted_cases
 from support.changing_cases import apply, batch_of, changing_graphs, table_of
@@ -87,13 +88,10 @@ class Grid:
         """Results of all buckets; ``rows`` as they are stored, ``arriving`` as the operators are
         given them."""
         keys = self._graph.key_batch(name, rows, self._graph.held_by(name))
-        routed = pa.RecordBatch.from_arrays(
-            [*rows.columns, *keys.columns], schema=self._sources[name].routed
-        )
-        found = self._routers[name].route(routed)
+        found = self._routers[name].route(rows, keys)
         for bucket in np.unique(found.buckets).tolist():
             mine = found.positions[found.buckets == bucket]
-            yield from self.operators[bucket].process(name, arriving.take(pa.array(mine)))
+            yield from self.operators[bucket].process(Batch(name, arriving.take(pa.array(mine))))
 
 
 def met(rng, graph, parts):

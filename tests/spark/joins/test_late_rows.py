@@ -3,9 +3,9 @@
 import random
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -16,25 +16,24 @@ pytest.importorskip("pyspark")
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.join_tree import bounds_of
+from lsmstate.joins.protocols import Role
 from lsmstate.joins.routing.shares import JoinGraph, choose
+from lsmstate.joins.routing.shares_router import SharesRouting
 from lsmstate.joins.specs.choose import changing_spec
-from lsmstate.joins.specs.event_time import EventTime, TimeOptions, time_bounds
+from lsmstate.joins.specs.event_time import EventTime, TimedSpec, TimeOptions, time_bounds
 from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.joins.specs.multi_key import GraphSpec
+from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.joins.specs.typed_condition import typed_condition
-from lsmstate.spark_integration.joins.changes import change_join_function
-from lsmstate.spark_integration.joins.event_time import timed_join_function, timed_output
-from lsmstate.spark_integration.joins.final import final_join_function
-from lsmstate.spark_integration.joins.inner import CoercedSpec
+from lsmstate.spark_integration.joins.event_time import ResultTimes, timed_output
 from lsmstate.spark_integration.joins.late_rows import (
     LATE_KEPT,
     LateRows,
     keeps_late_rows,
     late_stream,
 )
-from lsmstate.spark_integration.plan.inputs import Inputs
+from lsmstate.spark_integration.joins.run_join import run_join
 from lsmstate.spark_integration.plan.stateful_plan import InputPlan
-from lsmstate.spark_integration.stateful_operator.routers import SharesRouter
 from lsmstate.state_location import StatePlace, open_bucket
 from support.timed_protocol_cases import (
     INTERVAL,
@@ -61,31 +60,28 @@ def query_of(
     assert tree is not None
     graph = GraphSpec.create(ROWS, "a.k = b.k")
     bounds, _ = time_bounds(ROWS, [INTERVAL])
-    key = SimpleNamespace(
-        columns={name: SimpleNamespace(column="k") for name in "ab"}, arrow=pa.int64()
-    )
     plan: Any
     function: Any
     if operator in ("inner", "inner, with a result time"):
         column = None if operator == "inner" else "latest"
-        spec = CoercedSpec(ROWS, dict.fromkeys("ab", ("k",)), KEY)
-        timing = EventTime.create(spec, TIMES, bounds, {}, "side", column is not None)
-        plan = plain_plan(timing.store_streams(spec), timed_output(spec, timing, column), column)
+        joined = JoinSpec(ROWS, dict.fromkeys("ab", ("k",)), KEY)
+        timing = EventTime.create(joined, TIMES, bounds, {}, "side", column is not None)
+        spec = TimedSpec(joined, timing)
+        plan = plain_plan(spec.stream_schemas, timed_output(spec, column), column)
         late = LateRows.of(plan.inputs, timing, batches)
-        function = timed_join_function(spec, plan.inputs, timing, late, column)
+        times = None if column is None else partial(ResultTimes, spec)
+        function = run_join(spec, plan.inputs, late=late, result_times=times)
     elif operator == "final":
         final = FinalSpec.of(graph, tree, TIMES, {}, "side")
         plan = plain_plan(final.stream_schemas, final.output_schema)
         late = LateRows.of(plan.inputs, final.event_time, batches)
-        inputs = cast(Inputs, SimpleNamespace(plans=plan.inputs))
-        function = final_join_function(final, inputs, late)
+        function = run_join(final, plan.inputs, late=late)
     else:
         joins = tree if operator == "changes, full" else None
         changing = changing_spec(graph, joins, "changes", {}, bounds_of(tree), TOLD)
         plan = plain_plan(changing.stream_schemas, changing.output_schema)
         late = LateRows.of(plan.inputs, changing.event_time, batches)
-        inputs = cast(Inputs, SimpleNamespace(plans=plan.inputs, keys=[key]))
-        function = change_join_function(changing, inputs, "error", late)
+        function = run_join(changing, plan.inputs, unmatched="error", late=late)
     return Query(root, monkeypatch, late.added_to(plan), function)
 
 
@@ -205,18 +201,21 @@ def test_those_of_so_many_micro_batches_are_kept(
 def test_of_a_row_with_copies_one_is_stored() -> None:
     graph = JoinGraph(rows=dict.fromkeys("abc", 1), classes={"k": ("a", "b"), "j": ("b", "c")})
     rows = pa.record_batch({"k": pa.array([*range(40), None], pa.int64())})
-    source = InputPlan("a", rows.schema, rows.schema, (0,), pa.schema([]), ())
-    router = SharesRouter(source, graph, choose(graph, 6, {"k": 2, "j": 3}), marks_copies=True)
-    positions, buckets, is_stored = router.route(rows)
-    assert is_stored is not None
+    routing = SharesRouting(graph, choose(graph, 6, {"k": 2, "j": 3}), marks_copies=True)
+    router = routing.router("a", rows.schema, rows.schema)
+    positions, buckets, roles, _ = router.route(rows, rows)
+    assert roles is not None
+    assert set(roles.tolist()) == {Role.COPY, Role.STORE}
+    is_own = roles == Role.STORE
     assert len(positions) == 3 * 40
-    assert Counter(positions[is_stored].tolist()) == Counter(range(40))
-    again = router.route(rows.slice(7, 5))
-    assert again.is_stored is not None
-    stored = dict(zip(positions[is_stored], buckets[is_stored], strict=True))
-    found = zip(again.positions[again.is_stored], again.buckets[again.is_stored], strict=True)
+    assert Counter(positions[is_own].tolist()) == Counter(range(40))
+    again = router.route(rows.slice(7, 5), rows.slice(7, 5))
+    assert again.roles is not None
+    stored = dict(zip(positions[is_own], buckets[is_own], strict=True))
+    mine = again.roles == Role.STORE
+    found = zip(again.positions[mine], again.buckets[mine], strict=True)
     assert all(stored[position + 7] == bucket for position, bucket in found)
-    assert np.bincount(buckets[is_stored]).max() < 40
+    assert np.bincount(buckets[is_own]).max() < 40
 
 
 def test_what_the_checkpoint_pins_and_what_is_taken(
@@ -227,7 +226,7 @@ def test_what_the_checkpoint_pins_and_what_is_taken(
     assert [s.name for s in query.plan.state if keeps_late_rows(s)] == ["a (late)", "b (late)"]
     timing = EventTime.create(GraphSpec.create(ROWS, "a.k = b.k"), TIMES, (), {}, "drop")
     nothing = LateRows.of(query.plan.inputs, timing, None).added_to(query.plan)
-    assert (nothing.settings[LATE_KEPT], nothing.marks_copies) == (None, False)
+    assert (nothing.settings[LATE_KEPT], nothing.routing) == (None, query.plan.routing)
     rows = pa.schema([*ROWS["a"], ("_Batch", pa.int64())])
     taken = InputPlan("a", rows, KEY, (0,), pa.schema([]), ())
     aside = EventTime.create(GraphSpec.create(ROWS, "a.k = b.k"), TIMES, (), {}, "side")

@@ -10,13 +10,16 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from lsmstate.joins.routing.hash_router import HashRouter
 from lsmstate.joins.routing.shares import JoinGraph, choose
+from lsmstate.joins.routing.shares_router import SharesRouter, SharesRouting
+from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.memory_backend.store import MemoryStore
 from lsmstate.options import Options
 from lsmstate.spark_integration.checkpoint.pinned_settings import Pinned
 from lsmstate.spark_integration.checkpoint.task_run import TaskRun
-from lsmstate.spark_integration.joins.inner import CoercedSpec, join_function
 from lsmstate.spark_integration.joins.request import InnerJoin
+from lsmstate.spark_integration.joins.run_join import run_join
 from lsmstate.spark_integration.joins.several import (
     GROUP,
     function_of_all,
@@ -25,12 +28,7 @@ from lsmstate.spark_integration.joins.several import (
 )
 from lsmstate.spark_integration.plan.bucket import Bucket, InputBatch
 from lsmstate.spark_integration.plan.stateful_plan import InputPlan
-from lsmstate.spark_integration.stateful_operator.routers import (
-    SHARES,
-    HashRouter,
-    SharesRouter,
-    router_of,
-)
+from lsmstate.spark_integration.stateful_operator.task_router import router_of
 from lsmstate.state_location import StatePlace
 from support.simulated_spark import join_plan
 
@@ -40,7 +38,7 @@ KEY = pa.schema([("k", pa.int64())])
 def join(*names: str) -> InnerJoin:
     """Of streams by their one key."""
     rows = {name: pa.schema([("k", pa.int64()), (f"{name}_row", pa.string())]) for name in names}
-    spec = CoercedSpec(rows, dict.fromkeys(names, ("k",)), KEY)
+    spec = JoinSpec(rows, dict.fromkeys(names, ("k",)), KEY)
     inputs = tuple(InputPlan(n, rows[n], KEY, (0,), pa.schema([]), ()) for n in names)
     plan = replace(
         join_plan()[0],
@@ -50,7 +48,7 @@ def join(*names: str) -> InnerJoin:
         settings={"streams": list(names), "backend": "memory"},
         backend="memory",
     )
-    return InnerJoin(plan, None, join_function(spec), None)  # type: ignore[arg-type]
+    return InnerJoin(plan, None, run_join(spec, plan.inputs), None)  # type: ignore[arg-type]
 
 
 JOINS = [join("a", "b"), join("c", "d")]
@@ -83,7 +81,7 @@ def test_each_join_finds_its_own_rows(tmp_path: Path) -> None:
 def test_each_join_is_routed_by_its_own_shares(tmp_path: Path) -> None:
     graph = JoinGraph(rows={"c": 3, "d": 1}, classes={"c.k": ("c", "d")})
     shares = choose(graph, 4, None)
-    by_shares = replace(JOINS[1].plan, graph=graph, adopted={SHARES: shares.to_json()})
+    by_shares = replace(JOINS[1].plan, routing=SharesRouting(graph, shares))
     plan = plan_of_all([JOINS[0].plan, by_shares], OUTPUT)
     pinned = Pinned(4, 2, (0, 1, 2, 3), adopted=plan.adopted)
     run = TaskRun(

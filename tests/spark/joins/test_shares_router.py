@@ -7,23 +7,18 @@ pytest.importorskip("pyspark")
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.routing.shares import JoinGraph, choose
-from lsmstate.spark_integration.plan.stateful_plan import InputPlan
+from lsmstate.joins.routing.shares_router import SharesRouting
 from lsmstate.spark_integration.rescale.plan import check_can_move
-from lsmstate.spark_integration.stateful_operator.routers import SharesRouter
 
 GRAPH = JoinGraph(rows={"a": 1, "b": 1, "c": 1}, classes={"k": ("a", "b"), "j": ("a", "c")})
 
 
 def buckets_of(stream: str, keys: pa.RecordBatch, *, is_preserved: bool) -> list[set[int]]:
     """Of each row the buckets it goes to."""
-    source = InputPlan(
-        stream, keys.schema, keys.schema, tuple(range(keys.num_columns)), pa.schema([]), ()
-    )
     shares = choose(GRAPH, 4, {"k": 2, "j": 2})
-    router = SharesRouter(
-        source, GRAPH, shares, by_part_of_keys=True, routes_null_keys=is_preserved
-    )
-    routed = router.route(keys)
+    preserved = frozenset([stream] if is_preserved else [])
+    routing = SharesRouting(GRAPH, shares, by_part_of_keys=True, routes_null_keys=preserved)
+    routed = routing.router(stream, keys.schema, keys.schema).route(keys, keys)
     found: list[set[int]] = [set() for _ in range(len(keys))]
     for position, bucket in zip(routed.positions, routed.buckets, strict=True):
         found[position].add(int(bucket))

@@ -2,26 +2,30 @@
 
 import random
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lsmstate.joins.specs.event_time import EventTime, time_bounds
-from lsmstate.spark_integration.joins.event_time import timed_join_function, timed_output
-from lsmstate.spark_integration.joins.inner import CoercedSpec
+from lsmstate.joins.specs.event_time import EventTime, TimedSpec, time_bounds
+from lsmstate.joins.specs.one_key import JoinSpec
+from lsmstate.spark_integration.joins.event_time import ResultTimes, timed_output
 from lsmstate.spark_integration.joins.late_rows import LateRows
+from lsmstate.spark_integration.joins.run_join import run_join
 from support.timed_protocol_cases import INTERVAL, KEY, MINUTE_MS, ROWS, Query, Row, plan_of
 
 
 def timed_query(root: Path, monkeypatch: pytest.MonkeyPatch) -> Query:
     """With a result time."""
-    spec = CoercedSpec(ROWS, dict.fromkeys("ab", ("k",)), KEY)
+    joined = JoinSpec(ROWS, dict.fromkeys("ab", ("k",)), KEY)
     bounds, _ = time_bounds(ROWS, [INTERVAL])
-    timing = EventTime.create(spec, {"a": "at", "b": "at"}, bounds, {}, "drop", True)
-    plan = plan_of(timing.store_streams(spec), timed_output(spec, timing, "latest"), "latest")
+    timing = EventTime.create(joined, {"a": "at", "b": "at"}, bounds, {}, "drop", True)
+    spec = TimedSpec(joined, timing)
+    plan = plan_of(spec.stream_schemas, timed_output(spec, "latest"), "latest")
     late = LateRows.of(plan.inputs, timing, None)
-    function = timed_join_function(spec, plan.inputs, timing, late, "latest")
+    times = partial(ResultTimes, spec)
+    function = run_join(spec, plan.inputs, late=late, result_times=times)
     return Query(root, monkeypatch, plan, function)
 
 

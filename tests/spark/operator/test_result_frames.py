@@ -17,6 +17,7 @@ from lsmstate.errors import CorruptionError, InvalidArgumentError
 from lsmstate.joins.local.inner.multi_key_join import GraphJoin
 from lsmstate.joins.local.inner.umjoin import UMJoin
 from lsmstate.joins.local.parts.row_picks import Picked
+from lsmstate.joins.protocols import Batch
 from lsmstate.joins.specs.multi_key import GraphSpec, KeyClass
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.opening import open_store
@@ -168,8 +169,8 @@ def store_of(spec: JoinSpec | GraphSpec, directory: Path) -> Any:
 
 def same_results(plan: Any, making: Any, picking: Any, name: str, batch: pa.RecordBatch) -> int:
     """How many there are of the batch, made here or from frames of picks."""
-    made = pa.Table.from_batches(making.process(name, batch), plan.output)
-    found = [travelled(plan, picked)[0] for picked in picking.picked(name, batch)]
+    made = pa.Table.from_batches(making.process(Batch(name, batch)), plan.output)
+    found = [travelled(plan, picked)[0] for picked in picking.process(Batch(name, batch)).picks()]
     table = pa.concat_tables([plan.output.empty_table(), *found])
     assert sorted(table.to_pylist(), key=str) == sorted(made.to_pylist(), key=str)
     return int(made.num_rows)
@@ -223,9 +224,9 @@ def test_picks_are_refused_while_results_of_the_call_before_are_not_consumed(tmp
     with store_of(spec, tmp_path) as store:
         join = UMJoin(spec, store)
         batch = pa.record_batch({"k": [1]})
-        join.process("b", batch)
-        with pytest.raises(InvalidArgumentError, match=r"picked\('b'\).*not consumed"):
-            join.picked("b", batch)
+        join.process(Batch("b", batch)).picks()
+        with pytest.raises(InvalidArgumentError, match=r"process\('b'\).*not consumed"):
+            join.process(Batch("b", batch))
 
 
 def small_decimals(length: int, rng: np.random.Generator) -> pa.RecordBatch:

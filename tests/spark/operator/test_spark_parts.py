@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgumentError
+from lsmstate.joins.protocols import Role
 
 pytest.importorskip("pyspark")
 
@@ -142,7 +143,7 @@ def test_many_buckets_do_not_hold_many_rows_back() -> None:
 
 
 def test_joined_batches_keep_rows_order_and_streams() -> None:
-    stored, copied, other = Source(0, True), Source(0, False), Source(1, True)
+    stored, copied, other = Source(0, Role.STORE), Source(0, Role.COPY), Source(1, Role.STORE)
     sources = [stored, stored, stored, other, other, copied, stored]
     frames = [(s, _rows([10 * i, 10 * i + 1], width=40)) for i, s in enumerate(sources)]
     size = frames[0][1].nbytes

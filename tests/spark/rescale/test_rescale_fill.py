@@ -14,12 +14,14 @@ import pytest
 pytest.importorskip("pyspark")
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
+from lsmstate.joins.kinds import local_join
 from lsmstate.joins.local.changes.one_key_join import ChangeJoin
-from lsmstate.joins.local.timed.event_time_join import EventTimeJoin
+from lsmstate.joins.local.timed.event_time_join import LATE_ROWS
+from lsmstate.joins.protocols import Batch, Context, LocalJoin
 from lsmstate.joins.routing.hash import bucket_of
 from lsmstate.joins.routing.shares import JoinGraph, Shares, choose
 from lsmstate.joins.specs.changes import ChangeSpec
-from lsmstate.joins.specs.event_time import EventTime, time_bounds
+from lsmstate.joins.specs.event_time import EventTime, TimedSpec, time_bounds
 from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.joins.specs.typed_condition import typed_condition
@@ -95,8 +97,8 @@ def test_rows_that_are_not_due_move_and_the_watermark_with_them(tmp_path: Path) 
     pointers = {}
     for bucket, minute in enumerate((5, 12)):  # called for the last time at these
         with closing(opened(tmp_path, bucket, streams, None, 0)) as store:
-            join = EventTimeJoin(spec, timing, store)
-            list(join.process("a", part(rows, bucket, 2)))
+            join = local_join(TimedSpec(spec, timing), store, Context())
+            list(join.process(Batch("a", part(rows, bucket, 2))))
             join.advance(int((START + timedelta(minutes=minute)).timestamp() * 1_000_000))
             pointers[bucket] = store.commit()
     assert [s for s in Contents.of(StatePlace(str(tmp_path)), pointers).streams if s.expiry] == [
@@ -108,10 +110,10 @@ def test_rows_that_are_not_due_move_and_the_watermark_with_them(tmp_path: Path) 
     asked = timed_rows("b", [(k, minute, k) for k in range(40) for minute in (10, 15)])
     for number, (bucket, pointer) in enumerate(new.items()):
         with closing(opened(tmp_path, bucket, streams, pointer, 8)) as store:
-            join = EventTimeJoin(spec, timing, store)
-            for result in join.process("b", part(asked, number, 3)):
+            join = local_join(TimedSpec(spec, timing), store, Context())
+            for result in join.process(Batch("b", part(asked, number, 3))):
                 found.update(zip(result["na"].to_pylist(), result["nb"].to_pylist(), strict=True))
-            late += join.late_count
+            late += join.counts[LATE_ROWS]
     # Of minute 1 all are due by the latest watermark, 12, by which also b's of 10 are late.
     assert found == Counter((k * 100 + 9, k) for k in range(40))
     assert late == 40
@@ -141,12 +143,12 @@ def test_indexes_of_a_join_by_several_keys_move_with_their_time(tmp_path: Path) 
         return found.append_column("j", pa.array([k % 5 for k in range(27)]))
 
     def arrive(
-        shares: Shares, number: int, join: EventTimeJoin, name: str, minute: int
+        shares: Shares, number: int, join: LocalJoin, name: str, minute: int
     ) -> Counter[tuple[int, ...]]:
         batch = rows(name, minute)
         mine = (places.cells(shares, name, batch) == number).any(axis=1)
         found: Counter[tuple[int, ...]] = Counter()
-        for result in join.process(name, batch.filter(pa.array(mine))):
+        for result in join.process(Batch(name, batch.filter(pa.array(mine)))):
             numbers = (result[column].to_pylist() for column in ("na", "nb", "nc"))
             found.update(zip(*numbers, strict=True))
         return found
@@ -154,7 +156,7 @@ def test_indexes_of_a_join_by_several_keys_move_with_their_time(tmp_path: Path) 
     pointers = {}
     for bucket in range(old.cells):
         with closing(opened(tmp_path, bucket, streams, None, 0)) as store:
-            join = EventTimeJoin(spec, timing, store)
+            join = local_join(TimedSpec(spec, timing), store, Context())
             for name, minute in (("a", 1), ("a", 5), ("b", 12)):
                 assert not arrive(old, bucket, join, name, minute)
             join.advance(int((START + timedelta(minutes=11)).timestamp() * 1_000_000))
@@ -162,7 +164,9 @@ def test_indexes_of_a_join_by_several_keys_move_with_their_time(tmp_path: Path) 
     found: Counter[tuple[int, ...]] = Counter()
     for number, (bucket, pointer) in enumerate(rescaled(tmp_path, pointers, 6, places).items()):
         with closing(opened(tmp_path, bucket, streams, pointer, 8)) as store:
-            found += arrive(new, number, EventTimeJoin(spec, timing, store), "c", 12)
+            found += arrive(
+                new, number, local_join(TimedSpec(spec, timing), store, Context()), "c", 12
+            )
     # Rows of a of minute 1 are due by 11; each other combination is found in one bucket.
     every = product(range(27), repeat=3)
     assert found == Counter((a, b, c) for a, b, c in every if a % 9 == b % 9 and b % 5 == c % 5)
@@ -230,14 +234,14 @@ def test_what_changelogs_took_back_does_not_come_again(tmp_path: Path, buckets: 
         with closing(opened(tmp_path, bucket, streams, None, 0)) as store:
             join = ChangeJoin(spec, store, unmatched="error")
             for stream, rows in (("a", lefts), ("b", comes), ("b", goes)):
-                list(join.process(stream, part(rows, bucket, 3)))
+                list(join.process(Batch(stream, part(rows, bucket, 3))))
             pointers[bucket] = store.commit()
     said: Counter[tuple[Any, ...]] = Counter()
     for number, (bucket, pointer) in enumerate(rescaled(tmp_path, pointers, buckets).items()):
         with closing(opened(tmp_path, bucket, streams, pointer, 8)) as store:
             join = ChangeJoin(spec, store, unmatched="error")
             rest = change([("-D", k % 30, f"b{k}") for k in range(60, 90)])
-            for result in join.process("b", part(rest, number, buckets)):
+            for result in join.process(Batch("b", part(rest, number, buckets))):
                 said.update(tuple(row.values()) for row in result.to_pylist())
     gone = {("-D", k, f"a{k}", k, f"b{k + 60}") for k in range(30)}
     assert said == Counter([*gone, *(("+I", k, f"a{k}", None, None) for k in range(30))])

@@ -1,0 +1,113 @@
+"""The registry of join kinds: the name of a kind, its spec, and its local join.
+
+A new kind of join is one line here, or one call of ``register``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.local.changes.multi_key_join import GraphChangeJoin
+from lsmstate.joins.local.changes.one_key_join import ChangeJoin
+from lsmstate.joins.local.inner.binary_tree_join import TreeJoin
+from lsmstate.joins.local.inner.multi_key_join import GraphJoin
+from lsmstate.joins.local.inner.umjoin import UMJoin
+from lsmstate.joins.local.parts.time_checks import BoundCheck
+from lsmstate.joins.local.rooted.change_join import RootedChangeJoin
+from lsmstate.joins.local.timed.event_time_join import EventTimeJoin, Timed
+from lsmstate.joins.local.timed.final_join import FinalJoin
+from lsmstate.joins.protocols import Context, LocalJoin, MakesLocalJoin, Spec
+from lsmstate.joins.specs.binary_tree import BinaryTree
+from lsmstate.joins.specs.changes import ChangeSpec, GraphChangeSpec
+from lsmstate.joins.specs.changes_multi_key import RootedChangeSpec
+from lsmstate.joins.specs.event_time import TimedSpec
+from lsmstate.joins.specs.final import FinalSpec
+from lsmstate.joins.specs.json_form import classes_in, from_json, to_json
+from lsmstate.joins.specs.multi_key import GraphSpec
+from lsmstate.joins.specs.one_key import JoinSpec
+from lsmstate.store import MultimapStore
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of join."""
+
+    name: str
+    """As a checkpoint and a kept state call it."""
+    spec: type
+    local_join: MakesLocalJoin
+    """Makes the local join of a spec of this kind over a store."""
+
+
+def _timed(spec: TimedSpec, store: MultimapStore, context: Context) -> LocalJoin:
+    check = BoundCheck(spec.joined, spec.event_time.bounds)
+    return EventTimeJoin(local_join(spec.joined, store, context), spec, store, check)
+
+
+def _changes(spec: GraphChangeSpec, store: MultimapStore, context: Context) -> LocalJoin:
+    joined = GraphChangeJoin.of(spec, store, context)
+    check = BoundCheck(spec.graph, spec.bounds_of(""))
+    return EventTimeJoin(joined, spec, store, check) if _is_timed(spec) else joined
+
+
+def _rooted(spec: RootedChangeSpec, store: MultimapStore, context: Context) -> LocalJoin:
+    joined = RootedChangeJoin.of(spec, store, context)
+    return EventTimeJoin(joined, spec, store) if _is_timed(spec) else joined
+
+
+def _is_timed(spec: GraphChangeSpec | RootedChangeSpec) -> TypeGuard[Timed]:
+    return spec.event_time is not None
+
+
+#: By class of the spec.
+_KINDS: dict[type, Kind] = {}
+
+
+def register(kind: Kind) -> None:
+    """Add a kind of join. InvalidArgumentError if another one has its name or its spec."""
+    for known in _KINDS.values():
+        if known != kind and (known.name == kind.name or known.spec is kind.spec):
+            raise InvalidArgumentError(
+                f"a kind of join called {known.name!r} with the spec {known.spec.__name__} is "
+                f"registered already; give {kind.name!r} another name and a spec of its own"
+            )
+    _KINDS[kind.spec] = kind
+
+
+def kind_of(spec: object) -> Kind:
+    """The kind of a spec. InvalidArgumentError if nobody registered it."""
+    for each in type(spec).__mro__:
+        if each in _KINDS:
+            return _KINDS[each]
+    raise InvalidArgumentError(
+        f"{type(spec).__name__} is no registered kind of join; call kinds.register for it first"
+    )
+
+
+def local_join(spec: Spec, store: MultimapStore, context: Context) -> LocalJoin:
+    """The local join of a spec over a store."""
+    return kind_of(spec).local_join(spec, store, context)
+
+
+def pinned(spec: Spec) -> dict[str, Any]:
+    """The one description of a join, as JSON, for a checkpoint, a kept state and a rescale."""
+    return {"kind": kind_of(spec).name, "spec": to_json(spec)}
+
+
+def from_pinned(found: Mapping[str, Any]) -> Any:
+    """The spec that ``pinned`` described. CorruptionError if this release does not know it."""
+    return from_json(found["spec"], classes_in(_KINDS))
+
+
+for _kind in (
+    Kind("inner by one key", JoinSpec, UMJoin.of),
+    Kind("inner by several keys", GraphSpec, GraphJoin.of),
+    Kind("inner in time", TimedSpec, _timed),
+    Kind("binary tree", BinaryTree, TreeJoin.of),
+    Kind("changes by one key", ChangeSpec, ChangeJoin.of),
+    Kind("changes by several keys", GraphChangeSpec, _changes),
+    Kind("changes of joins of any type", RootedChangeSpec, _rooted),
+    Kind("final", FinalSpec, FinalJoin.of),
+):
+    register(_kind)

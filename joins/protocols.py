@@ -1,0 +1,193 @@
+"""The shape that all joins share: a spec, a routing, a local join, and results.
+
+- A *spec* says what is joined. It is an immutable, checked value.
+- A *routing* says which buckets see a row, and in which *role*. Its routers are pure.
+- A *local join* says what happens inside a bucket: it stores rows and finds their partners.
+- *Results* are matches that are made into rows when they are read.
+
+``kinds.py`` maps the name of a kind of join to its spec and its local join.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lsmstate.cython_ext.keys.key_codec import KeyBatch
+from lsmstate.joins.local.parts.probe_order import ProbeOrder
+from lsmstate.joins.local.parts.results import Results
+from lsmstate.joins.specs.event_time import EventTime
+from lsmstate.store import StreamSchema
+
+Numbers = npt.NDArray[np.int64]
+Roles = npt.NDArray[np.int8]
+
+
+class Role(IntEnum):
+    """What a bucket does with a row. Rows of a micro-batch are handled in this order."""
+
+    PROBE = 0
+    """It looks for partners here, and is stored in another bucket."""
+    COPY = 1
+    """It is stored here and looks for partners. Another bucket counts it as its own."""
+    STORE = 2
+    """It is stored here, looks for partners, and is this bucket's own."""
+
+
+class Batch(NamedTuple):
+    """Rows of one stream that arrive in a bucket."""
+
+    stream: str
+    rows: pa.RecordBatch
+    computed: pa.RecordBatch | KeyBatch | None = None
+    """The columns that the spec asked for (``Spec.computed``), one row per row; None: the local
+    join computes them."""
+    role: Role = Role.STORE
+    marks: pa.RecordBatch | None = None
+    """What the router wrote beside each row."""
+    is_more_coming: bool = False
+    """Whether the next batch is of the same stream and micro-batch: both count as one."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a local join knows of its bucket and of its caller's options."""
+
+    piece_bytes: int = 1 << 20
+    """Most bytes of a piece of the results, unless a row is larger."""
+    bucket: int = 0
+    buckets: int = 1
+    micro_batch: int = 0
+    watermark_us: int | None = None
+    """Microseconds since 1970; None: there is none yet."""
+    unmatched: str = "count"
+    """What becomes of a retraction of a row that is not stored: "count" or "error"."""
+    learned: ProbeOrder = field(default_factory=ProbeOrder)
+    """What earlier local joins of the same join have learned about the order of probes."""
+
+
+@runtime_checkable
+class LocalJoin(Protocol):
+    """A join inside one bucket. It is not thread-safe. The store belongs to the caller, who commits
+    and closes it."""
+
+    def process(self, batch: Batch) -> Results:
+        """Store a batch as its role says, and return its new results.
+
+        A batch that is refused changes nothing. Read the results to the end, or close them, before
+        the next call.
+        """
+        ...
+
+    def advance(self, watermark_us: int) -> Results:
+        """Set the watermark, and return the results that are now final. A lower one than before
+        changes nothing."""
+        ...
+
+    def finish(self) -> None:
+        """End what the last call began; to be called before a commit."""
+        ...
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Counters since this object was made, by name, such as ``late_rows``."""
+        ...
+
+    @property
+    def late_rows(self) -> pa.RecordBatch | None:
+        """The late rows of the last batch, if the join hands them out."""
+        ...
+
+    @property
+    def watermark_us(self) -> int | None:
+        """The watermark up to which rows are forgotten."""
+        ...
+
+
+class Spec(Protocol):
+    """What is joined: an immutable, checked value."""
+
+    @property
+    def streams(self) -> Mapping[str, pa.Schema]:
+        """The columns of each stream as they are stored."""
+        ...
+
+    @property
+    def stream_schemas(self) -> tuple[StreamSchema, ...]:
+        """The streams of the store."""
+        ...
+
+    @property
+    def output_schema(self) -> pa.Schema:
+        """The columns of a result."""
+        ...
+
+    @property
+    def event_time(self) -> EventTime | None:
+        """Event times of the streams, and how long their rows are kept; None: for ever."""
+        ...
+
+    def described(self) -> Mapping[str, Any]:
+        """Everything that decides which results there are, in words; equal for equal joins."""
+        ...
+
+    def check_stream(self, stream: str) -> None:
+        """InvalidArgumentError, with the nearest name, if there is no such stream."""
+        ...
+
+    def computed(self, stream: str) -> Sequence[str]:
+        """Names of the columns that the local join is given beside the rows of a stream. Keys that
+        are stored with the row, or that the local join makes itself, are none of them."""
+        ...
+
+
+class Routed(NamedTuple):
+    """Where rows go."""
+
+    positions: Numbers
+    """Positions of rows, ascending. A row that goes to several buckets stands several times."""
+    buckets: Numbers
+    """Beside each its bucket, 0 to buckets - 1."""
+    roles: Roles | None = None
+    """What each does there; None: STORE."""
+    marks: pa.RecordBatch | None = None
+    """Columns beside each, as ``Routing.marks`` declares them."""
+
+
+class Router(Protocol):
+    """Says in which buckets the rows of one stream go. It is pure: the answer follows from the
+    rows, from what the checkpoint keeps, and from the table of the micro-batch."""
+
+    def route(self, rows: pa.RecordBatch, keys: pa.RecordBatch) -> Routed:
+        """Route rows, whose keys stand beside them. Rows that match nothing are left out."""
+        ...
+
+
+class Routing(Protocol):
+    """Which buckets see a row. A value; ``settled`` fixes what the first start chooses."""
+
+    @property
+    def adopted(self) -> Mapping[str, Any]:
+        """What the first start pins and later starts take over."""
+        ...
+
+    @property
+    def marks(self) -> pa.Schema:
+        """Columns that its routers write beside each row; most write none."""
+        ...
+
+    def settled(self, buckets: int, adopted: Mapping[str, Any]) -> "Routing":
+        """The routing over that many buckets, with what the first start pinned."""
+        ...
+
+    def router(self, stream: str, rows: pa.Schema, keys: pa.Schema, table: Any) -> Router:
+        """The router of one stream, under the table of the micro-batch; None: it has no tables."""
+        ...
+
+
+#: Makes the local join of a spec over a store.
+MakesLocalJoin = Callable[[Any, Any, Context], LocalJoin]
