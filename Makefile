@@ -35,7 +35,7 @@ help:
 	@echo "make kafka-demo  the same from a Kafka broker of its own (SF=0.1 for a quick look)"
 	@echo "make test    lint, types, then the tests (ARGS= goes to pytest)"
 	@echo "make build   virtual environment and extensions      make debug   the same with assertions, and the tests of the store"
-	@echo "make stress  the slow tests                          make bench   benchmarks"
+	@echo "make stress  the slow tests, all random examples     make bench   benchmarks"
 	@echo "make figures the UMJoin paper's figures 5 to 7    make peers   Spark's own joins beside ours (both SF=1; 10 minutes and more)"
 	@echo "make lint    ruff                                    make types   mypy"
 	@echo "make docs    the documents in build/site, strict     make docs-serve  the same on http://127.0.0.1:8000"
@@ -54,9 +54,10 @@ kafka-demo: check-all $(STAMPS)/run $(STAMPS)/release
 test: check-all build lint types
 	@$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
-# Shown at the end: what tests print, such as the seed and each kill, not what Spark does.
+# The slow tests, and those of hypothesis with all their examples. Shown at the end: what tests print,
+# such as the seed and each kill, not what Spark does.
 stress: check-all build
-	@$(BIN)/python -m pytest -m stress -raP --show-capture=stdout $(ARGS)
+	@LSMSTATE_EXAMPLES=$${LSMSTATE_EXAMPLES:-1} $(BIN)/python -m pytest -m "stress or hypothesis" -raP --show-capture=stdout $(ARGS)
 
 bench: build
 	@$(BIN)/python -m pytest bench --benchmark-only --benchmark-columns=min,median,max,rounds -p no:cacheprovider -o python_files='bench_*.py' $(ARGS)

@@ -68,7 +68,7 @@ def extensions() -> list[Extension]:
     macros = [] if DEBUG else [("CYTHON_WITHOUT_ASSERTIONS", "1"), ("NDEBUG", "1")]
     if STABLE_ABI:
         macros += [("Py_LIMITED_API", "0x030B0000"), ("CYTHON_LIMITED_API", "1")]
-    flags = ["-O1", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0"]
+    flags = ["-O0", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0"]
     flags += ["-fvisibility=hidden", "-Wno-unreachable-code"]
     # The largest first, so that two cores end at about the same time.
     sources = sorted(EXTENSIONS.rglob("*/*.pyx"), key=lambda path: -path.stat().st_size)

@@ -9,8 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
+from support.examples import examples
 from support.paths import ROOT
+
+# For tests that do not say how many; 100 is what hypothesis tries.
+settings.register_profile("lsmstate", max_examples=examples(100))
+settings.load_profile("lsmstate")
+
+
+def pytest_collection_finish() -> None:
+    """Collections of garbage, which many tests ask for, pass over all that stands by now: modules
+    and thousands of tests, half a second each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 
 from lsmstate.cython_ext.base.compression import checksum, codec_number, packed, unpacked
+from support.examples import examples
 
-RELAXED = settings(max_examples=100, deadline=None, derandomize=True)
+RELAXED = settings(max_examples=examples(100), deadline=None, derandomize=True)
 DATA = st.one_of(
     st.binary(max_size=300),
     st.tuples(st.binary(min_size=1, max_size=5), st.integers(1, 5000)).map(lambda t: t[0] * t[1]),

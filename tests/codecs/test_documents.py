@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from lsmstate import SCHEMA_FREE, InvalidArgumentError, decode_documents, encode_documents
 from lsmstate.schema.documents import check_document_rows
+from support.examples import examples
 
 #: Deep documents take a loaded machine a while to draw.
 RANDOM = settings(
-    max_examples=40,
+    max_examples=examples(40),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

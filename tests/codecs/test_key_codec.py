@@ -15,6 +15,7 @@ from lsmstate.cython_ext.errors import CorruptionError, InvalidArgumentError
 from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
 from lsmstate.cython_ext.keys.key_decode import KeyDecoder
 from support.arrow_cases import COUNTED, batches
+from support.examples import examples
 
 
 def encode(*columns: pa.Array) -> KeyBatch:
@@ -65,7 +66,7 @@ def as_numbers(column: pa.Array) -> list[Any]:
     return column.to_pylist()
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(batches(maps=False, columns=(1, 3)))
 def test_order_and_equality_are_those_of_the_values(batch: pa.RecordBatch) -> None:
     batch.validate(full=True)
@@ -89,7 +90,7 @@ def test_order_and_equality_are_those_of_the_values(batch: pa.RecordBatch) -> No
             assert encoded[i] == encoded[j] or not prefixed
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=12)), max_size=200), st.booleans())
 def test_distinct_groups_equal_keys(found: list[bytes | None], long: bool) -> None:
     prefix = b"p" * 70 if long else b""
@@ -243,7 +244,7 @@ def test_nulls_and_empty_batches() -> None:
     assert (len(distinct), starts.tolist()) == (0, [0])
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(batches(maps=False, columns=(1, 1)))
 def test_a_sliced_child_of_a_struct(batch: pa.RecordBatch) -> None:
     child = batch.column(0)
@@ -278,7 +279,7 @@ def test_other_types_are_refused_and_names_ignored() -> None:
         codec.encode(pa.table({"k": [5]}))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(batches(maps=False, columns=(1, 3)))
 def test_decoding_is_the_inverse_of_encoding(batch: pa.RecordBatch) -> None:
     keys = KeyCodec(batch.schema).encode(batch)

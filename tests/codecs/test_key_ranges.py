@@ -6,6 +6,7 @@ from hypothesis import given, settings
 
 from lsmstate.cython_ext.entries.key_ranges import KeyRanges
 from lsmstate.cython_ext.memory.budget import Budget
+from support.examples import examples
 
 KEYS = st.binary(max_size=2)
 RANGES = st.lists(st.tuples(KEYS, KEYS), max_size=8)
@@ -15,7 +16,7 @@ def covered(items, key):
     return any(low <= key < high for low, high in items)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=examples(300), deadline=None, derandomize=True)
 @given(RANGES, RANGES, st.lists(KEYS, max_size=20))
 def test_ranges_cover_what_each_of_them_covers(items, others, keys):
     ranges = KeyRanges(items)
@@ -41,7 +42,7 @@ KEYS_OF_STREAMS = st.one_of(
 WORDS = st.integers(0, 3000).map(lambda number: b"key" + number.to_bytes(4, "big"))
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=examples(300), deadline=None, derandomize=True)
 @given(st.lists(st.tuples(WORDS, WORDS), max_size=6), WORDS, WORDS)
 def test_the_part_of_evenly_spread_keys_that_ranges_cover(items, one, other):
     least, greatest = sorted((one, other))
@@ -54,7 +55,7 @@ def test_the_part_of_evenly_spread_keys_that_ranges_cover(items, one, other):
         assert ranges.part_of(least, greatest) == 1
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=examples(300), deadline=None, derandomize=True)
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=6), NUMBERS, NUMBERS)
 def test_the_part_of_integers_around_0_that_ranges_cover(items, one, other):
     """As stored, they begin to differ where those below have ff after ff and those above 00."""
@@ -66,7 +67,7 @@ def test_the_part_of_integers_around_0_that_ranges_cover(items, one, other):
     assert found == pytest.approx(exact / len(numbers), abs=1.5 / len(numbers))
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=examples(300), deadline=None, derandomize=True)
 @given(
     st.lists(st.tuples(KEYS_OF_STREAMS, KEYS_OF_STREAMS), max_size=6),
     st.tuples(KEYS_OF_STREAMS, KEYS_OF_STREAMS),

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 
 from lsmstate.cython_ext.rows.bit_planes import packed, unpacked
+from support.examples import examples
 from support.faults import filled, memory, opened, write_sst
 from support.row_blocks import LZ4, PLANES, row_codecs
 from support.sst_reads import probed
 
-RELAXED = settings(max_examples=200, deadline=None, derandomize=True)
+RELAXED = settings(max_examples=examples(200), deadline=None, derandomize=True)
 SIZES = st.sampled_from([1, 2, 7, 8, 9, 23, 31, 32, 33, 40, 64, 96, 131])
 
 

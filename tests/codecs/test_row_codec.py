@@ -15,6 +15,7 @@ from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.schema.arrow_sizes import _fixed_width
 from support.arrow_cases import PLAIN, array, batches
 from support.arrow_values import same_numbers, sample
+from support.examples import examples
 
 
 def round_trip(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -30,7 +31,7 @@ def round_trip(batch: pa.RecordBatch) -> pa.RecordBatch:
     return found
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(batches(maps=True))
 def test_round_trip(batch: pa.RecordBatch) -> None:
     found = round_trip(batch)
@@ -203,14 +204,14 @@ def test_every_truncation_is_an_error() -> None:
             codec.decode([row, row + b"\0"])
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 @given(st.data(), batches(maps=True, columns=(1, 6), most=4))
 @example(data=None, batch=DAMAGED)
 def test_flipped_bytes_decode_or_raise(data: Any, batch: pa.RecordBatch) -> None:
     codec = RowCodec(batch.schema)
     rows = codec.encode(batch).to_pylist()
     rng = random.Random(0 if data is None else data.draw(st.integers(0, 2**32)))
-    for _ in range(3000 if data is None else 20):
+    for _ in range(examples(3000) if data is None else 20):
         damaged = [bytearray(row) for row in rows]
         for _ in range(rng.randrange(1, 4)):
             row = rng.choice(damaged) if damaged else bytearray()
@@ -241,7 +242,7 @@ def utf8(batch: pa.RecordBatch) -> bool:
 
 
 @given(st.binary(max_size=60))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_random_bytes_decode_or_raise(row: bytes) -> None:
     codec = RowCodec(DAMAGED.schema)
     for found in (row, bytes(2) + row, bytes([0x40, 0]) + row):

@@ -19,6 +19,7 @@ from lsmstate.cython_ext.rows.row_codec import RowCodec, decode_portions
 from lsmstate.lsm import reader as lsm_reader
 from support.arrow_cases import PLAIN, array, batches
 from support.arrow_values import same_numbers, sample
+from support.examples import examples
 
 KEY = pa.schema({"k": pa.int64()})
 #: Rows of a block: those of 8 and 16 KiB have 32 and 64.
@@ -83,7 +84,7 @@ def test_every_type(t: pa.DataType, nulls: float) -> None:
             assert taken == [transposed for *_, transposed in portions]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(batches(maps=True, most=40), st.integers(0, 2**32))
 def test_every_batch(batch: pa.RecordBatch, seed: int) -> None:
     codec = RowCodec(batch.schema)
@@ -94,7 +95,7 @@ def test_every_batch(batch: pa.RecordBatch, seed: int) -> None:
     assert codec.encode(found).to_pylist() == rows
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(batches(maps=True, columns=(1, 6), most=40), st.integers(0, 2**32))
 def test_damage_is_found_as_in_rows(batch: pa.RecordBatch, seed: int) -> None:
     codec = RowCodec(batch.schema)

@@ -12,6 +12,7 @@ from lsmstate.cython_ext.iterators.merging_iter import ChainSource, MergingSourc
 from lsmstate.cython_ext.memtable.memtable import Memtable
 from lsmstate.cython_ext.sstable.sst_source import SstSource
 from lsmstate.errors import CorruptionError
+from support.examples import examples
 from support.faults import encoded, filled, key_batch, memory, opened, row_batch, write_sst
 
 #: Behind every key of a test.
@@ -40,7 +41,7 @@ SOURCE = st.tuples(
 
 
 @settings(
-    max_examples=80,
+    max_examples=examples(80),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 
 from lsmstate.cython_ext.iterators.key_lookup import Lookup
 from lsmstate.cython_ext.sstable.sst_source import SstSource
+from support.examples import examples
 from support.faults import CODEC, filled, key_batch, memory, opened, stored, write_sst
 
 
@@ -57,7 +58,7 @@ def near(key: bytes, chance: random.Random) -> bytes:
 
 
 @settings(
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

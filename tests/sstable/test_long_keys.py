@@ -19,6 +19,7 @@ from lsmstate.cython_ext.sstable.sst_source import SstSource
 from lsmstate.errors import CorruptionError, MemoryLimitError
 from lsmstate.options import KIB, MIB
 from lsmstate.store_base.key_limits import largest_key_bytes
+from support.examples import examples
 from support.faults import filled, memory, opened, stored, write_sst
 from support.long_keys import KEY, ROWS, STREAM, batches, keys_like, rows_and_keys
 from support.paths import ROOT, TESTS
@@ -101,7 +102,7 @@ def test_long_keys_are_found_from_both_sides(tmp_path, shape):
 
 
 @settings(
-    max_examples=60,
+    max_examples=examples(60),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -10,6 +10,7 @@ from lsmstate.cython_ext.iterators.backward_iter import BackwardMemtableSource, 
 from lsmstate.cython_ext.iterators.merging_iter import ChainSource, MergingSource
 from lsmstate.cython_ext.sstable.sst_source import SstSource
 from lsmstate.errors import CorruptionError
+from support.examples import examples
 from support.faults import encoded, filled, memory, opened, write_sst
 
 #: Stored with two bytes of the stream in front: around 8 and 16 bytes the comparison changes.
@@ -41,7 +42,7 @@ def model_of(sources):
 
 
 @settings(
-    max_examples=80,
+    max_examples=examples(80),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -19,6 +19,7 @@ from lsmstate.cython_ext.sstable.salvage import block_bytes, block_rows, find_bl
 from lsmstate.cython_ext.sstable.sst_check import verify
 from lsmstate.cython_ext.sstable.sst_source import SstSource
 from lsmstate.errors import CorruptionError, FormatVersionError
+from support.examples import examples
 from support.faults import CODEC, filled, in_use, key_batch, memory, opened, stored, write_sst
 from support.sst_reads import probed, scanned
 
@@ -26,7 +27,7 @@ from support.sst_reads import probed, scanned
 ROW_BLOCK = 1
 
 RELAXED = settings(
-    max_examples=40,
+    max_examples=examples(40),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from lsmstate.joins.protocols import Batch
 from lsmstate.opening import open_attempt
 from lsmstate.options import Options
+from support.examples import examples
 
 QUICK = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 #: Bytes of a piece of results.
@@ -23,12 +24,12 @@ def on_all_stores(check, cases, *, memory, lsm, many):
     """Tests of ``check(case, backend, piece_bytes)``: so many cases on the memory store, so many on
     the LSM tree, and, as a stress test, ``many`` that change from run to run on every store."""
 
-    @settings(QUICK, max_examples=memory)
+    @settings(QUICK, max_examples=examples(memory))
     @given(cases, PIECES)
     def on_memory(case, piece_bytes):
         check(case, "memory", piece_bytes)
 
-    @settings(QUICK, max_examples=lsm)
+    @settings(QUICK, max_examples=examples(lsm))
     @given(cases, PIECES)
     def on_lsm(case, piece_bytes):
         check(case, "lsm", piece_bytes)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from lsmstate.join import MultiwayJoin
 from lsmstate.joins.conditions.key_types import cast_key
+from support.examples import examples
 
 UNITS = ["s", "ms", "us", "ns"]
 #: Zones with gaps of an hour, half an hour, at midnight, of whole days, and without any.
@@ -59,7 +60,7 @@ def test_a_date_is_the_first_instant_of_its_day():
     assert found.as_py().replace(tzinfo=None) == datetime(2018, 11, 4, 3)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.sampled_from(ZONES),
     st.sampled_from(UNITS),

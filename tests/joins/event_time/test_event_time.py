@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.expiry.store import ExpiringStore
 from lsmstate.join import MultiwayJoin
+from support.examples import examples
 from support.timed_cases import (
     EPOCH,
     SCHEMA,
@@ -114,13 +115,13 @@ def check_like_duckdb(case, backend):
             assert sum(n for s, n in left.items() if s.split("(")[0] == name) == 0
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck))
 @given(timed_joins())
 def test_like_duckdb(case):
     check_like_duckdb(case, "memory")
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(8), deadline=None, suppress_health_check=list(HealthCheck))
 @given(timed_joins())
 def test_like_duckdb_on_disk(case):
     check_like_duckdb(case, "lsm")
@@ -173,7 +174,7 @@ class Model:
                     self.rows[name] = [r for r in self.rows[name] if r[1] + kept > self.watermark]
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**32), st.sampled_from(["drop", "join", "side"]))
 def test_late_rows_like_the_model(seed, late):
     rng = random.Random(seed)

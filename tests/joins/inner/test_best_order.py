@@ -15,6 +15,7 @@ from lsmstate.joins.specs.multi_key import create_spec
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.options import Options
 from lsmstate.tools.recorded_streams import kept_streams
+from support.examples import examples
 from support.join_cases import QUICK, run
 from support.multi_key_cases import CHAIN, INTS, graph_joins, rows
 from support.one_key_cases import INT, batch_of, joins
@@ -81,7 +82,7 @@ def test_the_selective_pair_meets_first_and_the_table_says_why():
     assert [line.split()[0] for line in lines[1:3]] == ["30", "30"]
 
 
-@settings(QUICK, max_examples=12)
+@settings(QUICK, max_examples=examples(12))
 @given(joins() | graph_joins())
 def test_with_the_best_order_results_equal_duckdb(case):
     spec, tables, *arrival = case

@@ -15,6 +15,7 @@ from lsmstate.joins.local.parts.probe_order import FADING_KEYS, RECHECKED_SLICES
 from lsmstate.joins.protocols import Batch
 from lsmstate.joins.specs.multi_key import create_spec
 from lsmstate.joins.specs.one_key import JoinSpec
+from support.examples import examples
 from support.join_cases import QUICK, attempt
 from support.multi_key_cases import CHAIN, INTS, rows
 from support.one_key_cases import INT, batch_of, joins
@@ -145,7 +146,7 @@ class AnyOrder(ProbeOrder):
         return names
 
 
-@settings(QUICK, max_examples=12)
+@settings(QUICK, max_examples=examples(12))
 @given(joins())
 def test_the_rows_come_alike_in_any_order_of_probing(tmp_path_factory, case):
     spec, tables, arrivals, _ = case

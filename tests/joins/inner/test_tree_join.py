@@ -16,6 +16,7 @@ from lsmstate.joins.protocols import Batch
 from lsmstate.joins.specs.binary_tree import BinaryTree, all_orders
 from lsmstate.joins.specs.multi_key import GraphSpec, create_spec
 from lsmstate.joins.specs.one_key import JoinSpec
+from support.examples import examples
 from support.join_cases import PIECES, QUICK, attempt, run
 from support.multi_key_cases import CHAIN, INTS, graph_joins, rows
 from support.one_key_cases import INT, batch_of, joins
@@ -35,13 +36,13 @@ def check(case, seed, backend, piece_bytes):
 SEEDS = st.integers(0, 1000)
 
 
-@settings(QUICK, max_examples=25)
+@settings(QUICK, max_examples=examples(25))
 @given(joins() | graph_joins(), SEEDS, PIECES)
 def test_the_result_equals_duckdb(case, seed, piece_bytes):
     check(case, seed, "memory", piece_bytes)
 
 
-@settings(QUICK, max_examples=12)
+@settings(QUICK, max_examples=examples(12))
 @given(joins() | graph_joins(), SEEDS, PIECES)
 def test_the_result_equals_duckdb_on_lsm(case, seed, piece_bytes):
     check(case, seed, "lsm", piece_bytes)

@@ -19,6 +19,7 @@ from lsmstate.joins.local.parts.cross_product import Side, cross_product
 from lsmstate.joins.protocols import Batch
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.schema.arrow_sizes import row_sizes
+from support.examples import examples
 from support.join_cases import DAY, NAN, PIECES, QUICK, D, attempt, run
 from support.one_key_cases import INT, batch_of, joins
 from support.oracle import counted, joined
@@ -33,19 +34,19 @@ def check(case, backend, piece_bytes):
     assert counted(found) == joined(spec, case[1])
 
 
-@settings(QUICK, max_examples=70)
+@settings(QUICK, max_examples=examples(70))
 @given(joins(), PIECES)
 def test_the_result_equals_duckdb(case, piece_bytes):
     check(case, "memory", piece_bytes)
 
 
-@settings(QUICK, max_examples=8)
+@settings(QUICK, max_examples=examples(8))
 @given(joins(), st.sampled_from([60, 1 << 20]))
 def test_the_result_equals_duckdb_on_rocksdb(case, piece_bytes):
     check(case, "rocksdb", piece_bytes)
 
 
-@settings(QUICK, max_examples=40)
+@settings(QUICK, max_examples=examples(40))
 @given(joins(), PIECES)
 def test_the_result_equals_duckdb_on_lsm(case, piece_bytes):
     check(case, "lsm", piece_bytes)

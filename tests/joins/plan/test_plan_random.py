@@ -30,6 +30,7 @@ from lsmstate.joins.plan.join_tree import (
 )
 from lsmstate.joins.plan.prune import pruned
 from lsmstate.joins.plan.tsc import GroupRule, any_keys, joins_of, one_common_key, two_step_convert
+from support.examples import examples
 from support.plan_eval import result
 
 VALUES = st.sampled_from([1, 1, 2, 2, 3, None])
@@ -134,7 +135,7 @@ class PlanBuilder:
                 return Or(tuple(And((common, branch)) for branch in branches))
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), group_rule=st.sampled_from([any_keys, one_common_key]))
 def test_conversion_changes_no_row(data: st.DataObject, group_rule: GroupRule):
     builder = PlanBuilder(data.draw)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.routing.hash import bucket_of_hashes
 from lsmstate.joins.routing.shares import LOAD_SLACK, JoinGraph, Shares, choose
+from support.examples import examples
 
 TRIANGLE = JoinGraph(
     rows={"r": 1000, "s": 1000, "t": 1000},
@@ -95,7 +96,7 @@ def joined_by_bucket(shares, table):
     return sum((joined(part) for part in buckets.values()), Counter())
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(st.data())
 def test_every_result_is_in_exactly_one_bucket(data):
     graph = data.draw(join_graphs())
@@ -155,7 +156,7 @@ def test_equal_values_of_two_classes_spread_over_the_grid():
     assert counts.max() < 320
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(join_graphs(), st.integers(1, 24))
 def test_no_grid_that_was_allowed_has_fewer_copies(graph, buckets):
     shares = choose(graph, buckets)

@@ -24,6 +24,7 @@ from lsmstate.opening import open_store
 from lsmstate.options import Options
 from lsmstate.schema.arrow_sizes import row_sizes
 from support.arrow_cases import batches
+from support.examples import examples
 
 pytest.importorskip("pyspark", reason="lsmstate works without PySpark; these are frames for it")
 
@@ -75,7 +76,7 @@ PLAIN = batches(maps=True, columns=(1, 4), most=6).filter(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(PLAIN, min_size=1, max_size=3),
     st.integers(0, 40),
@@ -182,8 +183,8 @@ def test_picks_are_the_results_that_process_gives(is_hot, tmp_path):
     rng = np.random.default_rng(7)
     arrivals = []
     for number in range(6):
-        keys = pa.array(np.zeros(400, np.int64) if is_hot else rng.integers(0, 50, 400))
-        texts = pa.array([f"{number}-{place}" for place in range(400)])
+        keys = pa.array(np.zeros(150, np.int64) if is_hot else rng.integers(0, 50, 150))
+        texts = pa.array([f"{number}-{place}" for place in range(150)])
         name = "ab"[number % 2]
         columns = [keys, texts] if name == "a" else [keys]
         arrivals.append((name, pa.RecordBatch.from_arrays(columns, schema=ROWS[name])))
@@ -212,7 +213,7 @@ def test_picks_by_several_keys_are_the_results_that_process_gives(tmp_path):
         for number in range(9):
             name = "abc"[number % 3]
             columns = [
-                pa.array(rng.integers(0, 20, 300)).cast(field.type) for field in streams[name]
+                pa.array(rng.integers(0, 20, 120)).cast(field.type) for field in streams[name]
             ]
             batch = pa.RecordBatch.from_arrays(columns, schema=streams[name])
             rows = same_results(plan, making, picking, name, batch)

@@ -37,6 +37,7 @@ from lsmstate.spark_integration.stateful_operator.frames import (
     cut,
     joined,
 )
+from support.examples import examples
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
@@ -87,7 +88,7 @@ def _pack(
     return pa.Table.from_batches(found).to_pandas()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(data=st.data(), memory_bytes=st.sampled_from([0, 3000, 1 << 20]))
 def test_frames_keep_every_row_and_one_order(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, memory_bytes: int

@@ -126,7 +126,7 @@ class Bucket:
 
 
 def buckets_at_each_step(root, backend, every):
-    steps = each_step(1 if every or backend is MemoryStore else 7)
+    steps = each_step(1 if every else 7)
     for place, step in enumerate(steps):
         yield Bucket(backend, str(root / str(place))), step
 
@@ -156,8 +156,9 @@ def test_an_interrupted_commit_of_an_attempt_can_be_made_again(tmp_path, backend
         bucket.check_second(pointer)
 
 
-def test_a_memory_store_is_committed_after_an_interrupted_commit(tmp_path):
-    for place, step in enumerate(each_step()):
+@some_or_every
+def test_a_memory_store_is_committed_after_an_interrupted_commit(tmp_path, every):
+    for place, step in enumerate(each_step(1 if every else 7)):
         directory = str(tmp_path / str(place))
         with MemoryStore.open(directory, [STREAM], options=OPTIONS) as store:
             store.append("s", rows_of([1], [0]), keys_of([1]))
@@ -232,7 +233,8 @@ def open_into(stores, directory):
     stores.append(LsmStore.open(directory, [STREAM], options=OPTIONS))
 
 
-def test_a_store_is_opened_after_an_interrupted_opening(tmp_path):
+@some_or_every
+def test_a_store_is_opened_after_an_interrupted_opening(tmp_path, every):
     """Though the exception is kept; but for the three steps in which what has just come about, the
     lock and the store (twice), is being returned: the interrupt's frame leads to who had it."""
     directory, locked = str(tmp_path), []
@@ -240,7 +242,7 @@ def test_a_store_is_opened_after_an_interrupted_opening(tmp_path):
         store.append("s", rows_of([1], [0]), keys_of([1]))
         store.commit()
         store.append("s", rows_of([2], [0]), keys_of([2]))
-    for place, step in enumerate(each_step()):
+    for place, step in enumerate(each_step(1 if every else 11)):
         opened = []
         step.call(open_into, opened, directory)
         for store in opened:

@@ -1,5 +1,6 @@
 """The contract suite on our own store."""
 
+from support.examples import examples
 from support.store_contract import StateStoreTests
 from support.store_machine import store_machine
 
@@ -8,4 +9,4 @@ class TestLsmStore(StateStoreTests):
     backend = "lsm"
 
 
-TestLsmMachine = store_machine("lsm", examples=100)
+TestLsmMachine = store_machine("lsm", examples(100))

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from lsmstate import StoreMapping, StreamSchema, open_store
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.options import MIB, Options
+from support.examples import examples
 from support.sample_streams import STREAMS
 
 WORDS = StreamSchema(
@@ -182,7 +183,7 @@ def mapping_machine(tmp_path_factory, backend):
             self.store.close()
 
     Machine.TestCase.settings = settings(
-        max_examples=10,
+        max_examples=examples(10),
         stateful_step_count=20,
         deadline=None,
         derandomize=True,

@@ -17,6 +17,7 @@ from lsmstate.memory_backend import store as memory_store
 from lsmstate.opening import open_attempt, open_checkpoint, open_commit, open_store
 from lsmstate.options import MIB, Options
 from lsmstate.store import Mutation, StreamSchema
+from support.examples import examples
 from support.sample_streams import CUSTOMERS, KEY, STREAMS, customers, ids, keys_of, scanned
 from support.store_contract import StateStoreTests
 from support.store_machine import store_machine
@@ -156,8 +157,8 @@ class TestRocksStore(StateStoreTests):
         store.close()
 
 
-TestMemoryMachine = store_machine("memory", examples=40)
-TestRocksMachine = store_machine("rocksdb", examples=10)
+TestMemoryMachine = store_machine("memory", examples(40))
+TestRocksMachine = store_machine("rocksdb", examples(10))
 
 
 def test_an_unknown_backend_is_refused_with_the_nearest_name(tmp_path):

@@ -31,6 +31,7 @@ from lsmstate.spark_integration.checkpoint import attempt
 from lsmstate.spark_integration.metrics.call import CallMetrics
 from lsmstate.spark_integration.stateful_operator import body as stateful_body
 from lsmstate.spark_integration.stateful_operator.frames import FrameSpool
+from support.examples import examples
 from support.faults import Faults, faults
 from support.simulated_spark import NAMES, Attempt, Rows, SimulatedSpark, State, buckets_of, newest
 
@@ -312,7 +313,7 @@ FATES = ("fails", "closed", "zombie", "completes")
 
 
 @settings(
-    max_examples=int(os.environ.get("LSMSTATE_EXAMPLES", "6")),
+    max_examples=examples(30),
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )

@@ -2,9 +2,10 @@
 
 import pytest
 
+from support.examples import examples
 from support.standalone_machine import Machine, configured
 
-TestStandaloneMachine = configured(Machine, examples=20, steps=40)
+TestStandaloneMachine = configured(Machine, examples(20), steps=40)
 
 
 class LongMachine(Machine):

@@ -13,6 +13,7 @@ from lsmstate import opening as backends
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.expiry_rules import Expiry
 from lsmstate.store import Mutation, StreamSchema
+from support.examples import examples
 from support.expiring_cases import (
     BACKENDS,
     KEY,
@@ -237,7 +238,7 @@ OPERATIONS = st.lists(
 @pytest.mark.parametrize("name", BACKENDS)
 @given(operations=OPERATIONS)
 @settings(
-    max_examples=40,
+    max_examples=examples(40),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

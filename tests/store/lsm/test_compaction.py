@@ -10,6 +10,7 @@ from lsmstate.cython_ext.entries.key_ranges import KeyRanges
 from lsmstate.lsm.compaction_picker import Task, deleted_bytes, pick, pick_beside, pick_for_reading
 from lsmstate.lsm.version import NOTHING, FileMeta, Run, Version
 from lsmstate.options import Options
+from support.examples import examples
 
 MERGING = ("lazy", "leveled", "tiered")
 OPTIONS = st.builds(
@@ -66,7 +67,7 @@ def settled(version, options, shrink=1.0, bounds=(b"", b"")):
     raise AssertionError("the merging never ends")
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=examples(300), deadline=None, derandomize=True)
 @given(
     OPTIONS,
     st.lists(st.tuples(st.integers(0, 6), st.integers(0, 10**9)), max_size=50),
@@ -88,7 +89,7 @@ def test_merging_ends_with_few_runs_in_order(options, found, shrink):
     assert all(levels.count(level) < bound for level in full)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=examples(40), deadline=None, derandomize=True)
 @given(OPTIONS, st.lists(st.integers(1, 10**8), min_size=1, max_size=80))
 def test_a_store_that_grows_flush_by_flush(options, sizes):
     version = Version()
@@ -192,7 +193,7 @@ def test_runs_of_a_merge_under_way_are_left_alone(merging):
     assert pick(runs[:3], options, busy=3) is None
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=examples(100), deadline=None, derandomize=True)
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=20), st.data())
 def test_runs_beside_a_merge_under_way(sizes, data):
     busy = data.draw(st.integers(0, len(sizes)))

@@ -29,8 +29,9 @@ from lsmstate.lsm.manifest import (
     unpack_edit,
 )
 from lsmstate.lsm.version import FileMeta, Run, Version
+from support.examples import examples
 
-RELAXED = settings(max_examples=100, deadline=None, derandomize=True)
+RELAXED = settings(max_examples=examples(100), deadline=None, derandomize=True)
 U64 = st.integers(0, 2**64 - 1)
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9_.-]{0,20}", fullmatch=True)
 FILES = st.builds(

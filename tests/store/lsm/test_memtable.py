@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from lsmstate.cython_ext.iterators.backward_iter import BackwardMemtableSource
 from lsmstate.cython_ext.iterators.key_lookup import Lookup
 from lsmstate.cython_ext.memtable.memtable import Memtable
+from support.examples import examples
 from support.faults import CODEC, encoded, filled, key_batch, memory, row_batch, stored
 
-RELAXED = settings(max_examples=60, deadline=None, derandomize=True)
+RELAXED = settings(max_examples=examples(60), deadline=None, derandomize=True)
 
 KEYS = st.one_of(
     st.binary(max_size=3),

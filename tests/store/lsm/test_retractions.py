@@ -18,6 +18,7 @@ from lsmstate.memory_backend.store import MemoryStore
 from lsmstate.options import KIB, MIB, Options
 from lsmstate.process.memory_budget import process_memory
 from lsmstate.store import StreamSchema
+from support.examples import examples
 from support.model import ModelStore
 from support.sample_streams import (
     STREAMS,
@@ -125,7 +126,7 @@ def plain(batch):
 
 
 @pytest.mark.parametrize("table_part", [1 << 40, 40_000, 8])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(steps=STEPS, max_bytes=st.sampled_from([1, 60, 1 << 20]))
 def test_reads_equal_the_model_whatever_fits_a_table(
     tmp_path_factory, table_part, steps, max_bytes

@@ -21,6 +21,7 @@ from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.cython_ext.sstable.block_cache import BlockCache
 from lsmstate.spark_integration.metrics.worker_memory import ENVIRONMENT
+from support.examples import examples
 from support.faults import in_use, opened, write_sst
 from support.paths import ROOT, TESTS
 from support.spare_buffer_cases import (
@@ -368,7 +369,7 @@ def shared():
     return state()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     reads=st.lists(
         st.tuples(st.integers(0, COUNT - 1), st.integers(1, 3 * MIB), st.integers(0, 5)),
