@@ -57,9 +57,10 @@ class JoinGraph:
     """Who holds which key, and how much there is of it.
 
     ``rows``: rows per stream that reach the join, from a hint, statistics or a sample; only their
-    relation counts, and 0 counts as 1. ``classes``: per key class the streams that hold it, two or
-    more. ``distinct``: values per class where known, so that the keys of 25 nations are not spread
-    over 64 buckets. A stream without a class is copied to every bucket.
+    relation counts, and 0 counts as 1. ``classes``: per key class the streams that hold it. The
+    rows of a class that one stream holds are dealt along its dimension. ``distinct``: values per
+    class where known, so that the keys of 25 nations are not spread over 64 buckets. A stream
+    without a class is copied to every bucket.
     InvalidArgumentError names what is wrong.
     """
 
@@ -75,10 +76,10 @@ class JoinGraph:
         for name, holders in self.classes.items():
             for stream in holders:
                 _check_name("stream", stream, self.rows)
-            if len(set(holders)) < 2:
+            if not holders or len(set(holders)) < len(holders):
                 raise InvalidArgumentError(
-                    f"key class {name!r} is held by {', '.join(holders) or 'no stream'}; "
-                    "a key to join by needs at least two streams"
+                    f"key class {name!r} is held by {', '.join(holders) or 'no stream'}; name each "
+                    "stream that holds it once"
                 )
         for name, count in self.distinct.items():
             _check_name("key class", name, self.classes)

@@ -8,7 +8,6 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from lsmstate.joins.kinds import pinned
 from lsmstate.joins.protocols import Spec
 from lsmstate.joins.routing.hash_router import HashRouting
 from lsmstate.joins.routing.skew.spread_router import SpreadRouting
@@ -18,14 +17,13 @@ from lsmstate.joins.specs.choose import ChangingSpec
 from lsmstate.joins.specs.event_time import TimedSpec
 from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.joins.specs.multi_key import GraphSpec
-from lsmstate.joins.specs.one_key import JoinSpec, output_names
+from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.spark_integration.checkpoint.pinned_settings import (
     KEPT,
     OTHER_CONDITIONS,
     SKEW,
     with_pins,
 )
-from lsmstate.spark_integration.columns.schemas import output_fields
 from lsmstate.spark_integration.joins.changes import (
     change_output,
     change_settings,
@@ -53,6 +51,7 @@ from lsmstate.spark_integration.joins.late_rows import LateRows
 from lsmstate.spark_integration.joins.residual_filter import filtered
 from lsmstate.spark_integration.joins.run_join import run_join
 from lsmstate.spark_integration.joins.shares import with_shares
+from lsmstate.spark_integration.joins.spec_operator import all_columns, pinned_inputs, plan_of
 from lsmstate.spark_integration.joins.watermarks import described, explained_time
 from lsmstate.spark_integration.plan.bucket import BucketFunction
 from lsmstate.spark_integration.plan.inputs import Inputs
@@ -60,8 +59,8 @@ from lsmstate.spark_integration.plan.options import OperatorOptions
 from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
 from lsmstate.spark_integration.plan.storage import Storage
 from lsmstate.spark_integration.skew.checks import explained_skew
-from lsmstate.spark_integration.skew.key_watch import SPREAD, skew_streams
-from lsmstate.spark_integration.stateful_operator.build import default_buckets, stateful_operator
+from lsmstate.spark_integration.skew.key_watch import SPREAD
+from lsmstate.spark_integration.stateful_operator.build import stateful_operator
 
 OPERATOR: Final = "multiway_join"
 
@@ -117,7 +116,6 @@ class JoinRequest:
         rest = conditions_beside(self.inputs, self.residual)
         settings = {**change_settings(spec), **pinned_conditions(rest, self.streams)}
         plan = self._plan(spec, settings)
-        plan = replace(plan, watches_time=spec.event_time is not None)
         if isinstance(spec, GraphChangeSpec) and self.inputs.has_several_keys:
             plan = with_shares(plan, spec.graph, self.rows or {}, self.shares)
         elif isinstance(spec, RootedChangeSpec):
@@ -138,7 +136,6 @@ class JoinRequest:
     def final(self, spec: FinalSpec) -> DataFrame:
         """Build the join of other types whose results come once."""
         plan = self._plan(spec, final_settings(spec))
-        plan = replace(plan, watches_time=True)
         plan = meeting(plan, spec.graph, spec.parts, self.rows or {}, self.shares)
         schemas = {name: frame.schema for name, frame in self.streams.items()}
         late = LateRows.of(self.inputs.plans, spec.event_time, self.late_batches)
@@ -161,54 +158,27 @@ class JoinRequest:
 
     def _plan(self, spec: Spec, types: Mapping[str, Any]) -> StatefulPlan:
         condition = condition_of(self.inputs)
-        return StatefulPlan(
-            operator=OPERATOR,
-            inputs=self.inputs.plans,
-            state=(*spec.stream_schemas, *skew_streams(self.skew, len(self.streams))),
-            output=spec.output_schema,
-            settings=with_pins(
-                {
-                    **self._pinned(condition),
-                    **types,
-                    KEPT: described(spec.event_time),
-                    SKEW: self.skew,
-                },
-                self.pins,
-            ),
-            keeps_null_keys=False,
-            output_mode="append",
-            options=self.options.store,
-            backend=self.options.backend,
-            buckets=self.options.buckets,
-            default_buckets=default_buckets(next(iter(self.streams.values())).sparkSession),
-            state_dir=self.options.state_dir,
-            explanation=f"one key: {condition}\neach row goes to the bucket of its key"
+        settings = {
+            **pinned_inputs(self.inputs, self.options),
+            "condition": condition,
+            **types,
+            KEPT: described(spec.event_time),
+            SKEW: self.skew,
+        }
+        return plan_of(
+            spec,
+            self.inputs,
+            SpreadRouting() if self.skew == SPREAD else HashRouting(),
+            self.options,
+            with_pins(settings, self.pins),
+            OPERATOR,
+            f"one key: {condition}\neach row goes to the bucket of its key"
             + explained_skew(self.skew, len(self.streams)),
-            storage=self.storage,
-            storage_key=self.storage.keep(),
             skew=self.skew,
-            routing=SpreadRouting() if self.skew == SPREAD else HashRouting(),
-            join=pinned(spec),
         )
 
-    def _pinned(self, condition: str) -> dict[str, Any]:
-        """What the checkpoint pins of every form."""
-        inputs = self.inputs
-        return {
-            "streams": list(inputs.frames),
-            "condition": condition,
-            "backend": self.options.backend,
-            "key types": inputs.key_types,
-            "time zone of the keys": inputs.time_zone,
-            **{f"columns of {name}": columns for name, columns in inputs.columns.items()},
-        }
-
     def _inner_output(self) -> T.StructType:
-        names = output_names(self._columns)
-        fields: list[T.StructField] = []
-        for name, frame in self.streams.items():
-            fields += output_fields(frame.schema, names[name])
-        return T.StructType(fields)
+        return all_columns(self.inputs)
 
 
 @dataclass(frozen=True)

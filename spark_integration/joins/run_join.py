@@ -7,7 +7,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from lsmstate.joins.kinds import local_join
+from lsmstate.joins.kinds import kind_of
 from lsmstate.joins.local.changes.input import UNMATCHED_RETRACTIONS
 from lsmstate.joins.local.parts.probe_order import ProbeOrder
 from lsmstate.joins.local.parts.row_picks import Picked
@@ -64,6 +64,8 @@ def run_join(
     plans: Mapping[str, InputPlan] = {source.name: source for source in inputs}
     makes_keys = {name: not spec.computed(name) for name in plans}
     learned_as = str(spec.described())
+    # A worker has only the kinds that it imports, so the kind travels.
+    make = kind_of(spec).local_join
 
     def join(
         bucket: Bucket, batches: Iterator[InputBatch], store: MultimapStore
@@ -75,7 +77,7 @@ def run_join(
             unmatched=unmatched,
             learned=learned(learned_as),
         )
-        joined = local_join(spec, store, context)
+        joined = make(spec, store, context)
         times = None if result_times is None else result_times(bucket.schema)
         late.forget(bucket, store)
         for batch, is_more_coming in _with_more(batches):

@@ -1,0 +1,102 @@
+"""A join of any kind as a stateful operator, from its spec and its routing."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import types as T
+
+from lsmstate.joins.kinds import pinned
+from lsmstate.joins.protocols import Routing, Spec
+from lsmstate.joins.specs.one_key import output_names
+from lsmstate.spark_integration.columns.schemas import output_fields
+from lsmstate.spark_integration.joins.run_join import run_join
+from lsmstate.spark_integration.plan.inputs import Inputs
+from lsmstate.spark_integration.plan.options import OperatorOptions
+from lsmstate.spark_integration.plan.stateful_plan import StatefulPlan
+from lsmstate.spark_integration.skew.key_watch import skew_streams
+from lsmstate.spark_integration.stateful_operator.build import default_buckets, stateful_operator
+
+
+def spec_operator(
+    spec: Spec,
+    inputs: Inputs,
+    routing: Routing,
+    options: OperatorOptions,
+    *,
+    operator: str,
+    explanation: str = "",
+) -> DataFrame:
+    """Build the operator of a join whose results have all columns of all streams.
+
+    Args:
+        spec: What is joined; its kind is registered in ``kinds``.
+        inputs: The inputs, under the names of the spec's streams.
+        routing: Which buckets see a row.
+        options: Checked options of the operator.
+        operator: The name of the function that the user called, for messages.
+        explanation: For people: how the join works.
+
+    Returns:
+        The streaming DataFrame of the results.
+    """
+    settings = {"join": dict(spec.described()), **pinned_inputs(inputs, options)}
+    plan = plan_of(spec, inputs, routing, options, settings, operator, explanation)
+    function = run_join(spec, plan.inputs)
+    return stateful_operator(plan, inputs, function, all_columns(inputs))
+
+
+def plan_of(
+    spec: Spec,
+    inputs: Inputs,
+    routing: Routing,
+    options: OperatorOptions,
+    settings: Mapping[str, Any],
+    operator: str,
+    explanation: str,
+    *,
+    skew: str | None = None,
+) -> StatefulPlan:
+    """What the workers must know of a join."""
+    spark = next(iter(inputs.frames.values())).sparkSession
+    return StatefulPlan(
+        operator=operator,
+        inputs=inputs.plans,
+        state=(*spec.stream_schemas, *skew_streams(skew, len(inputs.frames))),
+        output=spec.output_schema,
+        settings=settings,
+        keeps_null_keys=False,
+        output_mode="append",
+        options=options.store,
+        backend=options.backend,
+        buckets=options.buckets,
+        default_buckets=default_buckets(spark),
+        state_dir=options.state_dir,
+        explanation=explanation,
+        storage=options.storage,
+        storage_key=options.storage.keep(),
+        skew=skew,
+        routing=routing,
+        join=pinned(spec),
+        watches_time=spec.event_time is not None,
+    )
+
+
+def pinned_inputs(inputs: Inputs, options: OperatorOptions) -> dict[str, Any]:
+    """What the checkpoint pins of every join."""
+    return {
+        "streams": list(inputs.frames),
+        "backend": options.backend,
+        "key types": inputs.key_types,
+        "time zone of the keys": inputs.time_zone,
+        **{f"columns of {name}": columns for name, columns in inputs.columns.items()},
+    }
+
+
+def all_columns(inputs: Inputs) -> T.StructType:
+    """All columns of all streams, as Spark sees them in the result."""
+    names = output_names({name: frame.columns for name, frame in inputs.frames.items()})
+    fields: list[T.StructField] = []
+    for name, frame in inputs.frames.items():
+        fields += output_fields(frame.schema, names[name])
+    return T.StructType(fields)
