@@ -75,6 +75,11 @@ def register(kind: Kind) -> None:
     _KINDS[kind.spec] = kind
 
 
+def registered() -> tuple[Kind, ...]:
+    """All kinds."""
+    return tuple(_KINDS.values())
+
+
 def kind_of(spec: object) -> Kind:
     """The kind of a spec. InvalidArgumentError if nobody registered it."""
     for each in type(spec).__mro__:

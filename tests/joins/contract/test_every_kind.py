@@ -1,0 +1,126 @@
+"""The contract of every kind of join, on every backend: results, cuts, restarts, refusals."""
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.kinds import from_pinned, kind_of, pinned, registered
+from lsmstate.schema.arrow_sizes import row_sizes
+from support.kind_cases import CASES, LAST
+
+BACKENDS = ("lsm", "rocksdb", "memory")
+PIECE_BYTES = 2000
+
+
+def parts_of(tables: dict[str, pa.Table], rng: random.Random) -> list[tuple[str, pa.RecordBatch]]:
+    """All rows in batches of random sizes, some of them empty, the streams in turns."""
+    waiting = {name: table.combine_chunks().to_batches()[0] for name, table in tables.items()}
+    parts = []
+    while waiting:
+        name = rng.choice(sorted(waiting))
+        rows = waiting.pop(name)
+        count = rng.choice([0, 1, 7, 20])
+        parts.append((name, rows.slice(0, count)))
+        if count < rows.num_rows:
+            waiting[name] = rows.slice(count)
+    return parts
+
+
+def last_results(join: Any) -> Any:
+    """What the end of time makes final; nothing where time does not count."""
+    return join.advance(LAST) if getattr(join, "event_time", None) else iter(())
+
+
+def test_every_registered_kind_has_a_case() -> None:
+    assert set(CASES) == {kind.name for kind in registered()}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("seed", range(3))
+def test_any_cut_and_any_restart_gives_duckdbs_rows(
+    name: str, backend: str, seed: int, tmp_path: Path
+) -> None:
+    case, rng = CASES[name], random.Random(seed)
+    tables = case.rows(60, seed)
+    path = None if backend == "memory" else str(tmp_path)
+    join = case.opened(backend, path)
+    found = Counter[tuple[Any, ...]]()
+
+    def count(results: Any) -> None:
+        for row, number in case.found(results).items():
+            found[row] += number
+
+    for stream, rows in parts_of(tables, rng):
+        if path is not None and rng.random() < 0.3:
+            join.commit()
+            join.close()
+            join = case.opened(backend, path)
+        count(join.process(stream, rows))
+    count(last_results(join))
+    assert all(isinstance(number, int) and number == 0 for number in join.counts.values())
+    join.close()
+    assert {row: number for row, number in found.items() if number} == case.expected(tables)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", CASES)
+def test_pieces_are_bounded_and_have_the_schema(name: str, backend: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    most = 0
+    with case.opened(backend, str(tmp_path), piece_bytes=PIECE_BYTES) as join:
+        for stream, table in case.rows(80, 5).items():
+            for piece in join.process(stream, table.combine_chunks().to_batches()[0]):
+                assert piece.schema == join.spec.output_schema
+                # An operation column takes up to 10 bytes a row beside them.
+                bound = PIECE_BYTES + 10 * piece.num_rows
+                assert piece.num_rows == 1 or row_sizes(piece).sum() <= bound
+                most = max(most, piece.num_rows)
+        for piece in last_results(join):
+            most = max(most, piece.num_rows)
+    assert most > 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS[:2])
+@pytest.mark.parametrize("name", CASES)
+def test_another_join_is_refused_and_changes_nothing(
+    name: str, backend: str, tmp_path: Path
+) -> None:
+    case = CASES[name]
+    with case.opened(backend, str(tmp_path)) as join:
+        join.commit()
+    with pytest.raises(InvalidArgumentError, match="the state belongs to a join with"):
+        case.opened(backend, str(tmp_path), is_other=True)
+    case.opened(backend, str(tmp_path)).close()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results_that_are_not_read_refuse_the_next_batch(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    first, second = list(case.streams)[:2]
+    batches = {n: t.combine_chunks().to_batches()[0] for n, t in case.rows(20, 1).items()}
+    with case.opened("memory", str(tmp_path)) as join:
+        case.found(join.process(first, batches[first]))
+        unread = join.process(second, batches[second])
+        with pytest.raises(InvalidArgumentError, match="not consumed"):
+            join.process(first, batches[first])
+        unread.close()
+        case.found(join.process(first, batches[first]))
+        with pytest.raises(InvalidArgumentError, match="stream 'nobody'"):
+            join.process("nobody", batches[first])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_spec_is_read_back_from_its_description(name: str, tmp_path: Path) -> None:
+    with CASES[name].opened("memory", str(tmp_path)) as join:
+        spec = join.spec
+    found = pinned(spec)
+    assert from_pinned(json.loads(json.dumps(found))) == spec
+    if name != "binary tree":  # whose spec is that of the join
+        assert found["kind"] == name == kind_of(spec).name

@@ -1,0 +1,148 @@
+"""One case of every kind of join: how it is opened, rows for it, and DuckDB's answer."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from lsmstate.join import MultiwayJoin
+from lsmstate.joins.kinds import Kind, register
+from lsmstate.joins.spec_join import SpecJoin
+from support.cross_join.local_join import CrossJoin
+from support.cross_join.spec import CrossSpec
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+#: After every row.
+LAST = datetime(2030, 1, 1, tzinfo=UTC)
+
+A = pa.schema([("k", pa.int64()), ("x", pa.string())])
+B = pa.schema([("k", pa.int64()), ("j", pa.int64()), ("y", pa.int64())])
+C = pa.schema([("j", pa.int64()), ("z", pa.float64())])
+TIMED_A, TIMED_B = (
+    pa.schema([("k", pa.int64()), ("at", pa.timestamp("us", "UTC")), (name, pa.int64())])
+    for name in ("x", "y")
+)
+NEAR = "b.at BETWEEN a.at - INTERVAL 10 MINUTES AND a.at + INTERVAL 10 MINUTES"
+
+Rows = Counter[tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class KindCase:
+    """A join, and the same join in DuckDB's SQL."""
+
+    streams: Mapping[str, pa.Schema]
+    sql: str
+    on: Any = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    is_changing: bool = False
+    """Whether results have an operation column."""
+    other_on: Any = None
+    """Another condition, which is refused for the same state."""
+
+    def opened(self, backend: str, path: str | None, *, is_other: bool = False, **more: Any) -> Any:
+        """The join."""
+        if self.on is None:
+            names = list(self.streams)[:: -1 if is_other else 1]
+            spec = CrossSpec.of({name: self.streams[name] for name in names})
+            return SpecJoin(spec, backend=backend, path=path, **more)
+        on = self.other_on if is_other else self.on
+        return MultiwayJoin(
+            self.streams, on, backend=backend, path=path, **{**self.options, **more}
+        )
+
+    def rows(self, count: int, seed: int) -> dict[str, pa.Table]:
+        """Rows with nulls and equal rows among them; time stamps are never null."""
+        rng = random.Random(seed)
+        return {
+            name: pa.table([_column(f, count, rng) for f in schema], schema=schema)
+            for name, schema in self.streams.items()
+        }
+
+    def expected(self, tables: Mapping[str, pa.Table]) -> Rows:
+        """DuckDB's answer."""
+        with duckdb.connect() as db:
+            db.execute("SET TimeZone = 'UTC'")
+            for name, table in tables.items():
+                db.register(name, table)
+            return Counter(_shown(db.execute(self.sql).to_arrow_table()))
+
+    def found(self, results: Iterator[pa.RecordBatch]) -> Rows:
+        """Results as rows; retracted ones count less than nothing."""
+        found: Rows = Counter()
+        for piece in results:
+            for row in _shown(pa.table(piece)):
+                if self.is_changing:
+                    found[row[1:]] += 1 if row[0] == "+I" else -1
+                else:
+                    found[row] += 1
+        return found
+
+
+def _column(kind: pa.Field, count: int, rng: random.Random) -> pa.Array:
+    def value() -> Any:
+        if pa.types.is_timestamp(kind.type):
+            return START + timedelta(minutes=rng.randrange(40))
+        if rng.random() < 0.1:
+            return None
+        number = rng.randrange(6)
+        return f"t{number}" * number if pa.types.is_string(kind.type) else number
+
+    return pa.array([value() for _ in range(count)], kind.type)
+
+
+def _shown(table: pa.Table) -> list[tuple[Any, ...]]:
+    columns = (column.to_pylist() for column in table.columns)
+    return list(zip(*columns, strict=True))
+
+
+register(Kind("cross join", CrossSpec, CrossJoin))
+
+ABC = {"a": A, "b": B, "c": C}
+TIMED = {"a": TIMED_A, "b": TIMED_B}
+TIMES = {"event_time": {"a": "at", "b": "at"}}
+CHAIN = "a.k = b.k AND b.j = c.j"
+LEFT = f"a LEFT JOIN b ON a.k = b.k AND {NEAR}"
+
+CASES = {
+    "inner by one key": KindCase(
+        {"a": A, "b": B}, "SELECT a.*, b.* FROM a JOIN b ON a.k = b.k", "a.k = b.k",
+        other_on="a.k = b.j",
+    ),
+    "inner by several keys": KindCase(
+        ABC, "SELECT a.*, b.*, c.* FROM a JOIN b ON a.k = b.k JOIN c ON b.j = c.j", CHAIN,
+        other_on="a.k = b.k AND b.y = c.j",
+    ),
+    "binary tree": KindCase(
+        ABC, "SELECT a.*, b.*, c.* FROM a JOIN b ON a.k = b.k JOIN c ON b.j = c.j", CHAIN,
+        {"algorithm": "tree"}, other_on="a.k = b.k AND b.y = c.j",
+    ),
+    "inner in time": KindCase(
+        TIMED, f"SELECT a.*, b.* FROM a JOIN b ON a.k = b.k AND {NEAR}", f"a.k = b.k AND {NEAR}",
+        TIMES, other_on=f"a.k = b.y AND {NEAR}",
+    ),
+    "changes by one key": KindCase(
+        {"a": A, "b": B}, "SELECT a.*, b.* FROM a FULL JOIN b ON a.k = b.k",
+        "a FULL JOIN b ON a.k = b.k", {"emit": "changes"}, is_changing=True,
+        other_on="a LEFT JOIN b ON a.k = b.k",
+    ),
+    "changes by several keys": KindCase(
+        ABC, "SELECT a.*, b.*, c.* FROM a JOIN b ON a.k = b.k JOIN c ON b.j = c.j", CHAIN,
+        {"emit": "changes"}, is_changing=True, other_on="a.k = b.k AND b.y = c.j",
+    ),
+    "changes of joins of any type": KindCase(
+        ABC, "SELECT a.*, b.*, c.* FROM a LEFT JOIN b ON a.k = b.k LEFT JOIN c ON b.j = c.j",
+        "a LEFT JOIN b ON a.k = b.k LEFT JOIN c ON b.j = c.j", {"emit": "changes"},
+        is_changing=True, other_on="a LEFT JOIN b ON a.k = b.k LEFT JOIN c ON b.y = c.j",
+    ),
+    "final": KindCase(
+        TIMED, f"SELECT a.*, b.* FROM {LEFT}", LEFT, {"emit": "final", **TIMES},
+        other_on=LEFT.replace("LEFT", "FULL"),
+    ),
+    "cross join": KindCase({"a": A, "c": C}, "SELECT a.*, c.* FROM a CROSS JOIN c"),
+}  # fmt: skip
