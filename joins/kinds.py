@@ -38,6 +38,8 @@ class Kind:
     spec: type
     local_join: MakesLocalJoin
     """Makes the local join of a spec of this kind over a store."""
+    is_rescaled: bool = False
+    """Whether a rescale knows where rows of such a join lie."""
 
 
 def _timed(spec: TimedSpec, store: MultimapStore, context: Context) -> LocalJoin:
@@ -90,6 +92,11 @@ def kind_of(spec: object) -> Kind:
     )
 
 
+def is_rescaled(found: Mapping[str, Any]) -> bool:
+    """Whether the join that ``pinned`` described can be rescaled."""
+    return any(kind.is_rescaled for kind in _KINDS.values() if kind.name == found["kind"])
+
+
 def local_join(spec: Spec, store: MultimapStore, context: Context) -> LocalJoin:
     """The local join of a spec over a store."""
     return kind_of(spec).local_join(spec, store, context)
@@ -106,13 +113,13 @@ def from_pinned(found: Mapping[str, Any]) -> Any:
 
 
 for _kind in (
-    Kind("inner by one key", JoinSpec, UMJoin.of),
-    Kind("inner by several keys", GraphSpec, GraphJoin.of),
-    Kind("inner in time", TimedSpec, _timed),
+    Kind("inner by one key", JoinSpec, UMJoin.of, is_rescaled=True),
+    Kind("inner by several keys", GraphSpec, GraphJoin.of, is_rescaled=True),
+    Kind("inner in time", TimedSpec, _timed, is_rescaled=True),
     Kind("binary tree", BinaryTree, TreeJoin.of),
-    Kind("changes by one key", ChangeSpec, ChangeJoin.of),
-    Kind("changes by several keys", GraphChangeSpec, _changes),
-    Kind("changes of joins of any type", RootedChangeSpec, _rooted),
-    Kind("final", FinalSpec, FinalJoin.of),
+    Kind("changes by one key", ChangeSpec, ChangeJoin.of, is_rescaled=True),
+    Kind("changes by several keys", GraphChangeSpec, _changes, is_rescaled=True),
+    Kind("changes of joins of any type", RootedChangeSpec, _rooted, is_rescaled=True),
+    Kind("final", FinalSpec, FinalJoin.of, is_rescaled=True),
 ):
     register(_kind)

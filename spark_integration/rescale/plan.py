@@ -2,15 +2,16 @@
 get."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any, Final
 
-import pyarrow as pa
-
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.kinds import from_pinned, is_rescaled
 from lsmstate.joins.routing.shares import JoinGraph, Shares, choose
 from lsmstate.joins.routing.shares_router import SHARES
+from lsmstate.joins.specs.event_time import TimedSpec
+from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.opening import open_attempt
 from lsmstate.options import Options
 from lsmstate.remote.bucket import DurableBucket
@@ -20,6 +21,7 @@ from lsmstate.spark_integration.checkpoint.pinned_settings import (
     SKEW,
     Pinned,
 )
+from lsmstate.spark_integration.plan.stateful_plan import JOIN
 from lsmstate.spark_integration.rescale.fill import Contents
 from lsmstate.spark_integration.rescale.places import GridPlaces, HashPlaces, Places, owner_of
 from lsmstate.state_location import StatePlace
@@ -35,7 +37,13 @@ def check_can_move(root: str, settings: Mapping[str, Any]) -> None:
             f"{root} is the state of backend {settings['backend']!r}; only that of 'lsm' can be "
             f"rescaled: {_ANEW}"
         )
-    shares = settings.get("adopted", {}).get(SHARES)
+    adopted = settings.get("adopted", {})
+    if JOIN in adopted and not is_rescaled(adopted[JOIN]):
+        raise InvalidArgumentError(
+            f"{root} is the state of a join of the kind {adopted[JOIN]['kind']!r}, which cannot be "
+            f"rescaled; {_ANEW}"
+        )
+    shares = adopted.get(SHARES)
     if isinstance(shares, list):
         raise InvalidArgumentError(
             f"{root} is the state of several joins in one operator, which cannot be rescaled; "
@@ -105,7 +113,7 @@ def new_places(
     check_rules(settings, contents)
     if SHARES not in pinned.adopted:
         return HashPlaces(pinned.buckets, buckets)
-    same = _grid(settings, pinned, contents, None)
+    same = _grid(pinned, contents, None)
     counts = dict.fromkeys(same.before.graph.rows, 0)
     for place, bucket in enumerate(pinned.bucket_ids):
         if bucket in original:
@@ -122,7 +130,7 @@ def planned_places(
     """Where rows lie and are to lie, as the plan says."""
     if plan["shares"] is None:
         return HashPlaces(pinned.buckets, plan["buckets"])
-    return _grid(settings, pinned, contents, plan["shares"])
+    return _grid(pinned, contents, plan["shares"])
 
 
 def new_shares(settings: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,9 +161,7 @@ def _owned(
                 yield owner, same.taken(index, found, place, place).owned
 
 
-def _grid(
-    settings: Mapping[str, Any], pinned: Pinned, contents: Contents, after: str | None
-) -> GridPlaces:
+def _grid(pinned: Pinned, contents: Contents, after: str | None) -> GridPlaces:
     """From the pinned shares to others; None: the same."""
     text = pinned.adopted[SHARES]
     shape = json.loads(text)
@@ -163,54 +169,15 @@ def _grid(
         rows=dict.fromkeys(shape["streams"], 1),
         classes={name: tuple(holders) for name, holders in shape["key classes"]},
     )
-    rows = {owner_of(s.name, graph.rows): s.rows for s in contents.keyed}
-    columns = _key_columns(settings, rows) if rows else ()
+    columns = _stored_keys(pinned) if contents.keyed else ()
     return GridPlaces(
         Shares.from_json(text, graph), Shares.from_json(after or text, graph), columns
     )
 
 
-def _key_columns(
-    settings: Mapping[str, Any], rows: Mapping[str, pa.Schema]
-) -> tuple[Mapping[str, str], ...]:
-    """The key columns, as ``GridPlaces`` takes them. A key that Spark had to cast is stored beside
-    the row, under its number."""
-    classes = settings["condition"].split(" AND ")
-    found = []
-    for number, sides in enumerate(classes):
-        columns = {}
-        for stream, column in _sides(sides.split(" = "), settings, rows).items():
-            own = settings[f"columns of {stream}"]
-            beside = (
-                name
-                for name in rows[stream].names
-                if name.rstrip("_") == f"k{number}" and not _is_pinned(name, own)
-            )
-            columns[stream] = next(beside, column)
-        found.append(columns)
-    return tuple(found)
-
-
-def _sides(
-    sides: Sequence[str], settings: Mapping[str, Any], rows: Mapping[str, pa.Schema]
-) -> dict[str, str]:
-    """By stream, the column of it that a key class names."""
-    found = {}
-    for side in sides:
-        owners = [
-            name
-            for name in rows
-            if side.startswith(f"{name}.")
-            and _is_pinned(side[len(name) + 1 :], settings[f"columns of {name}"])
-        ]
-        if len(owners) != 1:
-            raise InvalidArgumentError(
-                f"the condition {settings['condition']!r} is ambiguous at {side!r}; {_ANEW}"
-            )
-        found[owners[0]] = side[len(owners[0]) + 1 :]
-    return found
-
-
-def _is_pinned(column: str, pinned: Sequence[str]) -> bool:
-    """Whether it is among an input's columns, which are pinned with their types."""
-    return any(text.startswith(f"{column} ") for text in pinned)
+def _stored_keys(pinned: Pinned) -> tuple[Mapping[str, str], ...]:
+    """Per key class, by stream, the column of the stored rows that holds it."""
+    spec = from_pinned(pinned.adopted[JOIN])
+    joined: Any = spec.joined if isinstance(spec, TimedSpec) else spec
+    graph: GraphSpec = getattr(joined, "graph", joined)
+    return tuple(found.columns for found in graph.classes)

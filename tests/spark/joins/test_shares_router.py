@@ -53,3 +53,9 @@ def test_states_whose_spread_is_not_told_are_not_rescaled(
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
         check_can_move("state", {"backend": "lsm", **settings})
+
+
+def test_a_kind_that_no_rescale_knows_is_refused() -> None:
+    settings = {"backend": "lsm", "adopted": {"join": {"kind": "cross join", "spec": {}}}}
+    with pytest.raises(InvalidArgumentError, match="of the kind 'cross join', which cannot be"):
+        check_can_move("state", settings)
