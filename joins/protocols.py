@@ -28,14 +28,15 @@ Roles = npt.NDArray[np.int8]
 
 
 class Role(IntEnum):
-    """What a bucket does with a row. Rows of a micro-batch are handled in this order."""
+    """What a bucket does with a row. The rows of one stream and micro-batch are handled in this
+    order, so a row that only probes finds all rows of its own micro-batch."""
 
-    PROBE = 0
-    """It looks for partners here, and is stored in another bucket."""
+    STORE = 0
+    """It is stored here, looks for partners, and is this bucket's own."""
     COPY = 1
     """It is stored here and looks for partners. Another bucket counts it as its own."""
-    STORE = 2
-    """It is stored here, looks for partners, and is this bucket's own."""
+    PROBE = 2
+    """It looks for partners here, and is stored in another bucket."""
 
 
 class Batch(NamedTuple):

@@ -26,10 +26,11 @@ from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.joins.local.inner.umjoin import UMJoin
 from lsmstate.joins.protocols import Batch, Role
+from lsmstate.joins.routing.content import content_hashes
 from lsmstate.joins.routing.hash import bucket_of
 from lsmstate.joins.routing.skew.heavy_hitters import HeavyHitters
 from lsmstate.joins.routing.skew.respread import Seen, respread
-from lsmstate.joins.routing.skew.spread import RouteTable, content_hashes
+from lsmstate.joins.routing.skew.spread import RouteTable
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.opening import open_attempt
 from lsmstate.options import Options

@@ -3,7 +3,7 @@
 - One row of Spark is one frame of about 64 to 256 KiB. A very large row is a frame of its own.
 - So pandas, which Spark puts in between, never sees a cell of user data, and every type survives.
 - Invariant: the frames of a bucket are processed in the order (stream, role, partition, number).
-  Rows that are stored elsewhere come first. That does not depend on the order in which Spark
+  Rows that are stored elsewhere come last. That does not depend on the order in which Spark
   delivers them, so a repeated micro-batch gives the same rows.
 """
 

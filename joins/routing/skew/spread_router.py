@@ -9,10 +9,11 @@ import pyarrow as pa
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.joins.protocols import Numbers, Routed
+from lsmstate.joins.routing.content import content_hashes
 from lsmstate.joins.routing.hash import bucket_of
 from lsmstate.joins.routing.hash_router import NO_MARKS
 from lsmstate.joins.routing.skew.heavy_hitters import Hashes
-from lsmstate.joins.routing.skew.spread import RouteTable, content_hashes
+from lsmstate.joins.routing.skew.spread import RouteTable
 
 
 @dataclass(frozen=True)

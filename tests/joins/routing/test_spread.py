@@ -14,16 +14,11 @@ from hypothesis import strategies as st
 
 from lsmstate.cython_ext.rows.row_codec import RowCodec
 from lsmstate.joins.protocols import Role
+from lsmstate.joins.routing.content import content_hashes
 from lsmstate.joins.routing.hash import NO_BUCKET, bucket_of_hashes
 from lsmstate.joins.routing.skew.heavy_hitters import Hashes, HeavyHitters
 from lsmstate.joins.routing.skew.respread import LEAST_ROWS, Seen, respread
-from lsmstate.joins.routing.skew.spread import (
-    Addition,
-    Numbers,
-    RouteTable,
-    SpreadKey,
-    content_hashes,
-)
+from lsmstate.joins.routing.skew.spread import Addition, Numbers, RouteTable, SpreadKey
 from support.join_cases import QUICK
 
 Row = tuple[int, int]
