@@ -26,9 +26,10 @@ from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
 from lsmstate.joins.specs.typed_condition import How, in_text, typed_condition
 from lsmstate.opening import open_store
 from lsmstate.options import Options, parse_bytes
-from lsmstate.schema.columns import by_name
+from lsmstate.schema.batches import as_batch
 from lsmstate.stats import StoreStats
-from lsmstate.store_base.checks import check_is_batch, nearest
+from lsmstate.store import BatchLike
+from lsmstate.store_base.checks import nearest
 
 #: How several streams are joined; see MultiwayJoin.
 ALGORITHMS = ("umjoin", "tree")
@@ -148,7 +149,7 @@ class MultiwayJoin:
         if algorithm == "tree":
             assert isinstance(inside, JoinSpec | GraphSpec)
             if order == BEST:
-                some = sample and {name: self._views.plain(name, r) for name, r in sample.items()}
+                some = None if sample is None else self._plain_sample(sample)
                 tree, self.tried_orders = best_tree(inside, some, path, backend, options)
             else:
                 tree = BinaryTree.create(inside, list(streams) if order is None else order)
@@ -171,34 +172,49 @@ class MultiwayJoin:
         """Columns of every result. ``output_names`` says how they are called."""
         return self.spec.output_schema
 
-    def process(self, stream: str, batch: pa.RecordBatch) -> Results:
+    def process(self, stream: str, batch: BatchLike) -> Results:
         """Store a batch, and return its new results.
 
         Args:
             stream: Name of the stream.
-            batch: The rows; columns are taken by name.
+            batch: The rows: an object of the Arrow PyCapsule protocol, a mapping of columns, or a
+                list of dictionaries. Columns are taken by name, in any order, and cast where no
+                value changes.
 
         Returns:
             The results in bounded pieces, computed as they are read. Read them to the end, or close
-            them, before the next call.
+            them, before the next call. ``to_table``, ``to_pandas`` and ``rows`` read them.
 
         Raises:
             InvalidArgumentError: The stream or the columns do not fit, or earlier results are not
-                read.
+                read. Nothing is stored.
+
+        Cost:
+            A pyarrow RecordBatch with the stream's schema is taken as it is. Another batch is
+            converted first.
         """
-        if stream in self.spec.streams:
-            check_is_batch(f"process({stream!r})", batch)
-            batch = by_name(batch, self._declared[stream], f"process({stream!r})")
-        self._came_in = batch.schema
-        batch = self._views.plain(stream, batch)
-        self._unfinished = self._shown(self._join.process(Batch(stream, batch)))
+        self.spec.check_stream(stream)
+        rows = as_batch(batch, self._declared[stream], f"process({stream!r})")
+        self._came_in = rows.schema
+        rows = self._views.plain(stream, rows)
+        self._unfinished = self._shown(self._join.process(Batch(stream, rows)))
         return self._unfinished
+
+    def _plain_sample(self, sample: Sample) -> Sample:
+        """The sample in plain types; what is no stream is refused with the sample."""
+        declared = self._declared
+        return {
+            name: self._views.plain(name, as_batch(rows, declared[name], f"sample[{name!r}]"))
+            if name in declared
+            else rows
+            for name, rows in sample.items()
+        }
 
     def _shown(self, results: Results) -> Results:
         """The results with the types of the declared columns."""
+        results.schema = schema = self.output_schema
         if not self._views.any:
             return results
-        schema = self.output_schema
         return results.through(lambda piece: self._views.declared(piece, schema))
 
     def advance(self, watermark: datetime) -> Results:

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from lsmstate.mapping import StoreMapping
     from lsmstate.opening import open_checkpoint, open_store
     from lsmstate.options import Options
+    from lsmstate.pieces import Pieces
     from lsmstate.schema.documents import SCHEMA_FREE, decode_documents, encode_documents
     from lsmstate.stats import StoreStats
     from lsmstate.store import (
+        BatchLike,
         Entries,
         KeyBounds,
         Matches,
@@ -44,6 +46,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "SCHEMA_FREE",
+    "BatchLike",
     "CorruptionError",
     "Entries",
     "Expiry",
@@ -58,6 +61,7 @@ __all__ = [
     "MultimapStore",
     "Mutation",
     "Options",
+    "Pieces",
     "Probe",
     "StateStore",
     "StoreClosedError",
@@ -80,6 +84,7 @@ _MODULES = {
     "SCHEMA_FREE": "lsmstate.schema.documents",
     "decode_documents": "lsmstate.schema.documents",
     "encode_documents": "lsmstate.schema.documents",
+    "BatchLike": "lsmstate.store",
     "Entries": "lsmstate.store",
     "Expiry": "lsmstate.expiry_rules",
     "KeyBounds": "lsmstate.store",
@@ -88,6 +93,7 @@ _MODULES = {
     "Mutation": "lsmstate.store",
     "MultimapStore": "lsmstate.store",
     "Options": "lsmstate.options",
+    "Pieces": "lsmstate.pieces",
     "Probe": "lsmstate.store",
     "StateStore": "lsmstate.store",
     "StoreMapping": "lsmstate.mapping",

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.schema.python_values import as_text, is_kept
+from lsmstate.schema.batches import is_arrow
 from lsmstate.store import MultimapStore
-from lsmstate.store_base.checks import stream_of
+from lsmstate.store_base.checks import checked_rows, stream_of
 from lsmstate.store_base.key_values import one_key
 
 Row = dict[str, Any]
@@ -72,7 +72,8 @@ class StoreMapping(MutableMapping[Any, Any]):
         return rows[0]
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Replace the rows of a key, in one write. An empty list removes the key."""
+        """Replace the rows of a key, in one write: a list of dicts, or a table of any library. An
+        empty one removes the key."""
         rows = self._rows(value)
         one = self._key(key)
         if rows.num_rows == 0:
@@ -165,6 +166,8 @@ class StoreMapping(MutableMapping[Any, Any]):
         return one
 
     def _rows(self, value: Any) -> pa.RecordBatch:
+        if is_arrow(value):
+            return self._rows_of_table(value)
         if not self._unique and (isinstance(value, Mapping) or not isinstance(value, Iterable)):
             raise InvalidArgumentError(
                 f"rows {value!r} of stream {self._schema.name!r}: give a list of dicts, or make "
@@ -178,18 +181,15 @@ class StoreMapping(MutableMapping[Any, Any]):
                     f"row {row!r} of stream {self._schema.name!r}: give a dict with columns of "
                     f"{self._schema.rows.names}"
                 )
-        try:
-            made = pa.RecordBatch.from_pylist(rows, schema=self._schema.rows)
-            made.validate()  # a set may make a fixed-size list with too few values
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        # A column that every row lacks is null.
+        full = [{name: row.get(name) for name in self._schema.rows.names} for row in rows]
+        return checked_rows(self._schema, full)
+
+    def _rows_of_table(self, value: Any) -> pa.RecordBatch:
+        rows = checked_rows(self._schema, value)
+        if self._unique and rows.num_rows != 1:
             raise InvalidArgumentError(
-                f"rows of stream {self._schema.name!r} do not fit its columns: {error}"
-            ) from error
-        for field, column in zip(made.schema, made.columns, strict=True):
-            for row, found in zip(rows, column, strict=True):
-                if not is_kept(row.get(field.name), found):
-                    raise InvalidArgumentError(
-                        f"row {row!r} of stream {self._schema.name!r}: {row[field.name]!r} would "
-                        f"become {as_text(found)} in column {field.name!r} of type {field.type}"
-                    )
-        return made
+                f"{rows.num_rows} rows for a key of stream {self._schema.name!r}: give one row, or "
+                "make the mapping without unique=True"
+            )
+        return rows

@@ -10,7 +10,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ import pyarrow as pa
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.expiry_rules import Expiry
+from lsmstate.pieces import Pieces, entry_schema
 from lsmstate.stats import StoreStats
 
 Positions = npt.NDArray[np.int64]
@@ -27,6 +28,28 @@ Positions = npt.NDArray[np.int64]
 #: The value of a single key column needs no tuple; a list is the value of a list column. Scalars of
 #: numpy and Arrow are values too.
 KeyValues = Any
+
+
+#: Columns of a batch that are its keys: one name for each key column of the stream, in their order
+#: or with their names.
+KeyNames: TypeAlias = str | Sequence[str]
+
+
+class ArrowStream(Protocol):
+    """A table of the Arrow PyCapsule protocol: pyarrow, polars, pandas, DuckDB."""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any: ...
+
+
+class ArrowArray(Protocol):
+    """A batch of the Arrow PyCapsule protocol."""
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> Any: ...
+
+
+#: A batch as callers have it. Columns are taken by name, in any order, and cast where no value
+#: changes. In a list of dictionaries, a column that some rows lack is null there.
+BatchLike: TypeAlias = ArrowStream | ArrowArray | Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +97,14 @@ class Matches(NamedTuple):
     positions: Positions
     rows: pa.RecordBatch
 
+    def to_table(self) -> pa.Table:
+        """Return the rows as a table."""
+        return pa.Table.from_batches([self.rows])
+
+    def to_pandas(self) -> Any:
+        """Return the rows as a pandas DataFrame."""
+        return self.rows.to_pandas()
+
 
 class Entries(NamedTuple):
     """A piece of the entries of a key range: row i is stored under ``keys[i]``.
@@ -85,6 +116,18 @@ class Entries(NamedTuple):
 
     keys: pa.RecordBatch
     rows: pa.RecordBatch
+
+    def to_table(self) -> pa.Table:
+        """Return keys and rows side by side.
+
+        A key column whose name is also a row's is called ``key_<name>``.
+        """
+        schema = entry_schema(self.keys.schema, self.rows.schema)
+        return pa.Table.from_arrays([*self.keys.columns, *self.rows.columns], schema=schema)
+
+    def to_pandas(self) -> Any:
+        """Return keys and rows side by side as a pandas DataFrame."""
+        return self.to_table().to_pandas()
 
 
 class KeyBounds(NamedTuple):
@@ -113,8 +156,8 @@ class Mutation(NamedTuple):
 
     kind: Literal["append", "put", "delete", "retract", "delete_range"]
     stream: str
-    keys: pa.RecordBatch | KeyBatch | KeyBounds
-    rows: pa.RecordBatch | None = None
+    keys: BatchLike | KeyBatch | KeyBounds
+    rows: BatchLike | None = None
 
 
 class Probe(Protocol):
@@ -161,15 +204,26 @@ class StateStore(Protocol):
         """Return the streams by name, in their fixed order."""
         ...
 
-    def append(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+    def append(
+        self,
+        stream: str,
+        rows: BatchLike,
+        keys: BatchLike | KeyBatch | None = None,
+        *,
+        key: KeyNames | None = None,
+    ) -> int:
         """Store ``rows[i]`` under ``keys[i]``.
 
-        Rows whose key holds a null are left out: in an equi-join a null equals nothing.
+        - Rows whose key holds a null are left out: in an equi-join a null equals nothing.
+        - Rows and keys are batches of any kind (``BatchLike``). Columns are taken by name, in any
+          order, and cast where no value changes.
 
         Args:
             stream: Name of the stream.
             rows: The rows.
             keys: One key per row.
+            key: Columns of ``rows`` that are the keys, instead of ``keys``. A column that the
+                stream's rows have as well stays in the row.
 
         Returns:
             The number of rows stored.
@@ -181,11 +235,20 @@ class StateStore(Protocol):
 
         A crash or an interrupt may leave the first rows of a batch that is larger than a sixteenth
         of the memory cap.
+
+        Cost:
+            A pyarrow RecordBatch with the stream's schema is taken as it is. Another batch is
+            converted first, and all of it is in memory.
+
+        Example:
+            ```python
+            store.append("clicks", [{"user": 1, "page": "/a"}], key="user")
+            ```
         """
         ...
 
     def probe(
-        self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
+        self, stream: str, keys: BatchLike | KeyBatch, positions: Positions | None = None
     ) -> Probe:
         """Look up keys without reading a row.
 
@@ -206,7 +269,9 @@ class StateStore(Protocol):
         """
         ...
 
-    def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
+    def delete(
+        self, stream: str, keys: BatchLike | KeyBatch, *, key: KeyNames | None = None
+    ) -> None:
         """Remove all rows stored so far under each of the keys.
 
         Absent keys are no error. A refused call removes nothing. While keys are looked up, each
@@ -217,10 +282,11 @@ class StateStore(Protocol):
         Args:
             stream: Name of the stream.
             keys: Keys to remove.
+            key: The columns of ``keys`` that are the key, if there are others.
         """
         ...
 
-    def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
+    def scan(self, stream: str, max_bytes: int = 1 << 20) -> Pieces[pa.RecordBatch]:
         """Read all live rows of a stream, grouped by key; with an expiry by time bucket first.
 
         Args:
@@ -228,7 +294,8 @@ class StateStore(Protocol):
             max_bytes: Size of a piece, approximately.
 
         Returns:
-            Pieces of rows.
+            Pieces of rows. ``to_table`` and ``to_pandas`` give what is left as one, ``rows`` gives
+            dictionaries.
         """
         ...
 
@@ -264,7 +331,7 @@ class StoreReader(Protocol):
         ...
 
     def probe(
-        self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
+        self, stream: str, keys: BatchLike | KeyBatch, positions: Positions | None = None
     ) -> Probe:
         """Look up keys without reading a row.
 
@@ -285,7 +352,7 @@ class StoreReader(Protocol):
         """
         ...
 
-    def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
+    def scan(self, stream: str, max_bytes: int = 1 << 20) -> Pieces[pa.RecordBatch]:
         """Read all live rows of a stream, grouped by key; with an expiry by time bucket first.
 
         Args:
@@ -293,12 +360,13 @@ class StoreReader(Protocol):
             max_bytes: Size of a piece, approximately.
 
         Returns:
-            Pieces of rows.
+            Pieces of rows. ``to_table`` and ``to_pandas`` give what is left as one, ``rows`` gives
+            dictionaries.
         """
         ...
 
     def exists(
-        self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
+        self, stream: str, keys: BatchLike | KeyBatch, positions: Positions | None = None
     ) -> npt.NDArray[np.bool_]:
         """Test which keys have live rows.
 
@@ -331,7 +399,7 @@ class StoreReader(Protocol):
         """
         ...
 
-    def get_many(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> Matches:
+    def get_many(self, stream: str, keys: BatchLike | KeyBatch) -> Matches:
         """Return the rows of all keys at once.
 
         Args:
@@ -367,7 +435,7 @@ class StoreReader(Protocol):
         prefix: KeyValues | None = None,
         reverse: bool = False,
         max_bytes: int = 1 << 20,
-    ) -> Iterator[Entries]:
+    ) -> Pieces[Entries]:
         """Read the live rows of a key range in key order.
 
         The rows of a key come in arrival order in both directions; with an expiry by time bucket
@@ -385,7 +453,9 @@ class StoreReader(Protocol):
             max_bytes: Encoded size of keys and rows in a piece, approximately; at least one row.
 
         Returns:
-            Pieces of keys and rows.
+            Pieces of keys and rows. ``to_table`` and ``to_pandas`` give what is left as one, key
+            columns first; ``rows`` gives dictionaries. A key column whose name is also a row's is
+            called ``key_<name>`` there.
 
         Raises:
             InvalidArgumentError: A value is null or does not fit its column.
@@ -422,7 +492,14 @@ class MultimapStore(StateStore, StoreReader, Protocol):
     Joins need no more than ``StateStore``.
     """
 
-    def put(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+    def put(
+        self,
+        stream: str,
+        rows: BatchLike,
+        keys: BatchLike | KeyBatch | None = None,
+        *,
+        key: KeyNames | None = None,
+    ) -> int:
         """Replace all rows of the keys, in one write that a crash never halves.
 
         A key that is given twice gets all its rows. Rows whose key holds a null are left out.
@@ -431,6 +508,8 @@ class MultimapStore(StateStore, StoreReader, Protocol):
             stream: Name of the stream.
             rows: The new rows.
             keys: One key per row.
+            key: Columns of ``rows`` that are the keys, instead of ``keys``. A column that the
+                stream's rows have as well stays in the row.
 
         Returns:
             The number of rows stored.
@@ -440,7 +519,14 @@ class MultimapStore(StateStore, StoreReader, Protocol):
         """
         ...
 
-    def retract(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+    def retract(
+        self,
+        stream: str,
+        rows: BatchLike,
+        keys: BatchLike | KeyBatch | None = None,
+        *,
+        key: KeyNames | None = None,
+    ) -> int:
         """Take back ``rows[i]`` under ``keys[i]``: remove the oldest equal row of the key.
 
         - If there is no equal row, the retraction stays pending and removes the next equal row.
@@ -455,6 +541,8 @@ class MultimapStore(StateStore, StoreReader, Protocol):
             stream: Name of the stream.
             rows: The rows to take back.
             keys: One key per row.
+            key: Columns of ``rows`` that are the keys, instead of ``keys``. A column that the
+                stream's rows have as well stays in the row.
 
         Returns:
             The number of retractions.

@@ -27,10 +27,13 @@ from lsmstate.expiry.time_buckets import NOWHERE, Lane, LaneState
 from lsmstate.lsm.checkpoints import Checkpoint, Checkpoints
 from lsmstate.lsm.store import LsmStore
 from lsmstate.options import Options
+from lsmstate.pieces import Pieces
 from lsmstate.stats import StoreStats
 from lsmstate.store import (
+    BatchLike,
     Entries,
     KeyBounds,
+    KeyNames,
     KeyValues,
     Mutation,
     Positions,
@@ -40,13 +43,14 @@ from lsmstate.store import (
 )
 from lsmstate.store_base.batch_limits import check_row_sizes, key_parts_of, part_bytes, parts_of
 from lsmstate.store_base.checks import (
-    check_is_keys,
-    checked_rows,
+    checked_entries,
+    checked_keys,
     encoded_keys,
     refuse_advance,
     stream_of,
 )
 from lsmstate.store_base.key_range import key_range
+from lsmstate.store_base.read_pieces import EntryPieces, row_pieces
 from lsmstate.store_base.reads import StoreReads
 from lsmstate.store_base.slots import LANES, OUT_SLOTS, SLOTS, with_slots
 from lsmstate.store_base.writes import AdmittedWrites, Backend
@@ -78,7 +82,7 @@ class LaneReads(StoreReads):
         return self._lanes.get(stream_of(self._streams, stream).name)
 
     def probe(
-        self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
+        self, stream: str, keys: BatchLike | KeyBatch, positions: Positions | None = None
     ) -> Probe:
         """Look up keys without reading a row.
 
@@ -97,14 +101,14 @@ class LaneReads(StoreReads):
             parts.append(FilteredProbe(found, lane.visible) if may_be_due else found)
         return CombinedProbe(len(encoded), parts)
 
-    def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
+    def scan(self, stream: str, max_bytes: int = 1 << 20) -> Pieces[pa.RecordBatch]:
         """Read all live rows of a stream; with an expiry one time bucket after another, by key in
         it."""
         lane = self._lane(stream)
         if lane is None:
             return self._reads.scan(stream, max_bytes)
         parts = [(self._reads.scan(name, max_bytes), due) for name, due in lane.readable()]
-        return self._scanned(lane, parts)
+        return row_pieces(self._scanned(lane, parts), lane.schema)
 
     def _scanned(
         self, lane: Lane, parts: Sequence[tuple[Iterator[pa.RecordBatch], bool]]
@@ -126,10 +130,10 @@ class LaneReads(StoreReads):
         prefix: KeyValues | None = None,
         reverse: bool = False,
         max_bytes: int = 1 << 20,
-    ) -> Iterator[Entries]:
+    ) -> Pieces[Entries]:
         """Read the rows of a key range; with an expiry the slots are merged by key."""
 
-        def of(name: str) -> Iterator[Entries]:
+        def of(name: str) -> Pieces[Entries]:
             return self._reads.iterate(
                 name, low=low, high=high, prefix=prefix, reverse=reverse, max_bytes=max_bytes
             )
@@ -141,7 +145,7 @@ class LaneReads(StoreReads):
             _visible_entries(of(name), lane) if may_be_due else of(name)
             for name, may_be_due in lane.readable()
         ]
-        return merged_entries(lane.codec, sources, reverse)
+        return EntryPieces(merged_entries(lane.codec, sources, reverse), lane.schema)
 
     def stats(self) -> StoreStats:
         """Return the counters of the store below, corrected for the slots."""
@@ -221,14 +225,29 @@ class ExpiringStore(LaneReads, AdmittedWrites):
 
     # Writing ------------------------------------------------------------------------------
 
-    def append(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+    def append(
+        self,
+        stream: str,
+        rows: BatchLike,
+        keys: BatchLike | KeyBatch | None = None,
+        *,
+        key: KeyNames | None = None,
+    ) -> int:
         """Store rows under their keys; rows that have expired are not stored."""
         lane = self._lane(stream)
         if lane is None:
-            return self._inner.append(stream, rows, keys)
+            return self._inner.append(stream, rows, keys, key=key)
+        rows, keys = checked_entries(lane.schema, rows, keys, key)
         return self._store("append", lane, rows, keys)
 
-    def retract(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+    def retract(
+        self,
+        stream: str,
+        rows: BatchLike,
+        keys: BatchLike | KeyBatch | None = None,
+        *,
+        key: KeyNames | None = None,
+    ) -> int:
         """Take back rows under their keys.
 
         The retraction of an expired row does nothing. A pending retraction expires when its row
@@ -237,7 +256,8 @@ class ExpiringStore(LaneReads, AdmittedWrites):
         """
         lane = self._lane(stream)
         if lane is None:
-            return self._inner.retract(stream, rows, keys)
+            return self._inner.retract(stream, rows, keys, key=key)
+        rows, keys = checked_entries(lane.schema, rows, keys, key)
         return self._store("retract", lane, rows, keys)
 
     def _store(
@@ -247,7 +267,6 @@ class ExpiringStore(LaneReads, AdmittedWrites):
         rows: pa.RecordBatch,
         keys: pa.RecordBatch | KeyBatch,
     ) -> int:
-        rows = checked_rows(lane.schema, rows, keys)
         check_row_sizes(rows, self._options)
         if lane.sizes.total(rows, keys) <= part_bytes(self._options):
             return self.write([Mutation(kind, lane.schema.name, keys, rows)])
@@ -286,13 +305,15 @@ class ExpiringStore(LaneReads, AdmittedWrites):
         for name, lane in self._lanes.items():
             lane.state = states[name]
 
-    def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
+    def delete(
+        self, stream: str, keys: BatchLike | KeyBatch, *, key: KeyNames | None = None
+    ) -> None:
         """Remove all rows of the keys; with an expiry from all slots at once."""
         lane = self._lane(stream)
         if lane is None:
-            self._inner.delete(stream, keys)
+            self._inner.delete(stream, keys, key=key)
             return
-        check_is_keys(f"keys of stream {stream!r}", keys)
+        keys = checked_keys(lane.schema, keys, key)
         most = part_bytes(self._options) // len(lane.readable())
         if lane.sizes.total(None, keys) <= most:
             self.write([Mutation("delete", stream, keys)])
@@ -337,7 +358,7 @@ class ExpiringStore(LaneReads, AdmittedWrites):
             key_range(lane.schema, *keys)  # errors name the user's stream
             return [mutation._replace(stream=name) for name, _ in lane.readable()]
         if rows is not None:
-            rows = checked_rows(lane.schema, rows, keys)
+            rows, keys = checked_entries(lane.schema, rows, keys)
             rows = lane.row_codec.plain(rows)  # no views: Arrow cannot take rows from them
         encoded = encoded_keys(lane.schema, lane.codec, keys)
         planned: list[Mutation] = []

@@ -42,11 +42,12 @@ from lsmstate.lsm.write_planner import WritePlanner, checked_entry, encoded_byte
 from lsmstate.options import Options
 from lsmstate.process.memory_budget import process_memory
 from lsmstate.stats import CacheStats, PauseRecorder, StoreStats, WriteStats
-from lsmstate.store import Mutation, StreamSchema
+from lsmstate.store import BatchLike, KeyNames, Mutation, StreamSchema
 from lsmstate.store_base.batch_limits import check_row_sizes, checked_mutations, part_bytes
 from lsmstate.store_base.checks import (
     check_same_streams,
-    checked_rows,
+    checked_entries,
+    checked_keys,
     refuse_advance,
     stream_of,
     streams_by_name,
@@ -229,20 +230,39 @@ class LsmStore(AdmittedWrites):
 
     # Writing ------------------------------------------------------------------------------
 
-    def append(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+    def append(
+        self,
+        stream: str,
+        rows: BatchLike,
+        keys: BatchLike | KeyBatch | None = None,
+        *,
+        key: KeyNames | None = None,
+    ) -> int:
         """Store rows under their keys."""
-        return self._store(APPEND, stream, rows, keys)
+        return self._store(APPEND, stream, rows, keys, key)
 
-    def retract(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+    def retract(
+        self,
+        stream: str,
+        rows: BatchLike,
+        keys: BatchLike | KeyBatch | None = None,
+        *,
+        key: KeyNames | None = None,
+    ) -> int:
         """Take back rows under their keys."""
-        return self._store(RETRACT, stream, rows, keys)
+        return self._store(RETRACT, stream, rows, keys, key)
 
     def _store(
-        self, kind: int, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch
+        self,
+        kind: int,
+        stream: str,
+        given: BatchLike,
+        given_keys: BatchLike | KeyBatch | None,
+        key: KeyNames | None,
     ) -> int:
         schema = stream_of(self._streams, stream)
         self._guard.check_writable()
-        rows = checked_rows(schema, rows, keys)
+        rows, keys = checked_entries(schema, given, given_keys, key)
 
         def made(part: tuple[KeyBatch, RowBatch]) -> int:
             return self._make([self._planner.stored(kind, stream, self._sequence + 1, *part)])
@@ -312,10 +332,12 @@ class LsmStore(AdmittedWrites):
         self._appended_bytes += held
         return appended
 
-    def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
+    def delete(
+        self, stream: str, keys: BatchLike | KeyBatch, *, key: KeyNames | None = None
+    ) -> None:
         """Remove all rows of the keys."""
         self._guard.check_writable()
-        stream_of(self._streams, stream)
+        keys = checked_keys(stream_of(self._streams, stream), keys, key)
         if not is_cut(keys):
             self.write([Mutation("delete", stream, keys)])
             return

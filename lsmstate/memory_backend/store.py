@@ -35,10 +35,11 @@ from lsmstate.memory_backend.reader import MemoryReader, Tables
 from lsmstate.memory_backend.table import MemoryTable
 from lsmstate.options import Options
 from lsmstate.stats import StoreStats, WriteStats
-from lsmstate.store import KeyBounds, Mutation, StreamSchema
+from lsmstate.store import BatchLike, KeyBounds, KeyNames, Mutation, StreamSchema
 from lsmstate.store_base.batch_limits import checked_mutations
 from lsmstate.store_base.checks import (
-    checked_rows,
+    checked_entries,
+    checked_keys,
     encoded_keys,
     refuse_advance,
     stream_of,
@@ -149,14 +150,28 @@ class MemoryStore(AdmittedWrites):
     def streams(self) -> Mapping[str, StreamSchema]:
         return MappingProxyType(self._streams)
 
-    def append(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+    def append(
+        self,
+        stream: str,
+        rows: BatchLike,
+        keys: BatchLike | KeyBatch | None = None,
+        *,
+        key: KeyNames | None = None,
+    ) -> int:
         self._guard.check_writable()
-        rows = checked_rows(stream_of(self._streams, stream), rows, keys)
+        rows, keys = checked_entries(stream_of(self._streams, stream), rows, keys, key)
         return self._make([self._change(Mutation("append", stream, keys, rows))])
 
-    def retract(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+    def retract(
+        self,
+        stream: str,
+        rows: BatchLike,
+        keys: BatchLike | KeyBatch | None = None,
+        *,
+        key: KeyNames | None = None,
+    ) -> int:
         self._guard.check_writable()
-        rows = checked_rows(stream_of(self._streams, stream), rows, keys)
+        rows, keys = checked_entries(stream_of(self._streams, stream), rows, keys, key)
         return self._make([self._change(Mutation("retract", stream, keys, rows))])
 
     def write(self, mutations: Sequence[Mutation]) -> int:
@@ -202,9 +217,11 @@ class MemoryStore(AdmittedWrites):
         self._reader.counters["appended_rows"] += appended
         return appended
 
-    def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
+    def delete(
+        self, stream: str, keys: BatchLike | KeyBatch, *, key: KeyNames | None = None
+    ) -> None:
         self._guard.check_writable()
-        stream_of(self._streams, stream)
+        keys = checked_keys(stream_of(self._streams, stream), keys, key)
         self._make([self._change(Mutation("delete", stream, keys))])
 
     def snapshot(self) -> Snapshot:

@@ -50,11 +50,12 @@ from lsmstate.rocksdb_backend.records import (
 )
 from lsmstate.rocksdb_backend.streams import STREAMS_KEY, pack_streams, unpack_streams
 from lsmstate.stats import CacheStats, ProbeStats, StoreStats, WriteStats
-from lsmstate.store import KeyBounds, Mutation, StreamSchema
+from lsmstate.store import BatchLike, KeyBounds, KeyNames, Mutation, StreamSchema
 from lsmstate.store_base.batch_limits import checked_mutations
 from lsmstate.store_base.checks import (
     check_same_streams,
-    checked_rows,
+    checked_entries,
+    checked_keys,
     refuse_advance,
     stream_of,
     streams_by_name,
@@ -160,14 +161,28 @@ class RocksStore(AdmittedWrites):
     def streams(self) -> Mapping[str, StreamSchema]:
         return MappingProxyType(self._streams)
 
-    def append(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+    def append(
+        self,
+        stream: str,
+        rows: BatchLike,
+        keys: BatchLike | KeyBatch | None = None,
+        *,
+        key: KeyNames | None = None,
+    ) -> int:
         self._guard.check_writable()
-        rows = checked_rows(stream_of(self._streams, stream), rows, keys)
+        rows, keys = checked_entries(stream_of(self._streams, stream), rows, keys, key)
         return self._make([Mutation("append", stream, keys, rows)])
 
-    def retract(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+    def retract(
+        self,
+        stream: str,
+        rows: BatchLike,
+        keys: BatchLike | KeyBatch | None = None,
+        *,
+        key: KeyNames | None = None,
+    ) -> int:
         self._guard.check_writable()
-        rows = checked_rows(stream_of(self._streams, stream), rows, keys)
+        rows, keys = checked_entries(stream_of(self._streams, stream), rows, keys, key)
         return self._make([Mutation("retract", stream, keys, rows)])
 
     def write(self, mutations: Sequence[Mutation]) -> int:
@@ -222,9 +237,11 @@ class RocksStore(AdmittedWrites):
             add(batch, name, old[g], [values[row] for row in order[starts[g] : starts[g + 1]]])
         return int(encoded.n_valid)
 
-    def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
+    def delete(
+        self, stream: str, keys: BatchLike | KeyBatch, *, key: KeyNames | None = None
+    ) -> None:
         self._guard.check_writable()
-        stream_of(self._streams, stream)
+        keys = checked_keys(stream_of(self._streams, stream), keys, key)
         self._make([Mutation("delete", stream, keys)])
 
     def snapshot(self) -> Snapshot:

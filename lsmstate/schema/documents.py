@@ -21,6 +21,8 @@ import pyarrow as pa
 
 from lsmstate.cython_ext.rows.msgpack_check import check_documents
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.schema.batches import as_batch
+from lsmstate.store import BatchLike
 
 #: The rows of a stream without a schema: one msgpack document each.
 SCHEMA_FREE: Final = pa.schema(
@@ -67,7 +69,7 @@ def encode_documents(documents: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
     return rows
 
 
-def decode_documents(rows: pa.RecordBatch) -> list[dict[str, Any]]:
+def decode_documents(rows: BatchLike) -> list[dict[str, Any]]:
     """Decode rows of a stream without a schema.
 
     Args:
@@ -80,13 +82,14 @@ def decode_documents(rows: pa.RecordBatch) -> list[dict[str, Any]]:
         InvalidArgumentError: A row is not a document. This is checked first, so memory stays in
             proportion to the bytes of the rows.
     """
-    if not rows.schema.equals(SCHEMA_FREE):
+    given = rows if isinstance(rows, pa.RecordBatch) else as_batch(rows, SCHEMA_FREE, "documents")
+    if not given.schema.equals(SCHEMA_FREE):
         raise InvalidArgumentError(
-            f"rows with the columns {rows.schema.names} are not documents; give rows of a stream "
+            f"rows with the columns {given.schema.names} are not documents; give rows of a stream "
             "whose rows= is SCHEMA_FREE"
         )
-    check_document_rows(rows)
-    data, offsets = _bytes_of(rows)
+    check_document_rows(given)
+    data, offsets = _bytes_of(given)
     documents: list[dict[str, Any]] = []
     for position, (start, end) in enumerate(itertools.pairwise(offsets.tolist())):
         try:

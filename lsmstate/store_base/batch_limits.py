@@ -12,7 +12,7 @@ from lsmstate.options import KIB, Options
 from lsmstate.schema.arrow_sizes import pieces_of, row_sizes, sizes_of
 from lsmstate.schema.entry_sizes import EntrySizes
 from lsmstate.store import KeyBounds, Mutation, StreamSchema
-from lsmstate.store_base.checks import checked_rows, stream_of
+from lsmstate.store_base.checks import checked_entries, checked_keys, stream_of
 from lsmstate.store_base.key_range import key_range
 
 _KINDS = ("append", "put", "delete", "retract", "delete_range")
@@ -96,11 +96,12 @@ def _keys_at(keys: pa.RecordBatch | KeyBatch, piece: slice) -> pa.RecordBatch | 
 def checked_mutations(
     streams: Mapping[str, StreamSchema], mutations: Sequence[Mutation], options: Options
 ) -> list[Mutation]:
-    """Return several atomic writes with the rows' columns in the order of their streams.
+    """Return several atomic writes with rows and keys as their streams have them.
 
     What ``MultimapStore.write`` refuses is refused here, before anything is written.
     """
     checked: list[Mutation] = []
+    batches: list[pa.RecordBatch] = []
     for mutation in mutations:
         kind, name, keys, rows = mutation
         stream = stream_of(streams, name)
@@ -120,10 +121,12 @@ def checked_mutations(
         if isinstance(keys, KeyBounds):
             key_range(stream, *keys)
         elif rows is not None:
-            rows = checked_rows(stream, rows, keys)
+            rows, keys = checked_entries(stream, rows, keys)
             check_row_sizes(rows, options)
-        checked.append(mutation._replace(rows=rows))
-    batches = [mutation.rows for mutation in checked if mutation.rows is not None]
+            batches.append(rows)
+        else:
+            keys = checked_keys(stream, keys)
+        checked.append(Mutation(kind, name, keys, rows))
     sizes = [sizes_of(rows.schema).total(rows) for rows in batches]
     size = sum(sizes)
     # One row cannot be split; its size has been checked before.

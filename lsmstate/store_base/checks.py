@@ -8,10 +8,10 @@ import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyBatch, KeyCodec
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.schema.batches import as_batch, selected
 from lsmstate.schema.codecs import codecs_of
-from lsmstate.schema.columns import by_name, keys_by_name
 from lsmstate.schema.documents import check_document_rows, is_schema_free
-from lsmstate.store import Positions, StreamSchema
+from lsmstate.store import BatchLike, KeyNames, Positions, StreamSchema
 from lsmstate.store_base.slots import without_slots
 
 #: Each stream has a second number, for its retractions. Numbers have two bytes, and one more number
@@ -87,79 +87,135 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}? Known: {', '.join(names)}" if near else ""
 
 
-def check_is_batch(what: str, given: object) -> None:
-    """Raise InvalidArgumentError, which says how to make one, unless this is a record batch."""
-    if isinstance(given, pa.RecordBatch):
-        return
-    if isinstance(given, pa.Table):
-        remedy = "give the batches of table.combine_chunks().to_batches()"
-    else:
-        remedy = "make one by pyarrow.RecordBatch.from_pylist([{column: value}, ...], schema=...)"
-    raise InvalidArgumentError(
-        f"{what}: expected a pyarrow.RecordBatch, given a {type(given).__name__}; {remedy}"
-    )
+def checked_entries(
+    stream: StreamSchema,
+    rows: BatchLike,
+    keys: BatchLike | KeyBatch | None,
+    key: KeyNames | None = None,
+) -> tuple[pa.RecordBatch, pa.RecordBatch | KeyBatch]:
+    """Return the rows of a write with the stream's columns, and one key for each.
 
+    Args:
+        stream: The stream.
+        rows: The rows, and with ``key`` also the columns of their keys.
+        keys: One key per row.
+        key: Columns of ``rows`` that are the keys, instead of ``keys``.
 
-def check_is_keys(what: str, given: object) -> None:
-    """Raise InvalidArgumentError unless this is a record batch or encoded keys."""
-    if not isinstance(given, KeyBatch):
-        check_is_batch(what, given)
+    Raises:
+        InvalidArgumentError: They do not fit the stream.
 
-
-def checked_rows(
-    stream: StreamSchema, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch
-) -> pa.RecordBatch:
-    """Return the rows with their columns in the stream's order.
-
-    InvalidArgumentError unless they have the stream's columns, by name, and one key each. Plain
-    types may replace dictionaries and views, as in rows that a store returns.
+    Cost:
+        One comparison of schemas for rows and one for keys that have the stream's columns.
     """
-    what = f"rows of stream {stream.name!r}"
-    check_is_batch(what, rows)
-    check_is_keys(f"keys of stream {stream.name!r}", keys)
-    rows = by_name(rows, stream.rows, what)
-    if not same_columns(rows.schema, stream.rows) and not same_columns(
-        rows.schema, codecs_of(stream).rows.schema
-    ):
-        raise InvalidArgumentError(f"{what}: {_difference(stream.rows, rows.schema)}; cast them")
-    count = len(keys) if isinstance(keys, KeyBatch) else keys.num_rows
-    if count != rows.num_rows:
+    found_keys: pa.RecordBatch | KeyBatch
+    if key is not None:
+        found, found_keys = _with_key_columns(stream, rows, keys, key)
+    elif keys is None:
         raise InvalidArgumentError(
-            f"stream {stream.name!r}: {rows.num_rows} rows but {count} keys; give one key per row"
+            f"rows of stream {stream.name!r} have no keys; give keys=, one key per row, or key=, "
+            f"the columns of the rows that are {', '.join(stream.key.names)}"
         )
-    if isinstance(keys, pa.RecordBatch) and keys.num_columns != len(stream.key):
-        checked_keys(stream, keys)  # encoding checks everything else
+    else:
+        found, found_keys = checked_rows(stream, rows), checked_keys(stream, keys)
+    if len(found_keys) != found.num_rows:
+        raise InvalidArgumentError(
+            f"stream {stream.name!r}: {found.num_rows} rows but {len(found_keys)} keys; give one "
+            "key per row"
+        )
+    return found, found_keys
+
+
+def checked_rows(stream: StreamSchema, rows: BatchLike) -> pa.RecordBatch:
+    """Return rows with the stream's columns; raise InvalidArgumentError if they do not fit.
+
+    Plain types may replace dictionaries and views, as in rows that a store returns.
+    """
+    if not (isinstance(rows, pa.RecordBatch) and rows.schema.equals(stream.rows)):
+        what, stored = f"rows of stream {stream.name!r}", codecs_of(stream).rows.schema
+        rows = as_batch(rows, stream.rows, what, stored=stored)
     if is_schema_free(stream.rows):
         check_document_rows(rows)
     return rows
 
 
-def encoded_keys(
-    stream: StreamSchema, codec: KeyCodec, keys: pa.RecordBatch | KeyBatch
-) -> KeyBatch:
-    """Return the keys of a stream encoded; raise InvalidArgumentError for other key types."""
-    if isinstance(keys, KeyBatch):
-        if keys.types is not None and keys.types != codec.types:
-            raise InvalidArgumentError(
-                f"keys of stream {stream.name!r} were encoded as {_listed(keys.types)}, expected "
-                f"{_listed(codec.types)}; encode them with KeyCodec(streams[{stream.name!r}].key)"
-            )
-        return keys
-    return codec.encode(checked_keys(stream, keys))
+def checked_keys(
+    stream: StreamSchema, keys: BatchLike | KeyBatch, key: KeyNames | None = None
+) -> pa.RecordBatch | KeyBatch:
+    """Return keys with the stream's key columns; raise InvalidArgumentError if they do not fit.
 
-
-def checked_keys(stream: StreamSchema, keys: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the keys with their columns in the stream's order, if they have the stream's names.
-
-    InvalidArgumentError unless they have the types of the stream's key columns. Plain types may
-    replace dictionaries and views, as in keys that a store returns.
+    Encoded keys are returned as they are. Columns may have other names than the stream's, and are
+    then taken as they stand. Plain types may replace dictionaries and views, as in keys that a
+    store returns. ``key`` names the columns that are the key, in a batch that may have others.
     """
-    check_is_batch(f"keys of stream {stream.name!r}", keys)
-    keys = keys_by_name(keys, stream.key)
-    given = keys.schema.types
-    if given != stream.key.types and tuple(given) != codecs_of(stream).key.types:
+    if key is not None:
+        return _key_columns(stream, keys, key)
+    if isinstance(keys, KeyBatch):
+        return keys
+    if isinstance(keys, pa.RecordBatch) and keys.schema.equals(stream.key):
+        return keys
+    what, stored = f"keys of stream {stream.name!r}", codecs_of(stream).key.schema
+    return as_batch(keys, stream.key, what, stored=stored, is_renamed=True)
+
+
+def _with_key_columns(
+    stream: StreamSchema, rows: BatchLike, keys: object, key: KeyNames
+) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """Rows and keys out of one batch."""
+    if keys is not None:
         raise InvalidArgumentError(
-            f"keys of stream {stream.name!r}: {_difference(stream.key, keys.schema)}; cast them"
+            f"stream {stream.name!r}: keys= and key={key!r} are both given; give one of them"
+        )
+    names = _key_names(stream, key)
+    codecs, what = codecs_of(stream), f"rows of stream {stream.name!r}"
+    wanted, stored = list(stream.rows), list(codecs.rows.schema)
+    for name, field, kept in zip(names, stream.key, codecs.key.schema, strict=True):
+        if name not in stream.rows.names:
+            wanted.append(field.with_name(name))
+            stored.append(kept.with_name(name))
+    batch = as_batch(rows, pa.schema(wanted), what, stored=pa.schema(stored))
+    alone = batch.select(stream.rows.names) if len(wanted) > len(stream.rows) else batch
+    found = checked_keys(stream, batch.select(names))
+    return checked_rows(stream, alone), found
+
+
+def _key_columns(
+    stream: StreamSchema, given: BatchLike | KeyBatch, key: KeyNames
+) -> pa.RecordBatch:
+    """The keys that stand in some columns of a batch."""
+    what = f"keys of stream {stream.name!r}"
+    if isinstance(given, KeyBatch):
+        raise InvalidArgumentError(
+            f"{what} are encoded, and have no column {key!r}; leave out key="
+        )
+    return as_batch(
+        selected(given, _key_names(stream, key), what),
+        stream.key,
+        what,
+        stored=codecs_of(stream).key.schema,
+        is_renamed=True,
+    )
+
+
+def _key_names(stream: StreamSchema, key: KeyNames) -> list[str]:
+    """The named columns in the order of the key; in their own order if they have other names."""
+    names = [key] if isinstance(key, str) else list(key)
+    if len(names) != len(stream.key) or len(set(names)) < len(names):
+        raise InvalidArgumentError(
+            f"key={key!r}: stream {stream.name!r} has the key columns "
+            f"{', '.join(stream.key.names)}; name one column of the batch for each"
+        )
+    return stream.key.names if sorted(names) == sorted(stream.key.names) else names
+
+
+def encoded_keys(stream: StreamSchema, codec: KeyCodec, keys: BatchLike | KeyBatch) -> KeyBatch:
+    """Return the keys of a stream encoded; raise InvalidArgumentError for other key types."""
+    keys = checked_keys(stream, keys)
+    if not isinstance(keys, KeyBatch):
+        return codec.encode(keys)
+    if keys.types is not None and keys.types != codec.types:
+        raise InvalidArgumentError(
+            f"keys of stream {stream.name!r} were encoded as {_listed(keys.types)}, expected "
+            f"{_listed(codec.types)}; encode them with KeyCodec(streams[{stream.name!r}].key)"
         )
     return keys
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
-from lsmstate.store import Positions
+from lsmstate.schema.batches import arrow_batch
+from lsmstate.store import BatchLike, Positions
 from lsmstate.store_base.null_safe import null_safe_keys
 
 
@@ -25,7 +25,7 @@ class KeyGroups:
     """Number of the key of each row."""
 
     @classmethod
-    def of(cls, keys: pa.RecordBatch) -> "KeyGroups":
+    def of(cls, keys: BatchLike) -> "KeyGroups":
         """Group the rows of a batch by key.
 
         Args:
@@ -40,7 +40,7 @@ class KeyGroups:
         Cost:
             One sort of the keys.
         """
-        safe = null_safe_keys(keys)
+        safe = null_safe_keys(arrow_batch(keys, "keys"))
         encoded = KeyCodec(safe.schema).encode(safe)
         _, starts = encoded.distinct()
         order = encoded.order.astype(np.int64)

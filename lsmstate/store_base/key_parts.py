@@ -9,7 +9,6 @@ from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.errors import MemoryLimitError
 from lsmstate.process.memory_budget import process_memory
 from lsmstate.store import Mutation
-from lsmstate.store_base.checks import check_is_keys
 
 #: Smaller batches are not measured: that would take longer than looking up a key.
 MANY_KEYS = 4096
@@ -38,9 +37,7 @@ def key_parts(keys: pa.RecordBatch | KeyBatch) -> Iterator[pa.RecordBatch | KeyB
 
 
 def is_cut(keys: pa.RecordBatch | KeyBatch) -> bool:
-    """Test whether ``key_parts`` splits the keys; raise InvalidArgumentError if they are not a
-    batch."""
-    check_is_keys("keys", keys)
+    """Test whether ``key_parts`` splits the keys."""
     if len(keys) < MANY_KEYS:
         return False
     return probe_bytes(keys) > process_memory().budget.limit // 4

@@ -6,7 +6,7 @@
   never null. Inside it a null equals a null and comes first in key order.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime
 
@@ -14,10 +14,13 @@ import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.pieces import Pieces
 from lsmstate.stats import StoreStats
 from lsmstate.store import (
+    BatchLike,
     Entries,
     KeyBounds,
+    KeyNames,
     KeyValues,
     MultimapStore,
     Mutation,
@@ -26,8 +29,9 @@ from lsmstate.store import (
     StoreReader,
     StreamSchema,
 )
-from lsmstate.store_base.checks import checked_keys, stream_of
+from lsmstate.store_base.checks import checked_entries, checked_keys, stream_of
 from lsmstate.store_base.key_values import key_batch, key_values
+from lsmstate.store_base.read_pieces import EntryPieces
 from lsmstate.store_base.reads import StoreReads
 from lsmstate.store_base.writes import StoreWrites
 
@@ -73,12 +77,12 @@ class NullSafeReads(StoreReads):
         return self._streams
 
     def probe(
-        self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
+        self, stream: str, keys: BatchLike | KeyBatch, positions: Positions | None = None
     ) -> Probe:
         """Look up keys without reading a row; nulls are equal."""
         return self._reads.probe(stream, self._below(stream, keys), positions)
 
-    def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
+    def scan(self, stream: str, max_bytes: int = 1 << 20) -> Pieces[pa.RecordBatch]:
         """Read all live rows of a stream."""
         return self._reads.scan(stream, max_bytes)
 
@@ -91,7 +95,7 @@ class NullSafeReads(StoreReads):
         prefix: KeyValues | None = None,
         reverse: bool = False,
         max_bytes: int = 1 << 20,
-    ) -> Iterator[Entries]:
+    ) -> Pieces[Entries]:
         """Read a key range; bounds may hold nulls, which come first."""
         found = self._reads.iterate(
             stream,
@@ -101,8 +105,9 @@ class NullSafeReads(StoreReads):
             reverse=reverse,
             max_bytes=max_bytes,
         )
-        key = stream_of(self._streams, stream).key
-        return (Entries(_plain(keys, key), rows) for keys, rows in found)
+        schema = stream_of(self._streams, stream)
+        entries = (Entries(_plain(keys, schema.key), rows) for keys, rows in found)
+        return EntryPieces(entries, schema)
 
     def stats(self) -> StoreStats:
         """Return the counters of the store below."""
@@ -112,13 +117,13 @@ class NullSafeReads(StoreReads):
         """Close the store below."""
         self._reads.close()
 
-    def _below(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> pa.RecordBatch:
-        schema = stream_of(self._streams, stream)
+    def _below(self, stream: str, given: BatchLike | KeyBatch) -> pa.RecordBatch:
+        keys = checked_keys(stream_of(self._streams, stream), given)
         if isinstance(keys, KeyBatch):
             raise InvalidArgumentError(
                 f"keys of stream {stream!r} are encoded; this store takes them as a record batch"
             )
-        return null_safe_keys(checked_keys(schema, keys))
+        return null_safe_keys(keys)
 
     def _bound(self, stream: str, values: KeyValues | None) -> KeyValues | None:
         schema = stream_of(self._streams, stream)
@@ -135,16 +140,35 @@ class NullSafeStore(NullSafeReads, StoreWrites):
         super().__init__({stream.name: stream for stream in streams}, below)
         self._store = below
 
-    def append(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+    def append(
+        self,
+        stream: str,
+        rows: BatchLike,
+        keys: BatchLike | KeyBatch | None = None,
+        *,
+        key: KeyNames | None = None,
+    ) -> int:
         """Store rows; none is left out."""
+        rows, keys = checked_entries(stream_of(self._streams, stream), rows, keys, key)
         return self._store.append(stream, rows, self._below(stream, keys))
 
-    def retract(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+    def retract(
+        self,
+        stream: str,
+        rows: BatchLike,
+        keys: BatchLike | KeyBatch | None = None,
+        *,
+        key: KeyNames | None = None,
+    ) -> int:
         """Take rows back; none is left out."""
+        rows, keys = checked_entries(stream_of(self._streams, stream), rows, keys, key)
         return self._store.retract(stream, rows, self._below(stream, keys))
 
-    def delete(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> None:
+    def delete(
+        self, stream: str, keys: BatchLike | KeyBatch, *, key: KeyNames | None = None
+    ) -> None:
         """Remove all rows of the keys."""
+        keys = checked_keys(stream_of(self._streams, stream), keys, key)
         self._store.delete(stream, self._below(stream, keys))
 
     def write(self, mutations: Sequence[Mutation]) -> int:

@@ -10,12 +10,14 @@ import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.cython_ext.rows.row_codec import RowCodec
-from lsmstate.store import Entries, KeyValues, Matches, Positions, Probe, StreamSchema
-from lsmstate.store_base.checks import check_is_keys, stream_of
+from lsmstate.pieces import Pieces
+from lsmstate.store import BatchLike, Entries, KeyValues, Matches, Positions, Probe, StreamSchema
+from lsmstate.store_base.checks import checked_keys, stream_of
 from lsmstate.store_base.guard import Access, StoreGuard
 from lsmstate.store_base.key_parts import key_parts
 from lsmstate.store_base.key_range import KeyRange, key_range
 from lsmstate.store_base.key_values import one_key
+from lsmstate.store_base.read_pieces import EntryPieces, row_pieces
 
 #: Rows are fetched in pieces of this size, so only one piece counts against the memory cap.
 _PIECE_BYTES = 1 << 20
@@ -66,19 +68,18 @@ class StoreReads(ABC):
         """Release memory and locks."""
 
     def probe(
-        self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
+        self, stream: str, keys: BatchLike | KeyBatch, positions: Positions | None = None
     ) -> Probe:
         """Look up keys without reading a row."""
         with self._guard.reading():
-            stream_of(self.streams, stream)
-            check_is_keys(f"keys of stream {stream!r}", keys)
-            return self._reader.probe(self._access(), stream, keys, positions)
+            found = checked_keys(stream_of(self.streams, stream), keys)
+            return self._reader.probe(self._access(), stream, found, positions)
 
-    def scan(self, stream: str, max_bytes: int = 1 << 20) -> Iterator[pa.RecordBatch]:
+    def scan(self, stream: str, max_bytes: int = 1 << 20) -> Pieces[pa.RecordBatch]:
         """Read all live rows of a stream, grouped by key."""
         with self._guard.reading():
-            stream_of(self.streams, stream)
-            return self._reader.scan(self._access(), stream, max_bytes)
+            schema = stream_of(self.streams, stream)
+            return row_pieces(self._reader.scan(self._access(), stream, max_bytes), schema)
 
     def iterate(
         self,
@@ -89,16 +90,19 @@ class StoreReads(ABC):
         prefix: KeyValues | None = None,
         reverse: bool = False,
         max_bytes: int = 1 << 20,
-    ) -> Iterator[Entries]:
+    ) -> Pieces[Entries]:
         """Read the live rows of a key range in key order."""
         with self._guard.reading():
-            wanted = key_range(stream_of(self.streams, stream), low, high, prefix)
-            return self._reader.iterate(self._access(), stream, wanted, max_bytes, reverse=reverse)
+            schema = stream_of(self.streams, stream)
+            wanted = key_range(schema, low, high, prefix)
+            found = self._reader.iterate(self._access(), stream, wanted, max_bytes, reverse=reverse)
+            return EntryPieces(found, schema)
 
     def exists(
-        self, stream: str, keys: pa.RecordBatch | KeyBatch, positions: Positions | None = None
+        self, stream: str, keys: BatchLike | KeyBatch, positions: Positions | None = None
     ) -> npt.NDArray[np.bool_]:
         """Test which keys have live rows."""
+        keys = checked_keys(stream_of(self.streams, stream), keys)
         parts = key_parts(keys) if positions is None else iter([keys])
         found = [self.probe(stream, part, positions).counts > 0 for part in parts]
         return np.concatenate(found) if len(found) > 1 else found[0]
@@ -107,7 +111,7 @@ class StoreReads(ABC):
         """Return all rows of one key."""
         return self.get_many(stream, one_key(stream_of(self.streams, stream), key)).rows
 
-    def get_many(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> Matches:
+    def get_many(self, stream: str, keys: BatchLike | KeyBatch) -> Matches:
         """Return the rows of all keys at once."""
         probe = self.probe(stream, keys)
         found = list(probe.fetch(np.flatnonzero(probe.counts), _PIECE_BYTES))

@@ -1,7 +1,7 @@
 """Writes that all backends share."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -10,8 +10,17 @@ import pyarrow as pa
 from lsmstate.cython_ext.keys.key_codec import KeyBatch
 from lsmstate.options import Options
 from lsmstate.schema.arrow_sizes import sizes_of
-from lsmstate.store import KeyBounds, KeyValues, MultimapStore, Mutation
+from lsmstate.store import (
+    BatchLike,
+    KeyBounds,
+    KeyNames,
+    KeyValues,
+    MultimapStore,
+    Mutation,
+    StreamSchema,
+)
 from lsmstate.store_base.batch_limits import checked_mutations, part_bytes
+from lsmstate.store_base.checks import checked_entries, checked_keys, checked_rows, stream_of
 from lsmstate.store_base.reads import StoreReads
 
 
@@ -34,8 +43,16 @@ class StoreWrites(StoreReads):
     def write(self, mutations: Sequence[Mutation]) -> int:
         """Make several writes atomically."""
 
-    def put(self, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch) -> int:
+    def put(
+        self,
+        stream: str,
+        rows: BatchLike,
+        keys: BatchLike | KeyBatch | None = None,
+        *,
+        key: KeyNames | None = None,
+    ) -> int:
         """Replace all rows of the keys."""
+        rows, keys = checked_entries(stream_of(self.streams, stream), rows, keys, key)
         return self.write([Mutation("put", stream, keys, rows)])
 
     def delete_range(
@@ -62,6 +79,9 @@ class AdmittedWrites(StoreWrites):
 
     def write_all(self, parts: Iterable[Sequence[Mutation]]) -> int:
         """Make several writes, or none; small ones are combined."""
+        if isinstance(parts, Sequence):
+            # They are gone through twice, and some batches can be read only once.
+            parts = [[_with_batch(self.streams, each) for each in part] for part in parts]
         begun = self._merged(parts)
         first, second = next(begun, None), next(begun, None)
         if first is None or second is None:
@@ -79,8 +99,10 @@ class AdmittedWrites(StoreWrites):
         most = part_bytes(self._options)
         merged: list[Mutation] = []
         total = 0
-        for part in parts:
-            size = sum(sizes_of(m.rows.schema).total(m.rows) for m in part if m.rows is not None)
+        for given in parts:
+            part = [_with_batch(self.streams, mutation) for mutation in given]
+            rows: list[pa.RecordBatch] = [each.rows for each in part if each.rows is not None]
+            size = sum(sizes_of(each.schema).total(each) for each in rows)
             if merged and total + size > most:
                 yield merged
                 merged, total = [], 0
@@ -88,3 +110,13 @@ class AdmittedWrites(StoreWrites):
             total += size
         if merged:
             yield merged
+
+
+def _with_batch(streams: Mapping[str, StreamSchema], mutation: Mutation) -> Mutation:
+    """The mutation with keys and rows as record batches."""
+    _, name, keys, rows = mutation
+    if not isinstance(keys, pa.RecordBatch | KeyBatch | KeyBounds):
+        mutation = mutation._replace(keys=checked_keys(stream_of(streams, name), keys))
+    if rows is not None and not isinstance(rows, pa.RecordBatch):
+        mutation = mutation._replace(rows=checked_rows(stream_of(streams, name), rows))
+    return mutation

@@ -141,7 +141,7 @@ def test_a_set_is_no_list_of_fixed_size(tmp_path, given):
             store.get("s", (given,))
         mapping = StoreMapping(store, "s")
         assert given not in mapping
-        with pytest.raises(InvalidArgumentError, match=r"would become|do not fit"):
+        with pytest.raises(InvalidArgumentError, match=r"would become|is not of the type"):
             mapping[[1, 2]] = [{"v": [[1, 2], given]}]
 
 

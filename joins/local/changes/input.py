@@ -15,7 +15,7 @@ from lsmstate.joins.local.parts.changelog import Changes, Mask, without_operatio
 from lsmstate.joins.local.parts.row_equality import RowEquality
 from lsmstate.joins.local.parts.row_text import shown_row
 from lsmstate.schema.arrow_sizes import row_sizes
-from lsmstate.schema.columns import by_name
+from lsmstate.schema.batches import as_batch
 from lsmstate.store import StateStore
 
 UNMATCHED: Final = ("count", "error")
@@ -70,7 +70,7 @@ class ChangeInput:
         is_added: Mask = np.ones(batch.num_rows, dtype=np.bool_)
         if operation is not None:
             batch, is_added = without_operation(batch, operation)
-        batch = by_name(batch, self._streams[stream], f"process({stream!r})")
+        batch = as_batch(batch, self._streams[stream], f"process({stream!r})")
         if keys is None:
             keys = self._key_batch(stream, batch)
         if len(keys) != batch.num_rows:

@@ -56,7 +56,9 @@ class GraphChangeJoin(KeepsAllRows):
         check_finished(f"process({stream!r})", self._unfinished)
         with self._input.undone_if_refused():
             gone, come = self._arrived(stream, batch.rows, batch.is_more_coming)
-        self._unfinished = Results(self._results(stream, gone, come))
+        self._unfinished = Results(
+            self._results(stream, gone, come), schema=self._spec.output_schema
+        )
         return self._unfinished
 
     def _arrived(

@@ -108,7 +108,9 @@ class ChangeJoin(KeepsAllRows):
         with self._input.undone_if_refused():
             changes = self._input.arrived(stream, batch.rows, batch.computed)
             changed, alone = self._arrived(stream, changes, batch.is_more_coming)
-        self._unfinished = Results(self._results(stream, changed, alone))
+        self._unfinished = Results(
+            self._results(stream, changed, alone), schema=self._spec.output_schema
+        )
         return self._unfinished
 
     def _arrived(self, stream: str, changes: Changes, more: bool) -> tuple[Changed, Changes]:

@@ -27,7 +27,7 @@ from lsmstate.joins.protocols import Batch, Context, Role
 from lsmstate.joins.specs.binary_tree import SIDES, BinaryTree, Leaf, Node
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
-from lsmstate.schema.columns import by_name
+from lsmstate.schema.batches import as_batch
 from lsmstate.store import MultimapStore, Mutation, Positions, Probe, StateStore, StreamSchema
 
 #: Intermediate results kept back in memory at each node; more lie in a temporary file.
@@ -87,7 +87,7 @@ class TreeJoin(KeepsAllRows):
         stream = batch.stream
         self._tree.join.check_stream(stream)
         check_finished(f"process({stream!r})", self._unfinished)
-        rows = _checked(stream, batch.rows, self._tree.join.streams[stream])
+        rows = as_batch(batch.rows, self._tree.join.streams[stream], f"process({stream!r})")
         path = self._paths[stream]
         for inputs in self._inputs.values():
             inputs.let_go()
@@ -98,7 +98,7 @@ class TreeJoin(KeepsAllRows):
         self._store.write_all(
             WriteParts(lambda: chain.from_iterable(self._inputs[n.name].writes() for n, _ in path))
         )
-        self._unfinished = Results(self._results(*path[-1]))
+        self._unfinished = Results(self._results(*path[-1]), schema=self._tree.join.output_schema)
         return self._unfinished
 
     def _climb(self, path: list[tuple[Node, str]], rows: pa.RecordBatch) -> None:
@@ -211,18 +211,6 @@ class KeptBack:
         with pa.ipc.open_stream(self._file) as reader:
             for rows in reader:
                 yield rows, self._spec.key_batch(self._side, rows)
-
-
-def _checked(stream: str, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch with its columns in the stream's order: a node knows them by their places."""
-    batch = by_name(batch, schema, f"process({stream!r})")
-    for given, wanted in zip(batch.schema, schema, strict=True):
-        if given.type != wanted.type:
-            raise InvalidArgumentError(
-                f"process({stream!r}): column {given.name!r} is {given.type}, the stream's is "
-                f"{wanted.type}; cast it"
-            )
-    return batch
 
 
 def _output_columns(tree: BinaryTree) -> list[int]:

@@ -24,9 +24,8 @@ from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.opening import open_attempt
 from lsmstate.options import Options
-from lsmstate.schema.columns import by_name
-from lsmstate.store import Matches, MultimapStore, Mutation, Positions, Probe
-from lsmstate.store_base.checks import same_columns
+from lsmstate.schema.batches import as_batch
+from lsmstate.store import BatchLike, Matches, MultimapStore, Mutation, Positions, Probe
 from lsmstate.tools.recorded_streams import kept_streams
 
 #: What stands for an order where it is to be found.
@@ -38,7 +37,7 @@ MOST_STREAMS = 8
 #: The streams' samples arrive in so many parts each, which take turns.
 PARTS = 8
 
-Sample = Mapping[str, pa.RecordBatch]
+Sample = Mapping[str, BatchLike]
 
 
 @dataclass(slots=True)
@@ -145,35 +144,25 @@ def _too_many(count: str, streams: int) -> InvalidArgumentError:
     )
 
 
-def _checked_sample(spec: JoinSpec | GraphSpec, sample: Sample) -> Sample:
+def _checked_sample(spec: JoinSpec | GraphSpec, sample: Sample) -> dict[str, pa.RecordBatch]:
     """The sample with its columns in the streams' order."""
     if sorted(sample) != sorted(spec.streams):
         raise InvalidArgumentError(
             f"sample has rows of {', '.join(sample) or 'no stream'}; give some rows of each "
             f"stream: {', '.join(spec.streams)}"
         )
-    sample = {
-        name: by_name(sample[name], schema, f"sample[{name!r}]")
+    rows = {
+        name: as_batch(sample[name], schema, f"sample[{name!r}]")
         for name, schema in spec.streams.items()
     }
-    for name, schema in spec.streams.items():
-        if not same_columns(schema, sample[name].schema):
-            raise InvalidArgumentError(
-                f"sample[{name!r}] has the columns {_columns(sample[name].schema)}; the stream has "
-                f"{_columns(schema)}"
-            )
-    if not any(batch.num_rows for batch in sample.values()):
+    if not any(batch.num_rows for batch in rows.values()):
         raise InvalidArgumentError(
             "sample has no rows, so all orders would cost the same; give some rows that match"
         )
-    return sample
+    return rows
 
 
-def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
-
-
-def _arrivals(sample: Sample) -> Iterator[tuple[str, pa.RecordBatch]]:
+def _arrivals(sample: Mapping[str, pa.RecordBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
     for part in range(PARTS):
         for name, rows in sample.items():
             first, last = (rows.num_rows * n // PARTS for n in (part, part + 1))
@@ -218,9 +207,10 @@ class _Counting:
     def write_all(self, parts: Iterable[Sequence[Mutation]]) -> int:
         for part in parts:
             for mutation in part:
-                if mutation.stream not in self._inputs and mutation.rows is not None:
-                    self._cost.stored_rows += mutation.rows.num_rows
-                    self._cost.stored_bytes += mutation.rows.nbytes
+                rows: pa.RecordBatch | None = mutation.rows
+                if mutation.stream not in self._inputs and rows is not None:
+                    self._cost.stored_rows += rows.num_rows
+                    self._cost.stored_bytes += rows.nbytes
         return self._store.write_all(parts)
 
     def probe(

@@ -34,7 +34,7 @@ from lsmstate.joins.local.parts.write_parts import WriteParts
 from lsmstate.joins.protocols import Batch, Context, Role
 from lsmstate.joins.specs.multi_key import GraphSpec, Index
 from lsmstate.schema.arrow_sizes import least_row_bytes, row_sizes
-from lsmstate.schema.columns import by_name
+from lsmstate.schema.batches import as_batch
 from lsmstate.store import MultimapStore, Mutation, Probe
 
 
@@ -98,11 +98,12 @@ class GraphJoin(KeepsAllRows):
         call = f"process({batch.stream!r})"
         self._spec.check_stream(batch.stream)
         check_finished(call, self._unfinished)
-        rows = by_name(batch.rows, self._spec.streams[batch.stream], call)
+        rows = as_batch(batch.rows, self._spec.streams[batch.stream], call)
         parts = self._arrived(batch.stream, rows, batch.role)
         self._unfinished = Results(
             self.results(batch.stream, parts),
             (self._picked(c) for part in parts for c in self._combinations(batch.stream, part)),
+            self._spec.output_schema,
         )
         return self._unfinished
 

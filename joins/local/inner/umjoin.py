@@ -23,7 +23,7 @@ from lsmstate.joins.local.parts.row_picks import Numbers
 from lsmstate.joins.protocols import Batch, Context, Role
 from lsmstate.joins.specs.one_key import JoinSpec
 from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
-from lsmstate.schema.columns import by_name
+from lsmstate.schema.batches import as_batch
 from lsmstate.store import Probe
 
 #: A batch is probed in slices of at most this many rows.
@@ -105,6 +105,7 @@ class UMJoin(KeepsAllRows):
         self._unfinished = Results(
             (rows for m in matches for rows in self._combiner.combined(*m)),
             (picked for m in matches for picked in self._combiner.picked(*m)),
+            self._spec.output_schema,
         )
         return self._unfinished
 
@@ -113,7 +114,7 @@ class UMJoin(KeepsAllRows):
         stream, rows, keys = arriving.stream, arriving.rows, arriving.computed
         self._spec.check_stream(stream)
         check_finished(call, self._unfinished)
-        rows = by_name(rows, self._spec.streams[stream], call)
+        rows = as_batch(rows, self._spec.streams[stream], call)
         if keys is None:
             keys = self._spec.key_batch(stream, rows)
         if len(keys) != rows.num_rows:

@@ -7,28 +7,43 @@ import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.parts.row_picks import Picked
+from lsmstate.pieces import Pieces
 
 _Piece = TypeVar("_Piece")
 
 
-class Results(Iterator[pa.RecordBatch]):
+class Results(Pieces[pa.RecordBatch]):
     """An iterator over pieces of a join's result. After an error the result is incomplete, and each
     read raises that error again.
 
     A caller who sends results elsewhere, or only counts them, asks for ``picks`` or ``count``
     instead. All of them read the same results, so use one.
+
+    Attributes:
+        schema: Columns of the result; None where only the caller of the local join knows them.
+        is_finished: Whether all pieces were read or given up.
+
+    Example:
+        ```python
+        for row in join.process("cu", [{"id": 1, "name": "Ada"}]).rows():
+            print(row)
+        ```
     """
 
     def __init__(
-        self, pieces: Iterable[pa.RecordBatch], picks: Iterable[Picked] | None = None
+        self,
+        pieces: Iterable[pa.RecordBatch],
+        picks: Iterable[Picked] | None = None,
+        schema: pa.Schema | None = None,
     ) -> None:
         """Hold results that are not read yet.
 
         Args:
             pieces: The rows, in bounded pieces.
             picks: The same results as picks of stored rows. None: the join makes rows at once.
+            schema: Columns of the result.
         """
-        self._pieces = iter(pieces)
+        super().__init__(iter(pieces), schema)
         self._picks = None if picks is None else iter(picks)
         self._error: BaseException | None = None
         self.is_finished = False
@@ -67,7 +82,7 @@ class Results(Iterator[pa.RecordBatch]):
     def close(self) -> None:
         """Give up the results that were not read yet."""
         self.is_finished = True
-        self._pieces = iter(())
+        super().close()
         self._picks = None
 
     def _next(self, source: Iterator[_Piece]) -> _Piece:

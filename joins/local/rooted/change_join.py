@@ -78,7 +78,9 @@ class RootedChangeJoin(KeepsAllRows):
         check_finished(f"process({stream!r})", self._unfinished)
         with self._input.undone_if_refused():
             rows, examples = self._arrived(stream, batch.rows, batch.is_more_coming)
-        self._unfinished = Results(self._results(stream, rows, examples))
+        self._unfinished = Results(
+            self._results(stream, rows, examples), schema=self._spec.output_schema
+        )
         return self._unfinished
 
     def _arrived(

@@ -28,7 +28,7 @@ from lsmstate.joins.local.timed.event_time_join import (
 )
 from lsmstate.joins.protocols import Batch, Context
 from lsmstate.joins.specs.final import TICKS, FinalSpec, waiting_stream
-from lsmstate.schema.columns import by_name
+from lsmstate.schema.batches import as_batch
 from lsmstate.store import KeyBounds, MultimapStore, Mutation
 
 
@@ -84,7 +84,7 @@ class FinalJoin:
         stream = arriving.stream
         self._spec.check_stream(stream)
         self._settle(f"process({stream!r})")
-        batch = by_name(arriving.rows, self._spec.streams[stream], f"process({stream!r})")
+        batch = as_batch(arriving.rows, self._spec.streams[stream], f"process({stream!r})")
         is_late = self._late(stream, batch)
         column = self._event_time.columns.get(stream)
         is_timed = np.ones(batch.num_rows, dtype=np.bool_)
@@ -96,7 +96,9 @@ class FinalJoin:
         if self._event_time.late == "side":
             self.late_rows = batch.filter(pa.array(is_late))
         alone = self._alone(stream, batch.filter(pa.array(~is_timed)))
-        self._unfinished = Results(chain(alone, self._matched(stream, parts)))
+        self._unfinished = Results(
+            chain(alone, self._matched(stream, parts)), schema=self._spec.output_schema
+        )
         return self._unfinished
 
     def advance(self, watermark_us: int) -> Results:
@@ -105,9 +107,9 @@ class FinalJoin:
         gives and changes nothing. Cost: that of the rows whose waiting is over."""
         self._settle("advance()")
         if self.watermark_us is not None and watermark_us <= self.watermark_us:
-            return Results(())
+            return Results((), schema=self._spec.output_schema)
         self._next_us = watermark_us
-        self._unfinished = Results(self._finalised(watermark_us))
+        self._unfinished = Results(self._finalised(watermark_us), schema=self._spec.output_schema)
         return self._unfinished
 
     def finish(self) -> None:
