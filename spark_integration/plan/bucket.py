@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from lsmstate.joins.local.parts.row_picks import Picked
 from lsmstate.joins.protocols import Role
-from lsmstate.store import MultimapStore
+from lsmstate.store import BatchLike, MultimapStore
 from lsmstate.store_base.key_groups import KeyGroups
 
 
@@ -62,9 +62,10 @@ class InputBatch(NamedTuple):
         return KeyGroups.of(self.keys)
 
 
-#: Called once per bucket and micro-batch that has rows for it; gives the rows of the result, or,
+#: Called once per bucket and micro-batch that has rows for it; gives the rows of the result, in
+#: batches or as one object of the Arrow PyCapsule protocol, or,
 #: where the plan has ``parts``, picks of them.
 BucketFunction = Callable[
     [Bucket, Iterator[InputBatch], MultimapStore],
-    Iterable[pa.RecordBatch | pa.Table | Picked] | None,
+    Iterable[BatchLike | Picked] | None,
 ]

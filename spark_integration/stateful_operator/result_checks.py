@@ -1,14 +1,15 @@
 """Checks of what a stateful function returns, before it leaves the worker."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import cast
 
 import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.local.parts.row_picks import Picked
+from lsmstate.schema.batches import as_batch, is_arrow
 from lsmstate.spark_integration.plan.bucket import Bucket, BucketFunction, InputBatch
-from lsmstate.store import MultimapStore
-from lsmstate.store_base.checks import same_columns
+from lsmstate.store import BatchLike, MultimapStore
 
 
 def checked_results(
@@ -19,17 +20,20 @@ def checked_results(
 ) -> Iterator[pa.RecordBatch | Picked]:
     """The batches that the function returns.
 
-    InvalidArgumentError if one has other columns than the schema, or if the function ends before it
+    Columns are taken by name, and cast where no value changes. InvalidArgumentError if one has
+    other columns than the schema, or if the function ends before it
     has read its input, because those rows would be lost without an error.
     """
     results = function(bucket, batches, store)
+    given: Iterable[BatchLike | Picked] = () if results is None else results
+    if is_arrow(results) and not isinstance(results, Iterator):
+        given = [cast("BatchLike", results)]
     try:
-        for found in () if results is None else results:
+        for found in given:
             if isinstance(found, Picked):  # by a function of ours, which the plan knows of
                 yield found
                 continue
-            _check(found, bucket.schema)
-            yield from found.to_batches() if isinstance(found, pa.Table) else (found,)
+            yield from _checked(found, bucket.schema)
     finally:
         # A generator that was not read to its end ends before the store it still has.
         end = getattr(results, "close", None)
@@ -43,27 +47,18 @@ def checked_results(
         )
 
 
-def _check(found: object, schema: pa.Schema) -> None:
-    if not isinstance(found, pa.RecordBatch | pa.Table):
-        raise InvalidArgumentError(
-            f"the function returned {type(found).__name__} as a result, not a "
-            "pyarrow.RecordBatch or Table; return or yield batches, one after the other"
-        )
-    if not same_columns(found.schema, schema):
-        raise InvalidArgumentError(
-            f"the function returned the columns ({_columns(found.schema)}), but the schema has "
-            f"({_columns(schema)}); make batches with schema=bucket.schema, or correct the schema"
-        )
-    for column, field in zip(found.columns, schema, strict=True):
-        if column.null_count and not field.nullable:
-            raise InvalidArgumentError(
-                f"the function returned {column.null_count} nulls in column {field.name!r}, which "
-                "is not nullable in the schema; return values, or make the column nullable"
-            )
-
-
-def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
+def _checked(found: BatchLike, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    parts = found.to_batches() if isinstance(found, pa.Table) and found.num_rows else [found]
+    for part in parts:
+        rows = as_batch(part, schema, "the function's result")
+        for field in schema:
+            if not field.nullable and rows.column(field.name).null_count:
+                raise InvalidArgumentError(
+                    f"the function returned {rows.column(field.name).null_count} nulls in column "
+                    f"{field.name!r}, which is not nullable in the schema; return values, or make "
+                    "the column nullable"
+                )
+        yield rows
 
 
 def _name(function: BucketFunction) -> str:
