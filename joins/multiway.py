@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.arrow_views import Views
+from lsmstate.joins.asked_condition import AskedCondition
 from lsmstate.joins.kinds import local_join
 from lsmstate.joins.local.changes.input import UNMATCHED_RETRACTIONS, check_unmatched
 from lsmstate.joins.local.inner.binary_tree_order import BEST, Sample, TriedOrders, best_tree
@@ -132,14 +133,17 @@ class MultiwayJoin:
         check_unmatched(unmatched)
         check_streams(streams)
         told = TimeOptions(event_time or {}, retention or {}, late)
-        self.spec = _spec_of(streams, on, how, emit, changes, told)
         self._declared = dict(streams)
+        self._asked = AskedCondition.of(streams, on, how, changes)
+        streams, on = self._asked.streams, self._asked.on
+        self.spec = _spec_of(streams, on, how, emit, changes, told)
         self._views = Views(streams)
         inside = self.spec
         if self._views.any:
             inside = _spec_of(self._views.streams, on, how, emit, changes, told)
         _check_algorithm(inside, algorithm, order, sample)
-        kept = None if path is None else KeptJoin(path, backend, self.spec)
+        filters = [str(each) for each in self._asked.filters]
+        kept = None if path is None else KeptJoin(path, backend, self.spec, filters)
         if kept is not None:
             kept.check()
         options = Options(memory_bytes=parse_bytes(memory))
@@ -170,7 +174,7 @@ class MultiwayJoin:
     @property
     def output_schema(self) -> pa.Schema:
         """Columns of every result. ``output_names`` says how they are called."""
-        return self.spec.output_schema
+        return self._asked.shown_schema(self.spec.output_schema)
 
     def process(self, stream: str, batch: BatchLike) -> Results:
         """Store a batch, and return its new results.
@@ -196,26 +200,31 @@ class MultiwayJoin:
         self.spec.check_stream(stream)
         rows = as_batch(batch, self._declared[stream], f"process({stream!r})")
         self._came_in = rows.schema
-        rows = self._views.plain(stream, rows)
+        rows = self._inside(stream, rows)
         self._unfinished = self._shown(self._join.process(Batch(stream, rows)))
         return self._unfinished
+
+    def _inside(self, stream: str, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows as the join works with them: with computed columns, in plain types."""
+        return self._views.plain(stream, self._asked.computed.added(stream, rows))
 
     def _plain_sample(self, sample: Sample) -> Sample:
         """The sample in plain types; what is no stream is refused with the sample."""
         declared = self._declared
         return {
-            name: self._views.plain(name, as_batch(rows, declared[name], f"sample[{name!r}]"))
+            name: self._inside(name, as_batch(rows, declared[name], f"sample[{name!r}]"))
             if name in declared
             else rows
             for name, rows in sample.items()
         }
 
     def _shown(self, results: Results) -> Results:
-        """The results with the types of the declared columns."""
-        results.schema = schema = self.output_schema
-        if not self._views.any:
-            return results
-        return results.through(lambda piece: self._views.declared(piece, schema))
+        """The results that keep all conditions, with the types of the declared columns."""
+        if self._views.any:
+            schema = self.spec.output_schema
+            results = results.through(lambda piece: self._views.declared(piece, schema))
+        results.schema = self.output_schema
+        return self._asked.shown(results)
 
     def advance(self, watermark: datetime) -> Results:
         """Set the watermark: no row with a time up to it will come any more.
@@ -266,6 +275,7 @@ class MultiwayJoin:
     def late_rows(self) -> pa.RecordBatch | None:
         """With ``late="side"``, the late rows of the last batch, as they came."""
         late = self._join.late_rows
+        late = late if late is None else self._asked.computed.dropped(late)
         if late is None or not self._views.any:
             return late
         return self._views.declared(late, self._came_in)

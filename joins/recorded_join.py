@@ -6,6 +6,7 @@ from its types and conditions, so another join would miss results without an err
 
 import json
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -30,9 +31,11 @@ class KeptJoin:
         directory: str,
         backend: str,
         spec: Spec,
+        filters: Sequence[str] = (),
     ) -> None:
+        """``filters``: the conditions of an inner join that are neither keys nor intervals."""
         self._path = os.path.join(directory, FILE_NAME)
-        self._asked = spec.described()
+        self._asked = {**spec.described(), "conditions": sorted(filters)}
         self._spec = spec
         #: Whether there is a state at all. A join's file without one says nothing.
         self._has_state = kept_streams(directory, backend=backend) is not None
@@ -43,9 +46,10 @@ class KeptJoin:
         if not self._has_state:
             return
         self._kept = _read(self._path)
-        kept = self._kept
-        if kept is None:
+        if self._kept is None:
             return
+        # A file of a release that had no such conditions.
+        kept = {"conditions": [], **self._kept}
         others = [name for name, asked in self._asked.items() if kept.get(name) != asked]
         if others:
             had, asked = (

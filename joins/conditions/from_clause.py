@@ -1,19 +1,17 @@
 """SQL text of joins by type: ``a FULL JOIN b ON a.k = b.k LEFT JOIN c ON c.k = a.k``.
 
-joins := [FROM] source (type JOIN source (ON conditions | USING (names)))*
-source := stream | '(' joins ')'
-type := [INNER] | LEFT [OUTER] | RIGHT [OUTER] | FULL [OUTER] | [LEFT] SEMI | [LEFT] ANTI
-conditions := condition (AND condition)*      parentheses around any part
-condition := operand '=' operand | a time interval as ``intervals`` reads it
-           | whatever else ``predicate`` reads
-operand := stream.column | COALESCE(stream.column, ...)
+Sources are streams, and joins in parentheses. A join is INNER, LEFT, RIGHT, FULL, SEMI or ANTI, and
+has ON or USING. What ON says is sorted: equalities of columns, or of COALESCE of columns, of both
+sides; time intervals; other conditions.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from typing import Any
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.conditions.intervals import Bound, parse_bounds, resolved_bound
+from lsmstate.joins.conditions.columns import Column
+from lsmstate.joins.conditions.computed import Computing
+from lsmstate.joins.conditions.intervals import Bound, bounds_in
 from lsmstate.joins.conditions.join_tree import (
     Comparison,
     Join,
@@ -22,9 +20,10 @@ from lsmstate.joins.conditions.join_tree import (
     shown_streams,
     streams_of,
 )
-from lsmstate.joins.conditions.key_classes import resolved, unknown
-from lsmstate.joins.conditions.predicate import PairCondition
-from lsmstate.joins.conditions.tokens import Column, Token, tokens_of
+from lsmstate.joins.conditions.names import resolved, unknown
+from lsmstate.joins.conditions.pair_condition import PairCondition
+from lsmstate.joins.conditions.parser import parse_tokens, read_conjuncts, tokens_of
+from lsmstate.joins.conditions.predicate import Call, Constant, Equal, Expression, Or, text_of
 
 _KINDS: dict[tuple[str, ...], Kind] = {
     (): "inner",
@@ -40,28 +39,30 @@ _KINDS: dict[tuple[str, ...], Kind] = {
     ("ANTI",): "anti",
     ("LEFT", "ANTI"): "anti",
 }
-_MODIFIERS = {word for words in _KINDS for word in words} | {"CROSS", "NATURAL"}
-_INEQUALITIES = ("<", "<=", ">", ">=")
-_MOST_PARENTHESES = 50
+#: Parts of a source or a join that are read.
+_SOURCE_PARTS = ("this", "joins")
+_JOIN_PARTS = ("this", "side", "kind", "on", "using")
 
 
 def is_from_clause(text: str) -> bool:
     """Whether the text says JOIN, and so is no mere condition."""
-    tokens = tokens_of(text)
-    dots = {at for at, token in enumerate(tokens) if token.text == "."}
-    return any(
-        token.is_keyword("JOIN") and at - 1 not in dots and at + 1 not in dots
-        for at, token in enumerate(tokens)
+    return any(token.token_type.name == "JOIN" for token in tokens_of(text, "join condition"))
+
+
+def parse_joins(
+    text: str, columns: Mapping[str, Sequence[str]], computing: Computing | None = None
+) -> Tree:
+    """The tree of joins over streams, whose ``columns`` are given; each stream stands once. With
+    ``computing`` keys may be other parts of rows than columns. InvalidArgumentError names what does
+    not fit."""
+    from sqlglot.tokens import Token, TokenType
+
+    tokens = tokens_of(text, "joins")
+    if tokens and tokens[0].token_type != TokenType.FROM:
+        tokens = [Token(TokenType.FROM, "FROM"), *tokens]
+    tree = _Reader(text, columns, computing or Computing(columns)).tree(
+        parse_tokens("From", tokens, text, "joins").this
     )
-
-
-def parse_joins(text: str, columns: Mapping[str, Sequence[str]]) -> Tree:
-    """The tree of joins over streams, whose ``columns`` are given; each stream stands once.
-    InvalidArgumentError names what does not fit."""
-    parser = _Parser(text, columns)
-    parser.accept("FROM")
-    tree = parser.joins()
-    parser.expect_end()
     named = streams_of(tree)
     for name in columns:
         if named.count(name) != 1:
@@ -72,74 +73,53 @@ def parse_joins(text: str, columns: Mapping[str, Sequence[str]]) -> Tree:
     return tree
 
 
-class _Parser:
-    """Reads from left to right; ``self._at`` is the token that comes next."""
+class _Reader:
+    """Makes a tree of joins of what sqlglot read."""
 
-    def __init__(self, text: str, columns: Mapping[str, Sequence[str]]) -> None:
+    def __init__(
+        self, text: str, columns: Mapping[str, Sequence[str]], computing: Computing
+    ) -> None:
         self._text = text
         self._columns = columns
-        self._tokens = tokens_of(text)
-        self._at = 0
-        self._depth = 0
+        self._computing = computing
 
-    def joins(self) -> Tree:
-        tree = self._source()
-        while True:
-            words = self._words()
-            if not words and not self._next.is_keyword("JOIN"):
-                return tree
-            if words not in _KINDS or not self._next.is_keyword("JOIN"):
-                raise self._refusal("a join such as LEFT JOIN, FULL JOIN or LEFT SEMI JOIN")
-            self._at += 1
-            right = self._source()
-            if self.accept("USING"):
-                tree = Join(_KINDS[words], tree, right, self._using(tree, right))
-            else:
-                self._expect("ON")
-                tree = Join(_KINDS[words], tree, right, *self._conditions(tree, right))
-
-    def accept(self, word: str) -> bool:
-        """Go past a keyword or sign if it comes next."""
-        found = self._next.text == word or self._next.is_keyword(word)
-        self._at += found
-        return found
-
-    def expect_end(self) -> None:
-        if self._next.kind != "end":
-            raise self._refusal("JOIN or the end")
-
-    @property
-    def _next(self) -> Token:
-        return self._tokens[self._at]
-
-    def _words(self) -> tuple[str, ...]:
-        words = []
-        while any(self._next.is_keyword(word) for word in _MODIFIERS):
-            words.append(self._next.text.upper())
-            self._at += 1
-        return tuple(words)
-
-    def _source(self) -> Tree:
-        if not self.accept("("):
-            return resolved("stream", self._name("a stream's name"), self._columns)
-        self._depth += 1
-        if self._depth > _MOST_PARENTHESES:
-            raise self._refusal(f"at most {_MOST_PARENTHESES} parentheses in each other")
-        tree = self.joins()
-        self._expect(")")
-        self._depth -= 1
+    def tree(self, node: Any) -> Tree:
+        tree = self._source(node)
+        for join in node.args.get("joins") or ():
+            tree = self._join(tree, join)
         return tree
 
-    def _using(self, left: Tree, right: Tree) -> tuple[Comparison, ...]:
-        self._expect("(")
-        found = []
-        while True:
-            name = self._name("a column's name")
-            sides = (self._everywhere(name, side) for side in (left, right))
-            found.append(Comparison(*sides))
-            if not self.accept(","):
-                self._expect(")")
-                return tuple(found)
+    def _source(self, node: Any) -> Tree:
+        kind = type(node).__name__
+        more = [name for name, value in node.args.items() if value and name not in _SOURCE_PARTS]
+        if kind == "Table" and not more:
+            return resolved("stream", node.name, self._columns)
+        if kind == "Subquery" and not more and type(node.this).__name__ in ("Table", "Subquery"):
+            return self.tree(node.this)
+        bare = node.copy()
+        bare.set("joins", None)
+        raise InvalidArgumentError(
+            f"joins: {bare.sql(dialect='spark')!r} is no stream in {self._text!r}; name a stream, "
+            "without another name for it, or write joins in parentheses"
+        )
+
+    def _join(self, left: Tree, join: Any) -> Join:
+        words = tuple(str(join.args[name]) for name in ("side", "kind") if join.args.get(name))
+        more = [name for name, value in join.args.items() if value and name not in _JOIN_PARTS]
+        if words not in _KINDS or more:
+            shown = " ".join([*(str(join.args[name]) for name in more), *words])
+            raise InvalidArgumentError(
+                f"joins: there is no {shown} JOIN here, in {self._text!r}; write a join such as "
+                "LEFT JOIN, FULL JOIN or LEFT SEMI JOIN"
+            )
+        right = self.tree(join.this)
+        using = join.args.get("using")
+        if using:
+            sides = (
+                (self._everywhere(each.name, side) for side in (left, right)) for each in using
+            )
+            return Join(_KINDS[words], left, right, tuple(Comparison(*both) for both in sides))
+        return Join(_KINDS[words], left, right, *self._conditions(join.args.get("on"), left, right))
 
     def _everywhere(self, name: str, tree: Tree) -> tuple[Column, ...]:
         """The columns of that name in the streams of ``tree``."""
@@ -156,99 +136,51 @@ class _Parser:
         return found
 
     def _conditions(
-        self, left: Tree, right: Tree
+        self, on: Any, left: Tree, right: Tree
     ) -> tuple[tuple[Comparison, ...], tuple[Bound, ...], tuple[PairCondition, ...]]:
         found: list[Comparison] = []
         bounds: list[Bound] = []
         others: list[PairCondition] = []
-        depth = 0
-        while True:
-            if self._has_or():
-                raise InvalidArgumentError(
-                    f"joins: {left} and {right} are joined by no equality, in {self._text!r}, as "
-                    "AND binds before OR; put both sides of OR in parentheses, as in a.k = b.k "
-                    "AND (a.x = 1 OR b.y = 2)"
-                )
-            while not self._is_whole() and self.accept("("):
-                depth += 1
-            if self._is_whole() or not self._is_equality():
-                interval = None if self._is_whole() else self._interval(left, right)
-                if interval:
-                    bounds += interval
-                else:
-                    others.append(self._other(left, right))
-            else:
-                first = self._operand()
-                if not (self.accept("=") or self.accept("==")):
-                    raise self._refusal("'='")
-                found.append(self._sided(first, self._operand(), left, right))
-            while depth and self.accept(")"):
-                depth -= 1
-            if not self.accept("AND"):
-                if depth:
-                    raise self._refusal("')' or AND")
-                if not found:
-                    raise InvalidArgumentError(
-                        f"joins: {left} and {right} are joined by no equality, in {self._text!r}; "
-                        "equate a column of one with a column of the other, as in a.k = b.k"
-                    )
-                return tuple(found), tuple(bounds), tuple(others)
-
-    def _is_whole(self) -> bool:
-        """Whether what comes next is one condition up to AND, by an OR in parentheses around all of
-        it, or by a NOT before it."""
-        depths = self._depths()
-        is_enclosed = self._next.text == "(" and all(depths[:-1])
-        is_not = self._next.is_keyword("NOT") and not self._is_part(self._at)
-        return is_not or (is_enclosed and self._has_or(1))
-
-    def _has_or(self, depth: int = 0) -> bool:
-        """Whether the condition that comes next has an OR in so many parentheses."""
-        return any(
-            found == depth and self._tokens[at].is_keyword("OR") and not self._is_part(at)
-            for at, found in enumerate(self._depths(), self._at)
+        conjuncts = [] if on is None else read_conjuncts(on, self._columns, self._text)
+        if len(conjuncts) == 1 and isinstance(conjuncts[0], Constant):
+            conjuncts = []  # sqlglot reads a join without ON as one ON TRUE
+        for predicate in map(self._computing.of, conjuncts):
+            sides = _equated(predicate)
+            interval = () if sides else self._interval(predicate, left, right)
+            if sides:
+                found.append(self._sided(*sides, left, right))
+            elif interval:
+                bounds += interval
+            elif conjuncts != [predicate] or not isinstance(predicate, Or):
+                others.append(self._other(predicate, left, right))
+        if found:
+            return tuple(found), tuple(bounds), tuple(others)
+        remedy = "equate a column of one with a column of the other, as in a.k = b.k"
+        if any(isinstance(predicate, Or) for predicate in conjuncts):
+            remedy = (
+                "AND binds before OR, so put both sides of OR in parentheses, as in a.k = b.k AND "
+                "(a.x = 1 OR b.y = 2)"
+            )
+        raise InvalidArgumentError(
+            f"joins: {left} and {right} are joined by no equality, in {self._text!r}; {remedy}"
         )
 
-    def _depths(self) -> list[int]:
-        """In how many parentheses each token of the condition that comes next stands."""
-        signs = (
-            {"(": 1, ")": -1}.get(token.text, 0)
-            for token in self._tokens[self._at : self._condition_end()]
-        )
-        return list(accumulate(signs))
-
-    def _is_equality(self) -> bool:
-        """Whether columns of two streams, or COALESCE of some, are equated next."""
-        tokens = self._tokens[self._at : self._condition_end()]
-        if self._next.is_keyword("COALESCE"):
-            return True
-        if len(tokens) != 7 or tokens[1].text != "." or tokens[5].text != ".":
-            return False
-        is_other = tokens[0].value.lower() != tokens[4].value.lower()
-        return is_other and tokens[3].text in ("=", "==")
-
-    def _other(self, left: Tree, right: Tree) -> PairCondition:
+    def _other(self, predicate: Expression, left: Tree, right: Tree) -> PairCondition:
         """A condition that is neither an equality of both sides nor a time interval."""
-        stop = self._condition_end()
-        text = self._text[self._next.start : self._tokens[stop].start]
-        found = PairCondition.of(text, self._columns)
+        found = PairCondition(predicate)
+        found.check_names_columns()
         for column in found.columns:
             if not (_all_in((column,), left) or _all_in((column,), right)):
                 raise InvalidArgumentError(
-                    f"joins: {text.strip()!r} names {column.stream}.{column.name}, which is not a "
-                    f"column of the joined streams {left} and {right}; name one of theirs"
+                    f"joins: {str(found)!r} names {column}, which is not a column of the joined "
+                    f"streams {left} and {right}; name one of theirs"
                 )
-        self._at = stop
         return found
 
-    def _interval(self, left: Tree, right: Tree) -> tuple[Bound, ...]:
-        """The bounds of a time interval if one comes next, and go past it; none otherwise, as for
-        a comparison of streams that are joined already, which is another condition."""
-        stop = self._condition_end()
-        if not any(map(self._says_interval, range(self._at, stop))):
-            return ()
-        text = self._text[self._next.start : self._tokens[stop].start]
-        found = tuple(resolved_bound(self._columns, bound) for bound in parse_bounds(text) or ())
+    def _interval(self, predicate: Expression, left: Tree, right: Tree) -> tuple[Bound, ...]:
+        """The bounds of a time interval; none for others, as for a comparison of streams that are
+        joined already, which is another condition."""
+        found = bounds_in(predicate)
         if any(bound.later.stream == bound.earlier.stream for bound in found):
             return ()
         is_inside = any(
@@ -262,58 +194,10 @@ class _Parser:
                     break
             else:
                 raise InvalidArgumentError(
-                    f"joins: {text.strip()!r} is not between the joined streams {left} and "
+                    f"joins: {text_of(predicate)!r} is not between the joined streams {left} and "
                     f"{right}; write a time interval at the join that names its later stream"
                 )
-        if found:
-            self._at = stop
         return found
-
-    def _says_interval(self, at: int) -> bool:
-        token = self._tokens[at]
-        is_word = any(map(token.is_keyword, ("BETWEEN", "INTERVAL"))) and not self._is_part(at)
-        return is_word or token.text in _INEQUALITIES
-
-    def _is_part(self, at: int) -> bool:
-        """Whether a token is a part of a column's name, and so no keyword."""
-        return "." in (token.text for token in self._tokens[max(at - 1, 0) : at + 2 : 2])
-
-    def _condition_end(self) -> int:
-        """Where the condition that comes next is over."""
-        depth = betweens = 0
-        for at in range(self._at, len(self._tokens)):
-            token = self._tokens[at]
-            if token.text == "(":
-                depth += 1
-            elif token.text == ")" and depth:
-                depth -= 1
-            elif token.text == ")" or token.kind == "end":
-                return at
-            elif depth or self._is_part(at):
-                continue
-            elif token.is_keyword("BETWEEN"):
-                betweens += 1
-            elif token.is_keyword("AND") and betweens:
-                betweens -= 1
-            elif any(map(token.is_keyword, ("AND", "JOIN", *_MODIFIERS))):
-                return at
-        raise AssertionError("the last token is the end")
-
-    def _operand(self) -> tuple[Column, ...]:
-        if not self.accept("COALESCE"):
-            return (self._column(),)
-        self._expect("(")
-        columns = [self._column()]
-        while self.accept(","):
-            columns.append(self._column())
-        self._expect(")")
-        return tuple(columns)
-
-    def _column(self) -> Column:
-        stream = resolved("stream", self._name("a column such as a.id"), self._columns)
-        self._expect(".")
-        name = self._name("a column's name")
-        return Column(stream, resolved("column", name, self._columns[stream], stream))
 
     def _sided(
         self, first: tuple[Column, ...], second: tuple[Column, ...], left: Tree, right: Tree
@@ -327,25 +211,25 @@ class _Parser:
             "column of one on each side of '=' (streams of a SEMI or ANTI JOIN have no columns)"
         )
 
-    def _name(self, what: str) -> str:
-        token = self._next
-        if token.kind != "name":
-            raise self._refusal(what)
-        self._at += 1
-        return token.value
 
-    def _expect(self, word: str) -> None:
-        if not self.accept(word):
-            raise self._refusal(word)
+def _equated(predicate: Expression) -> tuple[tuple[Column, ...], tuple[Column, ...]] | None:
+    """The columns on both sides of an equality, of COALESCE perhaps; None for another."""
+    if not isinstance(predicate, Equal):
+        return None
+    left, right = _coalesced(predicate.left), _coalesced(predicate.right)
+    if left is None or right is None:
+        return None
+    is_one = len(left) == len(right) == 1 and left[0].stream == right[0].stream
+    return None if is_one else (left, right)
 
-    def _refusal(self, expected: str) -> InvalidArgumentError:
-        found = self._next.text or "the end"
-        read = self._text[: self._next.start][-40:]
-        return InvalidArgumentError(
-            f"joins: {expected} expected, found {found!r} after {read!r}; supported are joins ON "
-            "equal columns and time intervals, such as a.k = b.k AND b.at <= a.at + INTERVAL 1 "
-            "HOUR; filter by anything else before or after the join"
-        )
+
+def _coalesced(expression: Expression) -> tuple[Column, ...] | None:
+    if isinstance(expression, Column):
+        return (expression,)
+    if not isinstance(expression, Call) or expression.name != "coalesce":
+        return None
+    found = tuple(each for each in expression.arguments if isinstance(each, Column))
+    return found if len(found) == len(expression.arguments) else None
 
 
 def _all_in(columns: tuple[Column, ...], tree: Tree) -> bool:

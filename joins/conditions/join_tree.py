@@ -11,9 +11,10 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from lsmstate.joins.conditions.intervals import Bound, duration_text
-from lsmstate.joins.conditions.predicate import PairCondition
-from lsmstate.joins.conditions.tokens import Column, quoted
+from lsmstate.joins.conditions.columns import Column, quoted
+from lsmstate.joins.conditions.intervals import Bound
+from lsmstate.joins.conditions.literals import duration_text
+from lsmstate.joins.conditions.pair_condition import PairCondition
 
 Kind = Literal["inner", "left", "right", "full", "semi", "anti"]
 
@@ -176,4 +177,4 @@ def bound_text(bound: Bound) -> str:
 
 
 def _column_text(column: Column) -> str:
-    return f"{quoted(column.stream)}.{quoted(column.name)}"
+    return str(column)

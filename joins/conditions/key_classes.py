@@ -1,6 +1,5 @@
-"""Key classes: the columns that a join condition makes equal, and the names it calls them by."""
+"""Key classes: the columns that a join condition makes equal."""
 
-import difflib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
@@ -8,8 +7,9 @@ from itertools import combinations
 import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.key_types import common_key_type, keeps_differences
-from lsmstate.joins.conditions.tokens import Column, parse_condition
+from lsmstate.joins.conditions.predicate import Equal
 
 Pair = tuple[Column, Column]
 
@@ -55,11 +55,23 @@ def key_classes(
 
 
 def written_pairs(streams: Mapping[str, pa.Schema], text: str) -> list[Pair]:
-    """The equalities of a condition. InvalidArgumentError names what the streams do not have."""
-    return [
-        (_resolved_column(streams, left), _resolved_column(streams, right))
-        for left, right in parse_condition(text)
-    ]
+    """The equalities of a condition that has nothing else. InvalidArgumentError names what is none,
+    and what the streams do not have."""
+    from lsmstate.joins.conditions.parser import parse_conjuncts
+
+    pairs = []
+    columns = {name: schema.names for name, schema in streams.items()}
+    for conjunct in parse_conjuncts(text, columns):
+        match conjunct.predicate:
+            case Equal(Column() as left, Column() as right):
+                pairs.append((left, right))
+            case _:
+                raise InvalidArgumentError(
+                    f"join condition: {conjunct.text!r} equates no two columns in {text!r}; "
+                    'supported here are equalities of columns joined by AND, such as "a.id = b.id '
+                    'AND a.day = b.day"; filter the inputs before the join for anything else'
+                )
+    return pairs
 
 
 def class_type(streams: Mapping[str, pa.Schema], columns: Mapping[str, str]) -> pa.DataType:
@@ -97,28 +109,6 @@ def check_differences(
 
 def _typed(streams: Mapping[str, pa.Schema], columns: Iterable[tuple[str, str]]) -> str:
     return ", ".join(f"{s}.{column} ({streams[s].field(column).type})" for s, column in columns)
-
-
-def resolved(what: str, name: str, known: Iterable[str], stream: str = "") -> str:
-    """The known name that equals ``name``, without regard to case, as Spark resolves."""
-    for candidate in known:
-        if candidate.lower() == name.lower():
-            return candidate
-    raise unknown(what, name, known, stream)
-
-
-def unknown(what: str, name: str, known: Iterable[str], stream: str = "") -> InvalidArgumentError:
-    """The error for a name that is not there, with the nearest one that is."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)
-    owner = f" in stream {stream!r}" if stream else ""
-    return InvalidArgumentError(
-        f"there is no {what} {name!r}{owner}; did you mean {near[0]!r}? Known: {', '.join(known)}"
-    )
-
-
-def _resolved_column(streams: Mapping[str, pa.Schema], column: Column) -> Column:
-    stream = resolved("stream", column.stream, streams)
-    return Column(stream, resolved("column", column.name, streams[stream].names, stream))
 
 
 def _check_once(members: Sequence[Column]) -> None:

@@ -1,444 +1,332 @@
-"""Conditions beside the keys of joins beyond inner ones, where they say whether two rows match.
+"""The tree of a condition: predicates of three values over expressions of columns.
 
-condition := conjunct (OR conjunct)*            conjunct := part (AND part)*
-part := NOT part | '(' condition ')' | operand sign operand | column IS [NOT] NULL
-      | operand [NOT] BETWEEN operand AND operand | operand [NOT] IN '(' operand (',' operand)* ')'
-operand := column | constant                     column := stream.column
-constant := [-] number | 'text' | DATE 'yyyy-mm-dd' | TRUE | FALSE
-
-They are evaluated here as Spark evaluates them: a comparison with null is unknown, and AND, OR and
-NOT have three values; NaN equals NaN and is greater than all; -0.0 equals 0.0; text compares by
-bytes. Only what is compared exactly alike is taken: columns of one type (or both whole numbers, or
-both floating), and constants that the column's type has.
+A tree is a value. ``parser`` makes it of SQL text, ``evaluate`` judges rows by it, and ``classify``
+says which parts of it are keys, time intervals and filters.
 """
 
-import operator
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
-from typing import Any, Final
+from typing import Final, Literal
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.conditions.key_classes import resolved
-from lsmstate.joins.conditions.tokens import Column, Token, quoted, tokens_of
+from lsmstate.joins.conditions.columns import Column, quoted
+from lsmstate.joins.conditions.literals import duration_text
 
-#: What a sign is, on numbers, and as Arrow calls it.
-_SIGNS: Final = {
-    "=": (operator.eq, pc.equal),
-    "<>": (operator.ne, pc.not_equal),
-    "<": (operator.lt, pc.less),
-    "<=": (operator.le, pc.less_equal),
-    ">": (operator.gt, pc.greater),
-    ">=": (operator.ge, pc.greater_equal),
-}
-_SPELLINGS: Final = {"==": "=", "!=": "<>", **{sign: sign for sign in _SIGNS}}
-_REMEDY: Final = (
-    "supported are comparisons of columns and constants of one type with AND, OR, NOT, IS NULL, "
-    "BETWEEN and IN; compute anything else as a column before the join, or filter the result"
+#: Operators by their signs; every other call is written as a function.
+OPERATORS: Final = ("+", "-", "*", "/", "%", "div")
+#: Functions whose result is null where one of their arguments is.
+NULL_IF_ANY: Final = frozenset(
+    {*OPERATORS, "negative", "abs", "length", "concat", "datediff", "date_add"}
+    | {"cast", "get_json_object"}
 )
-#: Year, or year and month, or all three and anything after a space or T.
-_DATE: Final = re.compile(
-    r"[+]?([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T].*)?)?)?", re.DOTALL
-)
-#: Whole numbers up to this are the same as FLOAT and as DOUBLE.
-_EXACT_FLOAT: Final = 1 << 24
 
-#: A column's values, for each pair of rows that is judged.
-Values = Callable[[Column], pa.Array]
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """A length of time."""
+
+    length_us: int
+    has_days: bool
+    """Whether it was written with days or weeks, which a calendar may count otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    value: int | Decimal | str | date | bool
+    """A value of a type; None is null."""
 
-    def __str__(self) -> str:
-        if isinstance(self.value, str):
-            return f"'{self.value}'"
-        if isinstance(self.value, date):
-            return f"DATE '{self.value}'"
-        if isinstance(self.value, Decimal):
-            return f"{self.value:f}"  # with an exponent it would be a DOUBLE
-        return str(self.value).upper()
-
-
-Operand = Column | Constant
+    value: int | float | Decimal | str | bool | date | datetime | Duration | None
+    type: pa.DataType
 
 
 @dataclass(frozen=True, slots=True)
-class _Compared:
-    sign: str
-    left: Operand
-    right: Operand
+class Field:
+    """A field of a struct."""
+
+    of: "Expression"
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
-class _IsNull:
-    column: Column
+class Element:
+    """What a map has at a key, or an array at a place from 0."""
+
+    of: "Expression"
+    key: Constant
 
 
 @dataclass(frozen=True, slots=True)
-class _Not:
-    part: "_Part"
+class Call:
+    """An operator or a function that is evaluated here."""
+
+    name: str
+    arguments: tuple["Expression", ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Joined:
-    word: str
-    """AND or OR."""
-    parts: tuple["_Part", ...]
+class Cast:
+    """The value in another type, as Spark's comparison makes it."""
 
-
-_Part = _Compared | _IsNull | _Not | _Joined
+    of: "Expression"
+    type: pa.DataType
 
 
 @dataclass(frozen=True, slots=True)
-class PairCondition:
-    """Made by ``of``; a value."""
+class Case:
+    """The value of the first condition that is true."""
 
-    part: _Part
-    """What it says."""
-
-    @classmethod
-    def of(cls, text: str, columns: Mapping[str, Sequence[str]]) -> "PairCondition":
-        """``columns`` of the streams. InvalidArgumentError names what is not supported."""
-        parser = _Parser(text, columns)
-        found = cls(parser.condition())
-        parser.expect_end()
-        if not found.columns:
-            raise InvalidArgumentError(f"join condition {text!r} names no column: {_REMEDY}")
-        return found
-
-    @classmethod
-    def compared(cls, left: Column, sign: str, right: Column) -> "PairCondition":
-        """``left sign right``."""
-        return cls(_Compared(sign, left, right))
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """All that it names, each once."""
-        operands = (o for leaf in _leaves(self.part) for o in _operands(leaf))
-        return tuple(dict.fromkeys(o for o in operands if isinstance(o, Column)))
-
-    @property
-    def streams(self) -> set[str]:
-        """Those of its columns."""
-        return {column.stream for column in self.columns}
-
-    @property
-    def needed(self) -> set[str]:
-        """The streams without a row of which, so with nulls for all their columns, it is never
-        true."""
-        return _needed(self.part, is_true=True)
-
-    def __str__(self) -> str:
-        return _text(self.part)
-
-    def check(self, streams: Mapping[str, pa.Schema]) -> None:
-        """InvalidArgumentError for a column that is not stored, and for types that are not compared
-        here as Spark compares them."""
-        for stream, name in self.columns:
-            if name not in streams[stream].names:
-                raise InvalidArgumentError(
-                    f"join condition {str(self)!r}: {stream}.{name} is an operation column, which "
-                    "is not part of a row; leave it out"
-                )
-        for leaf in _leaves(self.part):
-            if isinstance(leaf, _Compared):
-                _check_types(leaf, streams)
-
-    def holds(self, values: Values) -> npt.NDArray[np.bool_]:
-        """Of each pair of rows whether it is true; not where it is unknown. Cost: a few vector
-        operations a comparison."""
-        known = _evaluated(self.part, values).fill_null(False)
-        return np.asarray(known.to_numpy(zero_copy_only=False))
+    choices: tuple[tuple["Expression", "Expression"], ...]
+    otherwise: "Expression | None"
 
 
-def _leaves(part: _Part) -> Iterator[_Compared | _IsNull]:
-    stack = [part]
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """What is not evaluated here. Spark may know it."""
+
+    what: str
+    """A function's name, or another part of SQL."""
+    text: str
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Equal:
+    left: "Expression"
+    right: "Expression"
+
+
+@dataclass(frozen=True, slots=True)
+class NullSafeEqual:
+    """True of two nulls, and never unknown."""
+
+    left: "Expression"
+    right: "Expression"
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    sign: Literal["<>", "<", "<=", ">", ">="]
+    left: "Expression"
+    right: "Expression"
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    value: "Expression"
+    low: "Expression"
+    high: "Expression"
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    value: "Expression"
+    pattern: "Expression"
+    escape: str
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    value: "Expression"
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    part: "Expression"
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    parts: tuple["Expression", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    parts: tuple["Expression", ...]
+
+
+Predicate = Equal | NullSafeEqual | Compare | Between | Like | IsNull | Not | And | Or
+Expression = Column | Constant | Field | Element | Call | Cast | Case | Unknown | Predicate
+
+
+def parts_of(expression: Expression) -> tuple[Expression, ...]:
+    """The expressions it is made of, from left to right."""
+    match expression:
+        case Call(_, arguments):
+            return arguments
+        case Case(choices, otherwise):
+            listed = tuple(part for choice in choices for part in choice)
+            return listed if otherwise is None else (*listed, otherwise)
+        case Field(of) | Element(of) | Cast(of):
+            return (of,)
+        case Equal(left, right) | NullSafeEqual(left, right) | Compare(_, left, right):
+            return left, right
+        case Between(value, low, high):
+            return value, low, high
+        case Like(value, pattern):
+            return value, pattern
+        case IsNull(value) | Not(value):
+            return (value,)
+        case And(parts) | Or(parts):
+            return parts
+        case Unknown(_, _, columns):
+            return columns
+    return ()
+
+
+def all_parts(expression: Expression) -> Iterator[Expression]:
+    """The expression and all that is in it, from left to right."""
+    stack = [expression]
     while stack:
         found = stack.pop()
-        if isinstance(found, _Not):
-            stack.append(found.part)
-        elif isinstance(found, _Joined):
-            stack += reversed(found.parts)
-        else:
-            yield found
+        yield found
+        stack += reversed(parts_of(found))
 
 
-def _needed(part: _Part, *, is_true: bool) -> set[str]:
-    """The streams that need a row for the part to be true, or to be false."""
-    if isinstance(part, _Not):
-        return _needed(part.part, is_true=not is_true)
-    if isinstance(part, _Joined):
-        found = [_needed(each, is_true=is_true) for each in part.parts]
-        return set.union(*found) if (part.word == "AND") == is_true else set.intersection(*found)
-    if isinstance(part, _IsNull) and is_true:
-        return set()
-    return {o.stream for o in _operands(part) if isinstance(o, Column)}
+def columns_of(expression: Expression) -> tuple[Column, ...]:
+    """All columns that it names, each once."""
+    found = (part for part in all_parts(expression) if isinstance(part, Column))
+    return tuple(dict.fromkeys(found))
 
 
-def _operands(leaf: _Compared | _IsNull) -> tuple[Operand, ...]:
-    return (leaf.column,) if isinstance(leaf, _IsNull) else (leaf.left, leaf.right)
+def streams_of(expression: Expression) -> set[str]:
+    """The streams of its columns."""
+    return {column.stream for column in columns_of(expression)}
 
 
-def _text(part: _Part) -> str:
-    if isinstance(part, _Compared):
-        return f"{_shown(part.left)} {part.sign} {_shown(part.right)}"
-    if isinstance(part, _IsNull):
-        return f"{_shown(part.column)} IS NULL"
-    if isinstance(part, _Not):
-        return f"NOT ({_text(part.part)})"
-    return "(" + f" {part.word} ".join(map(_text, part.parts)) + ")"
+def conjuncts_of(expression: Expression) -> tuple[Expression, ...]:
+    """What has to be true, each by itself, for it to be true."""
+    if isinstance(expression, And):
+        return tuple(part for each in expression.parts for part in conjuncts_of(each))
+    return (expression,)
 
 
-def _shown(operand: Operand) -> str:
-    return ".".join(map(quoted, operand)) if isinstance(operand, Column) else str(operand)
+def needed_streams(expression: Expression, *, is_true: bool = True) -> set[str]:
+    """The streams without a row of which, so with nulls for all their columns, it is never true;
+    or never false."""
+    match expression:
+        case Not(part):
+            return needed_streams(part, is_true=not is_true)
+        case And(parts) | Or(parts):
+            found = [needed_streams(each, is_true=is_true) for each in parts]
+            of_all = isinstance(expression, And) == is_true
+            return set.union(*found) if of_all else set.intersection(*found)
+        case IsNull(value):
+            return set() if is_true else _nulled(value)
+        case Between(value, low, high):
+            sides = Compare(">=", value, low), Compare("<=", value, high)
+            return needed_streams(And(sides), is_true=is_true)
+    return _nulled(expression)
 
 
-def _evaluated(part: _Part, values: Values) -> pa.BooleanArray:
-    if isinstance(part, _IsNull):
-        return values(part.column).is_null()
-    if isinstance(part, _Not):
-        return pc.invert(_evaluated(part.part, values))
-    if isinstance(part, _Joined):
-        join = pc.and_kleene if part.word == "AND" else pc.or_kleene
-        first, *rest = (_evaluated(each, values) for each in part.parts)
-        for each in rest:
-            first = join(first, each)
-        return first
-    left, right = (
-        values(operand) if isinstance(operand, Column) else operand.value
-        for operand in (part.left, part.right)
-    )
-    return _compared(part.sign, left, right)
+def _nulled(expression: Expression) -> set[str]:
+    """The streams with nothing but nulls of which it is null."""
+    match expression:
+        case Column(stream):
+            return {stream}
+        case Field(of) | Element(of) | Cast(of):
+            return _nulled(of)
+        case Call(name, arguments):
+            found = [_nulled(each) for each in arguments]
+            return set.union(*found) if name in NULL_IF_ANY else set.intersection(*found)
+        case Equal(left, right) | Compare(_, left, right) | Like(left, right):
+            return _nulled(left) | _nulled(right)
+        case Not(part):
+            return _nulled(part)
+    return set()
 
 
-def _compared(sign: str, left: Any, right: Any) -> pa.BooleanArray:
-    """One of the two is a column at least."""
-    kind = next(side.type for side in (left, right) if isinstance(side, pa.Array))
-    if pa.types.is_floating(kind):
-        return _compared_floats(sign, left, right)
-    if pa.types.is_integer(kind):
-        kind = pa.int64()
-    return _SIGNS[sign][1](*(_of_type(side, kind) for side in (left, right)))
+def text_of(expression: Expression) -> str:
+    """The expression as SQL. What reads it makes the same tree of it."""
+    match expression:
+        case Column():
+            return str(expression)
+        case Constant(value, kind):
+            return _constant_text(value, kind)
+        case Field(of, name):
+            return f"{_operand_text(of)}.{quoted(name)}"
+        case Element(of, key):
+            return f"{_operand_text(of)}[{text_of(key)}]"
+        case Cast(of, kind):
+            return f"CAST({text_of(of)} AS {kind})"
+        case Call("negative", (of,)):
+            return f"-{_operand_text(of)}"
+        case Call(name, arguments) if name in OPERATORS:
+            left, right = map(_operand_text, arguments)
+            return f"{left} {name} {right}"
+        case Call(name, arguments):
+            return f"{name}({', '.join(map(text_of, arguments))})"
+        case Case(choices, otherwise):
+            listed = " ".join(f"WHEN {text_of(a)} THEN {text_of(b)}" for a, b in choices)
+            last = "" if otherwise is None else f" ELSE {text_of(otherwise)}"
+            return f"CASE {listed}{last} END"
+        case Unknown(_, text):
+            return text
+    return _predicate_text(expression)
 
 
-def _compared_floats(sign: str, left: Any, right: Any) -> pa.BooleanArray:
-    """As numbers of which NaN is the greatest."""
-    on_numbers = _SIGNS[sign][0]
-    numbers, is_nan = [], []
-    unknown = np.zeros(1, dtype=np.bool_)
-    for side in (left, right):
-        if isinstance(side, pa.Array):
-            unknown = unknown | side.is_null().to_numpy(zero_copy_only=False)
-            side = side.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
-        else:
-            side = np.float64(side)
-        is_nan.append(np.isnan(side).astype(np.int8))
-        numbers.append(side)
-    either = np.logical_or(*is_nan)
-    found = np.where(either, on_numbers(*is_nan), on_numbers(*numbers))
-    return pa.array(found, mask=unknown)
+def _predicate_text(predicate: Expression) -> str:
+    match predicate:
+        case Equal(left, right):
+            return f"{_operand_text(left)} = {_operand_text(right)}"
+        case NullSafeEqual(left, right):
+            return f"{_operand_text(left)} <=> {_operand_text(right)}"
+        case Compare(sign, left, right):
+            return f"{_operand_text(left)} {sign} {_operand_text(right)}"
+        case Between(value, low, high):
+            of, first, last = map(_operand_text, (value, low, high))
+            return f"{of} BETWEEN {first} AND {last}"
+        case Like(value, pattern, escape):
+            shown = "" if escape == "\\" else f" ESCAPE {_string_text(escape)}"
+            return f"{_operand_text(value)} LIKE {_operand_text(pattern)}{shown}"
+        case IsNull(value):
+            return f"{_operand_text(value)} IS NULL"
+        case Not(part):
+            return f"NOT ({text_of(part)})"
+        case And(parts) | Or(parts):
+            word = " AND " if isinstance(predicate, And) else " OR "
+            return "(" + word.join(map(text_of, parts)) + ")"
+    raise AssertionError(f"{predicate} is no predicate")
 
 
-def _of_type(side: Any, kind: pa.DataType) -> Any:
-    if isinstance(side, pa.Array):
-        return side if side.type == kind else side.cast(kind)
-    return pa.scalar(Decimal(side) if pa.types.is_decimal(kind) else side, kind)
+def _operand_text(expression: Expression) -> str:
+    """In parentheses where another operator beside it could take a part of it."""
+    shown = text_of(expression)
+    is_operator = isinstance(expression, Call) and expression.name in (*OPERATORS, "negative")
+    is_predicate = isinstance(expression, Predicate) and not isinstance(expression, And | Or)
+    is_open = isinstance(expression, Unknown)
+    return f"({shown})" if is_operator or is_predicate or is_open else shown
 
 
-def _check_types(leaf: _Compared, streams: Mapping[str, pa.Schema]) -> None:
-    kinds = [
-        streams[side.stream].field(side.name).type if isinstance(side, Column) else None
-        for side in (leaf.left, leaf.right)
-    ]
-    columns = [kind for kind in kinds if kind is not None]
-    fits = bool(columns) and all(map(_is_comparable, columns))
-    if fits and len(columns) == 2:
-        alike = (pa.types.is_signed_integer, pa.types.is_floating)
-        fits = kinds[0] == kinds[1] or any(all(map(is_one, columns)) for is_one in alike)
-    elif fits:
-        (constant,) = (s.value for s in (leaf.left, leaf.right) if isinstance(s, Constant))
-        fits = _has(columns[0], constant)
-    if fits and pa.types.is_boolean(columns[0]):
-        fits = leaf.sign in ("=", "<>")
-    if not fits:
-        shown = " and ".join(
-            _shown(side) + (f" ({kind})" if kind is not None else "")
-            for side, kind in zip((leaf.left, leaf.right), kinds, strict=True)
-        )
-        raise InvalidArgumentError(
-            f"join condition {_text(leaf)!r}: {shown} are not compared here, since Spark might "
-            f"compare them in another way; cast them to one type before the join: {_REMEDY}"
-        )
+def _constant_text(value: object, kind: pa.DataType) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, str):
+        return _string_text(value)
+    if isinstance(value, datetime):
+        return f"TIMESTAMP_NTZ '{value}'"
+    if isinstance(value, date):
+        return f"DATE '{value}'"
+    if isinstance(value, Duration):
+        return duration_literal(value)
+    if isinstance(value, Decimal):
+        shown = f"{value:f}"  # with an exponent it would be a DOUBLE
+        return shown if "." in shown or kind.precision > 19 else f"{shown}BD"
+    if isinstance(value, float):
+        return f"{value!r}D" if pa.types.is_float64(kind) else f"{value!r}F"
+    if isinstance(value, int) and not isinstance(value, bool):
+        suffixes = {8: "Y", 16: "S", 64: "L" if -(1 << 31) <= value < 1 << 31 else ""}
+        return f"{value}{suffixes.get(kind.bit_width, '')}"
+    return str(value).upper()
 
 
-def _is_comparable(kind: pa.DataType) -> bool:
-    one_of = (
-        *(pa.types.is_signed_integer, pa.types.is_boolean, pa.types.is_decimal128),
-        *(pa.types.is_date32, pa.types.is_timestamp, pa.types.is_string, pa.types.is_large_string),
-        *(pa.types.is_binary, pa.types.is_large_binary, pa.types.is_float32, pa.types.is_float64),
-    )
-    return any(is_one(kind) for is_one in one_of)
+def _string_text(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _has(kind: pa.DataType, constant: Any) -> bool:
-    """Whether a constant is a value of the type, or one that Spark makes of it unchanged."""
-    if isinstance(constant, bool):
-        return bool(pa.types.is_boolean(kind))
-    if isinstance(constant, str):
-        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-    if isinstance(constant, date):
-        return bool(pa.types.is_date32(kind))
-    if pa.types.is_signed_integer(kind):
-        return isinstance(constant, int) and -(1 << 63) <= constant < 1 << 63
-    if pa.types.is_float32(kind) and isinstance(constant, int):
-        return abs(constant) <= _EXACT_FLOAT
-    if pa.types.is_floating(kind):
-        return bool(abs(constant) < 1 << 63)
-    if pa.types.is_decimal128(kind):
-        try:
-            pa.scalar(Decimal(constant), kind)
-        except pa.ArrowInvalid:
-            return False
-        return True
-    return False
-
-
-def _date(text: str) -> date | None:
-    """The date that a constant names, as Spark reads it; None for years below 1 or above 9999."""
-    found = _DATE.fullmatch(text.strip())
-    if found is None:
-        return None
-    year, month, day = (int(part or 1) for part in found.groups())
-    try:
-        return date(year, month, day)
-    except ValueError:
-        return None
-
-
-class _Parser:
-    """Reads from left to right; ``self._at`` is the token that comes next."""
-
-    def __init__(self, text: str, columns: Mapping[str, Sequence[str]]) -> None:
-        self._text = text.strip()
-        self._columns = columns
-        self._tokens = tokens_of(text)
-        self._at = 0
-
-    def condition(self) -> _Part:
-        return self._joined("OR", lambda: self._joined("AND", self._part))
-
-    def expect_end(self) -> None:
-        if self._next.kind != "end":
-            raise self._refusal("AND, OR or the end")
-
-    @property
-    def _next(self) -> Token:
-        return self._tokens[self._at]
-
-    def _joined(self, word: str, inner: Callable[[], _Part]) -> _Part:
-        parts = [inner()]
-        while self._accept(word):
-            parts.append(inner())
-        return parts[0] if len(parts) == 1 else _Joined(word, tuple(parts))
-
-    def _part(self) -> _Part:
-        if self._accept("NOT"):
-            return _Not(self._part())
-        if self._accept("("):
-            found = self.condition()
-            self._expect(")")
-            return found
-        left = self._operand()
-        if self._accept("IS"):
-            is_not = self._accept("NOT")
-            self._expect("NULL")
-            if not isinstance(left, Column):
-                raise self._refusal("a column before IS NULL")
-            return _Not(_IsNull(left)) if is_not else _IsNull(left)
-        is_not = self._accept("NOT")
-        if is_not or self._is_word("BETWEEN", "IN"):
-            found = self._range_or_list(left)
-            return _Not(found) if is_not else found
-        sign = _SPELLINGS.get(self._next.text)
-        if sign is None:
-            raise self._refusal("a comparison such as '<'")
-        self._at += 1
-        return _Compared(sign, left, self._operand())
-
-    def _range_or_list(self, left: Operand) -> _Part:
-        if self._accept("BETWEEN"):
-            low = self._operand()
-            self._expect("AND")
-            high = self._operand()
-            return _Joined("AND", (_Compared(">=", left, low), _Compared("<=", left, high)))
-        self._expect("IN")
-        self._expect("(")
-        parts = [_Compared("=", left, self._operand())]
-        while self._accept(","):
-            parts.append(_Compared("=", left, self._operand()))
-        self._expect(")")
-        return parts[0] if len(parts) == 1 else _Joined("OR", tuple(parts))
-
-    def _operand(self) -> Operand:
-        token, after = self._next, self._tokens[min(self._at + 1, len(self._tokens) - 1)]
-        if token.kind == "name" and after.text == ".":
-            stream = resolved("stream", token.value, self._columns)
-            name = self._tokens[self._at + 2]
-            if name.kind != "name":
-                raise self._refusal("a column such as a.id")
-            self._at += 3
-            return Column(stream, resolved("column", name.value, self._columns[stream], stream))
-        is_negative = self._accept("-")
-        token = self._next
-        self._at += 1
-        if token.kind == "number":
-            value = Decimal(token.text) if "." in token.text else int(token.text)
-            return Constant(-value if is_negative else value)
-        if not is_negative and token.kind == "string":
-            return Constant(self._string(token))
-        if not is_negative and token.is_keyword("DATE") and self._next.kind == "string":
-            found = _date(self._string(self._next))
-            if found is None:
-                raise self._refusal("a date such as '2026-01-31'")
-            self._at += 1
-            return Constant(found)
-        for word in ("TRUE", "FALSE"):
-            if not is_negative and token.is_keyword(word):
-                return Constant(word == "TRUE")
-        self._at -= 1
-        raise self._refusal("a column such as a.id, or a constant")
-
-    def _string(self, token: Token) -> str:
-        text = token.text[1:-1]
-        if "\\" in text or "'" in text:
-            raise self._refusal("text without quotes and backslashes in it")
-        return text
-
-    def _is_word(self, *words: str) -> bool:
-        return any(map(self._next.is_keyword, words))
-
-    def _accept(self, word: str) -> bool:
-        is_next = self._next.text == word or self._next.is_keyword(word)
-        if word.isalpha() and is_next:
-            is_next = self._tokens[self._at + 1].text != "."  # else a stream of that name
-        self._at += is_next
-        return is_next
-
-    def _expect(self, word: str) -> None:
-        if not self._accept(word):
-            raise self._refusal(word)
-
-    def _refusal(self, expected: str) -> InvalidArgumentError:
-        found = self._next.text or "the end"
-        return InvalidArgumentError(
-            f"join condition {self._text!r}: {expected} expected, found {found!r}; {_REMEDY}"
-        )
+def duration_literal(value: Duration) -> str:
+    """``INTERVAL 1 DAY 2 HOURS``."""
+    if value.length_us < 0:
+        return f"(-{duration_literal(Duration(-value.length_us, value.has_days))})"
+    return f"INTERVAL {duration_text(value.length_us, has_days=value.has_days)}"

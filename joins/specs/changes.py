@@ -10,7 +10,7 @@ import pyarrow as pa
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.intervals import Bound
 from lsmstate.joins.conditions.join_tree import Tree, products, takes_back
-from lsmstate.joins.conditions.key_classes import resolved
+from lsmstate.joins.conditions.names import resolved
 from lsmstate.joins.specs.described import described
 from lsmstate.joins.specs.event_time import EventTime
 from lsmstate.joins.specs.multi_key import GraphSpec

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.conditions.classify import split_condition
 from lsmstate.joins.conditions.intervals import Bound
 from lsmstate.joins.conditions.join_tree import Tree, bounds_of, conditions_of
-from lsmstate.joins.conditions.split import split_condition
 from lsmstate.joins.specs.changes import (
     ChangeSpec,
     GraphChangeSpec,
@@ -45,7 +45,7 @@ def create_join(
     tree = settled(typed.tree, stored) if typed.tree is not None else None
     keys, bounds = typed.on, bounds_of(tree) if tree is not None else ()
     if tree is None and isinstance(typed.on, str):
-        condition = split_condition(typed.on)
+        condition = split_condition(typed.on, {name: s.names for name, s in streams.items()})
         keys = condition.keys
         bounds = changing_bounds(stored, condition.rest)
     splits = tree is not None

@@ -16,18 +16,18 @@ import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.expiry_rules import Expiry
+from lsmstate.joins.conditions.classify import SplitCondition, split_condition
+from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.intervals import (
     UNITS,
     Bound,
+    bounds_in,
     needed_us,
-    parse_bounds,
     parse_duration,
-    resolved_bound,
 )
 from lsmstate.joins.conditions.join_tree import bound_text
-from lsmstate.joins.conditions.key_classes import resolved
-from lsmstate.joins.conditions.split import SplitCondition, split_condition
-from lsmstate.joins.conditions.tokens import Column
+from lsmstate.joins.conditions.names import resolved
+from lsmstate.joins.conditions.parser import parse_condition
 from lsmstate.joins.specs.described import described
 from lsmstate.joins.specs.multi_key import GraphSpec, create_spec
 from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
@@ -190,10 +190,7 @@ def create_timed(
     condition = SplitCondition("", ())
     if isinstance(on, str):
         check_streams(streams)
-        condition = split_condition(on)
-        if not any(map(parse_bounds, condition.rest)):
-            # What is wrong with it is said by those who read equalities alone.
-            condition = SplitCondition("", ())
+        condition = split_condition(on, {name: s.names for name, s in streams.items()})
     spec = create_spec(streams, condition.keys or on)
     bounds, rest = time_bounds(streams, condition.rest)
     if rest:
@@ -251,7 +248,7 @@ def time_bounds(
     bounds: list[Bound] = []
     rest: list[str] = []
     for conjunct in conjuncts:
-        found = [resolved_bound(columns, bound) for bound in parse_bounds(conjunct) or ()]
+        found = bounds_in(parse_condition(conjunct, columns))
         if found and all(is_between_times(streams, bound) for bound in found):
             bounds += found
         else:

@@ -18,10 +18,10 @@ from lsmstate.joins.conditions.key_classes import (
     check_differences,
     class_type,
     key_classes,
-    unknown,
     written_pairs,
 )
 from lsmstate.joins.conditions.key_types import cast_key
+from lsmstate.joins.conditions.names import unknown
 from lsmstate.joins.specs.described import described
 from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams, joined_schema
 from lsmstate.store import StreamSchema

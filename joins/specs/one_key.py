@@ -13,16 +13,15 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.key_classes import (
     check_differences,
     class_type,
     key_classes,
-    resolved,
-    unknown,
     written_pairs,
 )
 from lsmstate.joins.conditions.key_types import cast_key, common_key_type
-from lsmstate.joins.conditions.tokens import Column
+from lsmstate.joins.conditions.names import resolved, unknown
 from lsmstate.joins.specs.described import described
 from lsmstate.store import StreamSchema
 

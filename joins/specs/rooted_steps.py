@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.intervals import Bound
 from lsmstate.joins.conditions.join_tree import Join, Tree
-from lsmstate.joins.conditions.predicate import PairCondition
-from lsmstate.joins.conditions.tokens import Column
+from lsmstate.joins.conditions.pair_condition import PairCondition
 from lsmstate.joins.conditions.unmatched_side import partners
 from lsmstate.joins.specs.event_time import is_between_times
 from lsmstate.joins.specs.multi_key import GraphSpec

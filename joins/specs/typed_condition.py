@@ -1,12 +1,15 @@
 """``how``: join types by name, and the tree of joins they mean together with the condition."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.conditions.classify import equated
+from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.from_clause import is_from_clause, parse_joins
-from lsmstate.joins.conditions.intervals import Bound, parse_bounds, resolved_bound
+from lsmstate.joins.conditions.intervals import Bound, bounds_in
 from lsmstate.joins.conditions.join_tree import (
     SQL_NAMES,
     Comparison,
@@ -19,10 +22,9 @@ from lsmstate.joins.conditions.join_tree import (
     joins_of,
     shown_streams,
 )
-from lsmstate.joins.conditions.key_classes import resolved, unknown
-from lsmstate.joins.conditions.predicate import PairCondition
-from lsmstate.joins.conditions.split import split_condition
-from lsmstate.joins.conditions.tokens import Column, parse_condition
+from lsmstate.joins.conditions.names import resolved, unknown
+from lsmstate.joins.conditions.pair_condition import PairCondition
+from lsmstate.joins.conditions.parser import parse_conjuncts
 from lsmstate.joins.specs.one_key import Condition, JoinSpec
 
 #: One type for every stream but the first, or the types of some; the others are inner joins.
@@ -66,11 +68,12 @@ def typed_condition(
         kinds = _kinds(streams, how)
         if set(kinds.values()) == {"inner"}:
             return TypedCondition(on, None)
-        bounds: tuple[Bound, ...] = ()
-        others: tuple[PairCondition, ...] = ()
         if isinstance(on, str):
-            on, bounds, others = _split(streams, on)
-        tree = _left_deep(streams, on, kinds, bounds, others)
+            pairs, bounds, others = _split(streams, on)
+            compared = partial(_with_earlier, pairs, list(streams))
+            tree = _left_deep(streams, kinds, compared, bounds, others)
+        else:
+            tree = _left_deep(streams, kinds, partial(_by_position, streams, on), (), ())
     joins = list(joins_of(tree))
     if isinstance(on, str):
         on = " AND ".join(_equalities(joins))
@@ -92,7 +95,7 @@ def in_text(typed: TypedCondition) -> str:
 def inner_joins(spec: JoinSpec) -> Tree:
     """The tree of a join of which all types are inner."""
     kinds: dict[str, Kind] = dict.fromkeys(list(spec.streams)[1:], "inner")
-    return _left_deep(spec.keys, spec.keys, kinds, (), ())
+    return _left_deep(spec.keys, kinds, partial(_by_position, spec.keys, spec.keys), (), ())
 
 
 def check_tree(tree: Tree, spec: JoinSpec) -> None:
@@ -149,38 +152,42 @@ def _kind(text: str) -> Kind:
 
 def _split(
     streams: Mapping[str, Sequence[str]], on: str
-) -> tuple[str, tuple[Bound, ...], tuple[PairCondition, ...]]:
+) -> tuple[list[tuple[Column, Column]], tuple[Bound, ...], tuple[PairCondition, ...]]:
     """The equalities, the time intervals beside them, and the other conditions."""
+    pairs: list[tuple[Column, Column]] = []
     bounds: list[Bound] = []
     others: list[PairCondition] = []
-    condition = split_condition(on)
-    for conjunct in condition.rest:
-        found = [resolved_bound(streams, bound) for bound in parse_bounds(conjunct) or ()]
-        if not found or any(bound.later.stream == bound.earlier.stream for bound in found):
-            others.append(PairCondition.of(conjunct, streams))
+    for conjunct in parse_conjuncts(on, streams):
+        pair = equated(conjunct.predicate)
+        found = bounds_in(conjunct.predicate)
+        if pair is not None:
+            pairs.append(pair)
+        elif not found or any(bound.later.stream == bound.earlier.stream for bound in found):
+            others.append(PairCondition(conjunct.predicate))
+            others[-1].check_names_columns()
         else:
             bounds += found
-    return condition.keys, tuple(bounds), tuple(others)
+    if not pairs:
+        raise InvalidArgumentError(
+            f"join condition: no column is equal to one of another stream in {on!r}; equate a "
+            "column of each stream with one of a stream before it, as in a.id = b.id"
+        )
+    return pairs, tuple(bounds), tuple(others)
 
 
 def _left_deep(
     streams: Mapping[str, Sequence[str]],
-    on: Condition,
     kinds: Mapping[str, Kind],
+    compared: Callable[[Sequence[str], str], Sequence[Comparison]],
     bounds: Sequence[Bound],
     others: Sequence[PairCondition],
 ) -> Tree:
     first, *later = streams
     order = list(streams)
-    pairs = _resolved_pairs(streams, on) if isinstance(on, str) else None
     tree: Tree = first
     for name in later:
         before = shown_streams(tree)
-        if pairs is not None:
-            comparisons = tuple(_with_earlier(pairs, list(streams), name))
-        else:
-            assert not isinstance(on, str)
-            comparisons = tuple(_by_position(streams, on, before, name))
+        comparisons = tuple(compared(before, name))
         if not comparisons or any(on.left[0].stream not in before for on in comparisons):
             raise InvalidArgumentError(
                 f"how: {name!r} is joined to {', '.join(map(repr, before))} and must be compared "
@@ -214,21 +221,18 @@ def _streams_of(bound: Bound) -> tuple[str, str]:
     return bound.later.stream, bound.earlier.stream
 
 
-def _resolved_pairs(streams: Mapping[str, Sequence[str]], text: str) -> list[tuple[Column, Column]]:
-    def column(written: Column) -> Column:
-        stream = resolved("stream", written.stream, streams)
-        return Column(stream, resolved("column", written.name, streams[stream], stream))
-
-    return [(column(left), column(right)) for left, right in parse_condition(text)]
-
-
 def _with_earlier(
-    pairs: Sequence[tuple[Column, Column]], order: Sequence[str], name: str
-) -> Iterator[Comparison]:
-    for pair in pairs:
-        for one, other in (pair, pair[::-1]):
-            if other.stream == name and order.index(one.stream) < order.index(name):
-                yield Comparison((one,), (other,))
+    pairs: Sequence[tuple[Column, Column]],
+    order: Sequence[str],
+    _before: Sequence[str],
+    name: str,
+) -> list[Comparison]:
+    return [
+        Comparison((one,), (other,))
+        for pair in pairs
+        for one, other in (pair, pair[::-1])
+        if other.stream == name and order.index(one.stream) < order.index(name)
+    ]
 
 
 def _by_position(

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from lsmstate.joins.conditions.intervals import Bound
 from lsmstate.joins.conditions.join_tree import Tree
-from lsmstate.joins.conditions.predicate import PairCondition
+from lsmstate.joins.conditions.pair_condition import PairCondition
 from lsmstate.joins.specs.event_time import is_between_times
 
 

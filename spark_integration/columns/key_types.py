@@ -21,8 +21,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.key_classes import Pair
-from lsmstate.joins.conditions.tokens import Column
 from lsmstate.spark_integration.catalyst.catalyst import compared_type, is_classic
 from lsmstate.spark_integration.columns.arrow_substitutes import nullable_parts
 from lsmstate.spark_integration.columns.collations import collations_in

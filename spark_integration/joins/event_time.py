@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from lsmstate.joins.conditions.tokens import Column as StreamColumn
+from lsmstate.joins.conditions.columns import Column as StreamColumn
 from lsmstate.joins.local.parts.time_checks import result_columns
 from lsmstate.joins.specs.event_time import TimedSpec
 from lsmstate.spark_integration.catalyst.names import quoted

@@ -14,8 +14,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.conditions.classify import split_condition
 from lsmstate.joins.conditions.key_classes import written_pairs
-from lsmstate.joins.conditions.split import split_condition
 from lsmstate.joins.local.changes.input import check_unmatched
 from lsmstate.joins.specs.changes import FINAL
 from lsmstate.joins.specs.event_time import Retention, TimedSpec, TimeOptions
@@ -336,7 +336,7 @@ def _condition(
     typed = typed_condition(columns, on, how)
     if typed.tree is not None or not isinstance(typed.on, str):
         return typed, ()
-    condition = split_condition(typed.on)
+    condition = split_condition(typed.on, columns)
     return TypedCondition(condition.keys, None), condition.rest
 
 

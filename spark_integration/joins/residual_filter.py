@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.joins.conditions.predicate import PairCondition
+from lsmstate.joins.conditions.pair_condition import PairCondition
 from lsmstate.joins.specs.one_key import output_names
 from lsmstate.spark_integration.catalyst.catalyst import analyzed_plan, is_classic, items, kind_of
 from lsmstate.spark_integration.catalyst.names import quoted

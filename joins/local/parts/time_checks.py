@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.expiry_rules import EventTimes, Expiry
+from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.intervals import UNITS, Bound
-from lsmstate.joins.conditions.tokens import Column
 from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.one_key import JoinSpec, output_names
 

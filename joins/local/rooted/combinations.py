@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
+from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.key_types import cast_key
-from lsmstate.joins.conditions.tokens import Column
 from lsmstate.joins.local.parts.bound_rows import BoundRows, grouped
 from lsmstate.joins.local.parts.row_picks import Numbers
 from lsmstate.joins.local.parts.time_checks import holds

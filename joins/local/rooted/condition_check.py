@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from lsmstate.joins.conditions.predicate import PairCondition
+from lsmstate.joins.conditions.pair_condition import PairCondition
 from lsmstate.joins.local.parts.time_checks import result_columns
 from lsmstate.joins.specs.multi_key import GraphSpec
 

@@ -12,8 +12,8 @@ import pytest
 
 from lsmstate.errors import InvalidArgumentError, MemoryLimitError
 from lsmstate.join import MultiwayJoin
+from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.join_tree import SQL_NAMES, Comparison, Join, shown_streams
-from lsmstate.joins.conditions.tokens import Column
 from lsmstate.joins.local.changes.one_key_join import ChangeJoin
 from lsmstate.joins.local.parts.changelog import OPERATIONS
 from lsmstate.joins.protocols import Batch

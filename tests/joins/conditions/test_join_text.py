@@ -10,7 +10,7 @@ import pytest
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.join import MultiwayJoin
-from lsmstate.joins.conditions.split import split_condition
+from lsmstate.joins.conditions.classify import split_condition
 
 ROWS = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("n", pa.int64())])
 KINDS = ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "SEMI JOIN", "ANTI JOIN"]
@@ -105,7 +105,7 @@ def test_keys_and_the_rest_of_inner_joins(runs):
         text = beside_a_key(rng, ["a", "b"], "a", "b")
         tables = random_tables(rng, "ab")
         try:
-            parts = split_condition(text)
+            parts = split_condition(text, dict.fromkeys("ab", ROWS.names))
         except InvalidArgumentError:
             continue
         split = " AND ".join(f"({part})" for part in (parts.keys, *parts.rest))

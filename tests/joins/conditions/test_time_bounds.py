@@ -4,14 +4,15 @@ import pyarrow as pa
 import pytest
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.intervals import (
     Bound,
     Distances,
+    bounds_in,
     needed_us,
-    parse_bounds,
     parse_duration,
 )
-from lsmstate.joins.conditions.tokens import Column
+from lsmstate.joins.conditions.parser import parse_condition
 from lsmstate.joins.local.parts.time_checks import holds
 from lsmstate.joins.specs.event_time import time_bounds
 
@@ -37,19 +38,32 @@ MINUTE, HOUR = 60_000_000, 3_600_000_000
         ("a.ts BETWEEN b.ts AND c.ts", [Bound(B, A, 0), Bound(A, C, 0)]),
         ("`a`.`ts` <= INTERVAL.ts", [Bound(A, Column("INTERVAL", "ts"), 0)]),
         ("a.ts <= b.ts + INTERVAL 1 MONTH", None),
-        ("a.ts <= b.ts + INTERVAL '1 12:00:00' DAY TO SECOND", None),
+        (
+            "a.ts <= b.ts + INTERVAL '1 12:00:00' DAY TO SECOND",
+            [Bound(A, B, 36 * HOUR, has_days=True)],
+        ),
+        ("a.ts <= b.ts + INTERVAL '0 1' DAY TO HOUR", [Bound(A, B, HOUR, has_days=True)]),
+        ("a.ts <= b.ts - INTERVAL '-1:30' HOUR TO MINUTE", [Bound(A, B, 90 * MINUTE)]),
+        ("a.ts - b.ts < INTERVAL 1 HOUR", [Bound(A, B, HOUR, is_strict=True)]),
+        (
+            "a.ts - b.ts BETWEEN INTERVAL 0 HOURS AND INTERVAL 1 HOUR",
+            [Bound(B, A, 0), Bound(A, B, HOUR)],
+        ),
+        ("a.ts + b.ts < INTERVAL 1 HOUR", None),
+        ("a.ts <= b.ts + INTERVAL '1' YEAR", None),
+        ("a.ts <= b.ts + INTERVAL '1 2:3' DAY TO SECOND", None),
         ("a.ts <= b.ts + INTERVAL 0.1 MICROSECOND", None),
         ("a.ts <= b.ts + 5", None),
         ("a.ts <> b.ts", None),
         ("a.ts NOT BETWEEN b.ts AND c.ts", None),
         ("a.ts <= b.ts OR a.x", None),
-        ("ts <= b.ts", None),
         ("a.ts <= a.ts + INTERVAL 1 HOUR", None),
         ("a.ts <= date_trunc('day', b.ts)", None),
     ],
 )
 def test_what_is_read_as_an_interval(text: str, bounds: list[Bound] | None) -> None:
-    assert parse_bounds(text) == (None if bounds is None else tuple(bounds))
+    columns = {name: ["ts", "x"] for name in ("a", "b", "c", "INTERVAL")}
+    assert bounds_in(parse_condition(text, columns)) == tuple(bounds or ())
 
 
 @pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
