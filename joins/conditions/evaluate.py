@@ -494,7 +494,8 @@ class _Rows:
         if sign == "/":
             found = np.divide(first, second)
         elif sign == "%":
-            found = np.fmod(first, second)
+            with np.errstate(invalid="ignore"):  # infinity and NaN give NaN
+                found = np.fmod(first, second)
         else:
             least = np.iinfo(np.int64).min
             if np.any((first == least) & (second == -1) & ~unknown):
@@ -552,7 +553,8 @@ class _Rows:
         if all(map(pa.types.is_date32, kinds)) and sign == "-":
             days = self._days(expression, "datediff", (left, right)).cast(pa.int64())
             return pc.multiply(days, 86_400_000_000).cast(pa.duration("us"))
-        if all(map(pa.types.is_timestamp, kinds)) and sign == "-":
+        is_time = [pa.types.is_timestamp(kind) or pa.types.is_date32(kind) for kind in kinds]
+        if all(is_time) and sign == "-":
             kind = common_key_type(kinds)
             first, second = (cast_key(side, kind) for side in (left, right))
             return self._checked(expression, "-", first, second)
@@ -818,7 +820,7 @@ def _json_value(text: str | None, steps: Sequence[str | int]) -> str | None:
     if text is None:
         return None
     try:
-        found = json.loads(text, parse_float=_JsonNumber, parse_int=_JsonNumber)
+        found = json.loads(text, object_pairs_hook=_first_of_each)
     except (ValueError, RecursionError):
         return None
     for step in steps:
@@ -827,12 +829,31 @@ def _json_value(text: str | None, steps: Sequence[str | int]) -> str | None:
         else:
             is_there = isinstance(found, list) and step < len(found)
             found = found[step] if is_there else None
-    if found is None:
-        return None
-    if isinstance(found, bool):
-        return str(found).lower()
-    return found if isinstance(found, str) else json.dumps(found, separators=(",", ":"))
+    if found is None or isinstance(found, str):
+        return found
+    return _json_text(found)
 
 
-class _JsonNumber(str):
-    """A number of a JSON text, as it stands there."""
+def _first_of_each(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    return dict(reversed(pairs))
+
+
+def _json_text(value: Any) -> str:
+    if isinstance(value, dict):
+        listed = reversed(value.items())
+        return "{" + ",".join(f"{_json_text(k)}:{_json_text(v)}" for k, v in listed) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_json_text, value)) + "]"
+    if isinstance(value, float):
+        return _java_text(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _java_text(value: float) -> str:
+    """A DOUBLE as Java writes it."""
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    if not isinstance(exponent, int) or value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value)
+    shown = "".join(map(str, digits))
+    power = exponent + len(digits) - 1
+    return f"{'-' if sign else ''}{shown[0]}.{shown[1:] or '0'}E{power}"

@@ -285,12 +285,16 @@ class Converter:
         return Call("negative", (found,))
 
     def _suffixed(self, node: Node) -> Expression | None:
-        """A number with a letter, such as 1L; casts are not known."""
-        if type(node.this).__name__ != "Literal" or node.this.is_string:
+        """A number with letters, such as 1L or 2.5BD; casts are not known."""
+        if type(node.this).__name__ != "Literal":
             return None
         written, kind = node.this.this, node.to.this.name
-        if kind == "DECIMAL":
-            return _decimal(Decimal(written))
+        if kind == "DECIMAL" and re.fullmatch(r"\d+\.?\d*|\.\d+", written):
+            found = _decimal(Decimal(written))
+            digits = [int(each.name) for each in node.to.expressions]
+            return found if digits == [found.type.precision, found.type.scale] else None
+        if node.this.is_string:
+            return None
         if kind not in _NUMBER_TYPES:
             return None
         of = _NUMBER_TYPES[kind]

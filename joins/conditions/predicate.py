@@ -312,7 +312,8 @@ def _constant_text(value: object, kind: pa.DataType) -> str:
         return duration_literal(value)
     if isinstance(value, Decimal):
         shown = f"{value:f}"  # with an exponent it would be a DOUBLE
-        return shown if "." in shown or kind.precision > 19 else f"{shown}BD"
+        is_long = not -(1 << 63) <= value < 1 << 63
+        return shown if "." in shown or is_long else f"{shown}BD"
     if isinstance(value, float):
         return f"{value!r}D" if pa.types.is_float64(kind) else f"{value!r}F"
     if isinstance(value, int) and not isinstance(value, bool):

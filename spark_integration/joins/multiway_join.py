@@ -23,6 +23,7 @@ from lsmstate.joins.specs.multi_key import GraphSpec, create_spec
 from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
 from lsmstate.joins.specs.typed_condition import How, TypedCondition, in_text, typed_condition
 from lsmstate.spark_integration.joins.changes import change_spec, check_time
+from lsmstate.spark_integration.joins.computed_keys import with_computed_keys
 from lsmstate.spark_integration.joins.final import final_spec
 from lsmstate.spark_integration.joins.inner import coerced_graph, coerced_spec
 from lsmstate.spark_integration.joins.late_rows import check_late
@@ -196,6 +197,7 @@ def multiway_join(
     checked = OperatorOptions.of(memory, backend, buckets, state_dir, options, storage)
     check_unmatched(unmatched)
     check_late(late, late_batches, backend)
+    streams, on, computed = with_computed_keys(streams, on)
     typed, rest = _condition(streams, on, how)
     is_final = emit == FINAL and not changes
     of_text = is_final and typed.tree is not None
@@ -210,7 +212,8 @@ def multiway_join(
     if is_final and typed.tree is not None:
         check_skew(skew, list(streams), "is of another type")
         kept = retention or {}
-        return request.final(final_spec(inputs, streams, typed.tree, kept, late, result_time))
+        spec = final_spec(inputs, streams, typed.tree, kept, late, result_time)
+        return request.final(spec).drop(*computed)
     rows_of = {plan.name: plan.rows for plan in inputs.plans}
     told = TimeOptions(watermarked(rows_of, streams), retention or {}, late)
     emit = "append" if is_final else emit
@@ -218,13 +221,13 @@ def multiway_join(
     _check_skew(skew, streams, is_graph, changing is not None, checked)
     if changing is not None:
         check_time(changing, spark, told, result_time)
-        return request.changing(changing, unmatched)
-    spec = _spec(inputs)
-    timing = timing_of(spec, streams, rest, retention or {}, late, result_time)
+        return request.changing(changing, unmatched).drop(*computed)
+    inner = _spec(inputs)
+    timing = timing_of(inner, streams, rest, retention or {}, late, result_time)
     if timing is not None:
         check_skew(skew, list(streams), "forgets rows")
-        return request.in_time(TimedSpec(spec, timing), result_time)
-    return request.full_history(spec)
+        return request.in_time(TimedSpec(inner, timing), result_time).drop(*computed)
+    return request.full_history(inner).drop(*computed)
 
 
 def inner_join(

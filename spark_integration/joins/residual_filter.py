@@ -1,15 +1,28 @@
 """The residual filter: conditions other than equalities of keys filter what the join found."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import date
 from typing import Final
 
 from pyspark.errors import AnalysisException, ParseException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.joins.conditions.columns import Column
+from lsmstate.joins.conditions.evaluate import may_fail
 from lsmstate.joins.conditions.pair_condition import PairCondition
+from lsmstate.joins.conditions.predicate import (
+    Call,
+    Constant,
+    Element,
+    Expression,
+    Field,
+    all_parts,
+    parts_of,
+    text_of,
+)
 from lsmstate.joins.specs.one_key import output_names
 from lsmstate.spark_integration.catalyst.catalyst import analyzed_plan, is_classic, items, kind_of
 from lsmstate.spark_integration.catalyst.names import quoted
@@ -111,20 +124,90 @@ def filtered(
 def check_evaluated_here(
     conditions: Iterable[PairCondition], streams: Mapping[str, DataFrame]
 ) -> None:
-    """InvalidArgumentError for columns that Arrow holds in another way than Spark compares them:
-    text under a collation or of fixed length, intervals, and types that travel as others."""
+    """InvalidArgumentError for what is evaluated here in another way than by Spark: columns that
+    Arrow holds in another way, such as text under a collation or of fixed length; a mixture of time
+    stamps and local times outside of UTC; arithmetic and casts without ANSI mode."""
     for condition in conditions:
-        for stream, name in condition.columns:
-            column = KeyColumn.of(stream, streams[stream].schema[name])
-            kind = column.data_type
-            is_unlike = type(kind) not in _COMPARED_HERE or collations_in(kind)
-            if is_unlike or column.char_lengths:
-                raise InvalidArgumentError(
-                    f"join condition {str(condition)!r}: {stream}.{name} is "
-                    f"{column.declared or kind.simpleString()}, which only Spark can compare; "
-                    "compute the comparison before the join, as a BOOLEAN column, or convert the "
-                    "column to a plain type such as STRING"
-                )
+        kinds = [
+            _compared_kind(condition, part, streams) for part in _named_parts(condition.predicate)
+        ]
+        spark = next(iter(streams.values())).sparkSession
+        has_zone = any(isinstance(kind, T.TimestampType) for kind in kinds)
+        if has_zone and _mixes_times(condition, kinds) and not _is_utc(spark):
+            raise InvalidArgumentError(
+                f"join condition {str(condition)!r} compares a TIMESTAMP with a date, a local time "
+                "or text, which depends on the session's time zone; set "
+                "spark.sql.session.timeZone to UTC, or convert one of them before the join"
+            )
+        if may_fail(condition.predicate) and not _is_ansi(spark):
+            raise InvalidArgumentError(
+                f"join condition {str(condition)!r} computes, which is done here as in ANSI mode; "
+                "set spark.sql.ansi.enabled to true, or compute it as a column before the join"
+            )
+
+
+def _named_parts(predicate: Expression) -> list[Expression]:
+    """Columns and nested fields that it names, without the columns that those are parts of."""
+    found, stack = [], [predicate]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, Column | Field | Element):
+            found.append(part)
+        else:
+            stack += reversed(parts_of(part))
+    return found
+
+
+def _compared_kind(
+    condition: PairCondition, part: Expression, streams: Mapping[str, DataFrame]
+) -> T.DataType:
+    """Spark's type of a column or a part of one. InvalidArgumentError if only Spark compares it."""
+    stack = [part]
+    while isinstance(stack[-1], Field | Element):
+        stack.append(stack[-1].of)
+    root = stack.pop()
+    assert isinstance(root, Column)
+    column = KeyColumn.of(root.stream, streams[root.stream].schema[root.name])
+    kind = column.data_type
+    for step in reversed(stack):
+        kind = _part_kind(kind, step)
+    is_unlike = type(kind) not in _COMPARED_HERE or collations_in(kind)
+    if is_unlike or column.char_lengths:
+        raise InvalidArgumentError(
+            f"join condition {str(condition)!r}: {text_of(part)} is "
+            f"{column.declared or kind.simpleString()}, which only Spark can compare; compute the "
+            "comparison before the join, as a BOOLEAN column, or convert the column to a plain "
+            "type such as STRING"
+        )
+    return kind
+
+
+def _part_kind(kind: T.DataType, step: Expression) -> T.DataType:
+    if isinstance(kind, T.StructType) and isinstance(step, Field):
+        for field in kind:
+            if field.name.lower() == step.name.lower():
+                return field.dataType
+    if isinstance(kind, T.MapType):
+        return kind.valueType
+    return kind.elementType if isinstance(kind, T.ArrayType) else kind
+
+
+def _mixes_times(condition: PairCondition, kinds: Sequence[T.DataType]) -> bool:
+    others = (T.DateType, T.TimestampNTZType, T.StringType)
+    if any(isinstance(kind, others) for kind in kinds):
+        return True
+    values = [p.value for p in all_parts(condition.predicate) if isinstance(p, Constant)]
+    calls = [p.name for p in all_parts(condition.predicate) if isinstance(p, Call)]
+    is_written = any(isinstance(value, date | str) for value in values)
+    return is_written or any(name in ("datediff", "date_add") for name in calls)
+
+
+def _is_utc(spark: SparkSession) -> bool:
+    return str(spark.conf.get("spark.sql.session.timeZone")).upper() in ("UTC", "ETC/UTC", "Z")
+
+
+def _is_ansi(spark: SparkSession) -> bool:
+    return str(spark.conf.get("spark.sql.ansi.enabled")).lower() == "true"
 
 
 def _check_pads_nothing(condition: str, without_chars: DataFrame) -> None:

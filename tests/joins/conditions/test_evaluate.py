@@ -43,7 +43,11 @@ COLUMNS = {
     "g": (pa.list_(pa.int32()), [[1, 2], [3, None], None, [4, 5, 6], [0, 0], [9, 9]]),
     "js": (
         pa.string(),
-        ['{"id": 5, "of": {"k": [1, "b"]}}', "[1]", None, "no", '{"id": "x"}', '{"id": null}'],
+        [
+            *('{"id": 5, "of": {"k": [1, "b"]}}', "[1]", None, "no"),
+            '{"id": "x", "n": [1.50, 1e10, -1e-7, 0.0, 1e3]}',
+            '{"id": null, "n": {"z": "\u00e9\\n", "a": true}, "id": 3}',
+        ],
     ),
 }
 ROWS = pa.schema([(name, kind) for name, (kind, _) in COLUMNS.items()])
@@ -51,12 +55,21 @@ NAMES = {"a": ROWS.names}
 BATCH = pa.RecordBatch.from_arrays([pa.array(v, k) for k, v in COLUMNS.values()], schema=ROWS)
 
 VALUES = [
-    *("a.y + a.i", "a.i - a.l", "a.y * 2", "a.i + a.d", "a.f + a.f", "a.f * a.i", "a.l * a.d"),
-    *("a.i / 2", "a.l / a.f", "a.i / 7", "a.i % 3", "a.l % -3", "a.d % 2", "a.f % 2", "a.l div 2"),
+    *("a.y + a.y", "a.i - a.l", "a.y * 2", "a.i + a.d", "a.f + a.f", "a.f * a.i", "a.l * a.d"),
+    *("a.i / 2", "a.f / a.l", "a.i / 7", "a.i % 3", "a.l % -3", "a.d % 2", "a.f % 2", "a.l div 2"),
     *("-a.y", "abs(a.l)", "abs(a.d)", "abs(a.m)", "-a.m", "-a.f", "abs(a.y)", "a.l % -1"),
-    *("a.m + a.i", "a.m * a.m", "a.m - 1.005", "a.m / 3", "a.m % 2", "a.m * a.d", "a.m div 2"),
+    *(
+        "a.m + a.i",
+        "a.m * a.m",
+        "a.m - 1.005",
+        "a.m / 3",
+        "a.m + 2BD",
+        "a.m % 2",
+        "a.m * a.d",
+        "a.m div 2",
+    ),
     *("a.q * a.q", "a.q / 7", "a.q + a.l", "a.q % 3", "a.m * 1.5", "a.i / 2.5", "a.y + 1.5"),
-    *("1.5D * a.i", "a.i + 10L", "a.l + 1e3", "a.w + 1", "a.x + 1", "a.i + 1.5F", "a.y + 1Y"),
+    *("1.5D * a.i", "a.i + 10L", "a.l + 1e3", "a.w + 1", "a.x + 1.5D", "a.i + 1.5F", "a.y + 1Y"),
     *("least(a.i, a.l)", "greatest(a.d, a.f)", "least(a.d, 1)", "greatest(a.s, 'b')"),
     *("greatest(a.m, a.i)", "least(a.t, DATE '2000-01-01')", "greatest(a.i, NULL, 3)"),
     *("coalesce(a.i, a.l, 5)", "coalesce(a.s, 'none')", "coalesce(a.m, 1)", "ifnull(a.i, 0)"),
@@ -69,6 +82,7 @@ VALUES = [
     *("a.at + INTERVAL 1 HOUR", "a.at - INTERVAL '1 2:03:04.5' DAY TO SECOND"),
     *("a.n.id", "a.n.of.k", "a.h['k']", "a.h['j']", "a.g[1]", "a.g[0] + 1"),
     *("get_json_object(a.js, '$.id')", "get_json_object(a.js, '$.of.k[1]')"),
+    *("get_json_object(a.js, '$.n')", "get_json_object(a.js, '$.n[1]')"),
     *("get_json_object(a.js, '$.of')", "get_json_object(a.js, '$')"),
 ]
 CONDITIONS = [
