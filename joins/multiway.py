@@ -39,8 +39,8 @@ ALGORITHMS = ("umjoin", "tree")
 class MultiwayJoin:
     """Join several streams over everything that was fed and is not forgotten.
 
-    **Keys.** Equalities of columns of two streams are keys. Streams need not share one key: ``a.x =
-    b.x AND b.y = c.y`` joins three streams. A null matches nothing.
+    **Keys.** Equalities of columns of two streams, or of nested fields, are keys. Streams need not
+    share one key: ``a.x = b.x AND b.y = c.y`` joins three streams. A null matches nothing.
 
     **Event time.** ``event_time`` names the time stamps of streams. ``on`` may then have time
     intervals (``a.at BETWEEN b.at - INTERVAL 1 HOUR AND b.at``). ``advance`` moves the watermark:
@@ -48,8 +48,8 @@ class MultiwayJoin:
     freed. A row is *late* if its time is not after the watermark.
 
     **Other join types.** ``how`` gives the type of each join, or ``on`` is a whole FROM clause.
-    Joins of types other than inner may have conditions beside their keys, which compare columns and
-    constants of one type (``AND (sr.x > cu.y OR sr.x IS NULL)``).
+    Conditions beside the keys (``AND (sr.x > cu.y + 1 OR sr.x IS NULL)``) say which rows match; in
+    inner joins they filter the results. They mean what they mean in Spark in ANSI mode.
 
     **Changelogs.** With ``emit="changes"`` a result may be retracted. The first column ``op`` is
     ``+I`` for a new result and ``-D`` for a retracted one. With time intervals, a row is forgotten
@@ -62,7 +62,7 @@ class MultiwayJoin:
 
     Args:
         streams: Columns of the streams by name, at least two streams.
-        on: What is joined: SQL equalities and time intervals joined by AND, a FROM clause (``"cu
+        on: What is joined: SQL conditions joined by AND, a FROM clause (``"cu
             LEFT JOIN sr ON cu.id = sr.cu_id"``), the key columns of each stream, or the key columns
             that all streams have.
         how: Join type of the streams after the first: "inner", "left", "right", "full", "semi" or

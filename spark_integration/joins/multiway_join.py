@@ -82,8 +82,8 @@ def multiway_join(
     ``foreachBatch`` or to a table. In ``foreachBatch`` read each batch to its end: after a ``take``
     alone the state is incomplete and Spark fails the query. Join static DataFrames after this join.
 
-    **Keys.** Equalities of columns of two streams are keys. They compare as Spark's ``=`` does, and
-    a null matches nothing. Other conditions of inner joins (``o.day < p.day``) filter what the keys
+    **Keys.** Equalities of columns, or of nested fields, of two streams are keys. They compare as
+    Spark's ``=`` does, and a null matches nothing. Other conditions of inner joins (``o.day < p.day``) filter what the keys
     match. Streams need not share one key: ``c.id = o.customer AND o.id = l.order_id`` joins three
     streams. Rows then go to the cells of a grid of buckets. A stream that lacks a key is copied
     along the dimension of that key (hypercube shares, see ``explain_join``).
@@ -91,8 +91,8 @@ def multiway_join(
     **Other join types.** ``how`` gives the type of each join, or ``on`` is a whole FROM clause.
     With ``how`` and equalities, a stream is compared with the streams that the equalities name.
     With lists of columns it is compared with whichever earlier stream has a row, as in SQL's USING.
-    Conditions beside the keys may compare columns and constants of one type (``AND (p.euros > o.due
-    OR p.kind = 'gift')``).
+    Conditions beside the keys (``AND (p.euros > o.due + 1 OR p.kind = 'gift')``) say which rows
+    match.
 
     **Changelogs.** With ``emit="changes"`` a result may be retracted. The first column ``op`` is
     ``+I`` for a new result and ``-D`` for a retracted one. Conditions beside the keys of inner

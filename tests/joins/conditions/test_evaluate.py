@@ -141,6 +141,7 @@ def test_values_are_those_of_spark(spark: "object") -> None:
 
     table = pa.table({"r": pa.array(range(COUNT)), **dict(zip(ROWS.names, BATCH, strict=True))})
     flat = spark.createDataFrame(table)  # type: ignore[attr-defined]
+    flat = flat.withColumn("at", F.col("at").cast("timestamp_ntz"))
     frame = flat.select("r", F.struct(*ROWS.names).alias("a")).orderBy("r").cache()
     texts = [*VALUES, *CONDITIONS]
     told = frame.select(*map(F.expr, texts)).collect()
