@@ -83,10 +83,11 @@ def multiway_join(
     alone the state is incomplete and Spark fails the query. Join static DataFrames after this join.
 
     **Keys.** Equalities of columns, or of nested fields, of two streams are keys. They compare as
-    Spark's ``=`` does, and a null matches nothing. Other conditions of inner joins (``o.day < p.day``) filter what the keys
-    match. Streams need not share one key: ``c.id = o.customer AND o.id = l.order_id`` joins three
-    streams. Rows then go to the cells of a grid of buckets. A stream that lacks a key is copied
-    along the dimension of that key (hypercube shares, see ``explain_join``).
+    Spark's ``=`` does, and a null matches nothing. Other conditions of inner joins (``o.day <
+    p.day``) filter what the keys match. Streams need not share one key: ``c.id = o.customer AND
+    o.id = l.order_id`` joins three streams. Rows then go to the cells of a grid of buckets. A
+    stream that lacks a key is copied along the dimension of that key (hypercube shares, see
+    ``explain_join``).
 
     **Other join types.** ``how`` gives the type of each join, or ``on`` is a whole FROM clause.
     With ``how`` and equalities, a stream is compared with the streams that the equalities name.

@@ -351,7 +351,7 @@ def test_state_stays_bounded_over_a_long_stream():
         ({"event_time": {"a": "k"}}, "is int64; name a column of time stamps"),
         ({"event_time": {"a": "att"}}, "did you mean 'at'"),
         ({"late": "keep"}, "late='keep': choose one of drop, join, side"),
-        ({"on": "a.k = b.k AND a.n < b.n"}, "a.n < b.n"),
+        ({"on": "a.k = b.k AND upper(a.n) < b.n"}, "the function upper is not known here"),
         ({"algorithm": "tree"}, "algorithm='tree' joins over the full history"),
         ({"on": "a.k = b.k AND a.at < b.at AND a.at > b.at + INTERVAL 1 HOUR"}, "no row can"),
         (
