@@ -3,10 +3,12 @@ filter the results of inner joins."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
 from lsmstate.joins.conditions.classify import split_condition, with_computed
+from lsmstate.joins.conditions.columns import Column
 from lsmstate.joins.conditions.computed import ComputedColumns
 from lsmstate.joins.conditions.join_tree import bound_text
 from lsmstate.joins.conditions.pair_condition import PairCondition
@@ -77,11 +79,14 @@ class AskedCondition:
         """The columns of a result without computed ones."""
         return pa.schema([field for field in schema if field.name not in self.computed.names])
 
+    def _column(self, rows: pa.RecordBatch, column: Column) -> pa.Array:
+        return rows.column(self.names[column.stream][column.name])
+
     def _kept(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Later filters judge what earlier ones keep."""
         for each in self.filters:
             if not rows.num_rows:
                 break
-            kept = each.holds(lambda c, of=rows: of.column(self.names[c.stream][c.name]))
+            kept = each.holds(partial(self._column, rows))
             rows = rows if kept.all() else rows.filter(pa.array(kept))
         return rows

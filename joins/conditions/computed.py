@@ -7,6 +7,7 @@ what Spark casts for its ``=`` anyway.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 
@@ -50,7 +51,7 @@ class ComputedColumns:
     def added(self, stream: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of a stream with their computed columns behind. Cost: a pass a column."""
         for name, expression in self.of.get(stream, {}).items():
-            found = evaluated(expression, lambda c, of=batch: of.column(c.name), batch.num_rows)
+            found = evaluated(expression, partial(_own_column, batch), batch.num_rows)
             batch = batch.append_column(pa.field(name, found.type), found)
         return batch
 
@@ -111,6 +112,10 @@ class Computing:
     def known(self) -> dict[str, list[str]]:
         """The columns of the streams, with the computed ones."""
         return {name: [*known, *self.found.get(name, {})] for name, known in self.columns.items()}
+
+
+def _own_column(batch: pa.RecordBatch, column: Column) -> pa.Array:
+    return batch.column(column.name)
 
 
 def _is_path(expression: Expression) -> bool:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import ROUND_HALF_UP, Context, Decimal
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Final
 
 import numpy as np
@@ -183,7 +183,7 @@ class _Rows:
             if may_fail(part):
                 # Where the left side decides, the right one is not evaluated.
                 is_open = pc.fill_null(pc.equal(found, pa.scalar(is_and)), True)
-                found = join(found, self._where(is_open, lambda rows, p=part: rows.truth(p)))
+                found = join(found, self._where(is_open, partial(_truth_of, part)))
             else:
                 found = join(found, self.truth(part))
         return found
@@ -325,13 +325,14 @@ class _Rows:
             missing = found.is_null()
             if not pc.any(missing).as_py() and self._count:
                 break
-            more = self._where(missing, lambda rows, p=part: rows._of_kind(p, kind))
+            more = self._where(missing, partial(_kind_of, part, kind))
             found = (
                 pc.if_else(missing, more, found) if not _is_nested(kind) else _filled(found, more)
             )
         return found
 
-    def _of_kind(self, part: Expression, kind: pa.DataType) -> pa.Array:
+    def of_kind(self, part: Expression, kind: pa.DataType) -> pa.Array:
+        """The value of a part in a type."""
         return self._cast(self.value(part), kind, part)
 
     def kind_of(self, part: Expression) -> pa.DataType:
@@ -350,14 +351,14 @@ class _Rows:
         is_open = pa.array(np.ones(self._count, np.bool_))
         places = np.full(self._count, len(choices), np.int64)
         for at, (condition, _) in enumerate(choices):
-            told = self._where(is_open, lambda rows, c=condition: rows.truth(c)).fill_null(False)
+            told = self._where(is_open, partial(_truth_of, condition)).fill_null(False)
             chosen = np.asarray(told.to_numpy(zero_copy_only=False)).astype(np.bool_)
             places[chosen & (places == len(choices))] = at
             is_open = pa.array(places == len(choices))
         found = pa.nulls(self._count, kind)
         for at, part in enumerate(parts):
             mask = pa.array(places == at)
-            more = self._where(mask, lambda rows, p=part: rows._of_kind(p, kind))
+            more = self._where(mask, partial(_kind_of, part, kind))
             found = _filled(found, more)
         return found
 
@@ -413,8 +414,7 @@ class _Rows:
         raise self._refusal(f"{text_of(expression)}: {value.type} is no date")
 
     def _json(self, expression: Expression, value: pa.Array, path: Expression) -> pa.Array:
-        is_fit = pa.types.is_string(value.type) and isinstance(path, Constant)
-        if not is_fit:
+        if not (pa.types.is_string(value.type) and isinstance(path, Constant)):
             raise self._refusal(f"{text_of(expression)}: get_json_object takes text and a path")
         steps = [
             int(step[1:-1]) if step.startswith("[") else step[1:]
@@ -622,6 +622,14 @@ class _Rows:
         )
 
 
+def _truth_of(part: Expression, rows: _Rows) -> pa.BooleanArray:
+    return rows.truth(part)
+
+
+def _kind_of(part: Expression, kind: pa.DataType, rows: _Rows) -> pa.Array:
+    return rows.of_kind(part, kind)
+
+
 def may_fail(expression: Expression) -> bool:
     """Whether it may fail on a row: it computes, or compares text with another type."""
     for part in all_parts(expression):
@@ -734,7 +742,7 @@ def _truncated(
     safe = np.where(second == -1, 1, second)
     down = np.floor_divide(first, safe)
     is_below = (np.remainder(first, safe) != 0) & ((first < 0) != (safe < 0))
-    return down + is_below
+    return np.asarray(down + is_below)
 
 
 def _filled(found: pa.Array, more: pa.Array) -> pa.Array:

@@ -55,7 +55,7 @@ def parse_joins(
     """The tree of joins over streams, whose ``columns`` are given; each stream stands once. With
     ``computing`` keys may be other parts of rows than columns. InvalidArgumentError names what does
     not fit."""
-    from sqlglot.tokens import Token, TokenType
+    from sqlglot import Token, TokenType
 
     tokens = tokens_of(text, "joins")
     if tokens and tokens[0].token_type != TokenType.FROM:

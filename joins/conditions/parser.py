@@ -92,8 +92,8 @@ def read_conjuncts(node: Node, columns: Columns, text: str) -> list[Expression]:
 def tokens_of(text: str, what: str) -> list[Node]:
     """The text in tokens of sqlglot. A word or a double-quoted text beside a dot is a name, and
     strings have the values that Spark gives them. ``what`` begins the message of an error."""
+    from sqlglot import TokenType
     from sqlglot.errors import TokenError
-    from sqlglot.tokens import TokenType
 
     try:
         tokens = _dialect().tokenize(text)
@@ -279,8 +279,7 @@ class Converter:
             return Constant(Duration(-length.length_us, length.has_days), found.type)
         if type(node.this).__name__ == "Literal" and not node.this.is_string:
             return _number("-" + node.this.this)
-        is_number = isinstance(found, Constant) and isinstance(found.value, int | float | Decimal)
-        if is_number and not isinstance(found.value, bool):
+        if isinstance(found, Constant) and isinstance(found.value, int | float | Decimal):
             return Constant(-found.value, found.type)
         return Call("negative", (found,))
 
@@ -510,17 +509,20 @@ def _is_dot(token: Node) -> bool:
 
 def _joined_strings(tokens: list[Node], text: str) -> list[Node]:
     """With ``'it''s'`` as the one string that Spark reads."""
-    from sqlglot.tokens import TokenType
-
     found: list[Node] = []
     for token in tokens:
-        last = found[-1] if found else None
-        is_both = last is not None and {last.token_type, token.token_type} == {TokenType.STRING}
-        if is_both and last.end + 1 == token.start and text[last.start] == text[token.start]:
-            last.end = token.end
+        if found and _continues(found[-1], token, text):
+            found[-1].end = token.end
         else:
             found.append(token)
     return found
+
+
+def _continues(first: Node, second: Node, text: str) -> bool:
+    """Whether a quote between two strings is one that was doubled."""
+    are_strings = first.token_type.name == second.token_type.name == "STRING"
+    is_next = first.end + 1 == second.start
+    return are_strings and is_next and text[first.start] == text[second.start]
 
 
 def _unescaped(written: str) -> str:
@@ -558,7 +560,7 @@ def _split(tokens: Sequence[Node], node: Node, text: str) -> list[tuple[Sequence
 
 
 def _places_of_and(tokens: Sequence[Node]) -> list[int]:
-    from sqlglot.tokens import TokenType
+    from sqlglot import TokenType
 
     found, depth = [], 0
     for at, token in enumerate(tokens):
@@ -570,7 +572,7 @@ def _places_of_and(tokens: Sequence[Node]) -> list[int]:
 
 def _written(tokens: Sequence[Node], text: str) -> str:
     """The text of some tokens, without comments, with quoted names as Spark quotes them."""
-    from sqlglot.tokens import TokenType
+    from sqlglot import TokenType
 
     shown, end = "", None
     for token in tokens:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.conditions.classify import split_condition
@@ -22,6 +22,7 @@ from lsmstate.joins.specs.event_time import Retention, TimedSpec, TimeOptions
 from lsmstate.joins.specs.multi_key import GraphSpec, create_spec
 from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
 from lsmstate.joins.specs.typed_condition import How, TypedCondition, in_text, typed_condition
+from lsmstate.spark_integration.catalyst.conditions import column_text
 from lsmstate.spark_integration.joins.changes import change_spec, check_time
 from lsmstate.spark_integration.joins.computed_keys import with_computed_keys
 from lsmstate.spark_integration.joins.final import final_spec
@@ -51,7 +52,7 @@ _NAMED_BY_WATERMARKS: Final = "event_time"
 
 def multiway_join(
     streams: Mapping[str, DataFrame],
-    on: Condition,
+    on: Condition | Column,
     *,
     how: How = "inner",
     emit: str = "append",
@@ -120,9 +121,10 @@ def multiway_join(
     Args:
         streams: Streaming DataFrames by name, at least two. Fixed by the first start.
         on: What is joined: SQL conditions joined by AND, a FROM clause (``"o LEFT JOIN p ON o.id =
-            p.order_id"``), the key columns of each stream (``{"o": ["id"], "p": ["order_id"]}``),
-            or the key columns that all streams have (``["id"]``). All of it is fixed by the first
-            start; filter the result by what may change.
+            p.order_id"``), a Column (``F.col("o.id") == F.col("p.order_id")``, not under Spark
+            Connect), the key columns of each stream (``{"o": ["id"], "p": ["order_id"]}``), or the
+            key columns that all streams have (``["id"]``). All of it is fixed by the first start;
+            filter the result by what may change.
         how: Join type of the streams after the first: "inner", "left", "right", "full", "semi" or
             "anti"; or a mapping of streams to types.
         emit: "append": results never change. "changes": a column ``op`` says whether a result is
@@ -198,8 +200,9 @@ def multiway_join(
     checked = OperatorOptions.of(memory, backend, buckets, state_dir, options, storage)
     check_unmatched(unmatched)
     check_late(late, late_batches, backend)
-    streams, on, computed = with_computed_keys(streams, on)
-    typed, rest = _condition(streams, on, how)
+    condition = column_text(on) if isinstance(on, Column) else on
+    streams, condition, computed = with_computed_keys(streams, condition)
+    typed, rest = _condition(streams, condition, how)
     is_final = emit == FINAL and not changes
     of_text = is_final and typed.tree is not None
     keys = in_text(typed) if of_text else typed.on
@@ -317,7 +320,7 @@ def _check_streams(streams: Mapping[str, DataFrame]) -> None:
 
 
 def _check_kinds(on: object, result_time: object, **mappings: object) -> None:
-    if not isinstance(on, str | Mapping | Sequence):
+    if not isinstance(on, str | Mapping | Sequence | Column):
         raise InvalidArgumentError(
             f'on={on!r}: give a condition in SQL, such as "o.id = p.order_id", or the key columns: '
             '{"o": ["id"], "p": ["order_id"]}, or ["id"]'

@@ -146,9 +146,10 @@ def check_evaluated_here(
             )
 
 
-def _named_parts(predicate: Expression) -> list[Expression]:
+def _named_parts(predicate: Expression) -> Sequence[Expression]:
     """Columns and nested fields that it names, without the columns that those are parts of."""
-    found, stack = [], [predicate]
+    found: list[Expression] = []
+    stack = [predicate]
     while stack:
         part = stack.pop()
         if isinstance(part, Column | Field | Element):

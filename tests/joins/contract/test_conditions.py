@@ -169,6 +169,39 @@ def test_a_stream_gives_what_plain_python_gives(spark: Any, tmp_path: Path, on: 
     assert Counter((row[0], row[1]) for row in found) == by_us(on)
 
 
+@pytest.mark.spark
+def test_columns_are_conditions(spark: Any, tmp_path: Path) -> None:
+    from pyspark.sql import functions as F
+
+    from lsmstate.spark import multiway_join
+    from lsmstate.spark_integration.catalyst.conditions import column_text
+
+    u, c = (lambda name, s=stream: F.col(f"{s}.{name}") for stream in "uc")
+    texts = {
+        "u.k = c.k AND u.name < c.name": (u("k") == c("k")) & (u("name") < c("name")),
+        "u.doc.id = c.doc.id": u("doc.id") == c("doc.id"),
+        "u.m['q'] = c.k AND abs(u.j - c.x) <= 1": (u("m")["q"] == c("k"))
+        & (F.abs(u("j") - c("x")) <= 1),
+        "u.k = c.k AND NOT u.x IS NULL AND u.j IN (1, 2)": (u("k") == c("k"))
+        & ~u("x").isNull()
+        & u("j").isin(1, 2),
+        "u.k = c.k AND u.x BETWEEN -1 AND 1.5": (u("k") == c("k")) & u("x").between(-1, 1.5),
+        "u.k = c.k AND (u.name LIKE 'b%' OR u.name <> 'it\\'s')": (u("k") == c("k"))
+        & (u("name").like("b%") | (u("name") != "it's")),
+        "u.k = c.k AND CASE WHEN u.j > 1 THEN 1 ELSE 2 END = c.j": (u("k") == c("k"))
+        & (F.when(u("j") > 1, 1).otherwise(2) == c("j")),
+        "u.k = c.k AND c.at <= u.at + INTERVAL 1 HOUR": (u("k") == c("k"))
+        & F.expr("c.at <= u.at + INTERVAL 1 HOUR"),
+    }
+    for text, column in texts.items():
+        assert by_us(column_text(column)) == by_us(text), column_text(column)
+    frames = {name: FileStream(tmp_path / name, DDL).add().read(spark) for name in TABLES}
+    for column in texts.values():
+        assert multiway_join(frames, column).isStreaming
+    with pytest.raises(InvalidArgumentError, match=r"'k' names no stream; write it as F.col"):
+        multiway_join(frames, frames["u"]["k"] == frames["c"]["k"])
+
+
 @pytest.mark.parametrize(("on", "words"), REFUSED.items())
 def test_plain_python_refuses_by_name(on: str, words: str) -> None:
     with pytest.raises(InvalidArgumentError, match=re.escape(words)):
