@@ -86,6 +86,11 @@ def analyzed_plan(df: DataFrame) -> Any:
     return df._jdf.queryExecution().analyzed()
 
 
+def column_node(column: Column) -> Any | None:
+    """What a classic Column stands for, as a tree of nodes of the JVM; None under Spark Connect."""
+    return column._jc.node() if hasattr(column, "_jc") else None
+
+
 def nodes_with_path(plan: Any) -> Iterator[tuple[Any, list[Any]]]:
     """Every node of a plan, each with the nodes above it, the nearest first. A ``WITH`` clause
     comes as often as it is referenced."""

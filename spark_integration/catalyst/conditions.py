@@ -5,7 +5,7 @@ from typing import Any, Final
 from pyspark.sql import Column
 
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.spark_integration.catalyst.catalyst import items
+from lsmstate.spark_integration.catalyst.catalyst import column_node, items
 from lsmstate.spark_integration.catalyst.names import quoted
 
 _SIGNS: Final = ("=", "<=>", "<", "<=", ">", ">=", "+", "-", "*", "/", "%", "and", "or", "like")
@@ -20,12 +20,12 @@ def column_text(condition: Column) -> str:
     Raises:
         InvalidArgumentError: It is a Column of Spark Connect, or has a part that is not known.
     """
-    java = getattr(condition, "_jc", None)
-    if java is None:
+    node = column_node(condition)
+    if node is None:
         raise InvalidArgumentError(
             f"on={condition!r}: Spark Connect does not show what a Column stands for; {_REMEDY}"
         )
-    return _text(java.node(), condition)
+    return _text(node, condition)
 
 
 def _text(node: Any, condition: Column) -> str:
