@@ -38,6 +38,9 @@ class Kind:
     spec: type
     local_join: MakesLocalJoin
     """Makes the local join of a spec of this kind over a store."""
+    counters: tuple[str, ...] = ()
+    """Those of ``LocalJoin.counts`` that a query's metrics show, beside late rows and unmatched
+    retractions."""
     is_rescaled: bool = False
     """Whether a rescale knows where rows of such a join lie."""
 

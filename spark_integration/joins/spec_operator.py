@@ -6,7 +6,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from lsmstate.joins.kinds import pinned
+from lsmstate.joins.kinds import kind_of, pinned
 from lsmstate.joins.protocols import Routing, Spec
 from lsmstate.joins.specs.one_key import output_names
 from lsmstate.spark_integration.columns.schemas import output_fields
@@ -78,6 +78,7 @@ def plan_of(
         skew=skew,
         routing=routing,
         join=pinned(spec),
+        counters=kind_of(spec).counters,
         watches_time=spec.event_time is not None,
     )
 

@@ -3,7 +3,7 @@ commit."""
 
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from lsmstate.spark_integration.metrics.fan_out import FanOut
@@ -34,6 +34,8 @@ class CallMetrics:
         self.rows_out = 0
         #: The join's own counters.
         self.counts: Mapping[str, int] = {}
+        #: Those that are shown beside the ones of every join.
+        self.counters: Sequence[str] = ()
         self.fan_out = FanOut()
         self._directory = directory
         self._is_handed_over = pointer is not None and _committed.get(directory) != pointer
@@ -106,4 +108,5 @@ class CallMetrics:
             worker_idle_rss_bytes=worker.idle,
             worker_growth_bytes=worker.growth,
             fan_out=tuple(self.fan_out.keys()),
+            counts=tuple(self.counts.get(name, 0) for name in self.counters),
         )

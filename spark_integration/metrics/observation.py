@@ -5,6 +5,7 @@ it and unpack turns them into ``StreamingQueryProgress.observedMetrics["lsmstate
 ``query.py`` reads.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -13,7 +14,7 @@ from pyspark.sql import DataFrame
 from lsmstate.spark_integration.catalyst.catalyst import observed
 from lsmstate.spark_integration.metrics.fan_out import PLACES
 from lsmstate.spark_integration.metrics.hottest_keys import HOTTEST, place_prefix
-from lsmstate.spark_integration.metrics.query import OBSERVATION
+from lsmstate.spark_integration.metrics.query import COUNT, OBSERVATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +58,17 @@ class BucketMetrics:
     worker_idle_rss_bytes: int
     worker_growth_bytes: int
     fan_out: tuple[int, ...]
+    counts: tuple[int, ...]
+    """The join's own counters, in the order of the plan's."""
 
     def values(self) -> list[int]:
-        """The numbers as they travel, those of the fan-out last."""
-        return [*(int(getattr(self, name)) for name in _NUMBERS), *self.fan_out]
+        """The numbers as they travel: those of the fan-out, and then the join's own, last."""
+        numbers = (int(getattr(self, name)) for name in _NUMBERS)
+        return [*numbers, *self.fan_out, *self.counts]
 
 
-_NUMBERS: Final = tuple(f.name for f in fields(BucketMetrics) if f.name != "fan_out")
+_LISTS: Final = ("fan_out", "counts")
+_NUMBERS: Final = tuple(f.name for f in fields(BucketMetrics) if f.name not in _LISTS)
 #: Those that are added up over the buckets.
 _SUMMED: Final = (
     "rows_in",
@@ -90,9 +95,9 @@ _SUMMED: Final = (
 _OTHERWISE: Final = ("commit_us", "hand_over_us")
 
 
-def observe(frames: DataFrame) -> DataFrame:
+def observe(frames: DataFrame, counters: Sequence[str] = ()) -> DataFrame:
     """Attach the observation. ``metrics`` is null in frames of results, and one array per
-    bucket."""
+    bucket. ``counters`` are the join's own."""
     values = {"buckets": "count(metrics)"}
     for name in _NUMBERS:
         if name not in _OTHERWISE:
@@ -108,6 +113,10 @@ def observe(frames: DataFrame) -> DataFrame:
         "longest_hand_over_ms": f"{_greatest('hand_over_us')} / 1000",
         "fan_out": f"array({', '.join(fan_out)})",
         "hottest": f"array({', '.join(hottest)})",
+    }
+    first = len(_NUMBERS) + PLACES
+    values |= {
+        f"{COUNT}{name}": _total("sum", first + place) for place, name in enumerate(counters)
     }
     return observed(frames, OBSERVATION, [f"{value} AS {name}" for name, value in values.items()])
 

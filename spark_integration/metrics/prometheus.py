@@ -72,11 +72,15 @@ class _Query:
     last: QueryMetrics
     totals: dict[str, float] = field(default_factory=dict)
     fan_out: list[int] = field(default_factory=lambda: [0] * PLACES)
+    counts: dict[str, int] = field(default_factory=dict)
+    """The join's own counters."""
 
     def add(self, metrics: QueryMetrics) -> None:
         self.last = metrics
         for name in (*_COUNTERS, *_SECONDS):
             self.totals[name] = self.totals.get(name, 0) + getattr(metrics, name)
+        for name, count in metrics.counts.items():
+            self.counts[name] = self.counts.get(name, 0) + count
         self.fan_out = [a + b for a, b in zip(self.fan_out, metrics.fan_out, strict=True)]
 
 
@@ -131,6 +135,7 @@ class PrometheusListener(MetricsListener):
                 label: (query.last, dict(query.totals), list(query.fan_out))
                 for label, query in self._labelled()
             }
+            counts = {label: dict(query.counts) for label, query in self._labelled()}
         for name, text in _COUNTERS.items():
             family = CounterMetricFamily(f"lsmstate_{name}", text, labels=["query"])
             for label, (_, totals, _) in queries.items():
@@ -158,6 +163,13 @@ class PrometheusListener(MetricsListener):
             fan_out.add_metric([label], _cumulated(keys), totals["matches"])
         yield memory
         yield fan_out
+        own = CounterMetricFamily(
+            "lsmstate_join_count", "Counters of one kind of join.", labels=["query", "counter"]
+        )
+        for label, found in counts.items():
+            for name, count in found.items():
+                own.add_metric([label, name], count)
+        yield own
 
     def _labelled(self) -> Iterator[tuple[str, _Query]]:
         taken: set[str] = set()

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 OBSERVATION: Final = "lsmstate"
+#: What the names of a join's own counters begin with.
+COUNT: Final = "count_"
 _MEMORY: Final = ("memtable", "cache", "tables", "merge", "probe", "frames", "spare")
 
 
@@ -89,6 +91,8 @@ class QueryMetrics:
     worker_peak_rss_bytes: int
     worker_idle_rss_bytes: int
     worker_growth_bytes: int
+    counts: Mapping[str, int]
+    """The join's own counters, by name."""
 
     @property
     def hottest_key_share(self) -> float:
@@ -156,12 +160,22 @@ def metrics_of(progress: "StreamingQueryProgress") -> QueryMetrics | None:
         "batch_ms": progress["batchDuration"],
         "fan_out": tuple(observed["fan_out"]),
         "hottest_keys": hottest_keys(observed["hottest"], observed["watched_rows"]),
+        "counts": {
+            name.removeprefix(COUNT): observed[name]
+            for name in _names(observed)
+            if name.startswith(COUNT)
+        },
         "memory_bytes": {name: observed[f"memory_{name}_bytes"] for name in _MEMORY},
     }
     for field in fields(QueryMetrics):
         if field.name not in found:
             found[field.name] = observed[field.name]
     return QueryMetrics(**found)
+
+
+def _names(observed: Any) -> list[str]:
+    """Names of what was observed, of a Row or of a dictionary."""
+    return list(observed.asDict() if hasattr(observed, "asDict") else observed)
 
 
 def _ratio(part: float, whole: float) -> float:

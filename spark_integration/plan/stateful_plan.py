@@ -111,6 +111,8 @@ class StatefulPlan:
     """How that, or the checkpoint location, is reached."""
     storage_key: str = ""
     """Under which the process that built the plan keeps it."""
+    counters: tuple[str, ...] = ()
+    """The join's own counters that the metrics show."""
     watches_time: bool = False
     """Whether buckets are called with each new watermark, also where they have no rows."""
     result_time: str | None = None

@@ -86,6 +86,7 @@ def stateful_function(plan: StatefulPlan, function: BucketFunction) -> StatefulF
                     yield _results(waiting)
                 measured.rows_out -= bucket.tally.ticks
                 measured.counts = bucket.tally.counts
+                measured.counters = plan.counters
                 if watch is not None:
                     measured.watched(watch.rows, watch.taken_rows)
                     watch.keep()

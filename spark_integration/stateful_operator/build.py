@@ -96,7 +96,9 @@ def stateful_operator(
     # The rows that only make the worker hand its results over are many: the observation of some
     # sixty aggregates must not see them.
     told = results.where("payload IS NOT NULL OR metrics IS NOT NULL")
-    payloads = metrics.observe(told).where("payload IS NOT NULL").select("rows", "payload")
+    payloads = (
+        metrics.observe(told, plan.counters).where("payload IS NOT NULL").select("rows", "payload")
+    )
     return _unpacked(payloads, plan, output)
 
 

@@ -101,7 +101,7 @@ def _shown(table: pa.Table) -> list[tuple[Any, ...]]:
     return list(zip(*columns, strict=True))
 
 
-register(Kind("cross join", CrossSpec, CrossJoin))
+register(Kind("cross join", CrossSpec, CrossJoin, counters=("pairs",)))
 
 ABC = {"a": A, "b": B, "c": C}
 TIMED = {"a": TIMED_A, "b": TIMED_B}

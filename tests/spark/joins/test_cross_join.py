@@ -19,6 +19,7 @@ from pyspark import cloudpickle
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.joins.kinds import from_pinned, pinned
 from lsmstate.joins.spec_join import SpecJoin
+from lsmstate.spark import metrics_of
 from support.cross_join import local_join
 from support.cross_join import spec as cross_spec
 from support.cross_join.face import cross_join
@@ -88,7 +89,10 @@ def test_on_spark_it_joins_restarts_and_goes_on(spark: Any, tmp_path: Path) -> N
             stream.add(*tables)
             fed[name] += tables
         joined = cross_join({"a": a.read(spark), "b": b.read(spark)}, memory="16m", buckets=4)
-        run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
+        query = run_to_end(joined, tmp_path / "checkpoint", tmp_path / "out")
+        metrics = metrics_of(query.lastProgress)
+        assert metrics is not None
+        assert metrics.counts == {"pairs": metrics.rows_out}
         rows = pq.read_table(tmp_path / "out").to_pylist()
         found = Counter((row["x"], row["name"], row["y"]) for row in rows)
         assert found == pairs(*(pa.concat_tables(fed[name]) for name in "ab"))

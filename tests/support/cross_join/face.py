@@ -15,7 +15,7 @@ from lsmstate.spark_integration.plan.storage import Storage
 from support.cross_join.local_join import CrossJoin
 from support.cross_join.spec import CrossSpec
 
-register(Kind("cross join", CrossSpec, CrossJoin))
+register(Kind("cross join", CrossSpec, CrossJoin, counters=("pairs",)))
 
 
 def cross_join(streams: Mapping[str, DataFrame], *, memory: str, buckets: int) -> DataFrame:

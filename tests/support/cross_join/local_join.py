@@ -1,6 +1,6 @@
 """CrossJoin: each row that arrives meets all rows of the other stream that are stored."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,12 @@ class CrossJoin(KeepsAllRows):
         self._piece_bytes = context.piece_bytes
         self._gatherer = Gatherer(list(spec.streams.values()), spec.output_schema)
         self._unfinished: Results | None = None
+        self._pairs = 0
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """``pairs``: results so far."""
+        return {"pairs": self._pairs}
 
     def process(self, batch: Batch) -> Results:
         """Store a batch, and return its new results."""
@@ -57,4 +63,5 @@ class CrossJoin(KeepsAllRows):
                     both = ((here, mine), (there, found))
                     pairs = both if stream == first else both[::-1]
                     size = sizes[part.start + place] + row_sizes(there)
+                    self._pairs += there.num_rows
                     yield Picked([b for b, _ in pairs], [at for _, at in pairs], size)
