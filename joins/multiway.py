@@ -146,7 +146,10 @@ class MultiwayJoin:
         kept = None if path is None else KeptJoin(path, backend, self.spec, filters)
         if kept is not None:
             kept.check()
-        options = Options(memory_bytes=parse_bytes(memory))
+        # A temporary directory is gone after a power cut anyway: nothing in it is synced.
+        options = Options(
+            memory_bytes=parse_bytes(memory), sync="never" if path is None else "commit"
+        )
         #: With ``order="best"`` all orders and what they cost; None if a kept state had one.
         self.tried_orders: TriedOrders | None = None
         tree: BinaryTree | None = None

@@ -119,8 +119,8 @@ class Options:
     acknowledged write. A power failure may lose:
 
     - ``always``: nothing. Each append and delete costs one fsync.
-    - ``commit``: the writes since the last commit, flush or checkpoint. The default of a
-      standalone store.
+    - ``commit``: the writes since the last commit, flush, checkpoint or close. The default of
+      a standalone store.
     - ``never``: everything that the system had not written yet. The store may then fail to open
       (CorruptionError) and has to be restored. The default of an attempt, the same as of Spark's
       own local checkpoints. Attempts have no write-ahead log, so ``always`` means ``commit``."""

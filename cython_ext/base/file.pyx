@@ -4,18 +4,24 @@
 (operations: create, open, read, append, write back, sync, link, rename, remove). It may raise (the operation fails so) or return
 an int: an append then writes only that many bytes and fails with EIO, as a torn write does.
 The price where no hook is set is one test of a C pointer.
+
+``set_write_limit(size)``: for tests, the system takes no more than that many bytes at a time. It
+may do so at any write; what is left is then written by the next one.
 """
 
 cimport cython
 import errno
 import os
 
-from libc.errno cimport EINTR, EPERM
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.errno cimport EINTR, EIO, EPERM
 from libc.errno cimport errno as c_errno
 from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, malloc
 from posix.fcntl cimport O_APPEND, O_CLOEXEC, O_CREAT, O_EXCL, O_RDONLY, O_WRONLY, open as c_open
 from posix.unistd cimport close as c_close
-from posix.unistd cimport fdatasync, fsync as c_fsync, pread, write
+from posix.types cimport mode_t
+from posix.unistd cimport fdatasync, fsync as c_fsync, pread
 
 from lsmstate.cython_ext.base.coding cimport reserve
 
@@ -24,6 +30,7 @@ from lsmstate.cython_ext.errors import CorruptionError
 cdef extern from *:
     """
     #include <fcntl.h>
+    #include <sys/uio.h>
     #ifndef O_NOATIME
     #define O_NOATIME 0
     #endif
@@ -34,14 +41,20 @@ cdef extern from *:
     #define begin_write_back(fd, offset, size) ((void) 0)
     #endif
     """
+    struct iovec:
+        void* iov_base
+        size_t iov_len
+    Py_ssize_t writev(int descriptor, const iovec* parts, int count) nogil
     int O_NOATIME  # reads do not update the access time: saves two per cent of a read
     void begin_write_back(int descriptor, int64_t offset, int64_t size) nogil
 
 cdef enum:
     WRITE_BACK_BYTES = 1 << 20  # per request: large enough to be worth its cost
+    MOST_PARTS = 1024  # per call of writev: no system has a smaller IOV_MAX
 
 cdef object _hook = None
 cdef bint _hooked = False
+cdef size_t _most_bytes = <size_t> -1  # a write of a test is cut to so many
 
 
 def set_fault_hook(hook) -> None:
@@ -49,6 +62,25 @@ def set_fault_hook(hook) -> None:
     global _hook, _hooked
     _hook = hook
     _hooked = hook is not None
+
+
+def set_write_limit(size) -> None:
+    """Limit how many bytes one system call writes, for tests (None: no limit)."""
+    global _most_bytes
+    if size is not None and size < 1:
+        raise ValueError(f"a limit of {size} bytes: nothing would ever be written")
+    _most_bytes = <size_t> -1 if size is None else size
+
+
+cdef int _opened(bytes name, int flags, mode_t mode=0) except -2:
+    """Return the descriptor, or -1 with errno. A signal does not interrupt it."""
+    cdef const char* place = name
+    cdef int descriptor
+    while True:
+        with nogil:
+            descriptor = c_open(place, flags | O_CLOEXEC, mode)
+        if descriptor >= 0 or c_errno != EINTR:
+            return descriptor
 
 
 cdef int64_t _ask(str operation, str path, int64_t offset, int64_t size) except -2:
@@ -71,13 +103,9 @@ cdef class Descriptor:
         self._number = -1
 
     def __init__(self, str path not None, int flags, int mode=0o644):
-        cdef bytes name = os.fsencode(path)
-        cdef const char* place = name
-        while self._number < 0:
-            with nogil:
-                self._number = c_open(place, flags | O_CLOEXEC, mode)
-            if self._number < 0 and c_errno != EINTR:
-                raise OSError(c_errno, os.strerror(c_errno), path)
+        self._number = _opened(os.fsencode(path), flags, mode)
+        if self._number < 0:
+            raise OSError(c_errno, os.strerror(c_errno), path)
 
     def __dealloc__(self):
         if self._number >= 0:
@@ -110,9 +138,9 @@ cdef class ReadFile:
         if _hooked:
             _ask("open", path, 0, 0)
         self.path = path
-        self.descriptor = c_open(os.fsencode(path), O_RDONLY | O_CLOEXEC | O_NOATIME)
+        self.descriptor = _opened(os.fsencode(path), O_RDONLY | O_NOATIME)
         if self.descriptor < 0 and c_errno == EPERM:  # another user's file
-            self.descriptor = c_open(os.fsencode(path), O_RDONLY | O_CLOEXEC)
+            self.descriptor = _opened(os.fsencode(path), O_RDONLY)
         if self.descriptor < 0:
             raise OSError(c_errno, os.strerror(c_errno), path)
         self.size = os.fstat(self.descriptor).st_size
@@ -194,8 +222,8 @@ cdef class AppendFile:
             _ask("create", path, 0, 0)
         self.path = path
         self.to_be_synced = to_be_synced
-        self.descriptor = c_open(
-            os.fsencode(path), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0o644
+        self.descriptor = _opened(
+            os.fsencode(path), O_WRONLY | O_CREAT | O_EXCL | O_APPEND, 0o644
         )
         if self.descriptor < 0:
             raise OSError(c_errno, os.strerror(c_errno), path)
@@ -223,20 +251,10 @@ cdef class AppendFile:
             return _ask("append", self.path, self.size, size)
 
     cdef int _put(self, const uint8_t* source, size_t size) except -1 nogil:
-        cdef size_t done = 0
-        cdef Py_ssize_t put
-        while done < size:
-            put = write(self.descriptor, source + done, size - done)
-            if put < 0:
-                if c_errno == EINTR:
-                    continue
-                with gil:
-                    raise OSError(c_errno, os.strerror(c_errno), self.path)
-            done += put
-        self.size += done
-        if self.to_be_synced and self.size - self.written_back >= WRITE_BACK_BYTES:
-            self._begin_write_back()
-        return 0
+        cdef iovec part
+        part.iov_base = <void*> source
+        part.iov_len = size
+        return _append_all(self, &part, 1, size)
 
     cdef int _begin_write_back(self) except -1 nogil:
         if _hooked:
@@ -251,31 +269,48 @@ cdef class AppendFile:
             raise OSError(errno.EIO, "torn write (injected)", self.path)
 
     def append(self, *pieces) -> None:
-        """Write pieces at the end; for the hook they are one append."""
-        cdef const uint8_t[::1] piece
-        cdef size_t size
-        cdef size_t left = sum([len(data) for data in pieces])
-        cdef int64_t torn = self._begin_append(left)
-        if torn >= 0:
-            left = min(left, <size_t> torn)
-        for piece in pieces:
-            size = min(left, <size_t> piece.shape[0])
-            left -= size
-            if size:
-                with nogil:
-                    self._put(&piece[0], size)
-        if torn >= 0:
-            self._fail_torn()
+        """Write pieces at the end, with one system call if the system takes them all; for the hook
+        they are one append."""
+        cdef Py_ssize_t count = len(pieces), held = 0
+        cdef Py_buffer* views = <Py_buffer*> malloc((count + 1) * sizeof(Py_buffer))
+        cdef iovec* parts = <iovec*> malloc((count + 1) * sizeof(iovec))
+        cdef size_t size = 0
+        cdef int64_t torn
+        try:
+            if views == NULL or parts == NULL:
+                raise MemoryError(f"no memory to write {count} pieces")
+            for piece in pieces:
+                PyObject_GetBuffer(piece, &views[held], PyBUF_SIMPLE)
+                parts[held].iov_base = views[held].buf
+                parts[held].iov_len = views[held].len
+                size += parts[held].iov_len
+                held += 1
+            torn = self._begin_append(size)
+            if torn >= 0:
+                size = min(size, <size_t> torn)
+            with nogil:
+                _append_all(self, parts, count, size)
+            if torn >= 0:
+                self._fail_torn()
+        finally:
+            while held > 0:
+                held -= 1
+                PyBuffer_Release(&views[held])
+            free(views)
+            free(parts)
 
     def sync(self) -> None:
         """Force what was written to disk; after an error it may not be there."""
         cdef int failed
         if _hooked:
             _ask("sync", self.path, 0, self.size)
-        with nogil:
-            failed = fdatasync(self.descriptor)
-        if failed:
-            raise OSError(c_errno, os.strerror(c_errno), self.path)
+        while True:
+            with nogil:
+                failed = fdatasync(self.descriptor)
+            if not failed:
+                return
+            if c_errno != EINTR:
+                raise OSError(c_errno, os.strerror(c_errno), self.path)
 
     def close(self) -> None:
         """Close the file; after an error it may be incomplete (network file systems)."""
@@ -283,6 +318,56 @@ cdef class AppendFile:
         self.descriptor = -1
         if descriptor >= 0 and c_close(descriptor) and c_errno != EINTR:
             raise OSError(c_errno, os.strerror(c_errno), self.path)
+
+
+cdef int _append_all(
+    AppendFile file, iovec* parts, Py_ssize_t count, size_t size
+) except -1 nogil:
+    _write_all(file.descriptor, file.path, parts, count, size)
+    file.size += size
+    if file.to_be_synced and file.size - file.written_back >= WRITE_BACK_BYTES:
+        file._begin_write_back()
+    return 0
+
+
+cdef int _write_all(
+    int descriptor, str path, iovec* parts, Py_ssize_t count, size_t size
+) except -1 nogil:
+    """Write the first ``size`` bytes of the parts, which are consumed. The system may write fewer
+    bytes than requested; it is then called again. After an OSError some may be written."""
+    cdef size_t asked, left
+    cdef Py_ssize_t put, last
+    cdef int reason
+    while size > 0:
+        while parts.iov_len == 0:
+            parts += 1
+            count -= 1
+        last = 0
+        asked = parts.iov_len
+        while asked < size and asked < _most_bytes and last + 1 < min(count, MOST_PARTS):
+            last += 1
+            asked += parts[last].iov_len
+        left = parts[last].iov_len
+        if asked > min(size, _most_bytes):
+            parts[last].iov_len -= asked - min(size, _most_bytes)
+        put = writev(descriptor, parts, <int> (last + 1))
+        parts[last].iov_len = left
+        if put <= 0:
+            if put < 0 and c_errno == EINTR:
+                continue
+            with gil:
+                reason = EIO if put == 0 else c_errno  # it took nothing: it would take nothing ever
+                raise OSError(reason, os.strerror(reason), path)
+        size -= put
+        while put > 0:
+            left = min(<size_t> put, parts.iov_len)
+            parts.iov_base = <uint8_t*> parts.iov_base + left
+            parts.iov_len -= left
+            put -= left
+            if parts.iov_len == 0:
+                parts += 1
+                count -= 1
+    return 0
 
 
 def sync_directory(str path not None) -> None:
@@ -299,13 +384,16 @@ cdef int _sync_path(str path) except -1:
     cdef int descriptor, failed, reason
     if _hooked:
         _ask("sync", path, 0, 0)
-    descriptor = c_open(os.fsencode(path), O_RDONLY | O_CLOEXEC)
+    descriptor = _opened(os.fsencode(path), O_RDONLY)
     if descriptor < 0:
         raise OSError(c_errno, os.strerror(c_errno), path)
-    with nogil:
-        failed = c_fsync(descriptor)
-        reason = c_errno
-        c_close(descriptor)
+    while True:
+        with nogil:
+            failed = c_fsync(descriptor)
+            reason = c_errno
+        if not failed or reason != EINTR:
+            break
+    c_close(descriptor)
     if failed:
         raise OSError(reason, os.strerror(reason), path)
     return 0

@@ -1,23 +1,27 @@
 """One write of a standalone store as bytes for its write-ahead log, and back.
 
 Every length is checked before it is used: an inconsistent record raises CorruptionError. Framing
-and checksum are the log's (lsmstate/lsm/wal.py).
+and checksum are the log's (lsmstate/lsm/wal.py). The search for frames in a damaged log is here.
 """
 
 from cpython.buffer cimport PyBUF_READ
 from cpython.memoryview cimport PyMemoryView_FromMemory
-from libc.stdint cimport uint8_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport malloc
 from libc.string cimport memcpy
 
 from lsmstate.cython_ext.errors import CorruptionError
 
-from lsmstate.cython_ext.base.coding cimport load_u64
+from lsmstate.cython_ext.base.coding cimport load_u32, load_u64
+from lsmstate.cython_ext.base.compression cimport xxh3
 from lsmstate.cython_ext.keys.key_codec cimport KeyBatch
 from lsmstate.cython_ext.rows.row_codec cimport RowBatch
 
 cdef enum:
     HEAD_BYTES = 24
+    FRAME_BYTES = 24
+    OLD_FRAME_BYTES = 16
+    LEAST_LENGTH = 11  # of a payload: its kind, stream and sequence number
 
 
 def write_pieces(KeyBatch keys not None, RowBatch rows) -> list:
@@ -128,3 +132,47 @@ def largest_row(RowBatch rows not None) -> int:
         if rows.offsets[i + 1] - rows.offsets[i] > largest:
             largest = rows.offsets[i + 1] - rows.offsets[i]
     return largest
+
+
+def frame_check(uint64_t offset, uint32_t length, uint64_t forced) -> int:
+    """The check in the frame of a record: of the record's place in the log, its length, and up to
+    where the log was forced to the disk."""
+    return _frame_check(offset, length, forced)
+
+
+cdef uint32_t _frame_check(uint64_t offset, uint64_t length, uint64_t forced) noexcept nogil:
+    cdef uint64_t[3] fields
+    fields[0] = offset
+    fields[1] = length
+    fields[2] = forced
+    return <uint32_t> xxh3(fields, sizeof(fields))
+
+
+def next_frame(const uint8_t[::1] data not None, uint64_t offset, bint is_old) -> int:
+    """The first place in ``data``, which stands at ``offset`` of a log, where a frame checks; -1 if
+    there is none. ``is_old``: of the formats before the third. Cost: some nanoseconds a byte."""
+    cdef Py_ssize_t place, last
+    cdef const uint8_t* frame
+    cdef uint32_t length
+    cdef uint64_t forced
+    last = data.shape[0] - (OLD_FRAME_BYTES if is_old else FRAME_BYTES)
+    if last < 0:
+        return -1
+    with nogil:
+        for place in range(last + 1):
+            frame = &data[place]
+            length = load_u32(frame)
+            if length < LEAST_LENGTH:
+                continue
+            if is_old:
+                if load_u32(frame + 4) == <uint32_t> xxh3(frame, 4):
+                    break
+                continue
+            forced = load_u64(frame + 8)
+            if forced > offset + place:
+                continue
+            if load_u32(frame + 4) == _frame_check(offset + place, length, forced):
+                break
+        else:
+            place = -1
+    return place

@@ -73,8 +73,10 @@ class Checkpoint:
 class Keeper(Protocol):
     """What the checkpoints need of the store's owner."""
 
-    pointer: str | None
-    """The store's last commit."""
+    @property
+    def pointer(self) -> str | None:
+        """The store's last commit."""
+        ...
 
     def new_name(self, kind: str) -> str:
         """Return a new unique name for a file of kind "CHECKPOINT". StoreLockedError as

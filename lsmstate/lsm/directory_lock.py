@@ -18,6 +18,7 @@ from pathlib import Path
 
 from lsmstate.cython_ext.locks.directory_claim import Claim
 from lsmstate.errors import StoreLockedError
+from lsmstate.lsm.whole_writes import write_at
 
 _NAME = "LOCK"
 
@@ -94,7 +95,7 @@ class DirectoryLock:
                 "close it there first"
             ) from error
         os.ftruncate(self._file, 0)
-        os.pwrite(self._file, self._text, 0)
+        write_at(self._file, self._text, 0)
 
     def check_held(self) -> None:
         """Take the lock again if it was dropped.
@@ -123,11 +124,12 @@ class DirectoryLock:
         An owner marks the directory before it reads anything. It has therefore read, or will read,
         whatever was written before this call. Cost: one system call, 1 us.
         """
-        if os.pread(self._file, _TEXT_BYTES, 0) != self._text:
+        is_same = os.pread(self._file, _TEXT_BYTES, 0) == self._text
+        if not is_same and _text_in(self._file) != self._text:
             raise self._lost()
 
     def _lost(self) -> StoreLockedError:
-        is_named = os.pread(self._file, _TEXT_BYTES, 0) != self._text
+        is_named = _text_in(self._file) != self._text
         holder = _holder(self._file) if is_named else "unknown"
         return StoreLockedError(
             f"{self._directory} was opened by another process ({holder}) while it was open in this "
@@ -149,7 +151,15 @@ class DirectoryLock:
             )
 
 
+def _text_in(file: int) -> bytes:
+    """What LOCK holds. The system may read less at a time than it is asked for."""
+    text = b""
+    while len(text) < _TEXT_BYTES and (part := os.pread(file, _TEXT_BYTES - len(text), len(text))):
+        text += part
+    return text
+
+
 def _holder(file: int) -> str:
     """Return the process id that LOCK names."""
-    text = os.pread(file, _TEXT_BYTES, 0).decode("ascii", "replace")
+    text = _text_in(file).decode("ascii", "replace")
     return text.partition(" ")[0].strip() or "unknown"

@@ -101,7 +101,8 @@ class FileJob:
             self._slices.close()
             self._files.remove(self.names)
         except OSError as error:
-            _log.warning("unneeded files stay until the store is opened again: %s", error)
+            # As text: a handler may keep the error, whose frames hold what was being written.
+            _log.warning("unneeded files stay until the store is opened again: %s", str(error))
         self.names.clear()
         self._error = None  # its frames hold the buffers of the unfinished file
 

@@ -1,28 +1,31 @@
 """Owners of a store: a task attempt, a process with a write-ahead log, and readers."""
 
 import itertools
+import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
-from lsmstate.cython_ext.base.file import AppendFile, ReadFile, remove, sync_directory, sync_file
-from lsmstate.errors import CorruptionError, InvalidArgumentError
+from lsmstate.cython_ext.base.file import AppendFile, remove, sync_directory, sync_file
+from lsmstate.errors import CorruptionError, InvalidArgumentError, StoreLockedError
 from lsmstate.lsm.checkpoints import CheckpointPin, Checkpoints
-from lsmstate.lsm.checksummed_text import seal_text, unseal_text
 from lsmstate.lsm.directory_lock import DirectoryLock
 from lsmstate.lsm.file_deletion import Removal
 from lsmstate.lsm.file_names import AttemptFile, check_attempt_id, numbered, parse_numbered
 from lsmstate.lsm.manifest import parse_pointer
+from lsmstate.lsm.manifest_files import Manifest, check_logged, newest_manifest
 from lsmstate.lsm.obsolete_files import AttemptFiles, LocalFiles, collect_now_and_then
 from lsmstate.lsm.recovery import read_commit
 from lsmstate.lsm.table_cache import table_cache
-from lsmstate.lsm.wal import Changelog, Write, changelog_files, replay
+from lsmstate.lsm.wal import Changelog, Write, changelog_files, replay, warn_of_torn_end
 from lsmstate.options import Options
 from lsmstate.process.background_worker import worker
 from lsmstate.process.memory_budget import process_memory
 from lsmstate.store import StreamSchema
+
+_log = logging.getLogger(__name__)
 
 #: The first commit of a new store: run 1 and MANIFEST 2.
 FIRST_MANIFEST = 2
@@ -191,6 +194,7 @@ class ProcessOwner:
 
     Invariant: every acknowledged write is in the runs of the newest MANIFEST or in a log that is
     kept. A new MANIFEST is written and synced before anything that it makes obsolete is deleted.
+    What a MANIFEST says of the logs is true, and synced if commits are, before it is written.
     """
 
     single_commit = False
@@ -202,12 +206,28 @@ class ProcessOwner:
         #: Closed write-ahead logs, and the last sequence number in each.
         self._old_logs: list[tuple[str, int]] = []
         self._last_logged = 0
+        #: By path of a log: how many bytes at its end are torn.
+        self._torn: dict[str, int] = {}
+        #: The last log that was replayed, and the end of its last complete record.
+        self._logs_end = (directory, 0)
         #: Files that some thread may be writing: no manifest names them yet.
         self._begun: set[str] = set()
         #: Files that the last commit made obsolete.
         self._removal = Removal((), remove)
         self._held: DirectoryLock | None = None
-        self.pointer: str | None = None
+        self._manifest: Manifest | None = None
+        #: Its name, if this process wrote it.
+        self._manifest_name = ""
+
+    @property
+    def pointer(self) -> str | None:
+        """The pointer of the last commit; None before the first one."""
+        return None if self._manifest is None else self._manifest.pointer
+
+    @property
+    def _said_logged(self) -> int:
+        """The last write that the logs must hold, as the MANIFEST says."""
+        return 0 if self._manifest is None else self._manifest.logged
 
     def take(self) -> None:
         directory, options = self._directory, self._options
@@ -223,8 +243,8 @@ class ProcessOwner:
         ]
         last_number, newest = max(numbers, default=(0, ""))
         self._checkpoints = Checkpoints(directory, options, self)
-        self.pointer = self._newest_pointer(last_number, newest)
-        self._numbers = itertools.count(1 + (last_number if self.pointer else 0))
+        self._manifest = self._newest_manifest(last_number, newest)
+        self._numbers = itertools.count(1 + (last_number if self._manifest else 0))
 
     @property
     def _lock(self) -> DirectoryLock:
@@ -240,7 +260,7 @@ class ProcessOwner:
 
     def new_name(self, kind: str) -> str:
         self.check_owned()  # another owner may use the same names
-        if kind == "CHECKPOINT":
+        if kind in ("CHECKPOINT", "changelog"):
             return self._next(kind)
         name = self._next("run")
         self._begun.add(name)
@@ -253,15 +273,15 @@ class ProcessOwner:
         """Raise StoreLockedError if another process has become the owner."""
         self._lock.check_held()
 
-    def _newest_pointer(self, last_number: int, newest: str) -> str | None:
-        """Return the pointer in the newest complete MANIFEST; None for a new store. Torn ones are
-        deleted: the previous one is still valid."""
-        pointer, torn = newest_pointer(self._directory)
-        if pointer is None:
+    def _newest_manifest(self, last_number: int, newest: str) -> Manifest | None:
+        """Return the newest complete MANIFEST; None for a new store. Torn ones are deleted: the
+        previous one is still valid."""
+        manifest, torn = newest_manifest(self._directory)
+        if manifest is None:
             self._begin_anew(last_number, newest, torn)
         for path in torn:
             remove(path)
-        return pointer
+        return manifest
 
     def _begin_anew(self, last_number: int, newest: str, torn: Sequence[str]) -> None:
         """Delete what an interrupted first commit left. It is made when a store is first opened,
@@ -275,19 +295,28 @@ class ProcessOwner:
         self._removal.finish()  # their numbers are used again
 
     def replay(self) -> Iterator[Write]:
-        """Yield all logged writes that may not be in the runs, oldest first."""
+        """Yield all logged writes that may not be in the runs, oldest first. CorruptionError."""
         names = changelog_files(self._directory)
         # A flush during the replay must not delete logs that are still to be read.
         self._old_logs = [(name, _UNREAD) for name in names]
+
         for name in names:
             last = 0
-            for write in replay(os.path.join(self._directory, name)):
+            path = os.path.join(self._directory, name)
+            for write in replay(path, self._torn.__setitem__):
                 last = write.sequence
+                self._last_logged = max(self._last_logged, last)
                 yield write
+            self._logs_end = (path, os.path.getsize(path) - self._torn.get(path, 0))
             self._old_logs = [
                 (name, last) if other == name else (other, until) for other, until in self._old_logs
             ]
-            self._last_logged = max(self._last_logged, last)
+
+    def check_replayed(self) -> None:
+        """Raise CorruptionError, after ``replay``, if the logs lack a write that they must hold."""
+        check_logged(self._said_logged, self._last_logged, *self._logs_end)
+        for path, size in self._torn.items():
+            warn_of_torn_end(path, size)
 
     def log(self, writes: Sequence[Write]) -> None:
         self._lock.check_held()
@@ -312,42 +341,70 @@ class ProcessOwner:
         if self._options.syncs_commits:
             for log, _ in kept:  # half of a write may be in the runs: its rest must not be lost
                 sync_file(os.path.join(self._directory, log))
-        name = self._write_manifest(pointer)
-        self.pointer = pointer
+        logged = max(self._last_logged, self._said_logged)
+        self._write_manifest(Manifest(pointer, logged if logged >= replay_from else 0))
         self._old_logs = kept
         self._begun -= live
-        self._collect(live | {name} | {log for log, _ in kept})
+        self._collect(live | {self._manifest_name} | {log for log, _ in kept})
 
     def collect(self, live: set[str], opened_at: str | None, retained_batches: int) -> None:
         """Delete what commits made obsolete, in the background; the caller may copy
         the directory."""
         self._removal.finish()
 
-    def _write_manifest(self, pointer: str) -> str:
+    def _write_manifest(self, manifest: Manifest, *, is_forced: bool = True) -> None:
+        """Write the next MANIFEST; sync it if commits are and it ``is_forced``. One that is not
+        synced may be torn by a power failure, so the previous one must stay."""
         self.check_owned()
         name = self._next("MANIFEST")
         file = AppendFile(os.path.join(self._directory, name))
-        file.append(seal_text(pointer.encode()))
-        if self._options.syncs_commits:
+        file.append(manifest.packed())
+        if self._options.syncs_commits and is_forced:
             file.sync()
             sync_directory(self._directory)
         file.close()
         # If another owner came before it could read this file, the commit is not acknowledged and
         # nothing is deleted for it. An owner that comes later will read it.
         self._lock.check_untaken()
-        return name
+        self._manifest, self._manifest_name = manifest, name
 
     def renew_manifest(self) -> None:
-        """Write the newest MANIFEST again. It may have been read from memory only: its writer was
-        killed before the sync, or the sync failed. After a failed sync, another one proves nothing.
-        """
-        if self.pointer is None or not self._options.syncs_commits:
+        """Write the MANIFEST that was found again, unless a commit has replaced it. It may have
+        been read from memory only: its writer did not sync it, or was killed before, or the sync
+        failed. After a failed sync, another one proves nothing."""
+        if self._manifest is None or self._manifest_name or not self._options.syncs_commits:
             return
-        name = self._write_manifest(self.pointer)
+        self._write_manifest(self._manifest)
+        self._remove_other_manifests()
+
+    def _remove_other_manifests(self) -> None:
         for other in os.listdir(self._directory):
             found = parse_numbered(other)
-            if other != name and found is not None and found[0] == "MANIFEST":
+            if other != self._manifest_name and found is not None and found[0] == "MANIFEST":
                 remove(os.path.join(self._directory, other))
+
+    def seal_logs(self, last: int) -> None:
+        """Write a MANIFEST which says that the logs hold all writes up to this one. They are synced
+        already if commits are. It is not synced itself, since the previous one loses no write."""
+        assert self._manifest is not None, "nothing was committed yet"
+        self._write_manifest(Manifest(self._manifest.pointer, last), is_forced=False)
+        if not self._options.syncs_commits:
+            self._remove_other_manifests()
+
+    def _close_log(self, log: Changelog) -> None:
+        """Seal and close a log, so that a missing end is noticed. If the seal cannot be written,
+        nothing is lost, and the log is read as after a crash."""
+        try:
+            if log.last:
+                self.check_owned()
+                if self._options.syncs_commits and not self._options.syncs_writes:
+                    log.sync()
+                    sync_directory(self._directory)
+                self.seal_logs(log.last)
+        except (OSError, StoreLockedError) as error:
+            # As text: a handler may keep the error, whose frames hold the store's buffers.
+            _log.warning("%s: a missing end would not be noticed: %s", log.path, str(error))
+        log.close()
 
     def _collect(self, needed: set[str]) -> None:
         """Delete the numbered files that neither the newest MANIFEST nor a checkpoint needs, and
@@ -368,42 +425,13 @@ class ProcessOwner:
             self._removal.finish()
 
     def release(self) -> None:
-        if self._log is not None:
-            self._log.close()
-            self._log = None
-        self._removal.finish()
-        if self._held is not None:
-            self._held.release()
-
-
-def newest_pointer(directory: str) -> tuple[str | None, list[str]]:
-    """Return the pointer in the newest complete MANIFEST (None: there is none), and the paths of
-    newer ones that a crash tore. Nothing is changed."""
-    found = [parse_numbered(name) for name in os.listdir(directory)]
-    numbers = sorted(
-        (number for kind, number in filter(None, found) if kind == "MANIFEST"), reverse=True
-    )
-    torn: list[str] = []
-    for number in numbers:
-        path = os.path.join(directory, numbered("MANIFEST", number))
-        pointer = _read_manifest(path)
-        if pointer is not None:
-            return pointer, torn
-        torn.append(path)
-    return None, torn
-
-
-def _read_manifest(path: str) -> str | None:
-    """Return the pointer in a MANIFEST file; None if it is torn. CorruptionError."""
-    file = ReadFile(path)
-    try:
-        data = file.read(0, min(file.size, 4096))
-    finally:
-        file.close()
-    text = unseal_text(data, path, _REMEDY)
-    if text is None:
-        return None
-    try:
-        return str(parse_pointer(text.decode("ascii")))
-    except (CorruptionError, UnicodeDecodeError) as error:
-        raise CorruptionError(f"it names no commit ({error}); {_REMEDY}", path, 0) from error
+        log, self._log = self._log, None  # if interrupted, it is read as after a crash
+        try:
+            if log is not None:
+                self._close_log(log)
+        finally:
+            try:
+                self._removal.finish()
+            finally:
+                if self._held is not None:
+                    self._held.release()

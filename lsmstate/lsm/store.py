@@ -140,16 +140,16 @@ class LsmStore(AdmittedWrites):
             store._start_at(owner.pointer)
             if owner.pointer is None:
                 store.commit()  # fixes the streams: no log is ever read with other ones
-            else:
-                owner.renew_manifest()
             for write in owner.replay():
                 check_write(write, list(store._streams.values()))
                 store._apply(write)
             store._check_replayed()
+            owner.check_replayed()
             if options.syncs_commits:
                 # As with the manifest: the log of a killed process may not be on disk, so it is
                 # written again before more is acknowledged.
                 store.commit()
+                owner.renew_manifest()
 
         return cls._opened(directory, lambda: streams, options, owner, begin)
 

@@ -1,13 +1,14 @@
 """The write-ahead log (WAL) of a standalone store: a framed, checksummed record per write.
 
-A record has a head of 16 bytes: the length of its payload, the lower half of that length's XXH3,
-and the XXH3 of the payload. The payload follows: kind, stream, sequence number, the write as
-``lsmstate.cython_ext.wal.wal_record`` packs it, and a last byte.
+A record has a frame of 24 bytes: the length of its payload, the place up to which the log was on
+disk when the record was appended, and checksums. The payload follows: kind, stream, sequence
+number, the write as ``lsmstate.cython_ext.wal.wal_record`` packs it, and a last byte.
 
 - Writes that are made atomically are one record.
 - A record is acknowledged when it is appended (and synced, if the options say so).
-- At replay, the end of a log may be torn by a crash (see ``wal_records``); such a write is ignored.
+- At replay, the end of a log may be torn by a crash (see ``wal_records``); such writes are ignored.
   Any other damage is CorruptionError.
+- A MANIFEST says which writes a closed log holds (see ``manifest_files``).
 """
 
 import logging
@@ -74,7 +75,11 @@ class Changelog:
     def __init__(self, path: str, sync: bool) -> None:
         self._file = AppendFile(path)
         self._sync = sync
+        #: Up to where it is synced.
+        self._forced = 0
         self.path = path
+        #: Sequence number of its last write; 0 if there is none.
+        self.last = 0
         self._file.append(MAGIC)
 
     @property
@@ -89,11 +94,18 @@ class Changelog:
         """
         if len(writes) == 1:
             write = numbered(writes[0])  # kept while the pieces are views of it
-            self._file.append(*framed(_pieces(write)))
+            payload = _pieces(write)
         else:
-            self._file.append(*framed(_grouped(writes)))
+            payload = _grouped(writes)
+        self._file.append(*framed(payload, self._file.size, self._forced))
         if self._sync:
-            self._file.sync()
+            self.sync()
+        self.last = writes[-1].sequence
+
+    def sync(self) -> None:
+        """Sync it. After an OSError, what was not synced before may never reach the disk."""
+        self._file.sync()
+        self._forced = self._file.size
 
     def close(self) -> None:
         self._file.close()
@@ -119,14 +131,14 @@ def replay(
     file = ReadFile(path)
     try:
         records = Records(file.read, file.size)
-        offset = len(MAGIC) if records.has_magic else 0
-        if not records.has_magic and not records.is_unbegun:
-            raise CorruptionError(f"not a write-ahead log of this format; {_REMEDY}", path, 0)
+        offset = records.begin
         while records.has_magic and (found := records.whole(offset)) is not None:
             payload, end = found
             yield from _unpack(payload, path, offset)
             offset = end
-        if records.has_magic and not records.is_torn(offset):
+        if not records.is_torn(offset):
+            if not records.has_magic:
+                raise CorruptionError(f"not a write-ahead log of this format; {_REMEDY}", path, 0)
             raise _damaged(path, offset)
         if offset < file.size:
             on_torn_end(path, file.size - offset)

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from lsmstate.cython_ext.base.file import Descriptor
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.lsm.file_names import parse_attempt_file
+from lsmstate.lsm.whole_writes import write_at
 
 #: Under a smaller limit, a few files of a bucket that is read would evict each other.
 LEAST_BYTES = 1 << 20
@@ -263,7 +264,7 @@ class _Books:
         self._noted(max(0, self.bytes - size))
 
     def _noted(self, used: int) -> int:
-        os.pwrite(self._file, f"{used:<20}\n".encode(), 0)
+        write_at(self._file, f"{used:<20}\n".encode(), 0)
         return used
 
 

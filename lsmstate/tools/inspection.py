@@ -13,7 +13,8 @@ from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgument
 from lsmstate.local_directory import check_is_there
 from lsmstate.lsm.file_names import numbered, parse_attempt_file, parse_numbered
 from lsmstate.lsm.manifest import Pointer, asked_pointer, parse_pointer
-from lsmstate.lsm.ownership import FIRST_MANIFEST, newest_pointer
+from lsmstate.lsm.manifest_files import newest_manifest
+from lsmstate.lsm.ownership import FIRST_MANIFEST
 from lsmstate.lsm.recovery import Recovered, read_commit
 from lsmstate.lsm.table_cache import table_cache
 from lsmstate.process.memory_budget import process_memory
@@ -61,6 +62,8 @@ class State:
     """Newer commits that cannot be read, so that this older one was chosen."""
     is_newest: bool = True
     """Whether it was found as the newest, not given by a pointer."""
+    logged: int = 0
+    """See ``manifest_files.Manifest``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +163,14 @@ def find_state(directory: str, pointer: str | None = None) -> State | None:
             if newest is None:
                 return None
             found = read_commit(tables, directory, newest.pointer)
-            return State(directory, newest.pointer, found, newest.unsealed, newest.damaged)
+            return State(
+                directory,
+                newest.pointer,
+                found,
+                newest.unsealed,
+                newest.damaged,
+                logged=newest.logged,
+            )
         except READ_ERRORS as error:
             # A commit may have replaced it meanwhile. What is missing again was not replaced.
             path = missing_path(error)
@@ -184,21 +194,22 @@ class _Newest:
     pointer: str
     unsealed: tuple[str, ...]
     damaged: tuple[Damage, ...]
+    logged: int = 0
 
 
 def _newest(directory: str) -> _Newest | None:
     """Return the newest commit; None if nothing was committed yet. CorruptionError,
     FormatVersionError."""
     try:
-        found, torn = newest_pointer(directory)
+        found, torn = newest_manifest(directory)
         if found is None:
             # While the directory was listed, a new one may have appeared and the previous one gone.
-            found, torn = newest_pointer(directory)
+            found, torn = newest_manifest(directory)
     except CorruptionError as error:
         save = _SAVE.format(directory=directory)
         raise CorruptionError(f"the MANIFEST is damaged; {save}", error.path, 0) from error
     if found is not None:
-        return _Newest(found, tuple(map(os.path.basename, torn)), ())
+        return _Newest(found.pointer, tuple(map(os.path.basename, torn)), (), found.logged)
     numbers = [each[1] for each in map(parse_numbered, os.listdir(directory)) if each is not None]
     last_number = max(numbers, default=0)
     if last_number > FIRST_MANIFEST:  # otherwise the first commit was never completed

@@ -36,7 +36,7 @@ def kept_streams(directory: str, *, backend: str = "lsm") -> Mapping[str, Stream
 
 
 def _of_lsm(directory: str) -> Mapping[str, StreamSchema] | None:
-    from lsmstate.lsm.ownership import newest_pointer
+    from lsmstate.lsm.manifest_files import newest_pointer
     from lsmstate.lsm.recovery import read_commit
 
     pointer, _ = newest_pointer(directory)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from lsmstate.cython_ext.base.file import AppendFile, ReadFile
+from lsmstate.cython_ext.base.file import AppendFile, ReadFile, sync_directory
 from lsmstate.cython_ext.sstable.salvage import ListedEntries
 from lsmstate.cython_ext.sstable.sst_check import verify
 from lsmstate.cython_ext.sstable.sst_reader import Sst
@@ -19,19 +19,25 @@ from lsmstate.errors import CorruptionError, FormatVersionError, InvalidArgument
 from lsmstate.local_directory import check_is_there
 from lsmstate.lsm.checkpoints import checkpoint_paths, read_checkpoint
 from lsmstate.lsm.directory_lock import check_unowned
-from lsmstate.lsm.file_names import numbered, parse_attempt_file, parse_numbered
+from lsmstate.lsm.file_names import parse_attempt_file
 from lsmstate.lsm.manifest import Pointer, pack_edit
 from lsmstate.lsm.obsolete_files import LocalFiles
 from lsmstate.lsm.ownership import AttemptOwner, Owner, ProcessOwner
 from lsmstate.lsm.table_writer import TableWriter
 from lsmstate.lsm.version import FileMeta, Version
 from lsmstate.lsm.wal import changelog_files
-from lsmstate.lsm.wal_records import MAGIC
+from lsmstate.lsm.wal_records import MAGIC, framed
 from lsmstate.options import MIB, Options
 from lsmstate.process.memory_budget import process_memory
 from lsmstate.tools.salvage_commit import DamagedState, find_damaged_state
 from lsmstate.tools.salvage_table import KeyRange, SalvagedTable
-from lsmstate.tools.salvage_wal import Record, Replay, plan_replay, salvage_changelog
+from lsmstate.tools.salvage_wal import (
+    Record,
+    Replay,
+    SalvagedChangelog,
+    plan_replay,
+    salvage_changelog,
+)
 
 _LOST_COMMIT = (
     "its manifest cannot be read, so an older commit is taken; later writes are lost unless a "
@@ -248,8 +254,14 @@ class _Repair:
     def _salvage_logs(self) -> Replay:
         """Return the logged writes that are not in the runs."""
         found: list[Record] = []
-        for name in changelog_files(self._state.directory):
-            log = salvage_changelog(os.path.join(self._state.directory, name))
+        logs: list[tuple[str, SalvagedChangelog]] = []
+        wanted = self._state.logged
+        for name in reversed(changelog_files(self._state.directory)):
+            log = salvage_changelog(os.path.join(self._state.directory, name), wanted)
+            logs.append((name, log))
+            if log.records:  # the logs before this one went up to here
+                wanted = log.records[0].sequence - 1
+        for name, log in reversed(logs):
             found += log.records
             if log.torn_bytes:
                 self._problems.append(
@@ -259,23 +271,30 @@ class _Repair:
             for offset, size in log.gaps:
                 what = f"{size} bytes at offset {offset} are damaged"
                 self._losses.append(Loss(name, what, None))
-        replay = plan_replay(found, self._state.edit.replay_from)
-        for first, last in replay.missing:
+        replay_from = self._state.edit.replay_from
+        replay = plan_replay(found, replay_from)
+        missing = list(replay.missing)
+        last = max([replay_from[0] - 1, *(record.sequence for record in found)])
+        if last < self._state.logged:
+            missing.append((last + 1, self._state.logged))
+        for first, last in missing:
             what = f"writes {first} to {last} are in no write-ahead log"
             self._losses.append(Loss("changelog", what, None))
         return replay
 
     def _write_log(self, records: Sequence[tuple[int, Record]]) -> None:
-        names = filter(None, map(parse_numbered, os.listdir(self._target)))
-        number = 1 + max(number for _, number in names)
-        log = AppendFile(os.path.join(self._target, numbered("changelog", number)))
+        assert isinstance(self._owner, ProcessOwner)
+        path = os.path.join(self._target, self._owner.new_name("changelog"))
+        log = AppendFile(path)
         try:
             log.append(MAGIC)
             for sequence, record in records:
-                log.append(record.framed_as(sequence))
+                log.append(*framed(record.payload(sequence), log.size, 0))
             log.sync()
         finally:
             log.close()
+        sync_directory(self._target)
+        self._owner.seal_logs(records[-1][0])
 
 
 def _checkpoints_left(directory: str) -> Iterator[str]:

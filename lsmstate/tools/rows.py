@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 
 from lsmstate.expiry.readers import expiring_reads
+from lsmstate.lsm.manifest_files import missing_end
 from lsmstate.lsm.store import LsmStore
 from lsmstate.lsm.table_cache import MOST_OPEN, table_cache
 from lsmstate.lsm.wal import changelog_files, replay
@@ -48,15 +49,20 @@ def logged_writes(watch: StateWatch) -> tuple[int, list[Damage]]:
     standalone store's commit; return also which logs are damaged. Cost: the logs are read."""
     directory = watch.state.directory
     first, _ = watch.state.found.edit.replay_from
-    count, damaged = 0, list[Damage]()
+    last = first - 1
+    count, damaged, name = 0, list[Damage](), "changelog"
     for name in changelog_files(directory):
         try:
             for write in replay(os.path.join(directory, name)):
                 count += write.sequence >= first
+                last = max(last, write.sequence)
         except READ_ERRORS as error:
             if missing_path(error) is not None:
                 watch.miss(name)
             damaged.append(damage_of(error, name))
+    if last < watch.state.logged and not damaged:
+        watch.miss("the last changelog")
+        damaged.append(Damage(name, missing_end(watch.state.logged)))
     return count, damaged
 
 

@@ -20,7 +20,7 @@ from lsmstate.lsm.manifest import (
     schema_digest,
     unpack_edit,
 )
-from lsmstate.lsm.ownership import newest_pointer
+from lsmstate.lsm.manifest_files import Manifest, newest_manifest
 from lsmstate.process.memory_budget import process_memory
 from lsmstate.tools.salvage_table import SalvagedTable
 
@@ -36,6 +36,8 @@ class DamagedState:
     problems: tuple[str, ...]
     lost: tuple[str, ...] = ()
     """Files of newer commits of a standalone store, or what may be some, that cannot be read."""
+    logged: int = 0
+    """See ``manifest_files.Manifest``."""
 
 
 def find_damaged_state(directory: str, pointer: str | None = None) -> DamagedState:
@@ -46,10 +48,12 @@ def find_damaged_state(directory: str, pointer: str | None = None) -> DamagedSta
     commits = _commits_of_attempts(directory, names)
     is_standalone = not commits
     if is_standalone:
-        named = _named_by_manifest(directory, problems)
+        manifest = _newest_manifest(directory, problems)
+        named = parse_pointer(manifest.pointer).name if manifest is not None else None
+        logged = manifest.logged if manifest is not None else 0
         commits = _numbered_runs(names)
     else:
-        named = asked_pointer(pointer).name if pointer is not None else None
+        named, logged = asked_pointer(pointer).name if pointer is not None else None, 0
     if not commits:
         raise InvalidArgumentError(
             f"{directory} holds no store's files; name a standalone store's directory or a bucket's"
@@ -71,7 +75,9 @@ def find_damaged_state(directory: str, pointer: str | None = None) -> DamagedSta
                 f"no MANIFEST names the newest commit, and {name} is the newest that can be read; "
                 "if the file of a newer one is gone, its writes are lost"
             )
-        return DamagedState(directory, name, edit, is_standalone, tuple(problems), tuple(lost))
+        return DamagedState(
+            directory, name, edit, is_standalone, tuple(problems), tuple(lost), logged
+        )
     raise CorruptionError("no commit can be read; restore a checkpoint or an export", directory, 0)
 
 
@@ -92,11 +98,11 @@ def _numbered_runs(names: Sequence[str]) -> list[str]:
     return [name for _, name in sorted(found, reverse=True) if name.startswith("run-")]
 
 
-def _named_by_manifest(directory: str, problems: list[str]) -> str | None:
+def _newest_manifest(directory: str, problems: list[str]) -> Manifest | None:
     try:
-        pointer, torn = newest_pointer(directory)
+        manifest, torn = newest_manifest(directory)
         problems += [f"{os.path.basename(path)} is incomplete" for path in torn]
-        return parse_pointer(pointer).name if pointer is not None else None
+        return manifest
     except CorruptionError as error:
         problems.append(str(error))
         return None

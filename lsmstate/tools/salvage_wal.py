@@ -2,7 +2,7 @@
 
 A record's length has its own checksum. After a damaged payload, the next record is therefore found
 at once. After a damaged length it is searched byte by byte. Torn ends and damage are distinguished
-as in a replay.
+as in a replay. An end is also damaged if the log is known to have held more.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from lsmstate.cython_ext.base.file import ReadFile
 from lsmstate.lsm.wal import single_payloads
-from lsmstate.lsm.wal_records import FRAME, HEAD, MAGIC, Records, framed
+from lsmstate.lsm.wal_records import HEAD, MAGIC, Records
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,9 @@ class Record:
     sequence: int
     write: bytes
 
-    def framed_as(self, sequence: int) -> bytes:
-        """Return a record of this write alone, with another sequence number."""
-        return b"".join(framed([HEAD.pack(self.kind, self.stream, sequence), self.write]))
+    def payload(self, sequence: int) -> list[bytes]:
+        """Return the payload of a record of this write alone, with another sequence number."""
+        return [HEAD.pack(self.kind, self.stream, sequence), self.write]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,9 @@ def plan_replay(records: Iterable[Record], replay_from: tuple[int, int]) -> Repl
     return Replay(tuple(numbered), (numbered[0][0], place), tuple(missing))
 
 
-def salvage_changelog(path: str) -> SalvagedChangelog:
-    """Read the complete records of a log. Memory: the file's size."""
+def salvage_changelog(path: str, wanted: int = 0) -> SalvagedChangelog:
+    """Read the complete records of a log. ``wanted``: the last write that the log is known to have
+    held. Memory: the file's size."""
     file = ReadFile(path)
     try:
         data = file.read(0, file.size)
@@ -82,21 +83,22 @@ def salvage_changelog(path: str) -> SalvagedChangelog:
     log = Records(lambda offset, size: data[offset : offset + size], len(data))
     records: list[Record] = []
     gaps: list[tuple[int, int]] = []
-    if log.is_unbegun:
-        return SalvagedChangelog((), (), len(data))
-    offset = len(MAGIC)
     if not log.has_magic:
-        gaps.append((0, min(offset, len(data))))
+        if not wanted and log.is_torn(0):
+            return SalvagedChangelog((), (), len(data))
+        gaps.append((0, min(len(MAGIC), len(data))))
+    offset = len(MAGIC)
     while offset < len(data):
         if (found := log.whole(offset)) is not None:
             payload, end = found
             records += [_record(part) for part in single_payloads(payload, path, offset)]
             offset = end
             continue
-        if log.is_torn(offset):
+        last = records[-1].sequence if records else 0
+        if last >= wanted and log.has_magic and log.is_torn(offset):
             return SalvagedChangelog(tuple(records), tuple(gaps), len(data) - offset)
         start = offset
-        offset = _next_record(log, offset)
+        offset = log.next_record(offset)
         gaps.append((start, offset - start))
     return SalvagedChangelog(tuple(records), tuple(gaps), 0)
 
@@ -104,14 +106,3 @@ def salvage_changelog(path: str) -> SalvagedChangelog:
 def _record(payload: bytes) -> Record:
     kind, stream, sequence = HEAD.unpack_from(payload)
     return Record(kind, stream, sequence, payload[HEAD.size :])
-
-
-def _next_record(log: Records, offset: int) -> int:
-    """Return the offset of the next complete record; the end of the data if there is none."""
-    end = log.end(offset)
-    if end is not None and (end >= log.size or log.whole(end) is not None):
-        return min(end, log.size)
-    for place in range(offset + 1, log.size - FRAME.size):
-        if log.whole(place) is not None:
-            return place
-    return log.size

@@ -11,6 +11,7 @@ from lsmstate.cython_ext.sstable import sst_check
 from lsmstate.lsm.checkpoints import Checkpoint, read_each_checkpoint
 from lsmstate.lsm.decoded_checks import check_rows
 from lsmstate.lsm.manifest import Pointer, parse_pointer
+from lsmstate.lsm.manifest_files import missing_end
 from lsmstate.lsm.recovery import Recovered, read_commit
 from lsmstate.lsm.table_cache import table_cache
 from lsmstate.lsm.wal import changelog_files, replay
@@ -137,7 +138,9 @@ class _Verification:
         directory = self.watch.state.directory
         expected: int | None
         expected, place = self.watch.state.found.edit.replay_from
-        for name in changelog_files(directory):
+        finding = Finding("changelog", {})
+        names = changelog_files(directory)
+        for name in names:
             counts, missing = {"writes": 0}, ""
             try:
                 for write in replay(os.path.join(directory, name), _torn_into(counts)):
@@ -156,12 +159,16 @@ class _Verification:
             if missing and finding.damage is None:
                 self.watch.miss(f"before {name}")
                 finding = Finding(name, damage=missing)
-            yield from self._tell(name, finding)
-        if expected is not None and place:
+            if name != names[-1]:
+                yield from self._tell(name, finding)
+        if expected is not None and (place or expected <= self.watch.state.logged):
             self.watch.miss("the last changelog")
-            yield from self._tell(
-                "changelog", Finding("changelog", damage=_gap(expected, expected))
-            )
+            logged = self.watch.state.logged
+            missing = missing_end(logged) if expected <= logged else _gap(expected, expected)
+            if finding.damage is None:
+                finding = Finding(finding.file, damage=missing)
+        if names or finding.damage is not None:
+            yield from self._tell(finding.file, finding)
 
 
 def _torn_into(counts: dict[str, int]) -> Callable[[str, int], None]:

@@ -18,7 +18,7 @@ from lsmstate.options import MIB, Options
 from lsmstate.tools.inspection import find_states
 from lsmstate.tools.repair import repair
 from lsmstate.tools.verify import verify
-from support.changelog_cases import UNSYNCED, all_ids, logs, manifests, opened
+from support.changelog_cases import UNSYNCED, all_ids, killed, logs, manifests, opened
 from support.sample_streams import STREAMS, customers, keys_of, returns
 
 
@@ -35,7 +35,7 @@ def as_sealed(record_of, log):
     changed, offset = data[:8], 8
     while (found := records.whole(offset)) is not None:
         payload, offset = found
-        changed += b"".join(framed([record_of(payload)]))
+        changed += b"".join(framed([record_of(payload)], len(changed), 0))
     log.write_bytes(changed)
 
 
@@ -79,11 +79,13 @@ def test_an_edit_that_builds_upon_no_pointer(tmp_path, field):
 
 
 def test_a_logged_row_of_another_schema(tmp_path):
-    with opened(tmp_path, UNSYNCED) as store:
+    left = tmp_path / "left"
+    with opened(tmp_path / "alive", UNSYNCED) as store:
         store.append("customers", customers(1), keys_of(1))
-        start = logs(tmp_path)[0].stat().st_size
+        start = logs(tmp_path / "alive")[0].stat().st_size
         store.append("returns", returns(2), keys_of(2))
-    (log,) = logs(tmp_path)
+        killed(tmp_path / "alive", left)
+    (log,) = logs(left)
 
     def to_stream(number):
         def changed(payload):
@@ -94,10 +96,10 @@ def test_a_logged_row_of_another_schema(tmp_path):
 
     as_sealed(to_stream(0), log)
     with pytest.raises(CorruptionError, match=f"{log.name} at offset {start}: .*'customers'"):
-        opened(tmp_path)
+        opened(left)
     data = log.read_bytes()
     log.write_bytes(data[:start])
-    assert all_ids(tmp_path, options=UNSYNCED) == [1]
+    assert all_ids(left, options=UNSYNCED) == [1]
 
 
 def test_a_logged_write_of_no_stream(tmp_path):

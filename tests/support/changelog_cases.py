@@ -1,6 +1,7 @@
 """Standalone stores with small memtables, their logs and manifests, and what is read of them."""
 
 import dataclasses
+import shutil
 
 from lsmstate.lsm.store import LsmStore
 from lsmstate.options import KIB, MIB, Options
@@ -18,6 +19,13 @@ def opened(directory, options=SMALL, streams=STREAMS):
 def all_ids(directory, **options):
     with opened(directory, **options) as store:
         return sorted(ids(scanned(store, "customers")))
+
+
+def killed(directory, left):
+    """What the directory of an open store would be if its process were killed now."""
+    # Who closes LOCK in the owner's process drops its lock.
+    shutil.copytree(directory, left, ignore=shutil.ignore_patterns("LOCK"))
+    return left
 
 
 def logs(directory):

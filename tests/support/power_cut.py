@@ -18,7 +18,8 @@ class Disk:
     ``fail_sync`` (from 0) fails, and what it should have forced never reaches the disk, as on
     Linux, where the next sync of the same file says that all is well. Strict as POSIX: a name, and
     the end of a name, last once their directory is synced, and of a renamed file one of both names
-    does; bytes last once their file is synced. Of others a part may be there, or zeros instead.
+    does; bytes last once their file is synced. Of others a part may be there, or zeros instead, in
+    any of the sectors.
 
     The store's threads call it too. An operation is let through before it is done, so while the
     directory is read one of each thread may still come to its end, and no other begins.
@@ -144,7 +145,15 @@ class Disk:
 
 def _left_of(data: bytes, forced: int, chance: Random) -> bytes:
     """The forced bytes and a part of the others: what is before some place, and nothing behind it
-    or, where the file's length was on the disk before its bytes were, zeros."""
+    or, where the file's length was on the disk before its bytes were, zeros; or any sectors, the
+    others being as they were forced."""
+    if chance.random() < 0.4:
+        left = bytearray(data[: chance.choice([len(data), chance.randint(forced, len(data))])])
+        for sector in range(forced - forced % SECTOR_BYTES, len(left), SECTOR_BYTES):
+            if chance.random() < 0.5:
+                first, end = max(forced, sector), min(sector + SECTOR_BYTES, len(left))
+                left[first:end] = bytes(end - first)
+        return bytes(left)
     kept = chance.choice([forced, len(data), chance.randint(forced, len(data))])
     if chance.random() < 0.6:
         return data[:kept]

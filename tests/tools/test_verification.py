@@ -215,13 +215,13 @@ def test_the_commit_that_counts_is_found_although_it_is_replaced_meanwhile(kept,
 
 def test_a_manifest_that_comes_while_the_directory_is_listed(kept, monkeypatch):
     """A listing may have neither the new one nor the one that it replaced."""
-    newest = inspection.newest_pointer
+    newest = inspection.newest_manifest
     answers = iter([(None, [])])
     monkeypatch.setattr(
-        inspection, "newest_pointer", lambda directory: next(answers, None) or newest(directory)
+        inspection, "newest_manifest", lambda directory: next(answers, None) or newest(directory)
     )
     (state,) = find_states(str(kept))
-    assert state.pointer == newest(str(kept))[0]
+    assert state.pointer == newest(str(kept))[0].pointer
 
 
 def test_that_memory_is_short_is_no_damage(kept, monkeypatch):

@@ -13,7 +13,7 @@ from lsmstate.lsm.wal import replay
 from lsmstate.options import MIB, Options
 from lsmstate.process.background_worker import worker
 from lsmstate.store import Mutation
-from support.changelog_cases import SMALL, UNSYNCED, all_ids, logs, manifests, opened
+from support.changelog_cases import SMALL, UNSYNCED, all_ids, killed, logs, manifests, opened
 from support.child_process import in_child
 from support.faults import Faults, faults
 from support.sample_streams import RETURNS, customers, fetched, ids, keys_of, scanned
@@ -75,11 +75,13 @@ def test_a_commit_after_a_replay_holds_what_was_replayed(tmp_path):
     ids=["one", "group"],
 )
 def test_a_tail_torn_at_any_byte_costs_the_last_record_only(memory_path, last):
-    with opened(memory_path / "store") as store:
+    with opened(memory_path / "alive") as store:
         store.append("customers", customers(1), keys_of(1))
-        (log,) = logs(memory_path / "store")
+        (log,) = logs(memory_path / "alive")
         before = log.stat().st_size
         store.write(last)
+        killed(memory_path / "alive", memory_path / "store")
+    (log,) = logs(memory_path / "store")
     data = log.read_bytes()
     assert len(data) > before + 50
     for size in range(before, len(data)):
@@ -94,12 +96,14 @@ def test_a_tail_torn_at_any_byte_costs_the_last_record_only(memory_path, last):
 
 def test_damage_before_the_last_record_is_an_error(tmp_path):
     """Also in a length: it would otherwise look like a torn end, and the rest be forgotten."""
-    with opened(tmp_path / "store") as store:
+    with opened(tmp_path / "alive") as store:
         for number in range(4):
             store.append("customers", customers(number), keys_of(number))
             if number == 2:
-                (log,) = logs(tmp_path / "store")
+                (log,) = logs(tmp_path / "alive")
                 end = log.stat().st_size
+        killed(tmp_path / "alive", tmp_path / "store")
+    (log,) = logs(tmp_path / "store")
     data = log.read_bytes()
     chance = random.Random(1)
     places = {*range(30), *chance.sample(range(30, end), 60)}
