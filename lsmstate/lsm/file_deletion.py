@@ -32,7 +32,7 @@ class Removal:
                 try:
                     self._delete(name)
                 except OSError as error:
-                    _log.warning("a file that is not needed stays for now: %s", error)
+                    _log.warning("a file that is not needed stays for now: %s", str(error))
             return not self._waiting
 
     def finish(self) -> None:

@@ -205,7 +205,10 @@ class ProcessOwner:
         self._log: Changelog | None = None
         #: Closed write-ahead logs, and the last sequence number in each.
         self._old_logs: list[tuple[str, int]] = []
+        #: Sequence number of the last write that this process logged; 0: none.
         self._last_logged = 0
+        #: Sequence number of the last write that was replayed; 0: none.
+        self._last_replayed = 0
         #: By path of a log: how many bytes at its end are torn.
         self._torn: dict[str, int] = {}
         #: The last log that was replayed, and the end of its last complete record.
@@ -299,13 +302,12 @@ class ProcessOwner:
         names = changelog_files(self._directory)
         # A flush during the replay must not delete logs that are still to be read.
         self._old_logs = [(name, _UNREAD) for name in names]
-
         for name in names:
             last = 0
             path = os.path.join(self._directory, name)
             for write in replay(path, self._torn.__setitem__):
                 last = write.sequence
-                self._last_logged = max(self._last_logged, last)
+                self._last_replayed = max(self._last_replayed, last)
                 yield write
             self._logs_end = (path, os.path.getsize(path) - self._torn.get(path, 0))
             self._old_logs = [
@@ -314,7 +316,7 @@ class ProcessOwner:
 
     def check_replayed(self) -> None:
         """Raise CorruptionError, after ``replay``, if the logs lack a write that they must hold."""
-        check_logged(self._said_logged, self._last_logged, *self._logs_end)
+        check_logged(self._said_logged, self._last_replayed, *self._logs_end)
         for path, size in self._torn.items():
             warn_of_torn_end(path, size)
 
@@ -341,6 +343,7 @@ class ProcessOwner:
         if self._options.syncs_commits:
             for log, _ in kept:  # half of a write may be in the runs: its rest must not be lost
                 sync_file(os.path.join(self._directory, log))
+        # Replayed writes do not count: their log may be in memory only, like the MANIFEST.
         logged = max(self._last_logged, self._said_logged)
         self._write_manifest(Manifest(pointer, logged if logged >= replay_from else 0))
         self._old_logs = kept
@@ -375,21 +378,28 @@ class ProcessOwner:
         if self._manifest is None or self._manifest_name or not self._options.syncs_commits:
             return
         self._write_manifest(self._manifest)
-        self._remove_other_manifests()
+        for name in self._older_manifests():
+            remove(os.path.join(self._directory, name))
 
-    def _remove_other_manifests(self) -> None:
-        for other in os.listdir(self._directory):
-            found = parse_numbered(other)
-            if other != self._manifest_name and found is not None and found[0] == "MANIFEST":
-                remove(os.path.join(self._directory, other))
+    def _older_manifests(self) -> list[str]:
+        """List the MANIFEST files beside the one that this process wrote, oldest first."""
+        found = [(parse_numbered(name), name) for name in os.listdir(self._directory)]
+        return [
+            name
+            for parsed, name in sorted((parsed, name) for parsed, name in found if parsed)
+            if parsed[0] == "MANIFEST" and name != self._manifest_name
+        ]
 
     def seal_logs(self, last: int) -> None:
-        """Write a MANIFEST which says that the logs hold all writes up to this one. They are synced
-        already if commits are. It is not synced itself, since the previous one loses no write."""
+        """Write a MANIFEST which says that the logs hold all writes up to this one.
+
+        The logs are synced already if commits are. The MANIFEST is not synced. The oldest one, of a
+        commit, therefore stays; it names the same commit.
+        """
         assert self._manifest is not None, "nothing was committed yet"
         self._write_manifest(Manifest(self._manifest.pointer, last), is_forced=False)
-        if not self._options.syncs_commits:
-            self._remove_other_manifests()
+        for name in self._older_manifests()[1:]:  # of earlier closes, if no commit was between
+            remove(os.path.join(self._directory, name))
 
     def _close_log(self, log: Changelog) -> None:
         """Seal and close a log, so that a missing end is noticed. If the seal cannot be written,

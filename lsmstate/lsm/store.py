@@ -493,7 +493,7 @@ class LsmStore(AdmittedWrites):
             self._owner.collect(live, self._runs.opened_at, self._options.retained_batches)
         except (OSError, CorruptionError, FormatVersionError) as error:
             # The commit is sealed. Remaining files only cost space until the next time.
-            _log.warning("old files of %s were not deleted: %s", self._directory, error)
+            _log.warning("old files of %s were not deleted: %s", self._directory, str(error))
 
     def _start_at(self, pointer: str | None) -> None:
         """Load the state of a pointer."""

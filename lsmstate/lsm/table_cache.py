@@ -248,7 +248,7 @@ class FilePin:
             remove(os.path.join(self._directory, self._name))
         except OSError as error:
             # The file only costs space, and the next collection finds it.
-            _log.warning("%s in %s was not deleted: %s", self._name, self._directory, error)
+            _log.warning("%s in %s was not deleted: %s", self._name, self._directory, str(error))
 
 
 _cache: tuple[ProcessMemory, TableCache] | None = None

@@ -300,7 +300,7 @@ class MemoryStore(AdmittedWrites):
                 collect_now_and_then(files, set(), parent, self._batch_id, retained)
         except (OSError, CorruptionError, FormatVersionError) as error:
             # The commit is done. Remaining files only cost space until the next time.
-            _log.warning("old files of %s were not deleted: %s", self._directory, error)
+            _log.warning("old files of %s were not deleted: %s", self._directory, str(error))
 
     def stats(self) -> StoreStats:
         self._guard.check_readable()

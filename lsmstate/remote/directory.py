@@ -254,7 +254,7 @@ class RemoteDir:
             return
         except OSError as error:
             # No catalog names the file: the next export replaces it.
-            _log.warning("half of a file stays as %s/%s: %s", self.where, name, error)
+            _log.warning("half of a file stays as %s/%s: %s", self.where, name, str(error))
 
     def link_from(self, path: str, name: str) -> bool:
         return False

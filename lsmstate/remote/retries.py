@@ -28,7 +28,7 @@ def retried(action: Callable[[], _Result], what: str) -> _Result:
             if pause is None:
                 tries = len(PAUSES) + 1
                 raise os_error(error, f"{what} failed {tries} times: {error}") from error
-            _log.warning("%s failed and is tried again in %.1f s: %s", what, pause, error)
+            _log.warning("%s failed and is tried again in %.1f s: %s", what, pause, str(error))
             time.sleep(pause)
     raise AssertionError("the last try returns or raises")
 

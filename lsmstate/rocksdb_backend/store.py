@@ -307,7 +307,7 @@ class RocksStore(AdmittedWrites):
             collect_now_and_then(files, set(), self._parent, self._batch_id, retained)
         except OSError as error:
             # The commit is done. Remaining files only cost space until the next time.
-            _log.warning("old files of %s were not deleted: %s", self._directory, error)
+            _log.warning("old files of %s were not deleted: %s", self._directory, str(error))
 
     def stats(self) -> StoreStats:
         self._guard.check_readable()

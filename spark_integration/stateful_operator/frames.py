@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from lsmstate.errors import CorruptionError
 from lsmstate.joins.protocols import Role
+from lsmstate.lsm.whole_writes import write_at
 from lsmstate.options import KIB, MIB
 
 FRAME_DDL: Final = (
@@ -224,11 +225,8 @@ class FrameSpool:
 
     def _write(self, payload: bytes, offset: int) -> None:
         assert self._file is not None
-        view = memoryview(payload)
-        while view:
-            written = os.pwrite(self._file.fileno(), view, offset)
-            view, offset = view[written:], offset + written
-            self.spilled_bytes += written
+        write_at(self._file.fileno(), payload, offset)
+        self.spilled_bytes += len(payload)
 
     def _read(self, place: _Place) -> bytes:
         assert self._file is not None
