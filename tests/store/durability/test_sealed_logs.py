@@ -4,6 +4,7 @@ import dataclasses
 import json
 import logging
 import os
+import random
 import shutil
 
 import pytest
@@ -11,10 +12,12 @@ from typer.testing import CliRunner
 
 from lsmstate.cli.main import app
 from lsmstate.errors import CorruptionError, StoreLockedError
+from lsmstate.lsm.manifest_files import newest_manifest
 from lsmstate.tools.repair import repair
 from support.changelog_cases import SMALL, all_ids, killed, logs, manifests, opened
 from support.child_process import in_child
 from support.faults import Faults, faults
+from support.power_cut import Disk
 from support.sample_streams import customers, keys_of
 
 SYNCS = {sync: dataclasses.replace(SMALL, sync=sync) for sync in ("always", "commit", "never")}
@@ -66,6 +69,23 @@ def test_what_is_cut_off_after_closing_is_missed(memory_path, sync):
     log.write_bytes(data)
     assert all_ids(memory_path / "store") == [0, 1, 2]
     assert all_ids(memory_path / "store") == [0, 1, 2]
+
+
+@pytest.mark.parametrize("sync", ["always", "commit"])
+def test_a_power_cut_after_closing_loses_no_write(memory_path, sync):
+    """The MANIFEST that seals the log is not forced. With it or without it the store opens."""
+    disk = Disk(memory_path / "store")
+    with faults(disk):
+        closed(memory_path / "store", SYNCS[sync], 20, 700, 30)
+    chance = random.Random(2)
+    sealed = set()
+    for number in range(40):
+        left = memory_path / f"left-{number}"
+        disk.after_the_cut(left, chance)
+        sealed.add(newest_manifest(str(left))[0].logged)
+        assert all_ids(left, options=SYNCS[sync]) == [0, 1, 2]
+        shutil.rmtree(left)
+    assert sealed == {0, 3}
 
 
 def test_the_error_says_where_the_log_ends_now(tmp_path):
