@@ -46,7 +46,7 @@ COLUMNS = {
         [
             *('{"id": 5, "of": {"k": [1, "b"]}}', "[1]", None, "no"),
             '{"id": "x", "n": [1.50, 1e10, -1e-7, 0.0, 1e3]}',
-            '{"id": null, "n": {"z": "\u00e9\\n", "a": true}, "id": 3}',
+            '{"id": null, "n": {"z": "\u00e9\\n", "a": true}}',
         ],
     ),
 }
@@ -55,7 +55,7 @@ NAMES = {"a": ROWS.names}
 BATCH = pa.RecordBatch.from_arrays([pa.array(v, k) for k, v in COLUMNS.values()], schema=ROWS)
 
 VALUES = [
-    *("a.y + a.y", "a.i - a.l", "a.y * 2", "a.i + a.d", "a.f + a.f", "a.f * a.i", "a.l * a.d"),
+    *("a.y + a.l", "a.i - a.l", "a.y * 2", "a.i + a.d", "a.f + a.f", "a.f * a.i", "a.l * a.d"),
     *("a.i / 2", "a.f / a.l", "a.i / 7", "a.i % 3", "a.l % -3", "a.d % 2", "a.f % 2", "a.l div 2"),
     *("-a.y", "abs(a.l)", "abs(a.d)", "abs(a.m)", "-a.m", "-a.f", "abs(a.y)", "a.l % -1"),
     *(
