@@ -22,6 +22,13 @@ NULL_IF_ANY: Final = frozenset(
     {*OPERATORS, "negative", "abs", "length", "concat", "datediff", "date_add"}
     | {"cast", "get_json_object"}
 )
+#: Types that text is cast to, by their names in Arrow.
+_SQL_TYPES: Final = {
+    "int64": "BIGINT",
+    "double": "DOUBLE",
+    "date32[day]": "DATE",
+    "bool": "BOOLEAN",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +256,7 @@ def text_of(expression: Expression) -> str:
         case Element(of, key):
             return f"{_operand_text(of)}[{text_of(key)}]"
         case Cast(of, kind):
-            return f"CAST({text_of(of)} AS {kind})"
+            return f"CAST({text_of(of)} AS {_SQL_TYPES.get(str(kind), str(kind))})"
         case Call("negative", (of,)):
             return f"-{_operand_text(of)}"
         case Call(name, arguments) if name in OPERATORS:
