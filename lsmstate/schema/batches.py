@@ -148,7 +148,7 @@ def _of_rows(rows: Sequence[Any], what: str) -> tuple[list[str], list[list[Any]]
     for at, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise InvalidArgumentError(
-                f"{what}: row {at} is {row!r}, a {type(row).__name__}; {_REMEDY}"
+                f"{what}: row {at} is {_short(row)}, a {type(row).__name__}; {_REMEDY}"
             )
         names.update(dict.fromkeys(row))
     _check_names(names, what)
@@ -267,7 +267,8 @@ def _of_values(given: Any, wanted: pa.DataType | None, where: str) -> pa.Array:
         ) from error
     if not isinstance(given, Sequence) or isinstance(given, str | bytes | bytearray):
         raise InvalidArgumentError(
-            f"{where}: {given!r} is a {type(given).__name__}; give a list of values, one per row"
+            f"{where}: {_short(given)} is a {type(given).__name__}; give a list of values, one per "
+            "row"
         )
     if wanted is not None:
         return _of_python(given, wanted, where)
@@ -293,8 +294,8 @@ def _of_python(values: Sequence[Any], wanted: pa.DataType, where: str) -> pa.Arr
             continue
         if not is_kept(value, made[at]):
             raise InvalidArgumentError(
-                f"{where}, row {at}: {value!r} would become {as_text(made[at])} as {wanted}; give "
-                f"values of {wanted}"
+                f"{where}, row {at}: {_short(value)} would become {as_text(made[at])[:80]} as "
+                f"{wanted}; give values of {wanted}"
             )
     return restored(made, wanted) if kind != wanted else made
 
@@ -318,8 +319,8 @@ def _refuse_value(
             pa.array([value], kind).validate()
         except _REFUSALS as found:
             raise InvalidArgumentError(
-                f"{where}, row {at}: {value!r} is not of the type {kind} ({found}); give values "
-                f"of {kind}"
+                f"{where}, row {at}: {_short(value)} is not of the type {kind} "
+                f"({str(found)[:200]}); give values of {kind}"
             ) from found
     raise InvalidArgumentError(f"{where}: {error}; give values of {kind}") from error
 
@@ -328,7 +329,7 @@ def _cast(array: pa.Array, wanted: pa.DataType, stored: pa.DataType, where: str)
     is_extension = isinstance(wanted, pa.BaseExtensionType)
     kind = plain_type(wanted.storage_type if is_extension else wanted)
     if not is_castable(array.type, kind):
-        valid = next((str(value) for value in array if value.is_valid), "no value")
+        valid = next((as_text(value) for value in array if value.is_valid), "no value")
         raise InvalidArgumentError(
             f"{where}: expected {wanted}, given {array.type}, such as {valid[:80]}; cast the "
             f"column to {wanted} first"
@@ -338,8 +339,8 @@ def _cast(array: pa.Array, wanted: pa.DataType, stored: pa.DataType, where: str)
     except pa.ArrowInvalid as error:
         at = changing_row(array, kind)
         raise InvalidArgumentError(
-            f"{where}, row {at}: {str(array[at])[:80]} of {array.type} would change as {wanted} "
-            f"({error}); give values that {wanted} holds, or cast the column first"
+            f"{where}, row {at}: {as_text(array[at])[:80]} of {array.type} would change as "
+            f"{wanted} ({error}); give values that {wanted} holds, or cast the column first"
         ) from error
     return made if kind == stored else restored(made, wanted)
 
@@ -354,3 +355,8 @@ def _check_lengths(arrays: Sequence[pa.Array], names: Sequence[str], what: str) 
         raise InvalidArgumentError(
             f"{what}: columns of different lengths: {listed}; give each one value per row"
         )
+
+
+def _short(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 80 else f"{shown[:80]}..."

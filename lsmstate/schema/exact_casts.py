@@ -19,6 +19,7 @@ from pyarrow import types as pt
 from lsmstate.cython_ext.rows.arrow_read import plain_column, plain_type
 from lsmstate.cython_ext.rows.nested import remade
 from lsmstate.errors import InvalidArgumentError
+from lsmstate.schema.python_values import as_text
 
 #: Digits that hold any integer.
 _WHOLE: Final = pa.decimal128(20, 0)
@@ -151,7 +152,7 @@ def _check_same(column: pa.Array, back: pa.Array) -> None:
         same = pc.or_(same, pc.and_(pc.is_nan(column), pc.is_nan(back)))
     if not pc.all(same).as_py() and pc.any(pc.invert(same)).as_py():
         at = pc.index(same, False).as_py()
-        raise pa.ArrowInvalid(f"it would become {back[at]}")
+        raise pa.ArrowInvalid(f"it would become {as_text(back[at])}")
 
 
 def _relisted(column: pa.Array, wanted: pa.DataType) -> pa.Array:

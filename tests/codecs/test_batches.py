@@ -131,6 +131,7 @@ def test_declared_dictionaries_and_views(kind: pa.DataType) -> None:
         (None, "rows: given a NoneType; give"),
         ((row for row in ()), "rows: given a generator; give"),
         ([1, 2], "rows: row 0 is 1, a int; give"),
+        (["x" * 1000], r"rows: row 0 is 'x{79}\.\.\., a str; give"),
         (pa.array([1]), "rows: a Int64Array that is no table of columns"),
         ({"id": [1], 3: [1]}, "the column name 3 is a int; give a text"),
         ({"id": [1], "nam": ["x"]}, "columns missing 'name'; unknown 'nam'; give each of id, name"),
@@ -141,7 +142,10 @@ def test_declared_dictionaries_and_views(kind: pa.DataType) -> None:
         ({"id": [1.5], "name": ["x"]}, "'id', row 0: 1.5 would become 1 as int32; give values of"),
         ([{"id": 1, "name": "x"}, {"id": "2"}], "'id', row 1: '2' is not of the type int32"),
         ({"id": np.array([1, 2**40]), "name": ["x"] * 2}, "row 1: 1099511627776 of int64 would ch"),
-        (pa.table({"id": ["x"], "name": ["y"]}), "'id': expected int32, given string, such as x;"),
+        (
+            pa.table({"id": ["x"], "name": ["y"]}),
+            "'id': expected int32, given string, such as 'x'",
+        ),
         (pa.table({"id": [True], "name": ["y"]}), "'id': expected int32, given bool, such as True"),
         (pa.table([[1], [1], ["x"]], ["id", "id", "name"]), "columns given twice 'id'; give each"),
     ],
@@ -178,3 +182,11 @@ def test_documents_of_a_whole_table() -> None:
     )
     assert table.schema.equals(SCHEMA_FREE)
     assert decode_documents(table) == documents
+
+
+def test_a_value_that_python_has_none_for_is_refused_in_words() -> None:
+    far = pa.table({"id": pa.array([10**17], pa.timestamp("s"))})
+    with pytest.raises(InvalidArgumentError, match="such as what Python has no value for; cast"):
+        as_batch(far, pa.schema([("id", pa.int64())]), "rows")
+    with pytest.raises(InvalidArgumentError, match="row 0: what Python has no value for of timest"):
+        as_batch(far, pa.schema([("id", pa.timestamp("ns"))]), "rows")

@@ -164,7 +164,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (
         TABLE.set_column(1, "user", pa.array(["7", "8", "7", "9"])),
         {"key": NAMES},
-        "column 'user': expected int64, given string, such as 7; cast the column to int64 first",
+        "column 'user': expected int64, given string, such as '7'; cast the column to int64 first",
     ),
 ]
 
