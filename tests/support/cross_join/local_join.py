@@ -11,7 +11,7 @@ from lsmstate.joins.local.parts.results import Results, check_finished
 from lsmstate.joins.local.parts.row_picks import Picked
 from lsmstate.joins.protocols import Batch, Context, Role
 from lsmstate.schema.arrow_sizes import pieces_of, row_sizes
-from lsmstate.schema.columns import by_name
+from lsmstate.schema.batches import as_batch
 from lsmstate.store import MultimapStore
 from support.cross_join.spec import KEY, CrossSpec
 
@@ -38,15 +38,16 @@ class CrossJoin(KeepsAllRows):
         self._spec.check_stream(stream)
         call = f"process({stream!r})"
         check_finished(call, self._unfinished)
-        rows = by_name(batch.rows, self._spec.streams[stream], call)
+        rows = as_batch(batch.rows, self._spec.streams[stream], call)
         if batch.role != Role.PROBE and rows.num_rows:
             keys = pa.RecordBatch.from_arrays([np.zeros(rows.num_rows, np.int8)], schema=KEY)
             self._store.append(stream, rows, keys)
-        self._unfinished = Results(
+        pieces = (
             piece
             for picked in self._picked(stream, rows)
             for piece in picked.made(self._gatherer, self._piece_bytes)
         )
+        self._unfinished = Results(pieces, schema=self._spec.output_schema)
         return self._unfinished
 
     def _picked(self, stream: str, rows: pa.RecordBatch) -> Iterator[Picked]:
