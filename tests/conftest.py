@@ -51,6 +51,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
         .config("spark.driver.memory", "1g")
         # Tests are over before code that is compiled a second time, and better, pays.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        # As lsmstate.spark.configure has it: a worker is a fork, and imports nothing anew.
+        .config("spark.python.daemon.module", "lsmstate.spark_integration.daemon")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.session.timeZone", "Europe/Berlin")

@@ -227,7 +227,9 @@ def test_a_full_and_a_left_join_by_several_keys(
 @pytest.mark.parametrize(
     ("kind", "on", "split"),
     [
-        ("LEFT", "c.y = a.y AND c.z = b.z", "a.x 2 x a.y 2"),
+        pytest.param(
+            *("LEFT", "c.y = a.y AND c.z = b.z", "a.x 2 x a.y 2"), marks=pytest.mark.stress
+        ),
         ("FULL", "c.y = a.y AND c.z = a.x AND c.z = b.z AND (c.y > 1 OR b.x < 2)", "a.x 4"),
     ],
 )

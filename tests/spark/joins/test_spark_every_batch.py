@@ -135,7 +135,7 @@ def without_c(spark: Any, sources: dict[str, FileStream], home: Path, join: str)
 
 
 @pytest.mark.stress
-@pytest.mark.parametrize("join", ["timed", "final"])
+@pytest.mark.parametrize("join", [pytest.param("timed", marks=pytest.mark.stress), "final"])
 def test_what_awaits_a_silent_stream_is_there_when_it_speaks(
     spark: Any, tmp_path: Path, sources: dict[str, FileStream], join: str
 ) -> None:

@@ -85,7 +85,9 @@ def test_a_chain_with_a_restart_and_conditions_beside_the_keys(
     assert_same_rows(expected, committed(tmp_path / "out"), at_least=50)
 
 
-@pytest.mark.parametrize("shares", [{"c.ck": 3}, {"c.ck": 2, "o.ok": 2}])
+@pytest.mark.parametrize(
+    "shares", [pytest.param({"c.ck": 3}, marks=pytest.mark.stress), {"c.ck": 2, "o.ok": 2}]
+)
 def test_forced_shares_give_the_same_rows_and_are_pinned(
     spark: Any, streams: dict[str, FileStream], tmp_path: Path, shares: dict[str, int]
 ) -> None:

@@ -146,7 +146,14 @@ def test_of_three_streams_one_is_spread_and_the_earlier_rows_of_the_others_are_t
 
 
 @pytest.mark.stress
-@pytest.mark.parametrize(("backend", "hot"), [("lsm", TWO), ("memory", TWO), ("lsm", THREE)])
+@pytest.mark.parametrize(
+    ("backend", "hot"),
+    [
+        ("lsm", TWO),
+        pytest.param("memory", TWO, marks=pytest.mark.stress),
+        pytest.param("lsm", THREE, marks=pytest.mark.stress),
+    ],
+)
 def test_restarts_after_every_batch_and_every_batch_repeated(
     spark: Any, tmp_path: Path, few_partitions: None, backend: str, hot: dict[str, int]
 ) -> None:
