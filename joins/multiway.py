@@ -31,6 +31,7 @@ from lsmstate.schema.batches import as_batch
 from lsmstate.stats import StoreStats
 from lsmstate.store import BatchLike
 from lsmstate.store_base.checks import nearest
+from lsmstate.store_base.guard import StoreGuard
 
 #: How several streams are joined; see MultiwayJoin.
 ALGORITHMS = ("umjoin", "tree")
@@ -163,16 +164,19 @@ class MultiwayJoin:
         context = Context(piece_bytes=piece_bytes, unmatched=unmatched)
         self._unfinished: Results | None = None
         with ExitStack() as opened:
-            directory = path or opened.enter_context(TemporaryDirectory(prefix="lsmstate-"))
+            self._temporary: TemporaryDirectory[str] | None = None
+            if path is None:
+                self._temporary = TemporaryDirectory(prefix="lsmstate-")
+                opened.enter_context(self._temporary)
+                path = self._temporary.name
             joined: Spec = tree or inside
-            self._store = open_store(
-                directory, joined.stream_schemas, backend=backend, options=options
-            )
+            self._store = open_store(path, joined.stream_schemas, backend=backend, options=options)
             opened.callback(self._store.close)
             if kept is not None:
                 kept.keep()
             self._join = local_join(joined, self._store, context)
-            self._opened = opened.pop_all()
+            opened.pop_all()  # from here on, ``close`` releases it
+        self._guard = StoreGuard(str(path), "join")
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -200,12 +204,14 @@ class MultiwayJoin:
             A pyarrow RecordBatch with the stream's schema is taken as it is. Another batch is
             converted first.
         """
-        self.spec.check_stream(stream)
-        rows = as_batch(batch, self._declared[stream], f"process({stream!r})")
-        self._came_in = rows.schema
-        rows = self._inside(stream, rows)
-        self._unfinished = self._shown(self._join.process(Batch(stream, rows)))
-        return self._unfinished
+        with self._guard.calling():
+            self.spec.check_stream(stream)
+            rows = as_batch(batch, self._declared[stream], f"process({stream!r})")
+            came_in = rows.schema
+            rows = self._inside(stream, rows)
+            self._unfinished = self._shown(self._join.process(Batch(stream, rows)))
+            self._came_in = came_in
+            return self._unfinished
 
     def _inside(self, stream: str, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The rows as the join works with them: with computed columns, in plain types."""
@@ -223,6 +229,7 @@ class MultiwayJoin:
 
     def _shown(self, results: Results) -> Results:
         """The results that keep all conditions, with the types of the declared columns."""
+        results.inside(self._guard.calling)
         if self._views.any:
             schema = self.spec.output_schema
             results = results.through(lambda piece: self._views.declared(piece, schema))
@@ -253,10 +260,11 @@ class MultiwayJoin:
                 f"advance({watermark!r}): no stream has an event time; name their columns of time "
                 'stamps, as in event_time={"a": "at", "b": "at"}'
             )
-        check_finished(f"advance({watermark!r})", self._unfinished)
-        watermark_us = timing.watermark_us(self.spec.streams, watermark)
-        self._unfinished = self._shown(self._join.advance(watermark_us))
-        return self._unfinished
+        with self._guard.calling():
+            check_finished(f"advance({watermark!r})", self._unfinished)
+            watermark_us = timing.watermark_us(self.spec.streams, watermark)
+            self._unfinished = self._shown(self._join.advance(watermark_us))
+            return self._unfinished
 
     @property
     def event_time(self) -> EventTime | None:
@@ -295,8 +303,9 @@ class MultiwayJoin:
             InvalidArgumentError: A join with ``emit="final"`` has results that were not read. Its
                 state depends on them.
         """
-        self._join.finish()
-        self._store.commit()
+        with self._guard.calling():
+            self._join.finish()
+            self._store.commit()
 
     def stats(self) -> StoreStats:
         """Return memory, disk and counters of the state."""
@@ -304,7 +313,16 @@ class MultiwayJoin:
 
     def close(self) -> None:
         """Release memory, locks and the temporary directory. A second call does nothing."""
-        self._opened.close()
+        self._guard.close(self._give_up, self._store.close, self._remove_temporary)
+
+    def _give_up(self) -> None:
+        """Give up unread results, which hold what they read open."""
+        if self._unfinished is not None:
+            self._unfinished.let_go()
+
+    def _remove_temporary(self) -> None:
+        if self._temporary is not None:
+            self._temporary.cleanup()
 
     def __enter__(self) -> "MultiwayJoin":
         return self

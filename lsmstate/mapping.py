@@ -6,6 +6,7 @@
 - Each access goes to the store for one key. Use the store itself for batches."""
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from lsmstate.schema.batches import is_arrow
 from lsmstate.store import MultimapStore
 from lsmstate.store_base.checks import checked_rows, stream_of
 from lsmstate.store_base.key_values import one_key
+from lsmstate.store_base.reads import StoreReads
 
 Row = dict[str, Any]
 
@@ -88,9 +90,10 @@ class StoreMapping(MutableMapping[Any, Any]):
     def __delitem__(self, key: Any) -> None:
         """Remove a key; raise KeyError if it is absent."""
         one = self._key(key)
-        if not self._store.exists(self._schema.name, one)[0]:
-            raise KeyError(key)
-        self._store.delete(self._schema.name, one)
+        with self._calling():
+            if not self._store.exists(self._schema.name, one)[0]:
+                raise KeyError(key)
+            self._store.delete(self._schema.name, one)
 
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the rows of a key, or the default if it is absent or cannot be a key."""
@@ -102,14 +105,29 @@ class StoreMapping(MutableMapping[Any, Any]):
         Raises:
             KeyError: The key is absent and there is no default.
         """
-        if default is _NO_DEFAULT:
-            return super().pop(key)
-        return default if self._one_key(key) is None else super().pop(key, default)
+        with self._calling():
+            if default is _NO_DEFAULT:
+                return super().pop(key)
+            return default if self._one_key(key) is None else super().pop(key, default)
+
+    def popitem(self) -> tuple[Any, Any]:
+        """Remove the first key; return it with its rows. KeyError if there is none."""
+        with self._calling():
+            return super().popitem()
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        """Return the rows of a key; if it is absent, assign the default first."""
+        with self._calling():
+            return super().setdefault(key, default)
 
     def __contains__(self, key: object) -> bool:
         """Test whether a key has rows; False for a value that cannot be a key."""
         one = self._one_key(key)
         return one is not None and bool(self._store.exists(self._schema.name, one)[0])
+
+    def _calling(self) -> AbstractContextManager[None]:
+        """Return the context of an access that reads and then writes."""
+        return self._store.calling() if isinstance(self._store, StoreReads) else nullcontext()
 
     def _one_key(self, key: Any) -> pa.RecordBatch | None:
         try:

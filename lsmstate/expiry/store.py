@@ -9,7 +9,7 @@
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import date, datetime
 from typing import Literal
@@ -51,7 +51,7 @@ from lsmstate.store_base.checks import (
 )
 from lsmstate.store_base.key_range import key_range
 from lsmstate.store_base.read_pieces import EntryPieces, row_pieces
-from lsmstate.store_base.reads import StoreReads
+from lsmstate.store_base.reads import StoreReads, in_one_call
 from lsmstate.store_base.slots import LANES, OUT_SLOTS, SLOTS, with_slots
 from lsmstate.store_base.writes import AdmittedWrites, Backend
 
@@ -74,6 +74,9 @@ class LaneReads(StoreReads):
         self._extra_keys = 0
         self._extra_rows = 0
 
+    def calling(self) -> AbstractContextManager[None]:
+        return nullcontext()  # each read of a snapshot is a call of its own
+
     @property
     def streams(self) -> Mapping[str, StreamSchema]:
         return self._streams
@@ -81,6 +84,7 @@ class LaneReads(StoreReads):
     def _lane(self, stream: str) -> Lane | None:
         return self._lanes.get(stream_of(self._streams, stream).name)
 
+    @in_one_call
     def probe(
         self, stream: str, keys: BatchLike | KeyBatch, positions: Positions | None = None
     ) -> Probe:
@@ -101,6 +105,7 @@ class LaneReads(StoreReads):
             parts.append(FilteredProbe(found, lane.visible) if may_be_due else found)
         return CombinedProbe(len(encoded), parts)
 
+    @in_one_call
     def scan(self, stream: str, max_bytes: int = 1 << 20) -> Pieces[pa.RecordBatch]:
         """Read all live rows of a stream; with an expiry one time bucket after another, by key in
         it."""
@@ -121,6 +126,7 @@ class LaneReads(StoreReads):
                 elif visible.any():
                     yield rows.filter(pa.array(visible))
 
+    @in_one_call
     def iterate(
         self,
         stream: str,
@@ -147,6 +153,7 @@ class LaneReads(StoreReads):
         ]
         return EntryPieces(merged_entries(lane.codec, sources, reverse), lane.schema)
 
+    @in_one_call
     def stats(self) -> StoreStats:
         """Return the counters of the store below, corrected for the slots."""
         found = self._reads.stats()
@@ -199,6 +206,9 @@ class ExpiringStore(LaneReads, AdmittedWrites):
             inner.close()
             raise
 
+    def calling(self) -> AbstractContextManager[None]:
+        return self._inner.calling()
+
     def _adopt(self, lane: Lane, *, is_reader: bool) -> None:
         """Continue where the store was left, also in the middle of a move of rows."""
         lane.adopt(self._inner.get(LANES.name, (lane.schema.name,)))
@@ -225,6 +235,7 @@ class ExpiringStore(LaneReads, AdmittedWrites):
 
     # Writing ------------------------------------------------------------------------------
 
+    @in_one_call
     def append(
         self,
         stream: str,
@@ -240,6 +251,7 @@ class ExpiringStore(LaneReads, AdmittedWrites):
         rows, keys = checked_entries(lane.schema, rows, keys, key)
         return self._store("append", lane, rows, keys)
 
+    @in_one_call
     def retract(
         self,
         stream: str,
@@ -278,6 +290,7 @@ class ExpiringStore(LaneReads, AdmittedWrites):
         with self.admitting(parts()):
             return sum(map(self.write, parts()))
 
+    @in_one_call
     def admitting(self, parts: Iterable[Sequence[Mutation]]) -> AbstractContextManager[None]:
         """Return a context that raises what one of the writes would raise, before the first."""
         self._make_sure()
@@ -305,6 +318,7 @@ class ExpiringStore(LaneReads, AdmittedWrites):
         for name, lane in self._lanes.items():
             lane.state = states[name]
 
+    @in_one_call
     def delete(
         self, stream: str, keys: BatchLike | KeyBatch, *, key: KeyNames | None = None
     ) -> None:
@@ -327,6 +341,7 @@ class ExpiringStore(LaneReads, AdmittedWrites):
             for part in parts():
                 self.write(part)
 
+    @in_one_call
     def write(self, mutations: Sequence[Mutation]) -> int:
         """Make several writes atomically."""
         self._make_sure()
@@ -397,6 +412,7 @@ class ExpiringStore(LaneReads, AdmittedWrites):
 
     # Expiring -----------------------------------------------------------------------------
 
+    @in_one_call
     def advance(self, stream: str, watermark: datetime | date | int | pa.Scalar) -> None:
         """Advance the watermark of a stream with an expiry, and forget the rows that it expires."""
         lane = self._lane(stream)
@@ -467,6 +483,7 @@ class ExpiringStore(LaneReads, AdmittedWrites):
         """Make all writes durable and return the commit pointer."""
         return self._inner.commit()
 
+    @in_one_call
     def checkpoint(self, name: str) -> Checkpoint:
         """Make a named checkpoint; only with the backend ``lsm``."""
         for stream in self._lanes:
@@ -495,6 +512,7 @@ class ExpiringStore(LaneReads, AdmittedWrites):
             )
         return self._inner
 
+    @in_one_call
     def snapshot(self) -> LaneReads:
         """Return a snapshot; which rows have expired does not change in it either."""
         for name in self._lanes:

@@ -24,6 +24,7 @@ from lsmstate.options import Options
 from lsmstate.process.background_worker import worker
 from lsmstate.process.memory_budget import process_memory
 from lsmstate.store import StreamSchema
+from lsmstate.store_base.guard import do_all
 
 _log = logging.getLogger(__name__)
 
@@ -435,13 +436,13 @@ class ProcessOwner:
             self._removal.finish()
 
     def release(self) -> None:
+        do_all(self._release_log, self._removal.finish, self._release_lock)
+
+    def _release_log(self) -> None:
         log, self._log = self._log, None  # if interrupted, it is read as after a crash
-        try:
-            if log is not None:
-                self._close_log(log)
-        finally:
-            try:
-                self._removal.finish()
-            finally:
-                if self._held is not None:
-                    self._held.release()
+        if log is not None:
+            self._close_log(log)
+
+    def _release_lock(self) -> None:
+        if self._held is not None:
+            self._held.release()

@@ -261,9 +261,13 @@ class LsmStore(AdmittedWrites):
         key: KeyNames | None,
     ) -> int:
         schema = stream_of(self._streams, stream)
-        self._guard.check_writable()
-        rows, keys = checked_entries(schema, given, given_keys, key)
+        with self.calling():
+            self._guard.check_writable()
+            return self._store_rows(kind, stream, *checked_entries(schema, given, given_keys, key))
 
+    def _store_rows(
+        self, kind: int, stream: str, rows: pa.RecordBatch, keys: pa.RecordBatch | KeyBatch
+    ) -> int:
         def made(part: tuple[KeyBatch, RowBatch]) -> int:
             return self._make([self._planner.stored(kind, stream, self._sequence + 1, *part)])
 
@@ -293,11 +297,12 @@ class LsmStore(AdmittedWrites):
 
     def write(self, mutations: Sequence[Mutation]) -> int:
         """Make several writes atomically."""
-        self._guard.check_writable()
-        mutations = checked_mutations(self._streams, mutations, self._options)
-        check_keys(mutations)
-        with self._writes.settling():
-            return self._make(self._plan(mutations))
+        with self.calling():
+            self._guard.check_writable()
+            mutations = checked_mutations(self._streams, mutations, self._options)
+            check_keys(mutations)
+            with self._writes.settling():
+                return self._make(self._plan(mutations))
 
     def admitting(self, parts: Iterable[Sequence[Mutation]]) -> AbstractContextManager[None]:
         """Return a context that raises what one of the writes would raise, before the first is
@@ -336,14 +341,15 @@ class LsmStore(AdmittedWrites):
         self, stream: str, keys: BatchLike | KeyBatch, *, key: KeyNames | None = None
     ) -> None:
         """Remove all rows of the keys."""
-        self._guard.check_writable()
-        keys = checked_keys(stream_of(self._streams, stream), keys, key)
-        if not is_cut(keys):
-            self.write([Mutation("delete", stream, keys)])
-            return
-        with self.admitting([Mutation("delete", stream, part)] for part in key_parts(keys)):
-            for part in key_parts(keys):
-                self.write([Mutation("delete", stream, part)])
+        with self.calling():
+            self._guard.check_writable()
+            keys = checked_keys(stream_of(self._streams, stream), keys, key)
+            if not is_cut(keys):
+                self.write([Mutation("delete", stream, keys)])
+                return
+            with self.admitting([Mutation("delete", stream, part)] for part in key_parts(keys)):
+                for part in key_parts(keys):
+                    self.write([Mutation("delete", stream, part)])
 
     def _apply(self, write: Write) -> None:
         """Apply a logged write, as far as the runs do not hold it."""
@@ -369,11 +375,13 @@ class LsmStore(AdmittedWrites):
 
     def flush(self) -> None:
         """Flush the memtables into one run and free their memory, except what snapshots retain."""
-        self._guard.check_readable()
-        if not self._memtables:
-            return
-        with self._guard.whole_or_nothing():
-            self._writes.flush()
+        with self.calling():
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._memtables:
+            with self._guard.whole_or_nothing():
+                self._writes.flush()
 
     def try_flush(self) -> bool:
         """Flush, unless the store is in use, being read, failed or empty; return whether it was
@@ -382,7 +390,7 @@ class LsmStore(AdmittedWrites):
             guard = self._guard
             if not has_it or not guard.is_usable or guard.is_being_read or not self._memtables:
                 return False
-            self.flush()
+            self._flush()
         return True
 
     def compact(self, *, due_only: bool = False) -> None:
@@ -400,7 +408,11 @@ class LsmStore(AdmittedWrites):
         Cost:
             Everything that is merged is read and written once.
         """
-        self._guard.check_writable()
+        with self.calling():
+            self._guard.check_writable()
+            self._compact(due_only=due_only)
+
+    def _compact(self, *, due_only: bool) -> None:
         with self._guard.whole_or_nothing():
             self._writes.end_flush()
             if not due_only and self._tiers().may_delete(len(self._streams)):
@@ -424,10 +436,10 @@ class LsmStore(AdmittedWrites):
     def snapshot(self) -> Snapshot:
         """Return a snapshot. Cost: none, or a flush if the memtables that snapshots retain would
         exceed the store's share."""
-        with self._guard.reading():
+        with self.calling(), self._guard.reading():
             kept = self._holds.nbytes_beside(self._memtables.all) + self._memtables.nbytes
             if self._holds.nbytes_beside(()) and kept > self._memtables.limit_bytes:
-                self.flush()
+                self._flush()
             tiers = Tiers(self._runs.version.runs, self._memtables.seal())
             hold = self._holds.hold(tiers)
             reader = self._reader_of(lambda: tiers)
@@ -452,8 +464,11 @@ class LsmStore(AdmittedWrites):
 
     def commit(self) -> str:
         """Make all writes durable and return the commit pointer."""
+        with self.calling():
+            return self._commit()
+
+    def _commit(self) -> str:
         if self._guard.is_committed:  # an interrupt may have kept the pointer from being returned
-            self._guard.check_readable()
             assert self._runs.pointer is not None
             return self._runs.pointer
         self._guard.check_writable()
@@ -476,8 +491,9 @@ class LsmStore(AdmittedWrites):
         Raises:
             InvalidArgumentError: The name is taken or invalid.
         """
-        self._guard.check_writable()  # a forked child might wait for the lock forever
-        with self._guard.lock:  # no other thread may flush meanwhile and delete named files
+        # Under the lock: no other thread may flush meanwhile and delete named files.
+        with self.calling(), self._guard.lock:
+            self._guard.check_writable()
             self.checkpoints.check_free(name)
             return self.checkpoints.create(name, self.commit())
 
@@ -508,7 +524,10 @@ class LsmStore(AdmittedWrites):
     def stats(self) -> StoreStats:
         """Return the counters as of now; memory is that of the process, to which
         the cap applies."""
-        self._guard.check_readable()
+        with self.calling():
+            return self._stats()
+
+    def _stats(self) -> StoreStats:
         cache, runs, found = self._memory.cache, self._runs, self._reader.stats()
         merged_bytes = runs.counters["merged_bytes"]
         return replace(
@@ -531,22 +550,22 @@ class LsmStore(AdmittedWrites):
 
     def close(self) -> None:
         """Release memory and locks. A second call does nothing."""
-        if not self._guard.close():
-            return
-        with self._guard.lock.out_of_turn():
-            self._snapshots.close()
-            self._holds.close()
-            self._memory.leave(self)
-            try:
-                self._writes.close()
-                self._runs.abandon_merge()
-                if self._owner.single_commit and not self._guard.is_sealed:
-                    self._runs.discard_uncommitted()
-            finally:
-                self._owner.release()
-            self._guard.end()
+        self._guard.close(
+            self._snapshots.close,
+            self._holds.close,
+            lambda: self._memory.leave(self),
+            self._writes.close,
+            self._runs.abandon_merge,
+            self._discard_uncommitted,
+            self._owner.release,
+        )
+
+    def _discard_uncommitted(self) -> None:
+        if self._owner.single_commit and not self._guard.is_sealed:
+            self._runs.discard_uncommitted()
 
     def check(self) -> None:
         """Check every invariant and every block. Cost: the whole state is read."""
-        self._memtables.check()
-        self._runs.check()
+        with self.calling():
+            self._memtables.check()
+            self._runs.check()

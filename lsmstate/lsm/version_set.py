@@ -40,6 +40,7 @@ from lsmstate.options import MIB, Options
 from lsmstate.process.background_worker import worker
 from lsmstate.process.memory_budget import process_memory
 from lsmstate.store import StreamSchema
+from lsmstate.store_base.guard import do_all
 
 #: An attempt reads this many bytes for merges per byte it writes. That is more than lazy leveling
 #: needs in the long run (five, simulated; seven if expiry drops the bottom run), so that a large
@@ -480,8 +481,7 @@ class RunSet:
 
     def discard_uncommitted(self) -> None:
         """Delete what this store wrote since its last commit: no pointer names it."""
-        for name in sorted(self._own_files):
-            self._drop(name)
+        do_all(*[partial(self._drop, name) for name in sorted(self._own_files)])
 
     def _drop(self, name: str) -> None:
         self._tables.delete(self._directory, name)

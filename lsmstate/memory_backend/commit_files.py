@@ -72,6 +72,8 @@ class LogWriter:
         self._directory = Path(directory)
         self._sync = sync
         self.size = 0
+        #: Whether the file has its name; it is then no longer discarded.
+        self.is_finished = False
         self._parts: list[dict[str, Any]] = []
         self._kinds: set[str] = set()
         self._file = open(self._directory / f"{self.name}.open", "xb")  # noqa: SIM115
@@ -128,14 +130,18 @@ class LogWriter:
         self._file.close()
         # The name is new: no file is replaced.
         os.rename(self._file.name, self._directory / self.name)
+        self.is_finished = True
         if self._sync:
             _sync_directory(self._directory)
         return Link(f"{self.name}#{digest.hex()}", data_bytes, self.size)
 
     def discard(self) -> None:
         """Remove the unfinished file. Does nothing after ``finish``."""
-        if not self._file.closed:
+        if self.is_finished:
+            return
+        try:
             self._file.close()
+        finally:
             with suppress(FileNotFoundError):  # another owner has deleted it
                 os.unlink(self._file.name)
 

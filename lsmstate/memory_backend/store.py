@@ -7,6 +7,7 @@ of the process and the states kept from closed ones.
 
 import logging
 import os
+import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -59,6 +60,8 @@ _PIECE_BYTES = 1 << 20
 #: owner will change it. The next one to open it loads the files.
 _kept: OrderedDict[tuple[str, str], Tables] = OrderedDict()
 _open_stores: "weakref.WeakSet[MemoryStore]" = weakref.WeakSet()
+#: Guards both. Reentrant: the garbage collector may close a store at any point.
+_shared = threading.RLock()
 
 
 class MemoryStore(AdmittedWrites):
@@ -96,7 +99,8 @@ class MemoryStore(AdmittedWrites):
         self._flushed_bytes = self._merged_bytes = 0
         self._peak_bytes = 0
         self._reader = MemoryReader(self._streams, self._codecs, lambda: self._tables)
-        _open_stores.add(self)
+        with _shared:
+            _open_stores.add(self)
 
     @classmethod
     def open_attempt(
@@ -121,7 +125,7 @@ class MemoryStore(AdmittedWrites):
             batch_id=batch_id,
             attempt_id=attempt_id,
         )
-        return store._loaded()
+        return store._loaded_or_closed()
 
     @classmethod
     def open(
@@ -141,7 +145,7 @@ class MemoryStore(AdmittedWrites):
                 attempt_id=None,
             )
             store._lock = lock
-            return store._loaded()
+            return store._loaded_or_closed()
         except BaseException:
             lock.release()
             raise
@@ -158,9 +162,10 @@ class MemoryStore(AdmittedWrites):
         *,
         key: KeyNames | None = None,
     ) -> int:
-        self._guard.check_writable()
-        rows, keys = checked_entries(stream_of(self._streams, stream), rows, keys, key)
-        return self._make([self._change(Mutation("append", stream, keys, rows))])
+        with self.calling():
+            self._guard.check_writable()
+            rows, keys = checked_entries(stream_of(self._streams, stream), rows, keys, key)
+            return self._make([self._change(Mutation("append", stream, keys, rows))])
 
     def retract(
         self,
@@ -170,14 +175,16 @@ class MemoryStore(AdmittedWrites):
         *,
         key: KeyNames | None = None,
     ) -> int:
-        self._guard.check_writable()
-        rows, keys = checked_entries(stream_of(self._streams, stream), rows, keys, key)
-        return self._make([self._change(Mutation("retract", stream, keys, rows))])
+        with self.calling():
+            self._guard.check_writable()
+            rows, keys = checked_entries(stream_of(self._streams, stream), rows, keys, key)
+            return self._make([self._change(Mutation("retract", stream, keys, rows))])
 
     def write(self, mutations: Sequence[Mutation]) -> int:
-        self._guard.check_writable()
-        mutations = checked_mutations(self._streams, mutations, self._options)
-        return self._make([self._change(mutation) for mutation in mutations])
+        with self.calling():
+            self._guard.check_writable()
+            mutations = checked_mutations(self._streams, mutations, self._options)
+            return self._make([self._change(mutation) for mutation in mutations])
 
     def admitting(self, parts: Iterable[Sequence[Mutation]]) -> AbstractContextManager[None]:
         """Return a context that raises what one of the writes would raise, before the first is
@@ -220,13 +227,17 @@ class MemoryStore(AdmittedWrites):
     def delete(
         self, stream: str, keys: BatchLike | KeyBatch, *, key: KeyNames | None = None
     ) -> None:
-        self._guard.check_writable()
-        keys = checked_keys(stream_of(self._streams, stream), keys, key)
-        self._make([self._change(Mutation("delete", stream, keys))])
+        with self.calling():
+            self._guard.check_writable()
+            keys = checked_keys(stream_of(self._streams, stream), keys, key)
+            self._make([self._change(Mutation("delete", stream, keys))])
 
     def snapshot(self) -> Snapshot:
         """Return a snapshot. Cost: the index is copied, the rows are shared."""
-        self._guard.check_readable()
+        with self.calling():
+            return self._snapshot()
+
+    def _snapshot(self) -> Snapshot:
         self._reserve(sum(table.index_bytes for table in self._tables.values()))
         tables = {name: table.copy() for name, table in self._tables.items()}
         reader = MemoryReader(self._streams, self._codecs, lambda: tables)
@@ -245,7 +256,10 @@ class MemoryStore(AdmittedWrites):
         refuse_advance(self._streams, stream, watermark)
 
     def commit(self) -> str:
-        self._guard.check_readable()
+        with self.calling():
+            return self._commit()
+
+    def _commit(self) -> str:
         is_own = self._attempt_id is None
         if self._pointer is not None and self._log is None and (is_own or self._guard.is_sealed):
             return self._pointer
@@ -303,7 +317,10 @@ class MemoryStore(AdmittedWrites):
             _log.warning("old files of %s were not deleted: %s", self._directory, str(error))
 
     def stats(self) -> StoreStats:
-        self._guard.check_readable()
+        with self.calling():
+            return self._stats()
+
+    def _stats(self) -> StoreStats:
         return replace(
             self._reader.stats(),
             peak_memory_bytes=self._peak_bytes,
@@ -317,33 +334,49 @@ class MemoryStore(AdmittedWrites):
         )
 
     def close(self) -> None:
-        if not self._guard.close():
-            return
-        self._snapshots.close()
-        _open_stores.discard(self)
+        self._guard.close(
+            self._snapshots.close, self._discard_log, self._keep_or_let_go, self._release_lock
+        )
+
+    def _discard_log(self) -> None:
         if self._log is not None:
             self._log.discard()
-        elif self._tables and self._pointer is not None and self._guard.is_sealed:
-            place = (os.path.realpath(self._directory), self._pointer)
-            _kept[place] = self._tables
-        self._tables = {}
+
+    def _keep_or_let_go(self) -> None:
+        """Keep the tables of a committed state for the next attempt."""
+        is_committed = self._log is None and self._guard.is_sealed
+        with _shared:
+            _open_stores.discard(self)
+            if self._tables and self._pointer is not None and is_committed:
+                _kept[os.path.realpath(self._directory), self._pointer] = self._tables
+            self._tables = {}
+
+    def _release_lock(self) -> None:
         if self._lock is not None:
             self._lock.release()
-        self._guard.end()
 
     @property
     def held_bytes(self) -> int:
         """Bytes of memory that this store holds."""
-        return _bytes_of(self._tables) + self._copied_bytes
+        # Copies: the store's own thread may be changing them.
+        return _bytes_of(dict(self._tables)) + self._copied_bytes
 
     @property
     def _copied_bytes(self) -> int:
-        """Bytes that snapshots hold and the tables of the store do not."""
+        """Bytes that snapshots hold and the tables of the store do not. Any thread may ask."""
         return sum(
             table.bytes_beside(self._tables[name])
             for tables in list(self._copies.values())
-            for name, table in tables.items()
+            for name, table in list(tables.items())
         )
+
+    def _loaded_or_closed(self) -> "MemoryStore":
+        """Load the state; after an error nothing counts against the memory cap."""
+        try:
+            return self._loaded()
+        except BaseException:
+            self.close()
+            raise
 
     def _loaded(self) -> "MemoryStore":
         """Load the state of the pointer, before the store is returned."""
@@ -354,8 +387,10 @@ class MemoryStore(AdmittedWrites):
         self._pointer = chain[-1].pointer
         self._chain = [file.link for file in chain]
         place = (os.path.realpath(self._directory), self._pointer)
-        if place in _kept:
-            self._tables = _kept.pop(place)
+        with _shared:
+            known = _kept.pop(place, None)
+        if known is not None:
+            self._tables = known
             return self
         for file in chain:
             for change in file.changes():
@@ -391,12 +426,13 @@ class MemoryStore(AdmittedWrites):
 
     def _reserve(self, more: int) -> None:
         """Raise MemoryLimitError if ``more`` bytes do not fit under the memory cap."""
-        held = sum(store.held_bytes for store in _open_stores)
-        kept = sum(map(_bytes_of, _kept.values()))
         cap = self._options.memory_bytes
-        while _kept and held + kept + more > cap:
-            _, tables = _kept.popitem(last=False)
-            kept -= _bytes_of(tables)
+        with _shared:
+            held = sum(store.held_bytes for store in list(_open_stores))
+            kept = sum(map(_bytes_of, _kept.values()))
+            while _kept and held + kept + more > cap:
+                _, tables = _kept.popitem(last=False)
+                kept -= _bytes_of(tables)
         if held + more > cap:
             raise MemoryLimitError(
                 f"backend 'memory' holds {held} bytes and needs {more} more, past the cap "

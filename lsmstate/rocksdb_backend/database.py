@@ -110,6 +110,24 @@ def filter_stats(seen: Mapping[str, int]) -> FilterStats:
     return FilterStats(negatives + positives, negatives, misled)
 
 
+def close_parts(path: str, parts: list[rocksdict.Rdict]) -> None:
+    """Close a database and its column families, the last one first; the list is empty then.
+
+    A part that cannot be flushed is closed all the same. The first error is raised at the end.
+    """
+    error: Exception | None = None
+    while parts:
+        try:
+            # It is closed already if an interrupt came between the two steps.
+            with contextlib.suppress(rocksdict.DbClosedError), rocks_errors(path):
+                parts[-1].close()
+        except Exception as failed:  # noqa: BLE001 - raised below
+            error = error or failed
+        parts.pop()
+    if error is not None:
+        raise error
+
+
 @contextlib.contextmanager
 def rocks_errors(path: str) -> Iterator[None]:
     """Convert rocksdict's bare Exceptions, which carry RocksDB's text, to lsmstate's errors."""

@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +36,7 @@ class RocksReader:
         self._row_codecs = {name: RowCodec(s.rows) for name, s in streams.items()}
         self.counts: Any = None
         self.rows: Any = None
+        self._iterators: WeakSet[_Held] = WeakSet()
         self.counters = {"appended_rows": 0, "probed_keys": 0, "fetched_rows": 0}
 
     def encoded(self, stream: str, keys: pa.RecordBatch | KeyBatch) -> KeyBatch:
@@ -173,29 +175,43 @@ class RocksReader:
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield (name, entry) of the keys of a range, in key order or reverse key order."""
         low, high = wanted.in_stream(self._numbers[stream])
+        # Nothing else refers to rocksdict's iterator, which keeps the database open.
+        held = _Held(self.counts.iter())
+        self._iterators.add(held)
         with rocks_errors(self._path):
-            at = self.counts.iter()
             if not reverse:
-                at.seek(low)
+                held.at.seek(low)
             elif high is None:
-                at.seek_to_last()
+                held.at.seek_to_last()
             else:
-                at.seek_for_prev(high)
-                if at.valid() and at.key() == high:
-                    at.prev()
-        while at.valid():
-            name = at.key()
+                held.at.seek_for_prev(high)
+                if held.at.valid() and held.at.key() == high:
+                    held.at.prev()
+        while held.at.valid():
+            name = held.at.key()
             if name < low or (high is not None and name >= high):
                 return
-            yield name, at.value()
+            yield name, held.at.value()
             with rocks_errors(self._path):
                 if reverse:
-                    at.prev()
+                    held.at.prev()
                 else:
-                    at.next()
+                    held.at.next()
         with rocks_errors(self._path):
             # An iterator that met an error looks as if it had reached the end.
-            at.status()
+            held.at.status()
+
+    def close_iterators(self) -> None:
+        """Close all iterators, so that the database can be closed; no read goes on."""
+        for held in list(self._iterators):
+            held.at = None
+
+
+class _Held:
+    """An iterator of rocksdict, until the store is closed."""
+
+    def __init__(self, at: Any) -> None:
+        self.at = at
 
 
 class RocksProbe:

@@ -18,8 +18,9 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import date, datetime
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -33,6 +34,7 @@ from lsmstate.options import Options
 from lsmstate.rocksdb_backend.attempt_files import RocksAttempts, link_files
 from lsmstate.rocksdb_backend.database import (
     PendingWrite,
+    close_parts,
     counted,
     database_options,
     filter_stats,
@@ -60,7 +62,7 @@ from lsmstate.store_base.checks import (
     stream_of,
     streams_by_name,
 )
-from lsmstate.store_base.guard import StoreGuard
+from lsmstate.store_base.guard import StoreGuard, do_all
 from lsmstate.store_base.key_range import key_range
 from lsmstate.store_base.snapshot import Snapshot, Snapshots
 from lsmstate.store_base.writes import AdmittedWrites
@@ -100,10 +102,12 @@ class RocksStore(AdmittedWrites):
         self._guard = StoreGuard(directory)
         self._peak_bytes = 0
         self._snapshots = Snapshots()
+        #: The database and its column families, as far as they are open.
+        self._parts: list[rocksdict.Rdict] = []
         self._cache = rocksdict.Cache(options.memory_bytes * 3 // 4)
-        with rocks_errors(path):
-            self._open_database()
         try:
+            with rocks_errors(path):
+                self._open_database()
             self._check_streams()
         except BaseException:
             self._close_database()
@@ -127,14 +131,14 @@ class RocksStore(AdmittedWrites):
         files = RocksAttempts(directory)
         source = None if pointer is None else files.check(pointer)
         work, commit = files.new_names(batch_id, attempt_id)
-        if source is not None:
-            link_files(source, work)
-        else:
-            os.makedirs(work)
         try:
+            if source is not None:
+                link_files(source, work)
+            else:
+                os.makedirs(work)
             store = cls(directory, streams, options, path=work, checkpoint=commit, lock=None)
         except BaseException:
-            shutil.rmtree(work)
+            shutil.rmtree(work, ignore_errors=True)
             raise
         store._parent, store._batch_id = pointer, batch_id
         return store
@@ -169,9 +173,10 @@ class RocksStore(AdmittedWrites):
         *,
         key: KeyNames | None = None,
     ) -> int:
-        self._guard.check_writable()
-        rows, keys = checked_entries(stream_of(self._streams, stream), rows, keys, key)
-        return self._make([Mutation("append", stream, keys, rows)])
+        with self.calling():
+            self._guard.check_writable()
+            rows, keys = checked_entries(stream_of(self._streams, stream), rows, keys, key)
+            return self._make([Mutation("append", stream, keys, rows)])
 
     def retract(
         self,
@@ -181,14 +186,16 @@ class RocksStore(AdmittedWrites):
         *,
         key: KeyNames | None = None,
     ) -> int:
-        self._guard.check_writable()
-        rows, keys = checked_entries(stream_of(self._streams, stream), rows, keys, key)
-        return self._make([Mutation("retract", stream, keys, rows)])
+        with self.calling():
+            self._guard.check_writable()
+            rows, keys = checked_entries(stream_of(self._streams, stream), rows, keys, key)
+            return self._make([Mutation("retract", stream, keys, rows)])
 
     def write(self, mutations: Sequence[Mutation]) -> int:
-        self._guard.check_writable()
-        mutations = checked_mutations(self._streams, mutations, self._options)
-        return self._make(mutations)
+        with self.calling():
+            self._guard.check_writable()
+            mutations = checked_mutations(self._streams, mutations, self._options)
+            return self._make(mutations)
 
     def admitting(self, parts: Iterable[Sequence[Mutation]]) -> AbstractContextManager[None]:
         """Return a context that raises what one of the writes would raise, before the first is
@@ -240,9 +247,10 @@ class RocksStore(AdmittedWrites):
     def delete(
         self, stream: str, keys: BatchLike | KeyBatch, *, key: KeyNames | None = None
     ) -> None:
-        self._guard.check_writable()
-        keys = checked_keys(stream_of(self._streams, stream), keys, key)
-        self._make([Mutation("delete", stream, keys)])
+        with self.calling():
+            self._guard.check_writable()
+            keys = checked_keys(stream_of(self._streams, stream), keys, key)
+            self._make([Mutation("delete", stream, keys)])
 
     def snapshot(self) -> Snapshot:
         """Return a snapshot: a RocksDB checkpoint that is read in place.
@@ -250,7 +258,10 @@ class RocksStore(AdmittedWrites):
         rocksdict's own snapshots do not survive being iterated over. Cost: a flush, a hard link per
         table, the opening of a database.
         """
-        self._guard.check_readable()
+        with self.calling():
+            return self._snapshot()
+
+    def _snapshot(self) -> Snapshot:
         name = f"{_SNAPSHOT}{uuid.uuid4().hex}"
         if self._checkpoint is None:
             path = os.path.join(self._directory, name)
@@ -258,6 +269,13 @@ class RocksStore(AdmittedWrites):
             path = f"{self._path}-{name}"
         with rocks_errors(self._path):
             rocksdict.Checkpoint(self._database).create_checkpoint(path)
+        parts: list[rocksdict.Rdict] = []
+        reader = RocksReader(path, self._streams)
+
+        def release() -> None:
+            reader.close_iterators()
+            do_all(partial(close_parts, path, parts), partial(_remove_tree, path))
+
         try:
             with rocks_errors(path):
                 database = rocksdict.Rdict(
@@ -266,20 +284,13 @@ class RocksStore(AdmittedWrites):
                     column_families=self._families,
                     access_type=rocksdict.AccessType.read_only(),
                 )
+                parts.append(database)
+                for name in ("counts", "rows"):
+                    parts.append(database.get_column_family(name))
+                _, reader.counts, reader.rows = parts
         except BaseException:
-            shutil.rmtree(path)
+            release()
             raise
-        reader = RocksReader(path, self._streams)
-        reader.counts = database.get_column_family("counts")
-        reader.rows = database.get_column_family("rows")
-
-        def release() -> None:
-            with rocks_errors(path):
-                reader.counts.close()
-                reader.rows.close()
-                database.close()
-            shutil.rmtree(path)
-
         where = f"{self._directory}, kept in {os.path.basename(path)}"
         return self._snapshots.add(Snapshot(where, self.streams, reader, reader.stats, release))
 
@@ -288,18 +299,25 @@ class RocksStore(AdmittedWrites):
         refuse_advance(self._streams, stream, watermark)
 
     def commit(self) -> str:
-        self._guard.check_readable()
-        with rocks_errors(self._path):
+        with self.calling(), rocks_errors(self._path):
             if self._checkpoint is None:
                 self._database.flush_wal(self._options.syncs_commits)
                 return f"db@{self._database.latest_sequence_number()}"
             if not self._guard.is_sealed:
-                # It flushes the memtables first: attempts write no log.
-                rocksdict.Checkpoint(self._database).create_checkpoint(self._checkpoint)
-                RocksAttempts(self._directory).seal(self._checkpoint, self._parent)
-                self._guard.seal()
+                self._seal(self._checkpoint)
                 self._collect()
         return os.path.basename(self._checkpoint)
+
+    def _seal(self, commit: str) -> None:
+        """Write the commit; after an error there is none, and it can be tried again."""
+        try:
+            # It flushes the memtables first: attempts write no log.
+            rocksdict.Checkpoint(self._database).create_checkpoint(commit)
+            RocksAttempts(self._directory).seal(commit, self._parent)
+        except BaseException:
+            shutil.rmtree(commit, ignore_errors=True)
+            raise
+        self._guard.seal()
 
     def _collect(self) -> None:
         files, retained = RocksAttempts(self._directory), self._options.retained_batches
@@ -310,7 +328,10 @@ class RocksStore(AdmittedWrites):
             _log.warning("old files of %s were not deleted: %s", self._directory, str(error))
 
     def stats(self) -> StoreStats:
-        self._guard.check_readable()
+        with self.calling():
+            return self._stats()
+
+    def _stats(self) -> StoreStats:
         self._note_memory()
         disk = self._property("rocksdb.total-sst-files-size")
         seen = counted(self._families["default"])
@@ -332,15 +353,17 @@ class RocksStore(AdmittedWrites):
         )
 
     def close(self) -> None:
-        if not self._guard.close():
-            return
-        self._snapshots.close()
-        self._close_database()
-        if self._checkpoint is not None and os.path.isdir(self._path):
-            shutil.rmtree(self._path)
+        self._guard.close(
+            self._snapshots.close, self._close_database, self._remove_work, self._release_lock
+        )
+
+    def _remove_work(self) -> None:
+        if self._checkpoint is not None:
+            _remove_tree(self._path)
+
+    def _release_lock(self) -> None:
         if self._lock is not None:
             self._lock.release()
-        self._guard.end()
 
     def _delete(self, batch: PendingWrite, name: bytes, old: bytes | None) -> None:
         """Remove one key's entry and chunks in a write."""
@@ -411,7 +434,7 @@ class RocksStore(AdmittedWrites):
     def _write(self, batch: rocksdict.WriteBatch) -> None:
         if self._lock is not None:
             self._lock.check_held()
-        self._guard.writes += 1
+        self._guard.writes += 1  # inside ``calling``, whose lock keeps reads out
         self._database.write(batch, self._write_options)
         if self._lock is not None:
             self._lock.check_untaken()
@@ -444,23 +467,25 @@ class RocksStore(AdmittedWrites):
         self._families = {"default": default, "counts": default, "rows": rows}
         check_fork()
         self._database = rocksdict.Rdict(self._path, default, column_families=self._families)
+        self._parts.append(self._database)
         self._reader.counts = self._database.get_column_family("counts")
+        self._parts.append(self._reader.counts)
         self._reader.rows = self._database.get_column_family("rows")
+        self._parts.append(self._reader.rows)
         self._counts_family = self._database.get_column_family_handle("counts")
         self._rows_family = self._database.get_column_family_handle("rows")
         watch(self)
 
     def database_parts(self) -> list[object]:
         """Return the objects whose end would close the database; none once it is closed."""
-        names = ("_database", "_counts_family", "_rows_family", "_snapshots", "_reader")
+        names = ("_database", "_counts_family", "_rows_family", "_snapshots", "_reader", "_parts")
         return [vars(self)[name] for name in names if name in vars(self)]
 
     def _close_database(self) -> None:
-        with rocks_errors(self._path):
-            del self._counts_family, self._rows_family
-            self._reader.counts.close()
-            self._reader.rows.close()
-            self._database.close()
+        """Close what is open of the database; nothing of it is open after an error."""
+        self._reader.close_iterators()
+        self._counts_family = self._rows_family = None
+        close_parts(self._path, self._parts)
 
     def _memory(self) -> dict[str, int]:
         # Write buffers are charged to the cache; they are listed separately for readers.
@@ -479,6 +504,12 @@ class RocksStore(AdmittedWrites):
             return sum(
                 f.property_int_value(name) or 0 for f in (self._reader.counts, self._reader.rows)
             )
+
+
+def _remove_tree(path: str) -> None:
+    """Remove a directory that may be gone."""
+    with suppress(FileNotFoundError):
+        shutil.rmtree(path)
 
 
 def _remove(rows: list[bytes], row: bytes) -> bool:

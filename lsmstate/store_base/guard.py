@@ -29,10 +29,11 @@ class StoreGuard:
     - Only the process that opened the store may use it, until it is closed.
     - An attempt's store takes writes until it is committed.
     - ``writes`` counts the writes, so that outdated probes are refused.
-    - One thread at a time uses a store. When memory is short, another store's thread may flush its
-      memtables (``memory_budget.relieve``).
-    - ``lock`` is held while a store changes and while its memtables are read. It comes first in the
-      order of locks (docs/design/memory-and-threads.md).
+    - One thread at a time uses a store: another one waits until a call has ended (``calling``).
+      When memory is short, another store's thread may flush its memtables
+      (``memory_budget.relieve``).
+    - ``lock`` is held while a store changes and while its memtables are read. It comes after
+      ``calls`` in the order of locks (docs/design/memory-and-threads.md).
     """
 
     #: Reads that began since the last write, while there are any.
@@ -51,6 +52,9 @@ class StoreGuard:
         file of a row that does not decode. ``turns`` are those of the process's memory.
         """
         self.lock = StoreLock(turns)
+        #: Held by a thread for a whole call. Threads that wait for their turn hold it, so it is not
+        #: the lock under which other threads flush.
+        self.calls = self.lock if turns is None else StoreLock()
         self.writes = 0
         self.is_closed = False
         self._has_ended = False
@@ -65,6 +69,14 @@ class StoreGuard:
         """Return the context of a change. After an error inside it, the store refuses everything
         but ``close``, because half of a batch may have been written."""
         return self.lock.changing()
+
+    def calling(self) -> AbstractContextManager[None]:
+        """Return the context of a whole call, which may read and then write.
+
+        Other threads' calls wait until it ends, and are then refused if it closed the store.
+        """
+        self.check_readable()  # a forked child would wait for threads that it does not have
+        return self.calls.reading(self.check_readable, self._explained)
 
     @property
     def is_open_here(self) -> bool:
@@ -138,18 +150,28 @@ class StoreGuard:
         """Whether this is the store of an attempt that was committed."""
         return self.is_sealed and self._sealed == _COMMITTED
 
-    def close(self) -> bool:
-        """Refuse all use from now on; return whether there is something to release.
+    def close(self, *steps: Callable[[], object]) -> None:
+        """Refuse all use from now on, and release everything once, after the call of another
+        thread has ended.
 
-        It is True in the process that opened the store until ``end`` was called. An interrupted
-        ``close`` can thus be repeated.
+        - All steps are done in order, even after an error. The first error is then raised, and
+          another call does nothing.
+        - After an interrupt another call does all steps again.
+        - In a forked child nothing is done.
         """
-        self.is_closed = True
-        return not self._has_ended and os.getpid() == self._process
-
-    def end(self) -> None:
-        """Note that everything was released."""
-        self._has_ended = True
+        if os.getpid() != self._process:
+            self.is_closed = True
+            return
+        with self.calls, self.lock.out_of_turn():
+            self.is_closed = True
+            if self._has_ended:
+                return
+            try:
+                do_all(*steps)
+            except Exception:
+                self._has_ended = True
+                raise
+            self._has_ended = True
 
 
 class ReadsUntilWrite:
@@ -172,3 +194,23 @@ def read_stepwise(access: Access, pieces: Iterator[T]) -> Iterator[T]:
         if piece is None:
             return
         yield piece
+
+
+def do_all(*steps: Callable[[], object]) -> None:
+    """Do all steps, also after an error, and then raise the first error.
+
+    An interrupt is raised instead if there was one. The others are notes of what is raised.
+    """
+    errors: list[BaseException] = []
+    for step in steps:
+        try:
+            step()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+    if not errors:
+        return
+    first = next((e for e in errors if not isinstance(e, Exception)), errors[0])
+    for other in errors:
+        if other is not first:
+            first.add_note(f"then: {type(other).__name__}: {other}")
+    raise first

@@ -7,6 +7,7 @@
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import date, datetime
 
@@ -70,6 +71,10 @@ class NullSafeReads(StoreReads):
     def __init__(self, streams: Mapping[str, StreamSchema], below: StoreReader) -> None:
         self._streams = streams
         self._reads = below
+
+    def calling(self) -> AbstractContextManager[None]:
+        """Return the context of a whole call of the store below."""
+        return self._reads.calling() if isinstance(self._reads, StoreReads) else nullcontext()
 
     @property
     def streams(self) -> Mapping[str, StreamSchema]:

@@ -1,8 +1,10 @@
 """Reads that all backends and snapshots share: a StoreReads works on a Reader, inside a guard."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import Protocol, Self
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from functools import wraps
+from typing import Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,10 @@ from lsmstate.store_base.read_pieces import EntryPieces, row_pieces
 
 #: Rows are fetched in pieces of this size, so only one piece counts against the memory cap.
 _PIECE_BYTES = 1 << 20
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Reader(Protocol):
@@ -57,6 +63,10 @@ class StoreReads(ABC):
     def _access(self) -> Access:
         """Return the context that each step of a new read enters."""
         return self._guard.until_next_write()
+
+    def calling(self) -> AbstractContextManager[None]:
+        """Return the context of a whole call: those of other threads wait until it ends."""
+        return self._guard.calling()
 
     @property
     @abstractmethod
@@ -104,7 +114,8 @@ class StoreReads(ABC):
         """Test which keys have live rows."""
         keys = checked_keys(stream_of(self.streams, stream), keys)
         parts = key_parts(keys) if positions is None else iter([keys])
-        found = [self.probe(stream, part, positions).counts > 0 for part in parts]
+        with self.calling():
+            found = [self.probe(stream, part, positions).counts > 0 for part in parts]
         return np.concatenate(found) if len(found) > 1 else found[0]
 
     def get(self, stream: str, key: KeyValues) -> pa.RecordBatch:
@@ -113,8 +124,9 @@ class StoreReads(ABC):
 
     def get_many(self, stream: str, keys: BatchLike | KeyBatch) -> Matches:
         """Return the rows of all keys at once."""
-        probe = self.probe(stream, keys)
-        found = list(probe.fetch(np.flatnonzero(probe.counts), _PIECE_BYTES))
+        with self.calling():
+            probe = self.probe(stream, keys)
+            found = list(probe.fetch(np.flatnonzero(probe.counts), _PIECE_BYTES))
         if len(found) == 1:
             return found[0]
         if not found:
@@ -136,3 +148,17 @@ class StoreReads(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+S = TypeVar("S", bound=StoreReads)
+
+
+def in_one_call(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+    """Return the method inside ``calling``: other threads' calls wait until it ends."""
+
+    @wraps(method)
+    def call(store: S, *args: P.args, **kwargs: P.kwargs) -> T:
+        with store.calling():
+            return method(store, *args, **kwargs)
+
+    return call

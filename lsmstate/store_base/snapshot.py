@@ -14,7 +14,7 @@ from weakref import WeakSet
 from lsmstate.cython_ext.locks.locks import Turns
 from lsmstate.stats import StoreStats
 from lsmstate.store import StreamSchema
-from lsmstate.store_base.guard import Access, FindDamage, StoreGuard
+from lsmstate.store_base.guard import Access, FindDamage, StoreGuard, do_all
 from lsmstate.store_base.reads import Reader, StoreReads
 
 
@@ -62,10 +62,7 @@ class Snapshot(StoreReads):
 
     def close(self) -> None:
         """Release what only this snapshot needs. A second call does nothing."""
-        if self._guard.close():
-            with self._guard.lock.out_of_turn():
-                self._release()
-            self._guard.end()
+        self._guard.close(self._release)
 
     @property
     def is_open(self) -> bool:
@@ -114,5 +111,5 @@ class Snapshots:
         return f"; open snapshots hold {nbytes} bytes, close one: {found}" if found else ""
 
     def close(self) -> None:
-        for snapshot in list(self._known):  # also those whose close was interrupted
-            snapshot.close()
+        # Also those whose close was interrupted.
+        do_all(*[snapshot.close for snapshot in list(self._known)])

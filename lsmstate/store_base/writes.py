@@ -27,6 +27,10 @@ from lsmstate.store_base.reads import StoreReads
 class Backend(MultimapStore, Protocol):
     """A store of one of the backends: the contract, and what a wrapping store needs."""
 
+    def calling(self) -> AbstractContextManager[None]:
+        """Return the context of a whole call: those of other threads wait until it ends."""
+        ...
+
     def admitting(self, parts: Iterable[Sequence[Mutation]]) -> AbstractContextManager[None]:
         """Return a context for one ``write`` per part, in order.
 
@@ -82,12 +86,13 @@ class AdmittedWrites(StoreWrites):
         if isinstance(parts, Sequence):
             # They are gone through twice, and some batches can be read only once.
             parts = [[_with_batch(self.streams, each) for each in part] for part in parts]
-        begun = self._merged(parts)
-        first, second = next(begun, None), next(begun, None)
-        if first is None or second is None:
-            return self.write(first or [])  # atomic by itself
-        with self.admitting(self._checked(parts)):
-            return sum(map(self.write, self._merged(parts)))
+        with self.calling():
+            begun = self._merged(parts)
+            first, second = next(begun, None), next(begun, None)
+            if first is None or second is None:
+                return self.write(first or [])  # atomic by itself
+            with self.admitting(self._checked(parts)):
+                return sum(map(self.write, self._merged(parts)))
 
     def _checked(self, parts: Iterable[Sequence[Mutation]]) -> Iterator[list[Mutation]]:
         for part in self._merged(parts):

@@ -1,6 +1,7 @@
 """Results of a local join: matches that are made into rows as they are read."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 import pyarrow as pa
@@ -45,6 +46,7 @@ class Results(Pieces[pa.RecordBatch]):
         """
         super().__init__(iter(pieces), schema)
         self._picks = None if picks is None else iter(picks)
+        self._calling: Callable[[], AbstractContextManager[None]] = nullcontext
         self._error: BaseException | None = None
         self.is_finished = False
 
@@ -79,9 +81,18 @@ class Results(Pieces[pa.RecordBatch]):
         self._picks = None
         return self
 
+    def inside(self, calling: Callable[[], AbstractContextManager[None]]) -> "Results":
+        """Make each piece inside this context, which keeps other threads out."""
+        self._calling = calling
+        return self
+
     def close(self) -> None:
         """Give up the results that were not read yet."""
         self.is_finished = True
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Release what the results read, which is being closed. Reading on is an error there."""
         super().close()
         self._picks = None
 
@@ -90,14 +101,15 @@ class Results(Pieces[pa.RecordBatch]):
             raise self._error
         if self.is_finished:
             raise StopIteration
-        try:
-            return next(source)
-        except StopIteration:
-            self.is_finished = True
-            raise
-        except BaseException as error:
-            self._error = error
-            raise
+        with self._calling():
+            try:
+                return next(source)
+            except StopIteration:
+                self.is_finished = True
+                raise
+            except BaseException as error:
+                self._error = error
+                raise
 
     def __enter__(self) -> "Results":
         return self
