@@ -45,6 +45,10 @@ PAYING_PART = 1 / 8
 #: A run with a smaller part of all bytes is not worth joining ranges to estimate what they delete.
 SMALL_RUN_PART = 1 / 32
 
+#: Runs that one merge reads at most, whatever the memory cap: ``max_runs`` and ``fanout`` of the
+#: options at their limits.
+MOST_MERGED = 48
+
 _min_key, _max_key = attrgetter("min_key"), attrgetter("max_key")
 
 
@@ -65,8 +69,20 @@ def pick(runs: Sequence[Run], options: Options, busy: int = 0) -> Task | None:
     """Return the merge that is due, or None.
 
     Runs are ordered oldest first, with levels that never grow. The oldest ``busy`` runs are already
-    being merged: they are left alone and count as one.
+    being merged: they are left alone and count as one. A merge reads at most ``most_runs`` runs,
+    for which memory suffices: a store that has more gets there by several merges.
     """
+    most = options.most_runs
+    free = len(runs) - busy
+    if free <= 2 * most:
+        task = _due(runs, options, busy)
+        if task is None or task.end - task.start <= most:
+            return task
+    return pick_beside(runs, busy, min(free, most) - 1, most)
+
+
+def _due(runs: Sequence[Run], options: Options, busy: int) -> Task | None:
+    """Return the merge that is due, of any number of runs, or None."""
     due = _leveled if options.merging == "leveled" else _by_level
     task = due(runs, options, busy)
     if task is not None:
@@ -79,18 +95,21 @@ def pick(runs: Sequence[Run], options: Options, busy: int = 0) -> Task | None:
         most = max(range(len(runs)), key=lambda place: runs[place].deleted.nbytes)
         return Task(0, most + 1, max(1, runs[0].level))
     surplus = len(free) + (busy > 0) - options.max_runs
-    return pick_beside(runs, busy, surplus) if surplus > 0 else None
+    return pick_beside(runs, busy, surplus, options.most_runs) if surplus > 0 else None
 
 
-def pick_beside(runs: Sequence[Run], busy: int, surplus: int = 1) -> Task | None:
-    """Return the cheapest merge that leaves ``surplus`` fewer runs, or one fewer.
+def pick_beside(
+    runs: Sequence[Run], busy: int, surplus: int = 1, most: int = MOST_MERGED
+) -> Task | None:
+    """Return the cheapest merge of at most ``most`` runs that leaves ``surplus`` fewer runs, or one
+    fewer.
 
     The oldest ``busy`` runs are being merged and left alone. None: fewer than two runs are newer.
     """
     sizes = [max(1, run.size) for run in runs[busy:]]
     if len(sizes) < 2:
         return None
-    start, end = _best_window(sizes, min(surplus + 1, len(sizes)))
+    start, end = _best_window(sizes, min(surplus + 1, len(sizes), most), most)
     return Task(busy + start, busy + end, runs[busy + start].level)
 
 
@@ -213,13 +232,13 @@ def _leveled(runs: Sequence[Run], options: Options, busy: int) -> Task | None:
     return Task(start, len(runs), max(1, runs[start].level))
 
 
-def _best_window(sizes: Sequence[int], least: int) -> tuple[int, int]:
-    """Return the neighbours, at least ``least``, whose merge rewrites least per byte that moves
-    into a larger run. The cheapest neighbours alone would always be the newest two: one run that
-    each flush rewrites."""
-    best, place = float("inf"), (0, len(sizes))
-    for start in range(len(sizes)):
-        for end in range(start + least, len(sizes) + 1):
+def _best_window(sizes: Sequence[int], least: int, most: int) -> tuple[int, int]:
+    """Return the neighbours, ``least`` to ``most`` of them, whose merge rewrites least per byte
+    that moves into a larger run. The cheapest neighbours alone would always be the newest two: one
+    run that each flush rewrites."""
+    best, place = float("inf"), (0, min(most, len(sizes)))
+    for start in range(len(sizes) - least + 1):
+        for end in range(start + least, min(start + most, len(sizes)) + 1):
             total = sum(sizes[start:end])
             cost = total / (total - max(sizes[start:end]))
             if cost < best:

@@ -175,7 +175,8 @@ class Merge(FileJob):
         self.total_bytes = entry_bytes_of(runs)
         #: Files written so far, those of earlier stores included.
         self.files = list(done)
-        self._done_before = len(done)
+        #: How many of them a commit names: they are not this job's to delete.
+        self.recorded = len(done)
         base = base_sequence_of(runs)
         #: Ranges that the runs together delete from all older runs.
         self.deleted = source.deleted if source.deleted is not None else NOTHING
@@ -211,8 +212,8 @@ class Merge(FileJob):
 
     @property
     def new_files(self) -> Sequence[FileMeta]:
-        """Return those of ``files`` that this store wrote."""
-        return self.files[self._done_before :]
+        """Return those of ``files`` that no commit names yet."""
+        return self.files[self.recorded :]
 
     def leave(self) -> PartialMerge:
         """Interrupt the merge and return its progress, for another store to continue. An unfinished
@@ -222,7 +223,23 @@ class Merge(FileJob):
             finished = {file.name for file in self.files}
             self.names[:] = [name for name in self.names if name not in finished]
             self._slices.close()
-        return PartialMerge(self._runs, self.task.level, tuple(self.files), self._retracting)
+        return self._so_far(self.files)
+
+    def record(self) -> PartialMerge:
+        """Return the progress for a commit to name, and go on: another store can continue from
+        there. The files so far belong to the caller. After an error there are none. While another
+        thread works on it, which may take a disk seconds, the progress is that of the last time."""
+        with self._lock.within(0.0) as has_it:
+            if self._error is not None:
+                return self._so_far(())
+            if has_it:
+                for file in self.new_files:
+                    self.names.remove(file.name)
+                self.recorded = len(self.files)
+            return self._so_far(self.files[: self.recorded])
+
+    def _so_far(self, files: Sequence[FileMeta]) -> PartialMerge:
+        return PartialMerge(self._runs, self.task.level, tuple(files), self._retracting)
 
 
 def base_sequence_of(runs: Sequence[Run]) -> int:

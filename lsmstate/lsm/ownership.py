@@ -321,6 +321,11 @@ class ProcessOwner:
         for path, size in self._torn.items():
             warn_of_torn_end(path, size)
 
+    @property
+    def has_many_logs(self) -> bool:
+        """Whether more logs were replayed than a probe may have to visit runs."""
+        return len(self._old_logs) > self._options.max_runs
+
     def log(self, writes: Sequence[Write]) -> None:
         self._lock.check_held()
         if self._log is None:

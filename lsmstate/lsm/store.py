@@ -145,9 +145,10 @@ class LsmStore(AdmittedWrites):
                 store._apply(write)
             store._check_replayed()
             owner.check_replayed()
-            if options.syncs_commits:
+            store._runs.keep_up()  # more runs may have been left than a probe has memory for
+            if options.syncs_commits or owner.has_many_logs or store._runs.has_changed:
                 # As with the manifest: the log of a killed process may not be on disk, so it is
-                # written again before more is acknowledged.
+                # written again before more is acknowledged. Each opening begins another log.
                 store.commit()
                 owner.renew_manifest()
 
@@ -361,6 +362,7 @@ class LsmStore(AdmittedWrites):
         self._sequence = write.sequence
         largest = largest_entry(write.keys, write.rows)
         held = encoded_bytes(write.keys, write.rows)
+        self._writes.written_bytes += held
         self._writes.announce(largest)
         with self._writes.reserving(largest, held, is_promised=True):
             self._writes.insert(write, place if write.sequence == sequence else 0)

@@ -48,6 +48,8 @@ from lsmstate.store_base.guard import do_all
 MERGES_PER_WRITE = 8
 #: Least bytes that an attempt reads for merges: about 40 ms.
 LEAST_MERGE_BYTES = 4 * MIB
+#: Bytes that any commit reads to merge small runs: a few milliseconds.
+TINY_MERGE_BYTES = 1 * MIB
 #: Bytes merged in one step of a thread that does a whole merge.
 TURN_BYTES = 8 * MIB
 #: A commit continues a merge to the end of a file, so files of an interrupted merge are no larger.
@@ -84,10 +86,12 @@ class RunSet:
         #: As of the last commit.
         self._committed = self.version
         self._merge: Merge | None = None
+        #: Whether an earlier store left the current merge: the worker does not have it yet.
+        self._is_left = False
         #: The result of ``pick`` for a version, since every append asks for it.
         self._picked: tuple[Version, Task | None] = self.version, None
         self._pace = Pace(options)
-        #: Attempts: bytes of merges read so far.
+        #: Bytes of merges that ``compact_for`` and ``pay_ahead`` have read so far.
         self._paid_bytes = 0
 
     @property
@@ -106,6 +110,8 @@ class RunSet:
         self.pointer = self.opened_at = pointer
         if found.edit.merge is not None:
             self._merge = self._continued(found.edit.merge)
+            self._is_left = True
+            self._pace.begin_merge(len(self.version.runs))
         return found.edit
 
     # Writing ------------------------------------------------------------------------------
@@ -146,6 +152,7 @@ class RunSet:
         """
         if self._merge is not None:
             self._step(EVERYTHING)
+        self.keep_up()  # so that memory suffices for what follows
         has_pairs = not due_only and self._has_pairs()
         while (
             task := (None if due_only else pick_for_reading(self.version.runs, has_pairs=has_pairs))
@@ -164,8 +171,9 @@ class RunSet:
         )
 
     def compact_for(self, written_bytes: int) -> None:
-        """Attempts, before the commit: work on due merges in proportion to what this attempt wrote.
-        The next attempts continue a large merge."""
+        """Before the commit of an attempt, and the first one of a standalone store: work on due
+        merges in proportion to what was written since the opening. The next opening continues a
+        large merge, so runs stay few however short the sessions are."""
         left = max(LEAST_MERGE_BYTES, MERGES_PER_WRITE * written_bytes) - self._paid_bytes
         if self._merge is not None and self._merge.is_inside_file:
             left -= self._pay(self._merge, 1)  # an unfinished file would be wasted
@@ -222,12 +230,17 @@ class RunSet:
     def _part_bytes(self, left: int = LEAST_MERGE_BYTES) -> int:
         """Return the size of files of a merge that may be interrupted between two of them: several
         files are paid for at a time."""
+        if not self._owner.single_commit:  # one file per session, at most, is not paid for
+            return min(self._options.file_bytes, MOST_PART_BYTES)
         return min(self._options.file_bytes, MOST_PART_BYTES, max(2 * MIB, left // 4))
 
     def pace(self, appended_bytes: int) -> None:
         """After an append of this size: work on the current or due merge, as far as nobody else
         did; see ``merge_pacing``."""
         self._pace.count(appended_bytes)
+        if self._is_left and self._merge is not None and self._options.background:
+            worker().submit(self._merge)
+        self._is_left = False
         if (merge := self.begin_merge()) is not None:
             payment = self._pace.payment(
                 appended_bytes,
@@ -238,18 +251,36 @@ class RunSet:
             if payment.max_bytes or merge.is_over:
                 self._step(payment.max_bytes, patience=payment.patience)
 
-    def keep_up(self) -> None:
-        """After a new run: complete overdue work if runs would become too many. If the new runs are
-        small, as those of commits, some of them are merged instead where that is cheaper."""
-        most = self._options.most_runs
+    def keep_up(self, arriving: int = 0) -> None:
+        """Complete overdue work if runs are too many, with those that are ``arriving``. If the new
+        runs are small, as those of commits, some of them are merged instead where that is cheaper.
+
+        A standalone store does so before a commit, which then records it: a store that is closed
+        right after a commit would do the same work again.
+        """
+        most = self._options.most_runs - arriving
         while len(self.version.runs) > most and (merge := self.begin_merge()) is not None:
             self._step(EVERYTHING, self._merge_beside(merge.total_bytes - merge.done_bytes))
+
+    def merge_tiny_runs(self) -> None:
+        """Before a commit adds a run: merge some that are small, if there would be more than
+        ``max_runs``. Larger ones have until there are ``most_runs``."""
+        while len(self.version.runs) + 1 > self._options.max_runs:
+            busy = 0 if self._merge is None else self._merge.task.end
+            task = pick_beside(self.version.runs, busy, most=self._options.most_runs)
+            if task is None:
+                return
+            runs = self.version.runs[task.start : task.end]
+            if entry_bytes_of(runs) > TINY_MERGE_BYTES:
+                return
+            self._step(EVERYTHING, self._new_merge(task))
 
     def _merge_beside(self, most_bytes: int) -> Merge | None:
         """Return a merge of runs newer than the current merge's, if it reads no more."""
         if self._merge is None or self._merge.is_over:
             return None
-        task = pick_beside(self.version.runs, self._merge.task.end)
+        most = self._options.most_runs
+        task = pick_beside(self.version.runs, self._merge.task.end, most=most)
         if task is None:
             return None
         runs = self.version.runs[task.start : task.end]
@@ -275,7 +306,7 @@ class RunSet:
 
     def _begin(self, task: Task, left: int, *, may_be_left: bool = False) -> None:
         runs = self.version.runs[task.start : task.end]
-        is_partial = self._owner.single_commit and (may_be_left or entry_bytes_of(runs) > left)
+        is_partial = may_be_left or entry_bytes_of(runs) > left
         self._merge = self._new_merge(
             task, file_bytes=self._part_bytes(left) if is_partial else None
         )
@@ -337,14 +368,14 @@ class RunSet:
         max_bytes: int,
         merge: Merge | None = None,
         *,
-        to_file_end: bool = True,
+        to_file_end: bool = False,
         patience: float | None = None,
     ) -> None:
-        """Advance the current merge, or another one of newer runs; an attempt before its commit to
-        the end of a file. ``patience``: see FileJob.advance."""
+        """Advance the current merge, or another one of newer runs; before a commit that records it,
+        to the end of a file. ``patience``: see FileJob.advance."""
         merge = merge or self._merge
         assert merge is not None
-        if to_file_end and self._owner.single_commit:
+        if to_file_end:
             is_over = merge.step_to_file_end(max_bytes)
         else:
             is_over = merge.step(min(max_bytes, TURN_BYTES), patience)
@@ -358,15 +389,15 @@ class RunSet:
         if merge is self._merge:
             self._merge = None
         self.counters["merges"] += 1
-        self._count_merged(merge)
+        self._count_merged(merge.new_files)
         task = merge.task
         self._install(task.start, task.end, tuple(merge.files), task.level, merge.deleted)
 
-    def _count_merged(self, merge: Merge) -> None:
-        merged_bytes = sum(file.size for file in merge.new_files)
+    def _count_merged(self, files: Sequence[FileMeta]) -> None:
+        merged_bytes = sum(file.size for file in files)
         self.counters["merged_bytes"] += merged_bytes
         self.spilled_bytes += merged_bytes
-        self._own_files.update(file.name for file in merge.new_files)
+        self._own_files.update(file.name for file in files)
 
     def abandon_merge(self) -> None:
         """Abandon the current merge; the runs it read still exist."""
@@ -413,7 +444,7 @@ class RunSet:
         version = self.version.replaced(place, place, (own,) if own.keys else (), 0, deleted)
         sequence, reached = flush.replay_from
         version = self._without_deleted(version).at_sequence(sequence + (reached > 0))
-        begun = self._leave_merge() if self._owner.single_commit else None
+        begun = self._merge_so_far()
         full = changes_base(version, self._base_runs)
         edit = Edit(
             version,
@@ -454,14 +485,19 @@ class RunSet:
             self._drop(unneeded)
         self._own_files.clear()
 
-    def _leave_merge(self) -> PartialMerge | None:
-        """Interrupt the current merge before an attempt's commit; return what the commit records of
-        it."""
-        merge, self._merge = self._merge, None
+    def _merge_so_far(self) -> PartialMerge | None:
+        """Return what a commit records of the current merge. An attempt ends with its commit, so
+        its merge is interrupted."""
+        merge = self._merge
         if merge is None:
             return None
-        begun = merge.leave()
-        self._count_merged(merge)
+        before = merge.recorded
+        if self._owner.single_commit:
+            self._merge = None
+            begun = merge.leave()
+        else:
+            begun = merge.record()
+        self._count_merged(begun.files[before:])
         return begun if begun.files else None
 
     def check(self) -> None:

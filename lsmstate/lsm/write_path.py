@@ -291,9 +291,22 @@ class WritePath:
                 self._runs.compact_for(self.written_bytes)
 
     def commit(self) -> None:
-        """Write all memtables and the manifest into one file."""
+        """Write all memtables and the manifest into one file.
+
+        The first commit of a standalone store pays for due merges, as an attempt's does: the store
+        may be closed after it. Later commits leave that to the appends and the worker.
+        """
         self.end_flush()
+        is_owed = not self._single_commit and not self._has_flushed
+        if is_owed and self._merges_beside_memtables:
+            self._runs.compact_for(self.written_bytes)
+            is_owed = False
         self._install(self._begin_flush("commit"))
+        if is_owed:
+            self._runs.compact_for(self.written_bytes)
+        if not self._single_commit and self._runs.has_changed:
+            # Merged only now: there was no memory before the memtables were released.
+            self._install(self._begin_flush("commit"))
 
     def close(self) -> None:
         """Abandon the current flush and release the memtables."""
@@ -326,6 +339,9 @@ class WritePath:
         if flush.kind == "run":
             self._runs.add(flush)
         else:
+            if not self._single_commit and self._merges_beside_memtables:
+                self._runs.keep_up(arriving=1)  # before the commit, which records it
+                self._runs.merge_tiny_runs()
             self._runs.commit(flush)
             self._committed = flush.replay_from
         self.memtables.release(flush.memtables)

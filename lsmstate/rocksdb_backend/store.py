@@ -16,6 +16,7 @@ One database per store has three column families:
 import logging
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -70,6 +71,11 @@ from lsmstate.store_base.writes import AdmittedWrites
 _log = logging.getLogger("lsmstate")
 
 _SNAPSHOT = "snapshot-"
+_LEVEL_0 = "rocksdb.num-files-at-level0"
+#: So many files are not too many, however small they are.
+_MANY_FILES = 64
+#: How often an opening checks whether RocksDB has merged enough.
+_LOOK_SECONDS = 0.001
 
 
 class RocksStore(AdmittedWrites):
@@ -156,10 +162,16 @@ class RocksStore(AdmittedWrites):
                 if name.startswith(_SNAPSHOT):  # left by a killed process
                     shutil.rmtree(os.path.join(directory, name))
             options = options.of_one_process()
-            return cls(directory, streams, options, path=path, checkpoint=None, lock=lock)
+            store = cls(directory, streams, options, path=path, checkpoint=None, lock=lock)
         except BaseException:
             lock.release()
             raise
+        try:
+            store._catch_up()
+        except BaseException:
+            store.close()
+            raise
+        return store
 
     @property
     def streams(self) -> Mapping[str, StreamSchema]:
@@ -486,6 +498,39 @@ class RocksStore(AdmittedWrites):
         self._reader.close_iterators()
         self._counts_family = self._rows_family = None
         close_parts(self._path, self._parts)
+
+    def _catch_up(self) -> None:
+        """Wait until RocksDB has merged what earlier sessions left, if that is too many files.
+
+        RocksDB merges in the background, and abandons it when it is closed. Short sessions would
+        never merge. Files whose keys follow one another are not even merged then, but moved: once
+        there are many, and most are small, all are merged.
+        """
+        while (
+            self._most_files() > self._options.max_runs
+            and (
+                self._property("rocksdb.compaction-pending")
+                or self._property("rocksdb.num-running-compactions")
+            )
+            and not self._property("rocksdb.background-errors")
+        ):
+            time.sleep(_LOOK_SECONDS)
+        files = len(self._database.live_files())
+        size = self._property("rocksdb.total-sst-files-size")
+        if files > max(_MANY_FILES, 4 * size // self._options.file_bytes):
+            everything = rocksdict.CompactOptions()
+            everything.set_bottommost_level_compaction(
+                rocksdict.BottommostLevelCompaction.force_optimized()
+            )
+            with rocks_errors(self._path):
+                for family in (self._reader.counts, self._reader.rows):
+                    family.compact_range(None, None, everything)
+
+    def _most_files(self) -> int:
+        """Return the files on level 0 of a column family, all of which a probe visits."""
+        with rocks_errors(self._path):
+            found = [f.property_value(_LEVEL_0) for f in (self._reader.counts, self._reader.rows)]
+        return max(int(files or 0) for files in found)
 
     def _memory(self) -> dict[str, int]:
         # Write buffers are charged to the cache; they are listed separately for readers.
