@@ -53,6 +53,12 @@ class Owner(Protocol):
         ...
 
     @property
+    def keeps_tables(self) -> bool:
+        """Whether open tables stay open after the store is closed, for the next one in this
+        process."""
+        ...
+
+    @property
     def checkpoints(self) -> Checkpoints:
         """Return the named checkpoints; raise InvalidArgumentError if the store cannot have any."""
         ...
@@ -96,6 +102,7 @@ class AttemptOwner:
     """A task attempt: unique names, no lock, no log. Whoever has the pointer finds the commit."""
 
     single_commit = True
+    keeps_tables = True
 
     @property
     def checkpoints(self) -> Checkpoints:
@@ -138,6 +145,8 @@ class CommitReader(AttemptOwner):
     """Reads one commit of a bucket and writes nothing. The files stay only as long as retention
     keeps the commit."""
 
+    keeps_tables = False
+
     def __init__(self, files: AttemptFiles, directory: str, pointer: str) -> None:
         super().__init__(files, 0, "reader")
         self.directory = directory
@@ -169,6 +178,8 @@ class RemoteBucket(AttemptFiles, Protocol):
 class CheckpointReader(AttemptOwner):
     """Reads a named checkpoint, which cannot be deleted until ``release``, and writes nothing."""
 
+    keeps_tables = False
+
     def __init__(self, directory: str, name: str) -> None:
         super().__init__(LocalFiles(directory), 0, "reader")
         self._directory, self._name = directory, name
@@ -199,6 +210,7 @@ class ProcessOwner:
     """
 
     single_commit = False
+    keeps_tables = False
 
     def __init__(self, directory: str, options: Options) -> None:
         self._directory = directory

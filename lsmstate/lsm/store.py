@@ -35,6 +35,7 @@ from lsmstate.lsm.ownership import (
 )
 from lsmstate.lsm.reader import LsmReader, TierHolds, Tiers
 from lsmstate.lsm.recovery import check_replayed
+from lsmstate.lsm.table_cache import table_cache
 from lsmstate.lsm.version_set import RunSet
 from lsmstate.lsm.wal import APPEND, RETRACT, Write
 from lsmstate.lsm.write_path import WritePath
@@ -211,6 +212,7 @@ class LsmStore(AdmittedWrites):
             if store is not None:
                 store.close()
             owner.release()
+            _close_tables(directory, owner)
             raise
         store._gives_memory = True  # not earlier: replayed writes must not be flushed
         return store
@@ -560,6 +562,7 @@ class LsmStore(AdmittedWrites):
             self._runs.abandon_merge,
             self._discard_uncommitted,
             self._owner.release,
+            lambda: _close_tables(self._directory, self._owner),
         )
 
     def _discard_uncommitted(self) -> None:
@@ -571,3 +574,13 @@ class LsmStore(AdmittedWrites):
         with self.calling():
             self._memtables.check()
             self._runs.check()
+
+
+def _close_tables(directory: str, owner: Owner) -> None:
+    """Close the tables of a store that is closed, or whose files are gone: an open file keeps its
+    disk after it was deleted."""
+    tables = table_cache(process_memory())
+    if owner.keeps_tables:
+        tables.close_deleted(directory)
+    else:
+        tables.close_all(directory)

@@ -3,7 +3,9 @@
 - Files are immutable and have a random identity, so an open table may outlive the stores that used
   it. If a path's file was replaced (a directory deleted and made again), the checksum of its
   footer, which covers the identity, shows it.
-- An open table costs its top index, charged to the budget, and a file descriptor.
+- An open table costs its top index, charged to the budget, and a file descriptor, which keeps the
+  disk of a deleted file taken. A store that is closed therefore closes its tables. Those of an
+  attempt stay open, for the next attempt of the bucket, as long as their files are there.
 - Threads share the cache. The lock is held to look tables up and to change the cache, never while a
   file is read.
 """
@@ -74,13 +76,7 @@ class TableCache:
         """Let ``origin`` bring files that are missing or damaged in its directory from now on. Open
         tables whose files are gone are closed."""
         self._origins[origin.directory] = origin
-        inside = origin.directory + os.sep
-        with self._lock:
-            paths = [path for path in self._tables if path.startswith(inside)]
-        gone = [path for path in paths if not os.path.exists(path)]
-        with self._lock:
-            closed = [self._tables.pop(path, None) for path in gone]
-        del closed
+        self.close_deleted(origin.directory)
 
     def open(self, directory: str, file: FileMeta) -> Sst:
         """Open a table that the manifest describes; raise CorruptionError if it is another file."""
@@ -197,6 +193,32 @@ class TableCache:
         with self._lock:
             table = self._tables.pop(os.path.join(directory, name), None)
         del table
+
+    def close_all(self, directory: str) -> None:
+        """Close all tables of a directory, whose store is closed. Another user of the directory
+        opens them again."""
+        self._close(self._paths_in(directory))
+
+    def close_deleted(self, directory: str) -> None:
+        """Close the tables of a directory whose files are gone: other processes delete files too.
+        Close those of other directories that are gone. Cost: a look per table and directory."""
+        gone = [path for path in self._paths_in(directory) if not os.path.exists(path)]
+        with self._lock:
+            others = {os.path.dirname(path) for path in self._tables} - {directory}
+        for other in others:
+            if not os.path.isdir(other):
+                gone += self._paths_in(other)
+        self._close(gone)
+
+    def _paths_in(self, directory: str) -> list[str]:
+        inside = os.path.join(directory, "")
+        with self._lock:
+            return [path for path in self._tables if path.startswith(inside)]
+
+    def _close(self, paths: Iterable[str]) -> None:
+        with self._lock:
+            closed = [self._tables.pop(path, None) for path in paths]
+        del closed  # outside the lock
 
     def pin(self, directory: str, files: Iterable[FileMeta]) -> list["FilePin"]:
         """Keep files from being deleted by this process as long as the pins exist."""

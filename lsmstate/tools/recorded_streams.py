@@ -42,7 +42,11 @@ def _of_lsm(directory: str) -> Mapping[str, StreamSchema] | None:
     pointer, _ = newest_pointer(directory)
     if pointer is None:
         return None
-    return read_commit(table_cache(process_memory()), directory, pointer).streams
+    tables = table_cache(process_memory())
+    try:
+        return read_commit(tables, directory, pointer).streams
+    finally:
+        tables.close_all(directory)
 
 
 def _of_memory(directory: str) -> Mapping[str, StreamSchema] | None:

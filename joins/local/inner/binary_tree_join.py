@@ -120,9 +120,11 @@ class TreeJoin(KeepsAllRows):
         schema = self._tree.join.output_schema
         for rows, keys in self._inputs[root.name].kept(side):
             probing = Batch(side, rows, keys, Role.PROBE)
-            for found in self._joins[root.name].process(probing):
-                columns = [found.column(place) for place in self._columns]
-                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+            # Closed with this generator: unread results would hold what they read open.
+            with self._joins[root.name].process(probing) as matches:
+                for found in matches:
+                    columns = [found.column(place) for place in self._columns]
+                    yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 class NodeInputs:
