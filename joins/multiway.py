@@ -1,6 +1,6 @@
 """MultiwayJoin: the join for plain Python, with Arrow batches in and Arrow batches out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from tempfile import TemporaryDirectory
@@ -25,6 +25,7 @@ from lsmstate.joins.specs.final import FinalSpec
 from lsmstate.joins.specs.multi_key import GraphSpec
 from lsmstate.joins.specs.one_key import Condition, JoinSpec, check_streams
 from lsmstate.joins.specs.typed_condition import How, in_text, typed_condition
+from lsmstate.local_directory import directory_path
 from lsmstate.opening import open_store
 from lsmstate.options import Options, parse_bytes
 from lsmstate.schema.batches import as_batch
@@ -133,6 +134,9 @@ class MultiwayJoin:
     ) -> None:
         check_unmatched(unmatched)
         check_streams(streams)
+        _check_kinds(on, piece_bytes)
+        if path is not None:
+            path = directory_path(path, "path")
         told = TimeOptions(event_time or {}, retention or {}, late)
         self._declared = dict(streams)
         self._asked = AskedCondition.of(streams, on, how, changes)
@@ -350,6 +354,17 @@ def _spec_of(
     if spec.event_time is None:
         _check_keeps_all(told)
     return spec
+
+
+def _check_kinds(on: object, piece_bytes: object) -> None:
+    """InvalidArgumentError for values of other types than the signature has."""
+    if not isinstance(on, str | Mapping | Sequence):
+        raise InvalidArgumentError(
+            f'on={on!r}: give a condition in SQL, such as "a.id = b.a_id", or the key columns: '
+            '{"a": ["id"], "b": ["a_id"]}, or ["id"]'
+        )
+    if isinstance(piece_bytes, bool) or not isinstance(piece_bytes, int):
+        raise InvalidArgumentError(f"piece_bytes={piece_bytes!r}: give a number of bytes")
 
 
 def _check_keeps_all(told: TimeOptions) -> None:

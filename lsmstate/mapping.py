@@ -14,6 +14,7 @@ import pyarrow as pa
 from lsmstate.cython_ext.keys.key_codec import KeyCodec
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.schema.batches import is_arrow
+from lsmstate.schema.python_values import shown
 from lsmstate.store import MultimapStore
 from lsmstate.store_base.checks import checked_rows, stream_of
 from lsmstate.store_base.key_values import one_key
@@ -68,7 +69,7 @@ class StoreMapping(MutableMapping[Any, Any]):
             return rows
         if len(rows) > 1:
             raise InvalidArgumentError(
-                f"key {key!r} of stream {self._schema.name!r} has {len(rows)} rows; make the "
+                f"key {shown(key)} of stream {self._schema.name!r} has {len(rows)} rows; make the "
                 "mapping without unique=True"
             )
         return rows[0]
@@ -169,8 +170,8 @@ class StoreMapping(MutableMapping[Any, Any]):
             return (key,)
         if not isinstance(key, tuple):
             raise InvalidArgumentError(
-                f"key {key!r} of stream {self._schema.name!r}: give a tuple with values of the key "
-                f"columns {self._schema.key.names}"
+                f"key {shown(key)} of stream {self._schema.name!r}: give a tuple with values of "
+                f"the key columns {self._schema.key.names}"
             )
         return key
 
@@ -178,8 +179,8 @@ class StoreMapping(MutableMapping[Any, Any]):
         one = one_key(self._schema, self._values(key))
         if any(column.null_count for column in one.columns):
             raise InvalidArgumentError(
-                f"key {key!r} of stream {self._schema.name!r} holds a null, which is never stored; "
-                "give a value for each key column"
+                f"key {shown(key)} of stream {self._schema.name!r} holds a null, which is never "
+                "stored; give a value for each key column"
             )
         return one
 
@@ -188,16 +189,16 @@ class StoreMapping(MutableMapping[Any, Any]):
             return self._rows_of_table(value)
         if not self._unique and (isinstance(value, Mapping) or not isinstance(value, Iterable)):
             raise InvalidArgumentError(
-                f"rows {value!r} of stream {self._schema.name!r}: give a list of dicts, or make "
-                "the mapping with unique=True"
+                f"rows {shown(value)} of stream {self._schema.name!r}: give a list of dicts, or "
+                "make the mapping with unique=True"
             )
         rows = [value] if self._unique else list(value)
         names = set(self._schema.rows.names)
         for row in rows:
             if not isinstance(row, dict) or not names.issuperset(row):
                 raise InvalidArgumentError(
-                    f"row {row!r} of stream {self._schema.name!r}: give a dict with columns of "
-                    f"{self._schema.rows.names}"
+                    f"row {shown(row)} of stream {self._schema.name!r}: give a dict with columns "
+                    f"of {self._schema.rows.names}"
                 )
         # A column that every row lacks is null.
         full = [{name: row.get(name) for name in self._schema.rows.names} for row in rows]

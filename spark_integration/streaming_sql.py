@@ -175,6 +175,8 @@ def streaming_sql(
         query.writeStream.outputMode("append").start()
         ```
     """
+    _check_sql(spark, sql)
+    _check_rows(rows)
     if not is_classic(spark):
         _check_options(options)
         return _query_of(_unseen(spark.sql(sql)), strict, _no_stages)
@@ -220,11 +222,36 @@ def to_multiway(
         to_multiway(joined, strict=True).writeStream.outputMode("append").start()
         ```
     """
+    if not hasattr(df, "sparkSession") or not hasattr(df, "isStreaming"):
+        raise InvalidArgumentError(
+            f"df={df!r} is a {type(df).__name__}; give a streaming DataFrame"
+        )
+    _check_rows(rows)
     if not is_classic(df.sparkSession):
         return _query_of(_unseen(df), strict, _no_stages)
     check_worker_python(df.sparkSession)
     catalyst = Catalyst(df.sparkSession)
     return _query(catalyst, catalyst.analyzed(df), df, strict, rows or {}, options)
+
+
+def _check_sql(spark: object, sql: object) -> None:
+    """InvalidArgumentError unless these are a session and text: Spark shows the Java stack."""
+    if not hasattr(spark, "sql"):
+        raise InvalidArgumentError(
+            f"spark={spark!r} is a {type(spark).__name__}; give the SparkSession"
+        )
+    if not isinstance(sql, str) or not sql.strip():
+        raise InvalidArgumentError(
+            f'sql={sql!r}: give the text of a query, such as "SELECT * FROM a JOIN b ON a.k = b.k"'
+        )
+
+
+def _check_rows(rows: object) -> None:
+    if rows is not None and not isinstance(rows, Mapping):
+        raise InvalidArgumentError(
+            f"rows={rows!r} is a {type(rows).__name__}; give numbers by input, as in "
+            '{"a": 1000, "b": 10}'
+        )
 
 
 def _query(

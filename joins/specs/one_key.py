@@ -193,6 +193,21 @@ def joined_schema(streams: Mapping[str, pa.Schema]) -> pa.Schema:
 
 
 def check_streams(streams: Mapping[str, pa.Schema]) -> None:
+    if not isinstance(streams, Mapping):
+        raise InvalidArgumentError(
+            f"streams={streams!r} is a {type(streams).__name__}; give the schema of each stream by "
+            'its name, as in {"a": schema, "b": schema}'
+        )
+    for given, schema in streams.items():
+        if not isinstance(given, str) or not isinstance(schema, pa.Schema):
+            raise InvalidArgumentError(
+                f"streams[{given!r}] is a {type(schema).__name__}; give a pyarrow.Schema under a "
+                "name that is text"
+            )
+        if not len(schema):
+            raise InvalidArgumentError(
+                f"stream {given!r} has no columns; give it at least the column that it is joined by"
+            )
     if len(streams) < 2:
         raise InvalidArgumentError(
             f"a join needs at least two streams, given: {', '.join(streams) or 'none'}"

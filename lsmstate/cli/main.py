@@ -11,11 +11,13 @@ from rich.console import Console
 from lsmstate import __version__
 from lsmstate.cli.backup import app as backup_commands
 from lsmstate.cli.console import plain_console
+from lsmstate.cli.numbers import at_least
 from lsmstate.cli.query import app as query_commands
 from lsmstate.cli.rescale import app as rescale_command
 from lsmstate.cli.state import app as state_commands
 from lsmstate.cli.upkeep import app as upkeep_commands
 from lsmstate.errors import LsmStateError
+from lsmstate.local_directory import directory_path
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(state_commands)
@@ -67,10 +69,13 @@ def demo(
     memory: Annotated[
         str, typer.Option(help="Memory cap of each Python worker, such as 16m.")
     ] = "16m",
-    batches: Annotated[int, typer.Option(help="Number of micro-batches.")] = 10,
+    batches: Annotated[
+        int, typer.Option(callback=at_least(1), help="Number of micro-batches.")
+    ] = 10,
     backend: Annotated[str, typer.Option(help="Store: lsm, rocksdb or memory.")] = "lsm",
     cores: Annotated[
-        int | None, typer.Option(help="Number of cores for Spark; default: all.")
+        int | None,
+        typer.Option(callback=at_least(1), help="Number of cores for Spark; default: all."),
     ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Directory that keeps the generated data.")
@@ -93,8 +98,8 @@ def demo(
         from lsmstate.spark import DemoSettings, run_demo
 
         settings = DemoSettings(
-            data_directory=data or _default_data(),
-            run_directory=run or _default_run(),
+            data_directory=_local(data, "data") or _default_data(),
+            run_directory=_local(run, "run") or _default_run(),
             scale=scale,
             memory=memory,
             batches=batches,
@@ -114,6 +119,10 @@ def demo(
 def _fail(message: str, status: int = FAILED) -> NoReturn:
     plain_console(stderr=True).print(f"lsmstate: {message}", soft_wrap=True)
     sys.exit(status)
+
+
+def _local(directory: Path | None, name: str) -> Path | None:
+    return directory and Path(directory_path(directory, name))
 
 
 def _checkout() -> Path | None:

@@ -9,6 +9,7 @@ import typer
 from rich.text import Text
 
 from lsmstate.cli.console import plain_console, plain_table
+from lsmstate.cli.numbers import at_least
 from lsmstate.cli.rows import first_rows, print_rows
 from lsmstate.cli.storage import StorageOption, storage_options
 
@@ -24,10 +25,17 @@ def show_state(
     stream: Annotated[str | None, typer.Option(help="Print the rows of this stream.")] = None,
     batch: Annotated[
         int | None,
-        typer.Option(help="Show the state after this micro-batch; default: the newest committed."),
+        typer.Option(
+            callback=at_least(0),
+            help="Show the state after this micro-batch; default: the newest committed.",
+        ),
     ] = None,
-    bucket: Annotated[int | None, typer.Option(help="Show this bucket only.")] = None,
-    limit: Annotated[int, typer.Option(help="Print at most this many rows.")] = 100,
+    bucket: Annotated[
+        int | None, typer.Option(callback=at_least(0), help="Show this bucket only.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(callback=at_least(0), help="Print at most this many rows.")
+    ] = 100,
     keys: Annotated[bool, typer.Option("--keys", help="Show bucket and key of each row.")] = False,
     state_dir: Annotated[
         str | None, typer.Option(help="The query's state_dir, if it was started with one.")

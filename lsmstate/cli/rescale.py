@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from lsmstate.cli.numbers import at_least
 from lsmstate.cli.storage import StorageOption, storage_options
 from lsmstate.errors import InvalidArgumentError
 from lsmstate.state_location import DEFAULT_CACHE
@@ -19,7 +20,9 @@ _OF_BUCKETS: Final = ("shares", "memory", "cache_dir", "cache")
 def rescale_state(
     context: typer.Context,
     checkpoint: Annotated[str, typer.Argument(help="The stopped query's checkpoint location.")],
-    buckets: Annotated[int | None, typer.Option(help="The new number of buckets.")] = None,
+    buckets: Annotated[
+        int | None, typer.Option(callback=at_least(1), help="The new number of buckets.")
+    ] = None,
     undo: Annotated[
         bool, typer.Option("--undo", help="Give up an interrupted rescale, or undo a finished one.")
     ] = False,

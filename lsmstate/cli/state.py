@@ -9,6 +9,7 @@ import typer
 from rich.text import Text
 
 from lsmstate.cli.console import narrow_table, plain_console
+from lsmstate.cli.numbers import at_least
 from lsmstate.cli.rows import print_entries
 from lsmstate.cli.states import (
     DAMAGED,
@@ -161,7 +162,9 @@ def _line(finding: Finding, directory: str) -> str:
 def dump_rows(
     directory: Directory,
     stream: Annotated[str, typer.Argument(help="Name of the stream.")],
-    limit: Annotated[int, typer.Option(help="Print at most this many rows.")] = 100,
+    limit: Annotated[
+        int, typer.Option(callback=at_least(0), help="Print at most this many rows.")
+    ] = 100,
     pointer: PointerOption = None,
     json: JsonRows = True,
 ) -> None:

@@ -32,7 +32,8 @@ def is_list_like(kind: pa.DataType) -> bool:
 
 def is_kept(value: Any, found: pa.Scalar) -> bool:
     """Test whether ``found``, which Arrow made of a Python value, is the value given. Floats may be
-    rounded. Integers may stand for times, and times without a zone for UTC."""
+    rounded. Integers may stand for times, and times without a zone for UTC, but not a time with a
+    zone for one without."""
     kind = found.type
     if isinstance(value, pa.Scalar) and value.type == kind:
         return True
@@ -59,9 +60,17 @@ def is_kept(value: Any, found: pa.Scalar) -> bool:
 def as_text(found: pa.Scalar) -> str:
     """Show what Arrow made of a value, for messages."""
     try:
-        return repr(found.as_py())
+        return shown(found.as_py())
     except (ValueError, OverflowError):
         return "what Python has no value for"
+
+
+def shown(value: object) -> str:
+    """Show a value that a caller gave, for messages: not more than about 200 characters of it."""
+    text = repr(value)
+    if len(text) <= 200:
+        return text
+    return f"{text[:120]}... ({len(text)} characters) ...{text[-20:]}"
 
 
 def _plain(value: Any) -> Any:
@@ -98,6 +107,8 @@ def _is_time_kept(value: Any, found: pa.Scalar) -> bool:
     if isinstance(value, int):
         return bool(value == found.value)
     if isinstance(value, datetime.datetime) and pa.types.is_timestamp(found.type):
+        if value.utcoffset() is not None and found.type.tz is None:
+            return False  # which zone its local times are of is not known
         return bool(_nanoseconds(value) == found.value * _NANOSECONDS[found.type.unit])
     if isinstance(value, datetime.date | datetime.time | datetime.timedelta | tuple):
         return bool(value == found.as_py())

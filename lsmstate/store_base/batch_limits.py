@@ -11,6 +11,7 @@ from lsmstate.errors import InvalidArgumentError, MemoryLimitError
 from lsmstate.options import KIB, Options
 from lsmstate.schema.arrow_sizes import pieces_of, row_sizes, sizes_of
 from lsmstate.schema.entry_sizes import EntrySizes
+from lsmstate.schema.python_values import shown
 from lsmstate.store import KeyBounds, Mutation, StreamSchema
 from lsmstate.store_base.checks import checked_entries, checked_keys, stream_of
 from lsmstate.store_base.key_range import key_range
@@ -103,6 +104,11 @@ def checked_mutations(
     checked: list[Mutation] = []
     batches: list[pa.RecordBatch] = []
     for mutation in mutations:
+        if not isinstance(mutation, Mutation):
+            raise InvalidArgumentError(
+                f"a write is {shown(mutation)}, a {type(mutation).__name__}; give a Mutation(kind, "
+                "stream, keys, rows)"
+            )
         kind, name, keys, rows = mutation
         stream = stream_of(streams, name)
         if kind not in _KINDS:

@@ -83,7 +83,7 @@ def refuse_advance(streams: Mapping[str, StreamSchema], name: str, watermark: ob
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'? Known: x, y"``, which ends a message about an unknown name."""
     names = list(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
+    near = difflib.get_close_matches(str(name)[:1000], names, n=1, cutoff=0.0)
     return f"; did you mean {near[0]!r}? Known: {', '.join(names)}" if near else ""
 
 

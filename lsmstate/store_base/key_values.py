@@ -10,7 +10,7 @@ import pyarrow as pa
 from lsmstate.cython_ext.rows.arrow_read import plain_type
 from lsmstate.cython_ext.rows.restore import restored
 from lsmstate.errors import InvalidArgumentError
-from lsmstate.schema.python_values import as_text, is_kept, is_list_like
+from lsmstate.schema.python_values import as_text, is_kept, is_list_like, shown
 from lsmstate.store import KeyValues, StreamSchema
 
 #: Sequences that are single values: text, bytes and scalars.
@@ -33,8 +33,8 @@ def key_values(stream: StreamSchema, name: str, given: KeyValues) -> tuple[Any, 
     elif len(stream.key) == 1 and not isinstance(given, set | frozenset):
         return (given,)
     raise InvalidArgumentError(
-        f"{name}={given!r} of stream {stream.name!r}: give a tuple with values of the first of the "
-        f"key columns {', '.join(stream.key.names)}"
+        f"{name}={shown(given)} of stream {stream.name!r}: give a tuple with values of the first "
+        f"of the key columns {', '.join(stream.key.names)}"
     )
 
 
@@ -57,7 +57,7 @@ def one_key(stream: StreamSchema, key: KeyValues) -> pa.RecordBatch:
     values = key_values(stream, "key", key)
     if len(values) != len(stream.key):
         raise InvalidArgumentError(
-            f"key {key!r} of stream {stream.name!r}: give one value for each of the columns "
+            f"key {shown(key)} of stream {stream.name!r}: give one value for each of the columns "
             f"{stream.key.names}"
         )
     return key_batch(stream, values)
@@ -70,7 +70,7 @@ def key_batch(stream: StreamSchema, values: Sequence[Any]) -> pa.RecordBatch:
     would make it another key.
     """
     columns = list(stream.key)[: len(values)]
-    named = f"key {tuple(values)!r} of stream {stream.name!r}"
+    named = f"key {shown(tuple(values))} of stream {stream.name!r}"
     arrays = []
     for field, given in zip(columns, values, strict=True):
         try:
@@ -85,16 +85,41 @@ def key_batch(stream: StreamSchema, values: Sequence[Any]) -> pa.RecordBatch:
             array.validate()  # a set may make a fixed-size list with too few values
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise InvalidArgumentError(
-                f"{named}: {given!r} is not of the type {field.type} of column {field.name!r} "
-                f"({error})"
+                f"{named}: {shown(given)} is not of the type {field.type} of column {field.name!r} "
+                f"({_cause(error)})"
             ) from error
-        if not isinstance(value, pa.Scalar) and not is_kept(value, array[0]):
+        if _loses_its_zone(value, kind) or not (
+            isinstance(value, pa.Scalar) or is_kept(value, array[0])
+        ):
             raise InvalidArgumentError(
-                f"{named}: {given!r} would become {as_text(array[0])} in column {field.name!r} "
-                f"of type {field.type}"
+                f"{named}: {shown(given)} would become {as_text(array[0])} in column "
+                f"{field.name!r} of type {field.type}; give a value that the column keeps"
+                f"{_zone(field.type)}"
             )
         arrays.append(restored(array, field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(columns))
+
+
+def _cause(error: Exception) -> str:
+    """Return Arrow's sentence, which may repeat the value."""
+    text = str(error)
+    return text if len(text) <= 300 else f"{text[:100]}...{text[-160:]}"
+
+
+def _loses_its_zone(value: Any, kind: pa.DataType) -> bool:
+    """Test whether this is an Arrow time with a zone for a column without one."""
+    return (
+        isinstance(value, pa.Scalar)
+        and pa.types.is_timestamp(value.type)
+        and pa.types.is_timestamp(kind)
+        and value.type.tz is not None
+        and kind.tz is None
+    )
+
+
+def _zone(kind: pa.DataType) -> str:
+    has_none = pa.types.is_time(kind) or (pa.types.is_timestamp(kind) and kind.tz is None)
+    return ", such as a time without a time zone" if has_none else ""
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:

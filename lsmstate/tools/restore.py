@@ -15,6 +15,7 @@ from pyarrow.fs import FileSystem
 from lsmstate.cython_ext.base.compression import checksum
 from lsmstate.cython_ext.base.file import sync_directory
 from lsmstate.errors import CorruptionError, InvalidArgumentError
+from lsmstate.local_directory import directory_path
 from lsmstate.lsm.checksummed_text import seal_text
 from lsmstate.lsm.file_names import holds_standalone_store, numbered, parse_numbered
 from lsmstate.lsm.recovery import needed_files
@@ -86,7 +87,7 @@ def restore(
     Cost:
         Everything is read once.
     """
-    directory = os.path.abspath(directory)
+    directory = os.path.abspath(directory_path(directory))
     if os.path.exists(directory) and (not os.path.isdir(directory) or os.listdir(directory)):
         raise InvalidArgumentError(
             f"{directory} exists and is not empty; restore overwrites nothing, so choose another"
