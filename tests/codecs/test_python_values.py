@@ -238,7 +238,8 @@ def test_a_uuid_may_be_given_as_its_bytes(tmp_path):
         (pa.float32(), 0.1, True),
         (pa.timestamp("us", "UTC"), 5, True),
         (pa.timestamp("s"), 1.5, False),
-        (pa.timestamp("s"), SECOND, True),
+        (pa.timestamp("s"), SECOND, False),  # of which zone the column is is not known
+        (pa.timestamp("s"), SECOND.replace(tzinfo=None), True),
         (pa.timestamp("s"), SECOND + HOUR / 7, False),
         (pa.timestamp("ns"), pd.Timestamp(5, unit="ns"), True),
         (pa.timestamp("us"), pd.Timestamp(5, unit="ns"), False),
