@@ -97,7 +97,7 @@ def test_a_store_with_too_many_runs_works_its_way_down(tmp_path, monkeypatch):
                 if session == 40:
                     store.checkpoint("early")
                 store.commit()
-        assert len(files_in(tmp_path, "run")) >= sessions
+        assert len(files_in(tmp_path, "run")) > sessions / 2  # the worker has merged some
     check_kept(tmp_path, options, sessions)
     check_kept(tmp_path, options, sessions)
     with open_checkpoint(tmp_path, "early", options=SMALL) as store:
