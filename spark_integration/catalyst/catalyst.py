@@ -88,7 +88,8 @@ def analyzed_plan(df: DataFrame) -> Any:
 
 def column_node(column: Column) -> Any | None:
     """What a classic Column stands for, as a tree of nodes of the JVM; None under Spark Connect."""
-    return column._jc.node() if hasattr(column, "_jc") else None
+    java = getattr(column, "_jc", None)
+    return None if java is None else java.node()
 
 
 def nodes_with_path(plan: Any) -> Iterator[tuple[Any, list[Any]]]:
