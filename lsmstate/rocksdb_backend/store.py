@@ -496,7 +496,8 @@ class RocksStore(AdmittedWrites):
     def _close_database(self) -> None:
         """Close what is open of the database; nothing of it is open after an error."""
         self._reader.close_iterators()
-        self._counts_family = self._rows_family = None
+        for name in ("_counts_family", "_rows_family"):
+            vars(self).pop(name, None)  # a second close may come after an interrupt
         close_parts(self._path, self._parts)
 
     def _catch_up(self) -> None:

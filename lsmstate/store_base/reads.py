@@ -157,7 +157,7 @@ def in_one_call(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[
     """Return the method inside ``calling``: other threads' calls wait until it ends."""
 
     @wraps(method)
-    def call(store: S, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(store: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         with store.calling():
             return method(store, *args, **kwargs)
 
