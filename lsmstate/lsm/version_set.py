@@ -48,7 +48,7 @@ from lsmstate.store_base.guard import do_all
 MERGES_PER_WRITE = 8
 #: Least bytes that an attempt reads for merges: about 40 ms.
 LEAST_MERGE_BYTES = 4 * MIB
-#: Bytes that any commit reads to merge small runs: a few milliseconds.
+#: Bytes that the first commit of a session reads to merge small runs: a few milliseconds.
 TINY_MERGE_BYTES = 1 * MIB
 #: Bytes merged in one step of a thread that does a whole merge.
 TURN_BYTES = 8 * MIB
@@ -263,8 +263,8 @@ class RunSet:
             self._step(EVERYTHING, self._merge_beside(merge.total_bytes - merge.done_bytes))
 
     def merge_tiny_runs(self) -> None:
-        """Before a commit adds a run: merge some that are small, if there would be more than
-        ``max_runs``. Larger ones have until there are ``most_runs``."""
+        """Before the first commit of a session adds a run: merge some that are small, if there
+        would be more than ``max_runs``. Larger ones have until there are ``most_runs``."""
         while len(self.version.runs) + 1 > self._options.max_runs:
             busy = 0 if self._merge is None else self._merge.task.end
             task = pick_beside(self.version.runs, busy, most=self._options.most_runs)

@@ -300,6 +300,7 @@ class WritePath:
         is_owed = not self._single_commit and not self._has_flushed
         if is_owed and self._merges_beside_memtables:
             self._runs.compact_for(self.written_bytes)
+            self._runs.merge_tiny_runs()
             is_owed = False
         self._install(self._begin_flush("commit"))
         if is_owed:
@@ -341,7 +342,6 @@ class WritePath:
         else:
             if not self._single_commit and self._merges_beside_memtables:
                 self._runs.keep_up(arriving=1)  # before the commit, which records it
-                self._runs.merge_tiny_runs()
             self._runs.commit(flush)
             self._committed = flush.replay_from
         self.memtables.release(flush.memtables)
