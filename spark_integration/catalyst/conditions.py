@@ -33,11 +33,10 @@ def _text(node: Any, condition: Column) -> str:
     if kind == "UnresolvedAttribute":
         names = items(node.nameParts())
         if node.planId().isDefined() or len(names) < 2:
-            raise InvalidArgumentError(
-                f"on={condition!r}: {'.'.join(names)!r} names no stream; write it as "
-                f'F.col("stream.{names[-1]}"), with the stream\'s name'
-            )
+            raise _without_stream(names[-1], condition)
         return ".".join(map(quoted, names))
+    if kind == "ExpressionColumnNode":  # a column of a DataFrame, such as orders["id"]
+        raise _without_stream(str(node.sql()), condition)
     if kind == "UnresolvedFunction":
         return _call(str(node.functionName()), items(node.arguments()), condition)
     if kind == "CaseWhenOtherwise":
@@ -53,6 +52,13 @@ def _text(node: Any, condition: Column) -> str:
     if kind == "Literal":
         return str(node.sql())
     raise InvalidArgumentError(f"on={condition!r}: {kind} is not known in a condition; {_REMEDY}")
+
+
+def _without_stream(name: str, condition: Column) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f'on={condition!r}: {name!r} names no stream; write it as F.col("stream.{name}"), with '
+        "the stream's name"
+    )
 
 
 def _call(name: str, arguments: list[Any], condition: Column) -> str:

@@ -88,7 +88,7 @@ VALUES = [
 CONDITIONS = [
     *("a.l < a.d", "a.l = 9007199254740992D", "a.i = 1.5", "a.i < 1.5", "a.f = 16777217"),
     *("a.f < 0.1", "a.f = 0.1", "a.m = 1.505", "a.m < a.i", "a.m >= a.d", "a.q = a.i", "a.m = a.q"),
-    *("a.l < 9223372036854775808", "a.d <=> a.f", "a.i <=> NULL", "a.i <=> a.l", "a.o < TRUE"),
+    *("a.q < 9223372036854775808", "a.d <=> a.f", "a.i <=> NULL", "a.i <=> a.l", "a.o < TRUE"),
     *("a.w = a.l", "a.w > a.i", "a.x < a.d", "a.x = a.m", "a.w = 12", "a.u = a.t", "a.t < '2026'"),
     *("a.at > '2024-02-28 23:59:59.5'", "a.t = a.at", "a.at >= a.t", "a.o = 'true'", "a.o"),
     *("a.s LIKE a.p", "a.s LIKE 'a%'", "a.s NOT LIKE '%b_c'", "a.s LIKE 'a!%b%' ESCAPE '!'"),
